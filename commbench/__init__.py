@@ -1,0 +1,22 @@
+"""commbench: how fast do these machines talk, over which backend, and did my change help?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from commbench.app import run_one as run
+    from commbench.report.load import load as load
+
+__all__ = ["load", "run"]
+_PLACES = {"load": ("commbench.report.load", "load"), "run": ("commbench.app", "run_one")}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when they are used: the command line needs none of them."""
+    if name not in _PLACES:
+        raise AttributeError(f"module 'commbench' has no attribute {name!r}; public names: {', '.join(__all__)}")
+    import importlib
+
+    module, attribute = _PLACES[name]
+    return getattr(importlib.import_module(module), attribute)

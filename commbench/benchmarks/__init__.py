@@ -1,0 +1,1 @@
+"""One operation a file: which buffers, which steps, what must come out, and its bus factor."""

@@ -1,0 +1,50 @@
+"""Ping-pong: half a round trip of one blocking message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from commbench.contracts import BufferSpec, Case, Irecv, Pattern, Program, Recv, Send, Shape, View, WaitAll
+from commbench.payload import message
+
+
+@dataclass(frozen=True)
+class P2PLatency:
+    name: ClassVar[str] = "p2p_latency"
+    axes: ClassVar[tuple[str, ...]] = ("pair",)
+    cache: ClassVar[str] = "warm"
+    min_ranks: ClassVar[int] = 2
+    self_synchronising: ClassVar[bool] = True
+
+    def blocks(self, size: int) -> int:
+        return 1
+
+    def program(self, case: Case, rank: int, size: int) -> Program:
+        first, second = case.pairs[0]
+        if rank not in (first, second):
+            return Program()
+        buffers = (BufferSpec("send", case.count, case.dtype), BufferSpec("recv", case.count, case.dtype))
+        send, recv = View("send"), View("recv")
+        if first == second:  # a blocking send to oneself deadlocks in MPI beyond the eager size
+            return Program(buffers, (Irecv(recv, rank, 0), Send(send, rank), WaitAll((0,))))
+        if rank == first:
+            return Program(buffers, (Send(send, second), Recv(recv, second)))
+        return Program(buffers, (Recv(recv, first), Send(send, first)))
+
+    def shape(self, case: Case, size: int) -> Shape:
+        first, second = case.pairs[0]
+        messages = 1 if first == second else 2  # there and back: the time of one is half a round trip
+        return Shape(messages, messages * case.message_bytes, "initiator")
+
+    def bus_factor(self, size: int) -> float | None:
+        """1: every byte crosses the link once (nccl-tests src/sendrecv.cu)."""
+        return 1.0
+
+    def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
+        return message(rank, salt, case.count) if name == "send" else None
+
+    def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
+        first, second = case.pairs[0]
+        peer = second if rank == first else first
+        return message(peer, salt, case.count) if name == "recv" else None

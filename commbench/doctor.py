@@ -1,0 +1,63 @@
+"""What would run here, and what is missing: answers without starting anything and without torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from commbench import contracts as c
+from commbench import provenance
+from commbench.jobs import Door
+from commbench.layout import Layout
+from commbench.plan import Facts, duration_s, plan
+from commbench.provenance import limits
+from commbench.settings import Settings, construct
+from commbench.units import format_seconds
+
+
+def facts_here() -> Facts:
+    """What the plan needs of this machine."""
+    known = provenance.collect()
+    return Facts(
+        limits.memory_limit_bytes() or sys.maxsize, known.get("host.cpu_llc_bytes") or 0, len(os.sched_getaffinity(0))
+    )
+
+
+def plan_text(settings: Settings, world: c.World, facts: Facts) -> str:
+    """The cases of a job with memory and time, in the order they would run."""
+    if not settings.layouts:
+        settings = replace(settings, layouts=(Layout(len(world.nodes), world.ranks_per_node),))
+    jobs = plan(settings, world, facts)
+    lines = [f"{'case':<58} {'memory a node':>14} {'at most':>9}  skipped because"]
+    for job in jobs:
+        memory = "" if job.skip else f"{job.node_bytes / 2**20:.0f} MiB"
+        limit = "" if job.skip else format_seconds(duration_s(settings, job))
+        lines.append(f"{job.case!s:<58} {memory:>14} {limit:>9}  {job.skip or ''}".rstrip())
+    total = sum(duration_s(settings, job) for job in jobs)
+    runs = sum(1 for job in jobs if not job.skip)
+    lines.append(f"{len(jobs)} cases, {runs} to measure, at most {format_seconds(total)}; nothing was started")
+    return "\n".join(lines)
+
+
+def report(config_dir: str | None = None) -> str:
+    """What this machine has, backend by backend."""
+    known = provenance.collect()
+    lines = ["machine"]
+    for key in ("host.hostname", "host.cpu_model", "host.kernel", "limits.cpu_cores", "host.cpu_affinity"):
+        if key in known:
+            lines.append(f"  {key:<24} {known[key]}")
+    lines.append(f"  {'memory available':<24} {(limits.memory_limit_bytes() or 0) / 2**30:.1f} GiB")
+    lines += ["libraries", *(f"  {key[9:]:<24} {known[key]}" for key in sorted(known) if key.startswith("versions."))]
+    lines += ["GPU", f"  {known.get('topology.reason') or 'nvidia-smi topo -m answers'}"]
+    return "\n".join([*lines, "backends", *_backends(config_dir)])
+
+
+def _backends(config_dir: str | None) -> Sequence[str]:
+    lines = []
+    with Door(config_dir) as door:
+        for name in door.options("backend"):
+            backend: c.Backend = construct(door.group("backend", name), f"backend {name}", ())
+            lines.append(f"  {name:<24} {backend.missing() or 'can run here'}")
+    return lines

@@ -1,0 +1,79 @@
+"""The compiled part of the native engine. Only engines.native imports it, and only when it is used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import int32, int64, njit
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from commbench.engines.native import ADDRESS, ARGS, CHECKED, WIDE
+
+
+@intrinsic
+def _c_call(typing_context: Any, address: Any, args: Any) -> Any:
+    """Call C at an address with a tuple of integers; its int result.
+
+    Every argument is passed as 64 bits. On x86-64 and AArch64 Linux a C int or a pointer arrives right in such
+    a register or stack slot, and arguments that the callee does not declare are ignored.
+    """
+
+    def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        words = cgutils.unpack_tuple(builder, values[1])
+        kind = ir.FunctionType(ir.IntType(32), [ir.IntType(64)] * len(words))
+        return builder.call(builder.inttoptr(values[0], kind.as_pointer()), words)
+
+    return int32(int64, types.UniTuple(int64, len(args))), emit  # type: ignore[attr-defined]
+
+
+@njit(nogil=True, inline="always")
+def _read(clock: int, clock_id: int, moment: Any) -> Any:
+    _c_call(clock, (clock_id, moment.ctypes.data))
+    return moment[0] * 1_000_000_000 + moment[1]
+
+
+@njit(nogil=True, inline="always")
+def _call(row: Any) -> Any:
+    if row[WIDE] == 0:
+        return _c_call(
+            row[ADDRESS],
+            (row[ARGS], row[ARGS + 1], row[ARGS + 2], row[ARGS + 3], row[ARGS + 4], row[ARGS + 5]),
+        )
+    return _c_call(
+        row[ADDRESS],
+        (
+            row[ARGS], row[ARGS + 1], row[ARGS + 2], row[ARGS + 3],
+            row[ARGS + 4], row[ARGS + 5], row[ARGS + 6], row[ARGS + 7],
+        ),
+    )  # fmt: skip
+
+
+@njit(
+    "void(int64[:,:,::1], int64[:,:,::1], int64, int64, int64[::1], int64[:,::1], int64[::1], int64[::1])",
+    nogil=True,
+    cache=True,
+)
+def run(
+    before: Any, timed: Any, clock: int, clock_id: int, moment: Any, stamps: Any, progress: Any, failed: Any
+) -> None:
+    """One repetition a row of `stamps` [n, 2]; stops at the first error with failed = (step, code)."""
+    pool = timed.shape[0]
+    for repetition in range(stamps.shape[0]):
+        copy = repetition % pool
+        progress[0] = repetition
+        progress[1] = -1
+        for step in range(before.shape[1]):
+            code = _call(before[copy, step])
+            if code != 0 and before[copy, step, CHECKED] != 0:
+                failed[0], failed[1] = timed.shape[1], code
+                return
+        stamps[repetition, 0] = _read(clock, clock_id, moment)
+        for step in range(timed.shape[1]):
+            progress[1] = step
+            code = _call(timed[copy, step])
+            if code != 0 and timed[copy, step, CHECKED] != 0:
+                failed[0], failed[1] = step, code
+                return
+        stamps[repetition, 1] = _read(clock, clock_id, moment)

@@ -1,0 +1,247 @@
+"""The simulated engine: all ranks of a program in one process, on a virtual clock.
+
+Times are vectors over the repetitions of a block, so the cost grows with ranks x steps and not with repetitions.
+The payload really moves, once for each copy of the pool.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from commbench import contracts as c
+from commbench.dtypes import DType
+from commbench.engines.virtual_moves import MOVES
+from commbench.errors import CommunicationError, Unsupported
+from commbench.memory import HostBuffer
+
+Times = NDArray[np.float64]
+Buffers = Mapping[int, Mapping[str, HostBuffer]]
+
+
+@dataclass(frozen=True)
+class Model:
+    """Planted truth. Times in seconds, bandwidth in GB/s (10^9 B/s) per direction of a pair.
+
+    noise: standard deviation of the log of a repetition's duration; rho: its lag-1 autocorrelation.
+    A straggler arrives late by `straggler_s` in one of `straggler_every` repetitions. From repetition
+    `corrupt_after` on, `corrupt_rank` gets one wrong element.
+    """
+
+    latency_s: float = 2e-6
+    bandwidth_gb_per_s: float = 10.0
+    call_s: float = 1e-7
+    noise: float = 0.0
+    rho: float = 0.0
+    straggler_rank: int | None = None
+    straggler_every: int = 100
+    straggler_s: float = 0.0
+    corrupt_rank: int | None = None
+    corrupt_after: int = 0
+
+    def message_s(self, message_bytes: int) -> float:
+        """Time on the link without latency."""
+        return message_bytes / (self.bandwidth_gb_per_s * 1e9)
+
+    def collective_s(self, step: c.Step, size: int, message_bytes: int) -> float:
+        """Textbook costs: rings for reductions and gathers, binomial trees from a root, dissemination barrier."""
+        if size == 1:
+            return self.call_s
+        rounds = math.ceil(math.log2(size))
+        if isinstance(step, c.Barrier):
+            return rounds * self.latency_s
+        if isinstance(step, c.Broadcast | c.Reduce):
+            return rounds * (self.latency_s + self.message_s(message_bytes))
+        factor = 2 if isinstance(step, c.AllReduce) else 1
+        return factor * (size - 1) * (self.latency_s + self.message_s(message_bytes) / size)
+
+
+class VirtualRunner:
+    """See contracts.Runner; hosts every rank of its programs. Stamps are virtual nanoseconds."""
+
+    engine = "virtual"
+
+    def __init__(self, programs: Mapping[int, c.Program], buffers: Buffers, model: Model, seed: int) -> None:
+        self.progress = np.zeros(2, dtype=np.int64)
+        self._programs, self._buffers, self._model = programs, buffers, model
+        self._random = np.random.default_rng(seed)
+        self._noise_state = 0.0
+        self._now_s, self._done = 0.0, 0
+
+    def __call__(self, n: int) -> NDArray[np.int64]:
+        pool = max((buffer.pool for held in self._buffers.values() for buffer in held.values()), default=1)
+        block = _Block(self._programs, self._buffers, self._model, self._late(n), copies=min(n, pool))
+        ends = block.run() * self._factors(n)
+        self._corrupt(n)
+        span = ends.max(axis=0)
+        starts = self._now_s + np.concatenate(([0.0], np.cumsum(span)[:-1]))
+        self._now_s += float(span.sum())
+        self._done += n
+        self.progress[:] = n, 0
+        begun = np.broadcast_to(starts, ends.shape)
+        return np.rint(np.stack([begun, begun + ends], axis=2) * 1e9).astype(np.int64)
+
+    def _factors(self, n: int) -> Times:
+        """A log-normal AR(1) series that goes on from block to block."""
+        shocks = self._random.standard_normal(n) * math.sqrt(1 - self._model.rho**2)
+        state, values = self._noise_state, np.empty(n)
+        for index in range(n):
+            state = self._model.rho * state + shocks[index]
+            values[index] = state
+        self._noise_state = state
+        return np.exp(self._model.noise * values)
+
+    def _late(self, n: int) -> dict[int, Times]:
+        if self._model.straggler_rank is None:
+            return {}
+        index = np.arange(self._done, self._done + n)
+        late = index % self._model.straggler_every == self._model.straggler_every - 1
+        return {self._model.straggler_rank: late * self._model.straggler_s}
+
+    def _corrupt(self, n: int) -> None:
+        rank = self._model.corrupt_rank
+        if rank is None or rank not in self._programs or self._done + n <= self._model.corrupt_after:
+            return
+        for name, buffer in self._buffers[rank].items():
+            if name in ("recv", "data"):
+                buffer.words()[0] += 1
+
+
+@dataclass
+class _Block:
+    """One pass over the programs. `clock[rank]` is a vector of seconds since the repetition began."""
+
+    programs: Mapping[int, c.Program]
+    buffers: Buffers
+    model: Model
+    late: Mapping[int, Times]
+    copies: int
+    clock: dict[int, Any] = field(default_factory=dict)
+    position: dict[int, int] = field(default_factory=dict)
+    mail: dict[tuple[int, int], deque[tuple[Any, list[NDArray[Any]]]]] = field(default_factory=dict)
+    link_free: dict[tuple[int, int], Any] = field(default_factory=dict)
+    requests: dict[tuple[int, int], Any] = field(default_factory=dict)
+
+    def run(self) -> Times:
+        """Seconds [ranks, n] from the start of a repetition to each rank's end."""
+        active = {rank: program for rank, program in self.programs.items() if program.steps}
+        for rank, program in active.items():
+            self.clock[rank] = self.late.get(rank, 0.0)
+            self.position[rank] = 0
+            for step in program.reset:
+                self._copy(rank, step)
+        waiting = set(active)
+        while waiting:
+            moved = [rank for rank in sorted(waiting) if self._advance(rank, active)]
+            waiting = {rank for rank in waiting if self.position[rank] < len(active[rank].steps)}
+            if not moved and waiting:
+                raise CommunicationError(f"deadlock: ranks {sorted(waiting)} wait for each other")
+        width = max((len(np.atleast_1d(late)) for late in self.late.values()), default=1)
+        return np.stack([np.broadcast_to(self.clock.get(rank, 0.0), (width,)) for rank in sorted(self.programs)])
+
+    def _advance(self, rank: int, active: Mapping[int, c.Program]) -> bool:
+        """Run steps of a rank until it has to wait; whether any ran."""
+        moved = False
+        while self.position[rank] < len(active[rank].steps):
+            step = active[rank].steps[self.position[rank]]
+            if not self._try(rank, step, active):
+                break
+            self.position[rank] += 1
+            moved = True
+        return moved
+
+    def _try(self, rank: int, step: c.Step, active: Mapping[int, c.Program]) -> bool:
+        match step:
+            case c.Send():
+                self.clock[rank] = self._inject(rank, step.peer, step.data)
+            case c.Isend():
+                self.requests[rank, step.request] = self._inject(rank, step.peer, step.data)
+                self.clock[rank] = self.clock[rank] + self.model.call_s
+            case c.Irecv():
+                self.requests[rank, step.request] = step
+                self.clock[rank] = self.clock[rank] + self.model.call_s
+            case c.Recv():
+                return self._receive(rank, step.peer, step.data)
+            case c.WaitAll():
+                return self._wait(rank, step)
+            case c.Copy():
+                self._copy(rank, step)
+            case _:
+                return self._collective(rank, step, active)
+        return True
+
+    def _inject(self, rank: int, peer: int, view: c.View) -> Any:
+        """Put a message on the link; the time at which the sender's buffer is free again."""
+        payload = [words.copy() for words in self.words(rank, view)]
+        begin = np.maximum(self.clock[rank] + self.model.call_s, self.link_free.get((rank, peer), 0.0))
+        free = begin + self.model.message_s(payload[0].nbytes)
+        self.link_free[rank, peer] = free
+        self.mail.setdefault((rank, peer), deque()).append((free + self.model.latency_s, payload))
+        return free
+
+    def _receive(self, rank: int, peer: int, view: c.View) -> bool:
+        waiting = self.mail.get((peer, rank))
+        if not waiting:
+            return False
+        arrival, payload = waiting.popleft()
+        for words, data in zip(self.words(rank, view), payload, strict=True):
+            words[:] = data
+        self.clock[rank] = np.maximum(self.clock[rank] + self.model.call_s, arrival)
+        return True
+
+    def _wait(self, rank: int, step: c.WaitAll) -> bool:
+        needed: dict[int, int] = {}
+        for request in step.requests:
+            pending = self.requests[rank, request]
+            if isinstance(pending, c.Irecv):
+                needed[pending.peer] = needed.get(pending.peer, 0) + 1
+        if any(len(self.mail.get((peer, rank), ())) < count for peer, count in needed.items()):
+            return False
+        for request in step.requests:
+            pending = self.requests.pop((rank, request))
+            if isinstance(pending, c.Irecv):
+                self._receive(rank, pending.peer, pending.data)
+            else:
+                self.clock[rank] = np.maximum(self.clock[rank], pending)
+        return True
+
+    def _collective(self, rank: int, step: c.Step, active: Mapping[int, c.Program]) -> bool:
+        """Runs when the last rank has come; the others then find their step already done."""
+        ranks = sorted(active)
+        steps = {}
+        for other in ranks:
+            if self.position[other] >= len(active[other].steps):
+                return False
+            steps[other] = active[other].steps[self.position[other]]
+        if any(type(one) is not type(step) for one in steps.values()):
+            return False
+        largest = MOVES[type(step)](self, ranks, steps)
+        latest: Any = 0.0
+        for other in ranks:
+            latest = np.maximum(latest, self.clock[other])
+        end = latest + self.model.collective_s(step, len(ranks), largest)
+        for other in ranks:
+            self.clock[other] = end
+            self.position[other] += other != rank  # the caller advances its own
+        return True
+
+    def _copy(self, rank: int, step: c.Step) -> None:
+        if not isinstance(step, c.Copy):
+            raise Unsupported(f"the simulated engine can't reset with {type(step).__name__}")
+        for target, source in zip(self.words(rank, step.target), self.words(rank, step.source), strict=True):
+            target[:] = source
+
+    def words(self, rank: int, view: c.View) -> list[NDArray[Any]]:
+        """The view in each copy of the pool that this block touches."""
+        buffer = self.buffers[rank][view.buffer]
+        stop = None if view.count is None else view.offset + view.count
+        return [buffer.words(view.slot, copy)[view.offset : stop] for copy in range(min(self.copies, buffer.pool))]
+
+    def kind(self, rank: int, view: c.View) -> DType:
+        return self.buffers[rank][view.buffer].dtype

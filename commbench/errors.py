@@ -1,0 +1,48 @@
+"""Everything commbench raises on purpose.
+
+CommbenchError
+ ├── ConfigError        exit 2: the user asked for something impossible; nothing was started
+ ├── WorldBroken        exit 3: ranks are gone or stuck; what was finished is kept
+ │    └── Missing       ... and these are the ranks that did not arrive
+ ├── CommunicationError a library call failed; the case is `failed`
+ └── Unsupported        a backend can't lower a step; the case is `skipped`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class CommbenchError(Exception):
+    """Base of all errors that are reported in one line, without a traceback."""
+
+    exit_status = 1
+
+
+class ConfigError(CommbenchError):
+    """Raised at the door: says what was seen, what is allowed and what to do."""
+
+    exit_status = 2
+
+
+class WorldBroken(CommbenchError):
+    """Raised when the world can't go on; results so far are on disk."""
+
+    exit_status = 3
+
+
+class Missing(WorldBroken):
+    """Raised when ranks did not arrive at a meeting point within its deadline."""
+
+    def __init__(self, ranks: Iterable[int], meeting: str, deadline_s: float) -> None:
+        self.ranks = tuple(ranks)
+        names = ", ".join(str(rank) for rank in self.ranks)
+        super().__init__(f"rank {names} did not arrive at {meeting!r} within {deadline_s:g} s")
+
+
+class CommunicationError(CommbenchError):
+    """Raised when a call of the measured library returns an error."""
+
+
+class Unsupported(CommbenchError):
+    """Raised when a backend has no way to run a step; the message is the skip's reason."""

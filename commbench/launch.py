@@ -1,0 +1,126 @@
+"""Start a world, watch it, and say how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from commbench.errors import ConfigError, WorldBroken
+from commbench.folder import write_json
+from commbench.settings import Settings
+
+FOLDER = "COMMBENCH_FOLDER"  # the run's folder, for the world that was started for it
+SWEEP = "COMMBENCH_SWEEP"  # jobs of one command share it
+TERMINAL = "COMMBENCH_TERMINAL"  # a person watches the parent's stderr: mpirun's ranks can't see that
+REFUSED = "refused"  # file in the folder: the world's exit status where it did not get as far as a run.json
+END_S = 10.0  # between asking a world to end and making it
+
+
+def start(settings: Settings, ranks: int, worker: Sequence[str], folder: str) -> int:
+    """Run one world to its end; the exit status of its run. Raises ConfigError or WorldBroken."""
+    launcher = settings.launcher
+    assert launcher is not None
+    library = getattr(settings.backend, "library", None)
+    command = launcher.command(ranks, worker, library)
+    environment = {
+        **os.environ,
+        **launcher.environment(ranks, library),
+        **settings.backend.environment(settings.cuda_ipc, settings.interface),
+        **dict(settings.env),
+        FOLDER: folder,
+        **({TERMINAL: "1"} if sys.stderr.isatty() else {}),
+    }
+    status = _watched(command, environment)
+    return _outcome(Path(folder), status)
+
+
+def _watched(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Wait for the launcher; a signal to us is passed on, so that no rank outlives its parent."""
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+    with _forwarded(process):
+        try:
+            return process.wait()
+        except KeyboardInterrupt:  # the terminal sent it to the world as well
+            _end(process)
+            raise
+
+
+@contextmanager
+def _forwarded(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    def forward(number: int, frame: Any) -> None:
+        _end(process)
+        raise SystemExit(128 + number)
+
+    previous = signal.signal(signal.SIGTERM, forward)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _outcome(folder: Path, status: int) -> int:
+    """The run's own exit status: launchers turn a worker's status into their own."""
+    refused, record = folder / REFUSED, folder / "run.json"
+    if refused.exists():
+        code = int(refused.read_text())
+        refused.unlink()
+        _remove_if_empty(folder)
+        return code
+    if not record.exists():
+        _remove_if_empty(folder)
+        raise WorldBroken(f"the world ended with status {status} before it measured anything; its own message is above")
+    run = json.loads(record.read_text())
+    if run.get("exit_status") is None:
+        reason = f"the world ended with status {status} in the middle of the run"
+        write_json(record, run | {"status": "broken", "exit_status": WorldBroken.exit_status, "reason": reason})
+        raise WorldBroken(f"{reason}; finished cases are in {folder}")
+    return int(run["exit_status"])
+
+
+def _remove_if_empty(folder: Path) -> None:
+    if not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def refuse(folder: str | None, status: int) -> None:
+    """Inside a world that was started for a folder: tell the parent why there is no run.json."""
+    if folder is not None and not (Path(folder) / "run.json").exists():
+        (Path(folder) / REFUSED).write_text(str(status))
+
+
+def given_lines(overrides: Sequence[str], nodes: int, ranks_per_node: int) -> str:
+    """The three commands that make a world this process can't make itself."""
+    words = " ".join(one for one in overrides)
+    ranks = nodes * ranks_per_node
+    return (
+        f"\n  torchrun --nnodes {nodes} --nproc-per-node {ranks_per_node} --rdzv-backend c10d"
+        f" --rdzv-endpoint HOST:29400 -m commbench {words}     (on each node)"
+        f"\n  mpirun -n {ranks} --map-by ppr:{ranks_per_node}:node --hostfile HOSTS commbench {words}"
+        f"\n  srun -N {nodes} --ntasks-per-node {ranks_per_node} commbench {words}"
+    )
+
+
+def choose(settings: Settings, load: Any) -> Any:
+    """The launcher asked for, or the backend's first; raises ConfigError where the backend can't live under it."""
+    names = settings.backend.launchers
+    chosen = settings.launcher if settings.launcher is not None else load(names[0])
+    if chosen.name not in names:
+        allowed = ", ".join(names)
+        raise ConfigError(f"launcher={chosen.name} can't start {settings.backend.name}; allowed: {allowed}")
+    return chosen

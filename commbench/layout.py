@@ -1,0 +1,43 @@
+"""Layouts: `NxM` is N nodes with M ranks each."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from commbench.contracts import World
+from commbench.errors import ConfigError
+
+
+@dataclass(frozen=True, order=True)
+class Layout:
+    nodes: int
+    ranks_per_node: int
+
+    @classmethod
+    def parse(cls, text: object) -> Layout:
+        """From `2x4`; raises ConfigError."""
+        match = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,5})", str(text))
+        if not match or isinstance(text, bool | int | float):
+            raise ConfigError(f"layout={text} is no layout; write nodes x ranks per node, both >= 1, e.g. 1x2 or 2x4")
+        return cls(int(match[1]), int(match[2]))
+
+    @property
+    def size(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+    def __str__(self) -> str:
+        return f"{self.nodes}x{self.ranks_per_node}"
+
+    def misfit(self, world: World) -> str | None:
+        """Why it does not fit into the world; None if it does."""
+        wide = [len(ranks) for ranks in world.nodes if len(ranks) >= self.ranks_per_node]
+        if len(wide) >= self.nodes and len(world.nodes[0]) >= self.ranks_per_node:  # rank 0 decides and records
+            return None
+        have = " + ".join(str(len(ranks)) for ranks in world.nodes)
+        return f"layout {self} does not fit into this world of {len(world.nodes)} node(s) with {have} rank(s)"
+
+    def members(self, world: World) -> tuple[int, ...]:
+        """The first ranks of each of the first nodes that are large enough, node after node."""
+        wide = [ranks for ranks in world.nodes if len(ranks) >= self.ranks_per_node]
+        return tuple(rank for ranks in wide[: self.nodes] for rank in ranks[: self.ranks_per_node])

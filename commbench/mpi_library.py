@@ -1,0 +1,130 @@
+"""Which MPI library: found without loading it, named by kind, with the launcher that belongs to it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from commbench.errors import ConfigError
+
+SONAMES = {"openmpi": ("libmpi.so.40",), "mpich": ("libmpi.so.12", "libmpich.so.12")}
+# names of the launchers by kind, the unambiguous ones first: `mpirun` belongs to whoever was installed last
+LAUNCHERS = {
+    "openmpi": ("prterun", "mpirun.openmpi", "orterun", "mpirun"),
+    "mpich": ("mpiexec.hydra", "mpiexec.mpich", "mpiexec"),
+}
+THREADS = ("single", "funneled", "serialized", "multiple")
+CHOICES = "auto, openmpi, mpich or the full path of a libmpi.so"
+
+
+@dataclass(frozen=True)
+class MpiLibrary:
+    """`kind` is openmpi or mpich, `path` what MPI4PY_LIBMPI gets."""
+
+    kind: str
+    path: str
+
+    def launcher(self) -> str:
+        """The full path of its mpirun; raises ConfigError where it is not installed."""
+        prefixes = [*Path(self.path).parents[1:4], *Path(self.path).resolve().parents[1:4]]
+        for name in LAUNCHERS[self.kind]:
+            for prefix in prefixes:
+                if os.access(prefix / "bin" / name, os.X_OK):
+                    return str(prefix / "bin" / name)
+        found = next((path for name in LAUNCHERS[self.kind] if (path := shutil.which(name))), None)
+        if found is None:
+            names = ", ".join(LAUNCHERS[self.kind])
+            raise ConfigError(f"no launcher for {self.path}: none of {names} is installed; install one of them")
+        return found
+
+    @property
+    def version(self) -> int:
+        """5 for Open MPI with PRRTE's options, 4 for the older ones, 0 for MPICH."""
+        if self.kind != "openmpi":
+            return 0
+        return 5 if Path(self.launcher()).name == "prterun" else 4
+
+
+def find(choice: str, environ: Mapping[str, str] | None = None) -> MpiLibrary | None:
+    """The library for `backend.library`; None where there is none. Raises ConfigError for a bad choice.
+
+    auto takes MPI4PY_LIBMPI, then the kind of the launcher that this process runs under, then Open MPI.
+    """
+    environ = os.environ if environ is None else environ
+    if choice not in ("auto", *SONAMES):
+        return _from_path(choice)
+    if choice == "auto" and environ.get("MPI4PY_LIBMPI"):
+        return _from_path(environ["MPI4PY_LIBMPI"])
+    kinds = (launcher_kind(environ) or "openmpi", "openmpi", "mpich") if choice == "auto" else (choice,)
+    for kind in kinds:
+        for folder in _folders():
+            for soname in SONAMES[kind]:
+                if (folder / soname).exists() and _kind_of(folder / soname) == kind:
+                    return MpiLibrary(kind, str(folder / soname))
+    return None
+
+
+def load(library: str, threads: str) -> Any:
+    """mpi4py's MPI module, initialised at that thread level with the chosen library."""
+    import mpi4py
+
+    chosen = find(library)
+    if chosen is not None:
+        os.environ["MPI4PY_LIBMPI"] = chosen.path
+    mpi4py.rc.thread_level = threads
+    from mpi4py import MPI
+
+    return MPI
+
+
+def mismatch(expected: int, mpi: Any) -> str:
+    """The text for a library that does not belong to the launcher."""
+    library = mpi.Get_library_version().split(",")[0].strip("\x00\n ")
+    return (
+        f"the launcher started {expected} ranks but {library} sees {mpi.COMM_WORLD.size}: this MPI library does not "
+        f"belong to the launcher; start with its own launcher or set backend.library ({CHOICES})"
+    )
+
+
+def launcher_kind(environ: Mapping[str, str]) -> str | None:
+    """Which MPI's launcher started this process, from the variables that it exports."""
+    if "OMPI_COMM_WORLD_RANK" in environ:
+        return "openmpi"
+    return "mpich" if "PMI_RANK" in environ else None
+
+
+def _from_path(text: str) -> MpiLibrary:
+    path = Path(text)
+    if not path.is_file():
+        raise ConfigError(f"backend.library={text} is no file; allowed: {CHOICES}")
+    kind = _kind_of(path)
+    if kind is None:
+        known = ", ".join(name for names in SONAMES.values() for name in names)
+        raise ConfigError(f"backend.library={text} is neither Open MPI nor MPICH; known file names: {known}")
+    return MpiLibrary(kind, str(path))
+
+
+def _kind_of(path: Path) -> str | None:
+    name = path.resolve().name
+    for kind, sonames in SONAMES.items():
+        if any(name.startswith(soname) or path.name.startswith(soname) for soname in sonames):
+            return kind
+    return None
+
+
+def _folders() -> Iterator[Path]:
+    """This environment's lib first, then the loader's own places."""
+    yield Path(sys.prefix) / "lib"
+    yield from (Path(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder)
+    try:
+        listing = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, timeout=5).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        listing = ""
+    sonames = tuple(name for names in SONAMES.values() for name in names)
+    yield from (Path(line.split()[-1]).parent for line in listing.splitlines() if line.strip().startswith(sonames))

@@ -1,0 +1,165 @@
+"""Samples -> statistics -> a row of cases.parquet, and the raw table beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from commbench.clock import ClockCost
+from commbench.contracts import Planned, Shape
+from commbench.layout import Layout
+from commbench.memory import slot_bytes
+from commbench.records import Failure, Refused, Samples
+from commbench.schema import CASES, VARIABLES
+from commbench.stats import flags, repetition_times, summarise
+
+VISIBLE = 0.05  # a share of a number from which on its cause must be told
+CALL_SHARE = 0.1  # of the number that is the price of the call
+GB = 1e9
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What a row needs beside its case: the same for all cases of a run."""
+
+    clock: ClockCost
+    overhead_s: Mapping[str, float]  # engine -> floor of a call
+    cores: float  # that a node's ranks may use
+    threads_per_rank: int
+    cache_bytes: int
+    transport: str | None
+    z: float
+
+
+def row(job: Planned, outcome: Samples | Refused | Failure, around: Circumstances, started: datetime) -> dict[str, Any]:
+    """One row without the run's identity; numbers are null unless the status is ok."""
+    layout = Layout.parse(job.case.layout)
+    values: dict[str, Any] = {column.name: None for column in CASES}
+    values |= {column.name: getattr(job.case, column.name) for column in VARIABLES}
+    values |= {
+        "case_id": job.case.case_id,
+        "order": job.order,
+        "started_at": started,
+        "flags": [],
+        "nodes": layout.nodes,
+        "ranks_per_node": layout.ranks_per_node,
+        "world_size": layout.size,
+        "transport": around.transport,
+    }
+    match outcome:
+        case Refused(reason):
+            return values | {"status": "skipped", "reason": reason}
+        case Failure(reason):
+            return values | {"status": "failed", "reason": reason}
+        case Samples(wrong_elements=wrong) if wrong:
+            reason = f"{wrong} elements are not what they must be; numbers are withheld"
+            return values | {"status": "invalid", "reason": reason, "wrong_elements": wrong}
+    return values | {"status": "ok", "reason": None} | _numbers(job, outcome, around)
+
+
+def sample_table(job: Planned, samples: Samples, run_id: str) -> dict[str, NDArray[Any]]:
+    """The columns of samples.parquet: one row a rank and repetition, in the order they ran."""
+    parts: list[dict[str, NDArray[Any]]] = []
+    done: dict[str, int] = {}
+    for block in samples.blocks:
+        ranks, n, _ = block.stamps.shape
+        first = done.get(block.phase, 0)
+        done[block.phase] = first + n
+        parts.append(
+            {
+                "phase": np.full(ranks * n, block.phase, dtype=object),
+                "block": np.full(ranks * n, block.index),
+                "repetition": np.tile(np.arange(first, first + n), ranks),
+                "rank": np.repeat(np.asarray(samples.ranks), n),
+                "start_ns": block.stamps[:, :, 0].reshape(-1),
+                "end_ns": block.stamps[:, :, 1].reshape(-1),
+            }
+        )
+    table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
+    if not table:
+        return {}
+    length = len(table["rank"])
+    identity = {name: np.full(length, text, dtype=object) for name, text in _identity(job, run_id).items()}
+    return {**identity, **table, "elapsed_ns": table["end_ns"] - table["start_ns"]}
+
+
+def _identity(job: Planned, run_id: str) -> dict[str, str]:
+    return {"run_id": run_id, "case_id": job.case.case_id}
+
+
+def _numbers(job: Planned, samples: Samples, around: Circumstances) -> dict[str, Any]:
+    shape, stamps = job.shape, samples.stamps("measure")
+    operations = shape.operations_per_sample * samples.block_k
+    per_operation = Shape(operations, shape.bytes_per_sample, shape.headline)
+    times = repetition_times(stamps, per_operation, job.senders, job.senders[0])
+    summary = asdict(summarise(times, around.z))
+    floor = around.overhead_s.get(samples.engine)
+    return {
+        **summary,
+        **_rates(job, summary),
+        "operations_per_sample": operations,
+        "block_k": samples.block_k,
+        "clock": "virtual" if samples.engine == "virtual" else "monotonic",
+        "stop_reason": samples.stop_reason,
+        "first_call_s": float(_first_call_s(job, samples)),
+        "overhead_s": floor,
+        "wrong_elements": 0,
+        "flags": [*flags(times, around.z), *_circumstantial(job, samples, around, summary["median_s"])],
+    }
+
+
+def _rates(job: Planned, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """From times, never averaged: bytes over a statistic of the time (Hoefler & Belli 2015, rule 3)."""
+    message_bytes, median_s = job.case.message_bytes, summary["median_s"]
+    factor = job.benchmark.bus_factor(job.size)
+    algbw = message_bytes / median_s / GB if median_s else None
+    return {
+        "algbw_gb_per_s": algbw,
+        "algbw_ci_low_gb_per_s": _rate(message_bytes, summary["ci_high_s"]),
+        "algbw_ci_high_gb_per_s": _rate(message_bytes, summary["ci_low_s"]),
+        "busbw_gb_per_s": None if factor is None or algbw is None else factor * algbw,
+        "message_rate_per_s": 1 / median_s if median_s else None,
+    }
+
+
+def _rate(message_bytes: int, seconds: float | None) -> float | None:
+    return message_bytes / seconds / GB if seconds else None
+
+
+def _first_call_s(job: Planned, samples: Samples) -> float:
+    shape = Shape(job.shape.operations_per_sample, job.shape.bytes_per_sample, job.shape.headline)
+    times = repetition_times(samples.stamps("connect"), shape, job.senders, job.senders[0])
+    return float(times[0]) if len(times) else float("nan")
+
+
+def _circumstantial(job: Planned, samples: Samples, around: Circumstances, median_s: float) -> list[str]:
+    """Flags that come from the machine and not from the series."""
+    if samples.engine == "virtual":
+        return []
+    layout, sample_s = Layout.parse(job.case.layout), median_s * job.shape.operations_per_sample * samples.block_k
+    floor = around.overhead_s.get(samples.engine)
+    found = {
+        "oversubscribed": layout.ranks_per_node * around.threads_per_rank > around.cores,
+        "timer_limited": 2 * around.clock.p50_ns * 1e-9 > VISIBLE * sample_s,
+        "python_bound": samples.engine == "python" and floor is not None and floor > CALL_SHARE * median_s,
+        "in_cache": job.case.cache == "rotate" and _rotated_bytes(job) < 2 * around.cache_bytes,
+        "skewed": layout.nodes == 1 and job.case.sync == "barrier" and _skew_s(samples) > VISIBLE * median_s,
+    }
+    return [name for name, present in found.items() if present]
+
+
+def _rotated_bytes(job: Planned) -> int:
+    """Of the largest buffer of any rank, all copies."""
+    programs = (job.benchmark.program(job.case, rank, job.size) for rank in job.active)
+    return max(slot_bytes(spec) * spec.slots * job.pool for program in programs for spec in program.buffers)
+
+
+def _skew_s(samples: Samples) -> float:
+    """Median difference of the ranks' starts; they share a clock on one node only."""
+    starts = samples.stamps("measure")[:, :, 0]
+    return float(np.median(starts.max(axis=0) - starts.min(axis=0))) * 1e-9 if starts.size else 0.0

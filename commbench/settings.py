@@ -1,0 +1,375 @@
+"""The configuration, checked once: everything behind this door is typed and possible."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from commbench.contracts import Backend, Benchmark, Launcher, Writer
+from commbench.dtypes import dtype
+from commbench.errors import ConfigError
+from commbench.layout import Layout
+from commbench.units import parse_bytes
+
+PRESETS = {  # elements; DESIGN: 40 B to 40 MB, to 4 GB for float32, and the peers' powers of two in bytes
+    "decades": tuple(10**k for k in range(1, 8)),
+    "mlbench": tuple(10**k for k in range(1, 10)),
+}
+OCTAVES_BYTES = tuple(2**k for k in range(3, 25))  # 8 B to 16 MiB
+REDUCTIONS = ("sum", "prod", "min", "max", "avg")
+DEVICES = ("cpu", "cuda")
+ENGINES = ("auto", "python", "native")
+TIMING_MODES = ("auto", "host")
+SYNCS = ("barrier", "none")
+CACHES = ("auto", "warm", "rotate")
+BINDS = ("auto", "core", "numa", "none")
+PREFLIGHTS = ("strict", "warn", "off")
+CUDA_IPC = ("auto", "on", "off")
+TARGET_PACKAGE = "commbench."
+EXPECTATION = re.compile(r"\s*(?:(\w+):)?(\w+)\s*(>=|<=|>|<)\s*([-+0-9.eE]+)\s*")
+
+
+@dataclass(frozen=True)
+class Timing:
+    """When a case has been repeated enough. Times in seconds; `target` is the relative half-width of the interval."""
+
+    name: str = "custom"
+    target: float = 0.01
+    case_s: float = 10.0
+    z: float = 1.96
+    repetitions: int | None = None  # a fixed number instead of a target
+    warmup_repetitions: int = 10
+    warmup_s: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not (0 < self.target < 1 and self.case_s > 0 and self.z > 0 and self.warmup_s >= 0):
+            raise ConfigError(
+                f"timing {self.name}: target lies between 0 and 1, case_s and z above 0, warmup_s from 0 on"
+            )
+        if self.warmup_repetitions < 0 or (self.repetitions is not None and self.repetitions < 1):
+            raise ConfigError(f"timing {self.name}: repetitions start at 1, warmup_repetitions at 0")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Time and memory allowed; None is no bound of its own."""
+
+    case_s: float | None = None
+    total_s: float | None = None
+    memory_share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.memory_share <= 1:
+            raise ConfigError(f"budget.memory_share={self.memory_share} lies outside (0, 1]")
+        for name in ("case_s", "total_s"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"budget.{name}={value} is not above 0; null means no bound")
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """`column` of every case (of one benchmark, if named) compared with a number."""
+
+    text: str
+    benchmark: str | None
+    column: str
+    comparison: str
+    bound: float
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One job. Tuples are axes inside the run."""
+
+    backend: Backend
+    benchmarks: tuple[Benchmark, ...]
+    timing: Timing
+    launcher: Launcher | None  # None: the backend's first that fits
+    writers: tuple[Writer, ...]
+    budget: Budget
+    layouts: tuple[Layout, ...]  # empty: all ranks of a given world, 1x2 outside one
+    dtypes: tuple[str, ...]
+    sizes: tuple[tuple[int, ...], ...]  # bytes, one tuple a dtype
+    pairs: str | tuple[tuple[int, int], ...]
+    windows: tuple[int, ...]
+    reductions: tuple[str, ...]
+    in_place: tuple[bool, ...]
+    engines: tuple[str, ...]
+    timing_modes: tuple[str, ...]
+    sync: str
+    cache: str
+    device: str
+    cuda_ipc: str
+    interface: str | None
+    env: tuple[tuple[str, str], ...]
+    launch: int
+    bind: str
+    expect: tuple[Expectation, ...]
+    preflight: str
+    plan: bool
+    label: str
+    seed: int
+    output: str
+
+    @property
+    def case_s(self) -> float:
+        return self.timing.case_s if self.budget.case_s is None else self.budget.case_s
+
+
+def from_config(config: DictConfig) -> Settings:
+    """Check a composed configuration; raises ConfigError naming the first key that is wrong."""
+    try:
+        raw = OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"the configuration has a broken reference: {first_line(error)}") from error
+    if not isinstance(raw, dict):
+        raise ConfigError(f"the configuration is a {type(raw).__name__}; it must be a mapping of keys")
+    keys = _Keys({str(key): value for key, value in raw.items()})
+    dtypes = tuple(dtype(str(name)).name for name in keys.listed("dtype"))
+    return Settings(
+        backend=keys.built("backend"),
+        benchmarks=keys.built_all("benchmarks", "benchmark"),
+        timing=keys.built("timing"),
+        launcher=None if keys.raw.get("launcher") is None else keys.built("launcher"),
+        writers=keys.built_all("writers", "writer"),
+        budget=construct({"_target_": "commbench.settings.Budget", **keys.mapping("budget")}, "budget", ()),
+        layouts=() if keys.raw.get("layout") == "auto" else tuple(Layout.parse(text) for text in keys.listed("layout")),
+        dtypes=dtypes,
+        sizes=tuple(sizes_bytes(keys.raw.get("sizes"), name) for name in dtypes),
+        pairs=_pairs(keys.raw.get("pairs")),
+        windows=tuple(keys.integers("window", minimum=1)),
+        reductions=tuple(keys.choices("reduction", REDUCTIONS)),
+        in_place=tuple(keys.flags("in_place")),
+        engines=tuple(keys.choices("engine", ENGINES)),
+        timing_modes=tuple(keys.choices("timing_mode", TIMING_MODES)),
+        sync=keys.choice("sync", SYNCS),
+        cache=keys.choice("cache", CACHES),
+        device=keys.choice("device", DEVICES),
+        cuda_ipc=keys.switch("cuda_ipc", CUDA_IPC),
+        interface=keys.text("interface"),
+        env=_environment(keys.mapping("env")),
+        launch=keys.integer("launch", minimum=0),
+        bind=keys.choice("bind", BINDS),
+        expect=tuple(expectation(text) for text in keys.listed("expect") if text is not None),
+        preflight=keys.switch("preflight", PREFLIGHTS),
+        plan=keys.flag("plan"),
+        label=keys.text("label") or "",
+        seed=keys.integer("seed", minimum=0),
+        output=keys.text("output") or "results",
+    )
+
+
+KEYS = (
+    "backend", "benchmarks", "timing", "launcher", "writers", "budget", "layout", "dtype", "sizes", "pairs", "window",
+    "reduction", "in_place", "engine", "timing_mode", "sync", "cache", "device", "cuda_ipc", "interface", "env",
+    "launch", "bind", "expect", "preflight", "plan", "label", "seed", "output", "allow",
+)  # fmt: skip
+GROUPS = {"benchmarks": "benchmark", "writers": "writer"}  # keys whose group has another name
+FRESH_WORLD = ("backend", "device", "cuda_ipc", "env", "interface", "launcher", "launch")
+
+
+class _Keys:
+    """Typed access to the plain configuration; every refusal says what was seen and what is allowed."""
+
+    def __init__(self, raw: dict[str, Any]) -> None:
+        for key in raw:
+            if key not in KEYS:
+                raise ConfigError(unknown_key(key))
+        self.raw = raw
+        allowed = raw.get("allow") or []
+        self._allow = tuple(str(name) for name in allowed) if isinstance(allowed, list) else (str(allowed),)
+
+    def listed(self, key: str) -> list[Any]:
+        value = self.raw.get(key)
+        values = value if isinstance(value, list) else [value]
+        if not values:
+            raise ConfigError(f"{key}=[] measures nothing; give at least one value")
+        return values
+
+    def single(self, key: str) -> Any:
+        value = self.raw.get(key)
+        if isinstance(value, list):
+            values = ",".join(str(one) for one in value)
+            raise ConfigError(f"{key} takes one value a run; for several fresh worlds: commbench -m {key}={values}")
+        return value
+
+    def mapping(self, key: str) -> dict[str, Any]:
+        value = self.single(key)
+        if value is not None and not isinstance(value, dict):
+            raise ConfigError(f"{key}={value} is not a mapping; write {key}.NAME=VALUE")
+        return {str(name): one for name, one in (value or {}).items()}
+
+    def text(self, key: str) -> str | None:
+        value = self.single(key)
+        if isinstance(value, dict):
+            raise ConfigError(f"{key}={value} is not a text")
+        return None if value is None else str(value)
+
+    def integers(self, key: str, minimum: int) -> list[int]:
+        return [_integer(key, value, minimum) for value in self.listed(key)]
+
+    def integer(self, key: str, minimum: int) -> int:
+        return _integer(key, self.single(key), minimum)
+
+    def flags(self, key: str) -> list[bool]:
+        return [_flag(key, value) for value in self.listed(key)]
+
+    def flag(self, key: str) -> bool:
+        return _flag(key, self.single(key))
+
+    def choices(self, key: str, allowed: tuple[str, ...]) -> list[str]:
+        return [_choice(key, value, allowed) for value in self.listed(key)]
+
+    def choice(self, key: str, allowed: tuple[str, ...]) -> str:
+        return _choice(key, self.single(key), allowed)
+
+    def switch(self, key: str, allowed: tuple[str, ...]) -> str:
+        """A choice in which YAML has read on and off as booleans."""
+        value = self.single(key)
+        return _choice(key, {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value, allowed)
+
+    def built(self, key: str) -> Any:
+        return construct(self.single(key), key, self._allow)
+
+    def built_all(self, key: str, group: str) -> tuple[Any, ...]:
+        nodes = self.raw.get(key)
+        if not isinstance(nodes, dict) or not nodes:
+            raise ConfigError(f"{group}=[] leaves nothing to do; name at least one {group}")
+        return tuple(construct(node, f"{group} {name}", self._allow) for name, node in nodes.items())
+
+
+def construct(node: Any, where: str, allow: tuple[str, ...]) -> Any:
+    """Build a node's `_target_` with typed fields; raises ConfigError for foreign modules, keys and types."""
+    if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
+        raise ConfigError(f"{where}={node} has no _target_; choose a file of its group, e.g. {where}=NAME")
+    target: str = node["_target_"]
+    module, _, name = target.rpartition(".")
+    if not target.startswith(TARGET_PACKAGE) and module not in allow:
+        raise ConfigError(f"{where}: _target_ {target} is outside commbench; permit it with allow=[{module}]")
+    try:
+        kind = getattr(importlib.import_module(module), name)
+        names = [field.name for field in fields(kind)]
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{where}: _target_ {target} is no dataclass that can be imported: {first_line(error)}"
+        ) from error
+    given = {key: value for key, value in node.items() if key != "_target_"}
+    try:
+        typed = OmegaConf.structured(kind)
+        _unlock(typed)
+        return OmegaConf.to_object(OmegaConf.merge(typed, OmegaConf.create(given)))
+    except OmegaConfBaseException as error:
+        known = ", ".join(names) or "none"
+        raise ConfigError(f"{where}: {first_line(error)}; its keys: {known}") from error
+
+
+def _unlock(node: Any) -> None:
+    """Frozen dataclasses make read-only nodes, at every depth."""
+    OmegaConf.set_readonly(node, False)
+    for child in node.values():
+        if isinstance(child, DictConfig):
+            _unlock(child)
+
+
+def sizes_bytes(spec: Any, name: str) -> tuple[int, ...]:
+    """Message sizes in bytes for elements of that type; raises ConfigError."""
+    itemsize = dtype(name).itemsize
+    if isinstance(spec, str) and spec in PRESETS:
+        return tuple(count * itemsize for count in PRESETS[spec])
+    if spec == "octaves":
+        return tuple(size for size in OCTAVES_BYTES if size % itemsize == 0)
+    if isinstance(spec, str) and not spec[:1].isdigit():
+        raise ConfigError(
+            f"sizes={spec} is unknown; allowed: {', '.join(PRESETS)}, octaves, or a list like [8,1KiB,4MB]"
+        )
+    values = spec if isinstance(spec, list) else [spec]
+    if not values:
+        raise ConfigError("sizes=[] measures nothing; give at least one size")
+    return tuple(dict.fromkeys(_size(value, name, itemsize) for value in values))
+
+
+def _size(value: Any, name: str, itemsize: int) -> int:
+    size = parse_bytes(value)
+    if size < 1:
+        raise ConfigError(f"sizes=[{value}] is not above 0 bytes; write e.g. 64, 1KiB or 4MB")
+    if size % itemsize:
+        near = max(itemsize, size // itemsize * itemsize)
+        raise ConfigError(f"sizes=[{value}] is no whole number of {name} ({itemsize} B each); write e.g. [{near}]")
+    return size
+
+
+def expectation(text: Any) -> Expectation:
+    """From 'busbw_gb_per_s>=380' or 'all_reduce:median_s<1e-3'; raises ConfigError."""
+    match = EXPECTATION.fullmatch(str(text))
+    try:
+        bound = float(match[4]) if match else None
+    except ValueError:
+        bound = None
+    if match is None or bound is None:
+        example = "'busbw_gb_per_s>=380' or 'all_reduce:median_s<1e-3'"
+        raise ConfigError(
+            f"expect={text} is no comparison; write [benchmark:]column, one of >= <= > <, a number: {example}"
+        )
+    return Expectation(str(text), match[1], match[2], match[3], bound)
+
+
+def unknown_key(key: str) -> str:
+    """The line for a key that does not exist, with the nearest one that does."""
+    names = [GROUPS.get(name, name) for name in KEYS]
+    near = difflib.get_close_matches(key, names, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"unknown key {key}; {hint}keys: {', '.join(names)}"
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _pairs(value: Any) -> str | tuple[tuple[int, int], ...]:
+    if value in ("neighbours", "all"):
+        return str(value)
+    wanted = f"pairs={value} is neither neighbours, all nor a list of rank pairs like [[0,1],[2,3]]"
+    if not isinstance(value, list) or not value:
+        raise ConfigError(wanted)
+    for pair in value:
+        if not isinstance(pair, list) or len(pair) != 2 or not all(type(rank) is int and rank >= 0 for rank in pair):
+            raise ConfigError(wanted)
+    return tuple((pair[0], pair[1]) for pair in value)
+
+
+def _environment(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    for name, value in values.items():
+        if isinstance(value, list):
+            listed = ",".join(str(one) for one in value)
+            raise ConfigError(
+                f"env.{name} takes one value a run; for several fresh worlds: commbench -m env.{name}={listed}"
+            )
+        if isinstance(value, dict) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ConfigError(f"env.{name}={value} is no environment variable; write env.NAME=TEXT")
+    return tuple(sorted((name, "" if value is None else str(value)) for name, value in values.items()))
+
+
+def _integer(key: str, value: Any, minimum: int) -> int:
+    if type(value) is not int or value < minimum:
+        raise ConfigError(f"{key}={value} is not an integer from {minimum} on")
+    return value
+
+
+def _flag(key: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{key}={value} is neither true nor false")
+    return value
+
+
+def _choice(key: str, value: Any, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise ConfigError(f"{key}={value} is unknown; allowed: {', '.join(allowed)}")
+    return str(value)

@@ -1,0 +1,357 @@
+"""From stamps to numbers: rank statistics, when to stop, what to warn of. Pure: no clock, no files.
+
+A `Series` is one time per repetition, in seconds and in the order of measuring. Nothing is ever removed from
+it, nothing assumes a normal distribution, and what repetitions owe to their neighbours widens the interval
+(Hoefler & Belli, SC'15; Le Boudec, Performance Evaluation, ch. 2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from commbench.contracts import Shape
+
+Series = NDArray[np.float64]
+
+NS_PER_S = 1e9
+Z95 = 1.96  # standard normal quantile of a two-sided 95 % interval
+SMALLEST_INTERVAL = 6  # repetitions: the least with a 95 % interval of the median, [min, max] at 96.9 %
+EXACT_RANKS = 200  # repetitions up to which ranks come from the binomial, not from its normal limit
+INDEPENDENT = 0.99  # share n_eff/n from which a series counts as independent
+LAG_PENALTY = 16.0  # AR(1) 0.8 stopped at n = 500: lifts coverage from 0.89 to 0.94; independent: no effect
+TAIL_RISK = 0.05  # a percentile is given if the sample maximum lies above it with 95 % certainty
+
+LONG_S, SHORT_S = 1.0, 0.1  # seconds a sample, where the least number of repetitions changes
+GROWTH = 1.25  # the interval is looked at each time n has grown by this factor
+STABLE_SPREAD, STABLE_WINDOW = 0.05, 65  # nvbench's stdrel: noise within 5 % over more than 64 samples
+HOPELESS_SHARE = 0.25  # of the affordable repetitions: the rest could at best halve the interval
+HOPELESS_MISS = 1.5  # times the target that would be reached with all of them
+
+STEADY = 0.02  # relative difference of medians that ends the warm-up
+NOISY = DRIFT = 0.05  # relative half-width; relative difference of medians
+MSER_BATCH, MSER_TAIL = 5, 5  # repetitions a batch (the 5 of MSER-5); last batches, where the criterion degenerates
+BINS, BIN_LOG = 32, math.log(1.02)  # bins of the histogram and the least width: modes 5 % apart are one
+MODE_SHARE = 0.05  # least share of the repetitions in a mode
+MEAN_GAP = 0.20  # relative gap between mean and median that asks for an explanation ...
+GROUP_SIZE, GROUP_LOG = 5, math.log(2)  # ... which is so many repetitions beyond an empty stretch of factor 2
+
+
+def repetition_times(stamps: NDArray[np.int64], shape: Shape, senders: Sequence[int], initiator: int) -> Series:
+    """Seconds per operation of each repetition, from stamps [ranks, n, (start, end)] in ns.
+
+    `senders` and `initiator` are rows. The maximum is taken within a repetition, never of the ranks' averages,
+    which hide who was late (method.md 2.3).
+    """
+    rows = {"initiator": [initiator], "max_over_senders": list(senders), "max_over_ranks": list(range(len(stamps)))}
+    if shape.headline not in rows:
+        raise ValueError(f"headline {shape.headline!r} is none of {', '.join(rows)}")
+    counted = stamps[rows[shape.headline]]
+    elapsed = (counted[..., 1] - counted[..., 0]).max(axis=0)
+    return np.asarray(elapsed / (NS_PER_S * shape.operations_per_sample), dtype=np.float64)
+
+
+# ---------------------------------------------------------------- certainty of the median
+
+
+def _autocorrelation(series: Series) -> Series:
+    """Of lags 0 to n - 1, through an FFT padded against wrap-around; empty for a constant series."""
+    if np.ptp(series) == 0:
+        return np.empty(0)
+    spectrum = np.fft.rfft(series - series.mean(), 1 << (2 * series.size - 1).bit_length())
+    covariance = np.fft.irfft(np.abs(spectrum) ** 2)[: series.size]
+    return np.asarray(covariance / covariance[0], dtype=np.float64)
+
+
+def lag1(values: Series) -> float:
+    """Correlation of a repetition's time with the next one's; 0 for a constant series."""
+    correlation = _autocorrelation(values)
+    return float(correlation[1]) if correlation.size else 0.0
+
+
+def effective_size(values: Series) -> float:
+    """How many independent repetitions know as much about the median as these; between 1 and n.
+
+    n_eff = n / (1 + excess): twice the sum of the autocorrelations of 1[x <= median], which outliers can't reach, in
+    pairs while positive (Geyer 1992). Estimated from M lags the excess is noisy and too low, and a stop rule picks
+    the moments when it is: hence times 1 + 16 M/n. Form: fixed-b theory (Kiefer & Vogelsang 2005); 16: by simulation.
+    """
+    n = values.size
+    correlation = _autocorrelation((values <= np.median(values)).astype(np.float64))
+    pairs = correlation[: correlation.size // 2 * 2].reshape(-1, 2).sum(axis=1)
+    lags = 2 * (int(np.argmax(pairs <= 0)) if (pairs <= 0).any() else pairs.size)
+    excess = max(2 * float(correlation[:lags].sum()) - 2, 0.0)
+    return max(n / (1 + excess * (1 + LAG_PENALTY * lags / n)), 1.0)
+
+
+@lru_cache(maxsize=1024)
+def _binomial_rank(n: int, z: float) -> int:
+    """Largest l with P(Binomial(n, 1/2) < l) within one tail; 0 if there is none."""
+    tail = math.erfc(z / math.sqrt(2)) / 2 * 2**n
+    below = rank = 0
+    while (below := below + math.comb(n, rank)) <= tail:
+        rank += 1
+    return rank
+
+
+def _interval(values: Series, effective: float, z: float) -> tuple[float, float]:
+    n, rank = values.size, 1
+    if effective >= INDEPENDENT * n and n <= EXACT_RANKS:
+        rank = _binomial_rank(n, z)
+    elif effective >= SMALLEST_INTERVAL:
+        rank = math.floor(n / 2 - z * n / (2 * math.sqrt(effective)))
+    ends = max(rank, 1) - 1, n - max(rank, 1)
+    low, high = np.partition(values, ends)[list(ends)]
+    return float(low), float(high)
+
+
+def median_interval(values: Series, z: float = Z95, corrected: bool = True) -> tuple[float, float] | None:
+    """Order statistics around the median, in seconds; None below 6 repetitions.
+
+    Exact binomial ranks for up to 200 independent repetitions, else n/2 -+ z n / (2 sqrt(n_eff)) (method.md 2.5).
+    Where the ranks would lie outside the sample, or n_eff < 6, it is [min, max]: all that is known.
+    """
+    if values.size < SMALLEST_INTERVAL:
+        return None
+    return _interval(values, effective_size(values) if corrected else float(values.size), z)
+
+
+def half_width(values: Series, z: float = Z95) -> float:
+    """Half of the corrected interval relative to the median; infinite where one of them is missing or 0."""
+    interval = median_interval(values, z)
+    median = float(np.median(values)) if interval else 0.0
+    return (interval[1] - interval[0]) / 2 / median if interval and median else math.inf
+
+
+def percentile(values: Series, p: float) -> float | None:
+    """Nearest rank: the ceil(p n)-th smallest. None where the sample maximum is no 95 % upper bound of it.
+
+    That needs n >= ln 0.05 / ln p: 29 repetitions for 0.9, 59 for 0.95, 299 for 0.99, 2995 for 0.999.
+    """
+    if values.size < math.log(TAIL_RISK) / math.log(p):
+        return None
+    index = math.ceil(p * values.size - 1e-9) - 1  # 0.07 * 100 is a little more than 7 in binary
+    return float(np.partition(values, index)[index])
+
+
+def tukey_outliers(values: Series, k: float = 1.5) -> int:
+    """Repetitions more than k interquartile ranges outside the quartiles: counted, never removed."""
+    first, third = np.percentile(values, [25, 75])
+    reach = k * (third - first)
+    return int(np.count_nonzero((values < first - reach) | (values > third + reach)))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A case in numbers, named as the columns of cases.parquet. None where n does not support it."""
+
+    repetitions: int
+    effective_repetitions: float
+    lag1: float
+    min_s: float
+    median_s: float
+    ci_low_s: float | None
+    ci_high_s: float | None
+    mean_s: float
+    p90_s: float | None
+    p95_s: float | None
+    p99_s: float | None
+    p999_s: float | None
+    max_s: float
+
+
+def summarise(values: Series, z: float = Z95) -> Summary:
+    """Of at least one repetition; the interval is the corrected one."""
+    low, high = median_interval(values, z) or (None, None)
+    return Summary(
+        repetitions=values.size,
+        effective_repetitions=effective_size(values),
+        lag1=lag1(values),
+        min_s=float(values.min()),
+        median_s=float(np.median(values)),
+        ci_low_s=low,
+        ci_high_s=high,
+        mean_s=float(values.mean()),
+        p90_s=percentile(values, 0.9),
+        p95_s=percentile(values, 0.95),
+        p99_s=percentile(values, 0.99),
+        p999_s=percentile(values, 0.999),
+        max_s=float(values.max()),
+    )
+
+
+# ---------------------------------------------------------------- when to stop
+
+
+def steady(values: Series) -> bool:
+    """Has the warm-up ended: median of the last third within 2 % of the middle third's, or in its interval."""
+    third = values.size // 3
+    if third < 3:
+        return False
+    middle, last = values[-2 * third : -third], float(np.median(values[-third:]))
+    low, high = median_interval(middle) or (math.inf, -math.inf)
+    return bool(low <= last <= high or abs(last - np.median(middle)) <= STEADY * np.median(middle))
+
+
+@dataclass(frozen=True)
+class StopRule:
+    """When a case has been measured enough (method.md 2.5), asked by rank 0 between two blocks.
+
+    `target` is the wanted relative half-width of the interval with quantile `z`; `fixed` asks for a number instead.
+    `values` are seconds per sample (of block_k operations); `spent_s` counts from the first measured repetition.
+    """
+
+    target: float
+    z: float
+    min_repetitions: int | None
+    max_repetitions: int
+    budget_s: float
+    fixed: int | None = None
+
+    def reason(self, values: Series, spent_s: float) -> str | None:
+        """The stop_reason, or None to go on."""
+        n = values.size
+        if self.fixed is not None:
+            over = n >= 1 and spent_s > self.budget_s
+            return "fixed" if n >= self.fixed else "budget" if over else None
+        width = half_width(values, self.z)
+        if width <= self.target and n >= self._least(float(np.median(values))):
+            return "ci"
+        if n >= self.max_repetitions:
+            return "max_repetitions"
+        # 6 are worth waiting for, but not longer than twice the budget
+        if spent_s >= self.budget_s and n >= (SMALLEST_INTERVAL if spent_s <= 2 * self.budget_s else 1):
+            return "budget"
+        return "noise_stable" if self._hopeless(values, spent_s, width) else None
+
+    def next_block(
+        self, values: Series, spent_s: float, block_limit_s: float = 0.5, hint_s: float | None = None
+    ) -> int:
+        """Repetitions of the next block, at least 1: half the least number, the rest of it, then growth by 1.25.
+
+        As far as the times so far tell, it lasts no longer than `block_limit_s` or the rest of the budget. `hint_s`
+        is a sample's time in the warm-up, for the first block; a block about which nothing is known is 1 long.
+        """
+        n = values.size
+        if not n and hint_s is None:
+            return 1
+        sample_s = float(np.median(values)) if n else float(hint_s or 0.0)
+        least = self._least(sample_s)
+        wanted = max(least - n, math.ceil(n * (GROWTH - 1))) if n else math.ceil(least / 2)
+        # stragglers and what lies between the samples (barriers, decisions) spend time too
+        cost_s = max(sample_s, spent_s / n if n else 0.0)
+        if cost_s > 0:
+            wanted = math.floor(min(wanted, block_limit_s / cost_s, (self.budget_s - spent_s) / cost_s))
+        return max(1, min(wanted, (self.fixed or self.max_repetitions) - n))
+
+    def _least(self, sample_s: float) -> int:
+        by_time = 6 if sample_s > LONG_S else 10 if sample_s > SHORT_S else 30
+        return self.fixed or self.min_repetitions or by_time
+
+    def _hopeless(self, values: Series, spent_s: float, width: float) -> bool:
+        """nvbench's exit: the noise is known, it is stable, and more repetitions will not do.
+
+        A quarter of what budget and maximum allow is taken, all of it would clearly miss the target at 1/sqrt(n),
+        and the relative interquartile range moved less than 5 % over the last third (at least 65 samples).
+        """
+        n, window = values.size, max(STABLE_WINDOW, values.size // 3)
+        affordable = min(self.max_repetitions, self.budget_s * n / spent_s if spent_s > 0 else math.inf)
+        if n < max(3 * STABLE_WINDOW, HOPELESS_SHARE * affordable):
+            return False
+        cuts = [np.percentile(values[: n - back], [25, 50, 75]) for back in (0, window // 2, window)]
+        spreads = [(third - first) / median if median else 0.0 for first, median, third in cuts]
+        misses = width * math.sqrt(n / affordable) > HOPELESS_MISS * self.target
+        return bool(misses and max(spreads) - min(spreads) <= STABLE_SPREAD * max(spreads))
+
+
+# ---------------------------------------------------------------- warnings
+
+
+def flags(values: Series, z: float = Z95) -> list[str]:
+    """What a reader must know before trusting the median: any of noisy, drifting, multimodal.
+
+    noisy: the reported interval is wider than -+ 5 % (fewer than 6 repetitions have none, hence no flag).
+    """
+    found = {
+        "noisy": NOISY < half_width(values, z) < math.inf,
+        "drifting": _drifting(values, z),
+        "multimodal": _far_group(values) or _dip(values),
+    }
+    return [name for name, present in found.items() if present]
+
+
+def mser5_cut(values: Series) -> int:
+    """Repetitions of the initial transient: those whose removal leaves the most certain mean (MSER-5, White 1997).
+
+    The cut d of k batches minimises the sum of squares of the rest / (k - d)^2; 0 for fewer than 10 batches.
+    """
+    count = values.size // MSER_BATCH
+    if count < 2 * MSER_TAIL:
+        return 0
+    batches = values[: count * MSER_BATCH].reshape(count, MSER_BATCH).mean(axis=1)
+    backwards, left = (batches - batches.mean())[::-1], np.arange(1, count + 1)
+    squares = np.cumsum(backwards**2) - np.cumsum(backwards) ** 2 / left
+    return int(np.argmin((squares / left**2)[::-1][: count - MSER_TAIL + 1])) * MSER_BATCH
+
+
+def _drifting(values: Series, z: float) -> bool:
+    """Do the halves differ, or what lies before and after a late MSER-5 cut?
+
+    One straggler moves that cut on a stationary series, so it says where to look and is no verdict.
+    """
+    half = values.size // 2
+    return any(_differ(values[:at], values[at:], z) for at in {half, max(half, mser5_cut(values))})
+
+
+def _differ(before: Series, after: Series, z: float) -> bool:
+    """Medians more than 5 % apart, and intervals that do not meet."""
+    if min(before.size, after.size) < SMALLEST_INTERVAL:
+        return False
+    first, second = (_interval(part, _trendless_size(part), z) for part in (before, after))
+    apart = abs(np.median(after) - np.median(before)) > DRIFT * np.median(before)
+    return bool(apart and (first[1] < second[0] or second[1] < first[0]))
+
+
+def _trendless_size(values: Series) -> float:
+    """n_eff without the linear trend of the ranks: else a drift would pass as autocorrelation and excuse itself."""
+    ranks = np.argsort(np.argsort(values, kind="stable")).astype(np.float64)
+    time = np.arange(values.size) - (values.size - 1) / 2
+    return effective_size(ranks - (time @ ranks) / (time @ time) * time)
+
+
+def _far_group(values: Series) -> bool:
+    """Has a group of slow repetitions, apart from the others, carried the mean away from the median?
+
+    The gap alone is no proof: every exponential has one of 44 %.
+    """
+    median = float(np.median(values))
+    slow = np.sort(values[values >= median])
+    if median <= 0 or values.mean() <= (1 + MEAN_GAP) * median:
+        return False
+    return bool((np.diff(np.log(slow / median))[: 1 - GROUP_SIZE] > GROUP_LOG).any())
+
+
+def _dip(values: Series) -> bool:
+    """Is there a valley in the log histogram that chance does not dig?
+
+    Of the central 96 %, so that no outlier squeezes all modes into one bin; bins at least 3 clock ticks wide, which
+    would make a comb of any series. Windows of 3 bins, least of them below half of the lower peak and 3 standard
+    deviations of counts below it, with at least 5 % of the repetitions on each side.
+    """
+    low, high = np.quantile(values, [0.02, 0.98], method="nearest")
+    if low <= 0:
+        return False
+    logs = np.log(values[(values >= low) & (values <= high)] / low)
+    tick = float(np.min(np.diff(np.unique(logs)), initial=math.inf))
+    width = max(BIN_LOG, float(logs.max()) / BINS, 3 * tick)
+    counts = np.bincount((logs / width).astype(np.int64))
+    windows = np.convolve(counts, np.ones(3))
+    peaks = np.minimum(np.maximum.accumulate(windows), np.maximum.accumulate(windows[::-1])[::-1])
+    deep = (windows < peaks / 2) & (peaks - windows > 3 * np.sqrt(peaks + windows))
+    left = np.cumsum(np.pad(counts, (0, 2))) / logs.size
+    return bool((deep & (np.minimum(left, 1 - left) >= MODE_SHARE)).any())

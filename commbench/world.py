@@ -1,0 +1,177 @@
+"""Who am I? The launcher's environment says rank and size; the ranks tell each other on which node they are."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from commbench.contracts import Control, World
+from commbench.control import Alone, StoreControl
+from commbench.errors import ConfigError, WorldBroken
+from commbench.mpi_library import load, mismatch
+
+CONNECT_S = 120.0  # the slowest rank may still be importing from a network file system
+
+
+@dataclass(frozen=True)
+class Place:
+    """A rank's place in a world that a launcher made. `node_hint` is the launcher's own node number, if it has one."""
+
+    launcher: str
+    rank: int
+    size: int
+    local_rank: int
+    node_hint: str | None = None
+
+
+def detect(environ: Mapping[str, str]) -> Place | None:
+    """The world this process was started in; None outside one. torchrun inside mpirun or srun counts as torchrun."""
+    if "TORCHELASTIC_RUN_ID" in environ and "RANK" in environ:
+        hint = environ.get("GROUP_RANK")
+        return _place("torchrun", environ, "RANK", "WORLD_SIZE", "LOCAL_RANK", hint)
+    if "OMPI_COMM_WORLD_RANK" in environ:
+        return _place("mpirun", environ, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
+    if "PMI_RANK" in environ:
+        return _place("mpirun", environ, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID")
+    if "SLURM_PROCID" in environ and _is_step(environ):
+        hint = environ.get("SLURM_NODEID")
+        return _place("srun", environ, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", hint)
+    return None
+
+
+def _is_step(environ: Mapping[str, str]) -> bool:
+    """srun's tasks are a world; an sbatch script has SLURM_PROCID too, and is none."""
+    step = environ.get("SLURM_STEP_ID", "")
+    return step.isdigit() and int(step) < 0xFFFFFFF0  # the batch, interactive and extern steps count down from the top
+
+
+def _place(
+    launcher: str, environ: Mapping[str, str], rank: str, size: str, local: str, hint: str | None = None
+) -> Place:
+    try:
+        values = [int(environ.get(name, "0" if name == local else "")) for name in (rank, size, local)]
+    except ValueError as error:
+        seen = ", ".join(f"{name}={environ.get(name)!r}" for name in (rank, size, local))
+        raise ConfigError(f"{launcher} exported no usable world: {seen}; start again with {launcher}") from error
+    return Place(launcher, values[0], values[1], values[2], hint)
+
+
+def connect(place: Place, library: str = "auto", environ: Mapping[str, str] = os.environ) -> StoreControl:
+    """The control plane of this world; raises ConfigError or WorldBroken. `library` is the MPI of mpirun's worlds."""
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    try:
+        if place.launcher == "torchrun":
+            owner = environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and place.rank == 0
+            store = _store(environ["MASTER_ADDR"], int(environ["MASTER_PORT"]), owner)
+        elif "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
+            store = _store(environ["MASTER_ADDR"], int(environ["MASTER_PORT"]), place.rank == 0)
+        elif place.launcher == "mpirun":
+            store = _store_over_mpi(place, library)
+        else:
+            raise ConfigError("srun exports no meeting point: export MASTER_ADDR (a host of rank 0) and MASTER_PORT")
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise WorldBroken(f"rank {place.rank} found no control plane: {error}") from error
+    attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return StoreControl(PrefixStore(f"commbench/{attempt}", store), place.rank, place.size)
+
+
+def _store(host: str, port: int, owner: bool) -> Any:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    return TCPStore(host, port, is_master=owner, timeout=timedelta(seconds=CONNECT_S), wait_for_workers=False)
+
+
+def _store_over_mpi(place: Place, library: str) -> Any:
+    """mpirun exports no address: rank 0 opens a port of its own and tells the others once, over MPI."""
+    mpi = load(library, "funneled")
+    world = mpi.COMM_WORLD
+    if world.size != place.size:
+        raise ConfigError(mismatch(place.size, mpi))
+    homes = world.allgather(host_identity())
+    host = "127.0.0.1" if len(set(homes)) == 1 else socket.gethostname()
+    store = _store(host, 0, owner=True) if world.rank == 0 else None
+    host, port = world.bcast((host, store.port) if store is not None else None)
+    return store if store is not None else _store(host, port, owner=False)
+
+
+def host_identity() -> str:
+    """Equal for processes that share a kernel, a host name and a network: one node."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    network = Path("/proc/self/ns/net")
+    parts = [socket.gethostname(), boot.read_text().strip() if boot.exists() else ""]
+    return "|".join([*parts, str(network.readlink()) if network.exists() else ""])
+
+
+def assemble(place: Place, control: Control) -> World:
+    """Agree on the nodes: ranks with the same identity and the same launcher's node number share one."""
+    identity = f"{place.node_hint or ''}|{host_identity()}"
+    identities = control.gather(identity, CONNECT_S, "the first meeting")
+    nodes = control.decide(_grouped(identities), CONNECT_S, "the first meeting")
+    return World(place.rank, place.size, tuple(tuple(node) for node in nodes), (place.rank,), place.launcher)
+
+
+def _grouped(identities: list[str]) -> list[list[int]]:
+    nodes: dict[str, list[int]] = {}
+    for rank, identity in enumerate(identities):
+        nodes.setdefault(identity, []).append(rank)
+    return list(nodes.values())
+
+
+def hosted_world(nodes: int, ranks_per_node: int) -> tuple[World, Control]:
+    """A world whose ranks all live in this process."""
+    size = nodes * ranks_per_node
+    layout = tuple(tuple(range(node * ranks_per_node, (node + 1) * ranks_per_node)) for node in range(nodes))
+    return World(0, size, layout, tuple(range(size))), Alone()
+
+
+def bind(mode: str, local_rank: int, ranks_here: int, threads_per_rank: int) -> str:
+    """Pin this process to its share of the cores it may use; what was done, in words.
+
+    auto pins to whole cores where every rank gets as many as it has threads, and else leaves all to the scheduler.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    share = len(cores) // ranks_here
+    if mode == "none" or (mode == "auto" and (share < max(1, threads_per_rank) or _narrowed(cores))):
+        return "none"
+    if mode == "numa":
+        return _bind_numa(local_rank, ranks_here, cores)
+    share = max(1, share)
+    first = (local_rank * share) % len(cores)
+    os.sched_setaffinity(0, set(cores[first : first + share]))
+    return f"core {_ranges(cores[first : first + share])}"
+
+
+def _narrowed(cores: list[int]) -> bool:
+    """The launcher has already bound this process."""
+    return len(cores) < (os.cpu_count() or 1)
+
+
+def _bind_numa(local_rank: int, ranks_here: int, cores: list[int]) -> str:
+    nodes = []
+    for path in sorted(Path("/sys/devices/system/node").glob("node[0-9]*/cpulist")):
+        members = set(_parsed(path.read_text())) & set(cores)
+        if members:
+            nodes.append((path.parent.name, members))
+    if not nodes:
+        raise ConfigError("bind=numa found no NUMA nodes in /sys; use bind=core or bind=none")
+    name, members = nodes[local_rank * len(nodes) // ranks_here % len(nodes)]
+    os.sched_setaffinity(0, members)
+    return f"numa {name}"
+
+
+def _parsed(text: str) -> list[int]:
+    cores: list[int] = []
+    for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
+        cores.extend(range(int(first), int(last or first) + 1))
+    return cores
+
+
+def _ranges(cores: list[int]) -> str:
+    return f"{cores[0]}-{cores[-1]}" if len(cores) > 1 else str(cores[0])

@@ -1,0 +1,1 @@
+"""One output format a file. Only rank 0 writes."""
