@@ -13,7 +13,6 @@ help: ## these targets
 
 bench: $(VENV)/run ## the main job: gloo and MPI, point to point and all_reduce, 2 ranks; tables and parquet
 	$(BIN)/commbench -m backend=gloo,mpi $(BENCH)
-	@$(BIN)/python -m commbench.report
 
 test: $(VENV)/test ## the whole test suite
 	$(BIN)/python -m pytest

@@ -20,7 +20,7 @@ What would run, without running:    plan=true"""
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 all ok, 1 a case failed or missed `expect`, 2 bad configuration, 3 the world broke."""
     arguments = _parser().parse_intermixed_args(sys.argv[1:] if argv is None else list(argv))
-    from commbench.errors import CommbenchError
+    from commbench.errors import CommbenchError, WorldBroken
 
     try:
         return _command(arguments)
@@ -28,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _refuse(error.exit_status)
         if _speaks():
             print(f"commbench: {error}", file=sys.stderr)
+        if isinstance(error, WorldBroken):
+            _leave(error.exit_status)
         return error.exit_status
     except KeyboardInterrupt:
         return 130
@@ -72,6 +74,16 @@ def _speaks() -> bool:
 
     place = detect(os.environ)
     return place is None or place.rank == 0
+
+
+def _leave(status: int) -> None:
+    """End a rank of a broken world at once: an orderly exit would wait in the library for ranks that are gone."""
+    from commbench.world import detect
+
+    if detect(os.environ) is not None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def _refuse(status: int) -> None:

@@ -109,7 +109,8 @@ class _Case:
     def _warm_up(self, runner: Runner, first_s: float) -> float:
         """Repeat until steady; the seconds of one sample (method 2.4)."""
         timing = self.settings.timing
-        spent_s, n, values = 0.0, self._affordable(first_s, timing.warmup_repetitions), np.zeros(0)
+        spent_s, values = 0.0, np.zeros(0)
+        n = self.control.decide(self._affordable(first_s, timing.warmup_repetitions), self._deadline_s, "warm-up")
         while n > 0:
             begin = time.perf_counter()
             self._repeat(runner, n, "warmup")

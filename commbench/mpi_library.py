@@ -76,11 +76,24 @@ def load(library: str, threads: str) -> Any:
 
     chosen = find(library)
     if chosen is not None:
+        _refuse_stranger(chosen, os.environ)
         os.environ["MPI4PY_LIBMPI"] = chosen.path
     mpi4py.rc.thread_level = threads
     from mpi4py import MPI
 
     return MPI
+
+
+def _refuse_stranger(library: MpiLibrary, environ: Mapping[str, str]) -> None:
+    """MPICH under Open MPI's mpirun aborts in MPI_Init, the other way round every rank is alone."""
+    kind = launcher_kind(environ)
+    started_by_hydra = "MPI_LOCALRANKID" in environ  # PMI_RANK alone may come from Slurm, which serves both
+    if kind is not None and kind != library.kind and (kind == "openmpi" or started_by_hydra):
+        own = " or ".join(LAUNCHERS[library.kind][:1])
+        raise ConfigError(
+            f"backend.library={library.path} is {library.kind}, but {kind}'s launcher started this rank; "
+            f"start with {own}, or set backend.library={kind}"
+        )
 
 
 def mismatch(expected: int, mpi: Any) -> str:

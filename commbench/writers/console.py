@@ -53,7 +53,9 @@ class Console:
         if self._progress is not None:
             self._progress.update(self._task, description="done")
             self._progress.stop()
-        print(table_text(run, self._rows), flush=True)
+        print(table_text(run, self._rows))
+        print(f"results: {run['folder']}")
+        print(f"open:    python -c \"import commbench; print(commbench.load('{run['folder']}'))\"", flush=True)
 
 
 def terminal(stream: Any) -> bool:
