@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 USAGE = """commbench [-m] [KEY=VALUE ...]      measure: gloo on this machine with 2 ranks, unless told otherwise
 commbench doctor                     what this machine has and which backends can run
@@ -19,11 +20,10 @@ What would run, without running:    plan=true"""
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 all ok, 1 a case failed or missed `expect`, 2 bad configuration, 3 the world broke."""
-    arguments = _parser().parse_intermixed_args(sys.argv[1:] if argv is None else list(argv))
     from commbench.errors import CommbenchError, WorldBroken
 
     try:
-        return _command(arguments)
+        return _command(_parser().parse_intermixed_args(sys.argv[1:] if argv is None else list(argv)))
     except CommbenchError as error:
         _refuse(error.exit_status)
         if _speaks():
@@ -52,8 +52,17 @@ def _command(arguments: argparse.Namespace) -> int:
     return run(words, arguments.multirun, arguments.config_dir)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Wrong options end like all bad input: in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        from commbench.errors import ConfigError
+
+        raise ConfigError(f"{message}; see commbench --help")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="commbench", usage=USAGE, add_help=True)
+    parser = _Parser(prog="commbench", usage=USAGE, add_help=True)
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="an override of the configuration, or a command")
     parser.add_argument("-m", "--multirun", action="store_true", help="sweep: a fresh world for each combination")
     parser.add_argument("--config-dir", help="a folder with more YAML, e.g. DIR/benchmark/mine.yaml")
@@ -70,9 +79,13 @@ def _version() -> str:
 
 def _speaks() -> bool:
     """Only rank 0 of a world prints."""
+    from commbench.errors import ConfigError
     from commbench.world import detect
 
-    place = detect(os.environ)
+    try:
+        place = detect(os.environ)
+    except ConfigError:  # nobody knows who is rank 0
+        return True
     return place is None or place.rank == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from omegaconf import DictConfig
 from commbench import launch
 from commbench.contracts import World
 from commbench.errors import CommbenchError, ConfigError, WorldBroken
-from commbench.folder import new_folder
+from commbench.folder import check_output, new_folder
 from commbench.jobs import Door, Job
 from commbench.layout import Layout
 from commbench.settings import construct
@@ -71,7 +72,10 @@ def check_here(job: Job) -> None:
         raise ConfigError(
             f"device={settings.device} is nothing for backend={settings.backend.name}; allowed: {devices}"
         )
-    if settings.plan or not settings.backend.launchers:
+    if settings.plan:
+        return
+    check_output(settings.output)
+    if not settings.backend.launchers:
         return
     wide = max(settings.layouts, key=lambda one: one.nodes, default=Layout(1, 2))
     if wide.nodes > 1:
@@ -80,7 +84,6 @@ def check_here(job: Job) -> None:
             f"layout={wide} needs {wide.nodes} nodes, this is one machine; start its ranks yourself:{lines}"
         )
     launch.choose(settings, _launcher).command(wide.size, (), getattr(settings.backend, "library", None))
-    Path(new_folder(settings.output)).rmdir()
 
 
 def _started(job: Job, config_dir: str | None, folder: str | None = None) -> int:
@@ -158,7 +161,7 @@ def task(config: DictConfig) -> int:
 
 
 def _refused_multirun(door: Door, overrides: Sequence[str], place: Place) -> str:
-    lines = "".join(f"\n  {' '.join(job.overrides)}" for job in door.jobs(overrides, multirun=True))
+    lines = "".join(f"\n  {shlex.join(job.overrides)}" for job in door.jobs(overrides, multirun=True))
     return f"a sweep needs fresh worlds, this is one world of {place.size} ranks; run these one by one:{lines}"
 
 

@@ -405,8 +405,11 @@ class Communicator(Protocol):
     size: int
     hosted: tuple[int, ...]  # ranks of this communicator that live in this process
 
-    def subset(self, ranks: Sequence[int]) -> Communicator:
-        """The same library on some ranks; only they call it."""
+    def subset(self, ranks: Sequence[int]) -> Communicator | None:
+        """The same library on some ranks, None where this process hosts none of them.
+
+        All ranks call it, in the same order: torch names a group by how many groups the process knows already.
+        """
 
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         """Raises MemoryError."""

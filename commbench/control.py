@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -36,12 +37,13 @@ class StoreControl:
 
     def decide(self, value: Any, deadline_s: float, meeting: str = "decide") -> Any:
         key = self._next("decision")
-        if self.rank == 0:
-            self.store.set(key, json.dumps(value))
-            self._read.append(key)
-            return value
-        self._await({0: key}, deadline_s, meeting)
-        return json.loads(self.store.get(key))
+        with _store_alive(meeting, deadline_s):
+            if self.rank == 0:
+                self.store.set(key, json.dumps(value))
+                self._read.append(key)
+                return value
+            self._await({0: key}, deadline_s, meeting)
+            return json.loads(self.store.get(key))
 
     def agree(self, problem: str | None, deadline_s: float, meeting: str = "agree") -> str | None:
         problems = self.gather(problem, deadline_s, meeting)
@@ -62,16 +64,17 @@ class StoreControl:
 
     def _meet(self, payload: bytes, deadline_s: float, meeting: str) -> list[bytes]:
         base = self._next("gather")
-        if self.rank != 0:
-            self.store.set(f"{base}/{self.rank}", payload)
-            return []
-        keys = {rank: f"{base}/{rank}" for rank in range(1, self.size)}
-        self._await(keys, deadline_s, meeting)
-        values = self.store.multi_get(list(keys.values())) if keys else []
-        for key in (*keys.values(), *self._read):  # whoever came here has read all earlier decisions
-            self.store.delete_key(key)
-        self._read.clear()
-        return [payload, *values]
+        with _store_alive(meeting, deadline_s):
+            if self.rank != 0:
+                self.store.set(f"{base}/{self.rank}", payload)
+                return []
+            keys = {rank: f"{base}/{rank}" for rank in range(1, self.size)}
+            self._await(keys, deadline_s, meeting)
+            values = self.store.multi_get(list(keys.values())) if keys else []
+            for key in (*keys.values(), *self._read):  # whoever came here has read all earlier decisions
+                self.store.delete_key(key)
+            self._read.clear()
+            return [payload, *values]
 
     def _await(self, keys: dict[int, str], deadline_s: float, meeting: str) -> None:
         if not keys:
@@ -90,6 +93,15 @@ class StoreControl:
     def _next(self, kind: str) -> str:
         self._turn += 1
         return f"{self._scope}/{self._turn}/{kind}"
+
+
+@contextmanager
+def _store_alive(meeting: str, deadline_s: float) -> Iterator[None]:
+    """A store that is gone went with its owner."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise Missing([0], meeting, deadline_s) from error
 
 
 class Alone:

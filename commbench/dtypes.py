@@ -20,8 +20,8 @@ class DType:
     word: str
     floating: bool
 
-    def encode(self, values: NDArray[np.int64]) -> NDArray[Any]:
-        """Small integers as elements of this type; exact for the ranges of contracts.Pattern."""
+    def encode(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Numbers as elements of this type; exact for the integers of a contracts.Pattern."""
         if self.name == "bfloat16":
             return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
         return values.astype(self.word)

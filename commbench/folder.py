@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,16 @@ def new_folder(output: str) -> str:
             f"output={output} can't be written: {error.strerror}; choose another with output=FOLDER"
         ) from error
     return str(folder)
+
+
+def check_output(output: str) -> None:
+    """Raises ConfigError where new_folder would; leaves nothing behind."""
+    path = Path(output).absolute()
+    made = [one for one in (path, *path.parents) if not one.exists()]
+    Path(new_folder(output)).rmdir()
+    with suppress(OSError):  # another run has begun there
+        for one in made:
+            one.rmdir()
 
 
 def publish(aside: Path, target: Path) -> None:

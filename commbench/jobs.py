@@ -16,12 +16,18 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError  # type: ignore[import-untyped]
 
 from commbench.errors import ConfigError
-from commbench.settings import FRESH_WORLD, GROUPS, Settings, first_line, from_config, unknown_key
+from commbench.settings import FRESH_WORLD, Settings, first_line, from_config, unknown_key
 
 CONFIG_MODULE = "commbench.conf"
 EVERY = "all"  # benchmark=all
+AXES = (
+    "benchmark", "writer", "layout", "dtype", "sizes", "pairs", "window", "reduction", "in_place", "engine",
+    "timing_mode", "expect",
+)  # fmt: skip
 GROUP_NAMES = ("backend", "benchmark", "timing", "launcher", "writer", "experiment")
 
 
@@ -62,8 +68,13 @@ class Door:
         """Every job of the command line, checked; raises ConfigError if any is wrong."""
         given = [_spelled(one) for one in overrides]
         parsed = self._parsed(given)
-        self._check(parsed, multirun)
-        points = self._points(parsed) if multirun else [tuple(given)]
+        try:
+            self._check(parsed, multirun)
+            points = self._points(parsed) if multirun else [tuple(given)]
+        except HydraException as error:  # a kind of sweep that can't be listed
+            raise ConfigError(f"{_explained(error)}; list the values: -m KEY=A,B") from error
+        if not points:
+            raise ConfigError("this sweep has no jobs; give each key at least one value")
         jobs = [self._job(self._everything(point)) for point in points]
         return _ordered(jobs) if multirun else jobs
 
@@ -72,7 +83,7 @@ class Door:
         try:
             extra = [] if self._config_dir is None else [f"hydra.searchpath=[file://{self._config_dir}]"]
             return compose("config", overrides=[*extra, *overrides], return_hydra_config=hydra)
-        except HydraException as error:
+        except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
             raise ConfigError(_explained(error)) from error
 
     def sweep_of(self, overrides: Sequence[str]) -> list[str]:
@@ -85,6 +96,7 @@ class Door:
     def plain(self, overrides: Sequence[str]) -> list[str]:
         """The overrides that are the same in every job of a sweep."""
         parsed = self._parsed([_spelled(one) for one in overrides])
+        self._check(parsed, multirun=True)
         return self._everything(one.input_line or "" for one in parsed if not one.is_sweep_override())
 
     def options(self, group: str) -> list[str]:
@@ -95,10 +107,16 @@ class Door:
         return sorted({str(name) for name in names})
 
     def _parsed(self, overrides: Sequence[str]) -> list[Override]:
-        try:
-            return OverridesParser.create().parse_overrides(overrides=list(overrides))
-        except HydraException as error:
-            raise ConfigError(_explained(error)) from error
+        parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+        parsed = []
+        for one in overrides:
+            try:
+                parsed += parser.parse_overrides([one])
+            except HydraException as error:
+                raise ConfigError(_unreadable(one)) from error
+            if not parsed[-1].key_or_group:
+                raise ConfigError(_unreadable(one))
+        return parsed
 
     def _check(self, parsed: Sequence[Override], multirun: bool) -> None:
         """What Hydra would say in four lines, or not at all."""
@@ -106,10 +124,10 @@ class Door:
             key, value = one.key_or_group, one.value()
             if one.is_sweep_override() and not multirun:
                 raw = (one.input_line or "").partition("=")[2]
-                inside = "" if key in FRESH_WORLD or key.startswith("env.") else f"in one world: {key}=[{raw}]; "
+                inside = f"in one world: {key}=[{raw}]; " if key in AXES else ""
                 outside = f"in fresh worlds: commbench -m {key}={raw}; as text: \"{key}='{raw}'\""
                 raise ConfigError(f"{key}={raw} has commas: {inside}{outside}")
-            if key in FRESH_WORLD and isinstance(value, list):
+            if key in (*FRESH_WORLD, "timing", "experiment") and isinstance(value, list):
                 values = ",".join(str(item) for item in value)
                 raise ConfigError(f"{key} takes one value a run; for several fresh worlds: commbench -m {key}={values}")
             if key in GROUP_NAMES and not one.is_delete():
@@ -118,8 +136,9 @@ class Door:
     def _check_choices(self, group: str, override: Override) -> None:
         known = self.options(group) + ([EVERY] if group == "benchmark" else [])
         for name in _choices(override):
-            if name not in (*known, None):
-                raise ConfigError(f"{group}={name} is unknown; allowed: {', '.join(known) or 'none yet'}")
+            if name not in known:
+                seen = "null" if name is None else name
+                raise ConfigError(f"{group}={seen} is unknown; allowed: {', '.join(known) or 'none yet'}")
 
     def _points(self, parsed: list[Override]) -> list[tuple[str, ...]]:
         """All combinations of a sweep, in Hydra's own reading of its grammar."""
@@ -131,7 +150,8 @@ class Door:
     def _everything(self, point: Iterable[str]) -> list[str]:
         """benchmark=all is every file of its group."""
         names = ",".join(self.options("benchmark"))
-        return [f"benchmark=[{names}]" if one == f"benchmark={EVERY}" else one for one in point]
+        every = (f"benchmark={EVERY}", f"benchmark=[{EVERY}]")
+        return [f"benchmark=[{names}]" if one in every else one for one in point]
 
     def group(self, group: str, name: str) -> dict[str, Any]:
         """The node of one file of a group."""
@@ -145,14 +165,15 @@ class Door:
 
 def job_of(config: DictConfig, overrides: Iterable[str]) -> Job:
     """Check a composed configuration; raises ConfigError."""
+    settings = from_config(config)
     plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)
-    return Job(tuple(overrides), from_config(config), {str(key): value for key, value in plain.items()})
+    return Job(tuple(overrides), settings, {str(key): value for key, value in plain.items()})
 
 
 def _spelled(override: str) -> str:
     """Spare users two traps of Hydra's grammar: new keys of env, and comparisons in expect."""
-    if override.startswith("env."):
+    if override.startswith(("env.", "env={")):
         return f"++{override}"
     key, _, value = override.partition("=")
     if key == "expect" and any(sign in value for sign in "<>") and value[:1] not in "'\"[":
@@ -186,16 +207,25 @@ def _ordered(jobs: list[Job]) -> list[Job]:
     return ordered
 
 
+def _unreadable(override: str) -> str:
+    key, sign, value = override.lstrip("+").partition("=")
+    if not sign:
+        return f"{override!r} is neither KEY=VALUE nor a command (doctor)"
+    if not key:
+        return f"{override!r} has no key; write KEY=VALUE"
+    return f"can't read {key}={value}; text with special characters needs quotes within quotes: \"{key}='TEXT'\""
+
+
 def _explained(error: BaseException) -> str:
     """One line of Hydra's many: what was seen, what is allowed."""
     cause = error.__cause__
     text = " ".join(str(error).split())
     options = getattr(error, "options", None)
     missing = getattr(error, "missing_cfg_file", None)
-    if missing and options:
+    if missing:
         group, _, name = str(missing).rpartition("/")
-        return f"{group}={name} is unknown; allowed: {', '.join(options)}"
+        allowed = f"allowed: {', '.join(options)}" if options else f"conf/{group} has no such file"
+        return f"{group}={name} is unknown; {allowed}"
     if "Could not override" in text or "not in struct" in text:
-        key = text.split("'")[1] if "'" in text else text
-        return unknown_key(key.split(".")[0] if key.split(".")[0] not in GROUPS.values() else key)
+        return unknown_key(text.split("'")[1] if "'" in text else text)
     return text if cause is None or first_line(cause) in text else f"{text}: {first_line(cause)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -100,13 +101,13 @@ def _remove_if_empty(folder: Path) -> None:
 
 def refuse(folder: str | None, status: int) -> None:
     """Inside a world that was started for a folder: tell the parent why there is no run.json."""
-    if folder is not None and not (Path(folder) / "run.json").exists():
+    if folder is not None and Path(folder).is_dir() and not (Path(folder) / "run.json").exists():
         (Path(folder) / REFUSED).write_text(str(status))
 
 
 def given_lines(overrides: Sequence[str], nodes: int, ranks_per_node: int) -> str:
     """The three commands that make a world this process can't make itself."""
-    words = " ".join(one for one in overrides)
+    words = shlex.join(overrides)
     ranks = nodes * ranks_per_node
     return (
         f"\n  torchrun --nnodes {nodes} --nproc-per-node {ranks_per_node} --rdzv-backend c10d"

@@ -120,7 +120,7 @@ class _Stream:
         if key not in self._tiles:
             values = self._kind.encode(segment.period)
             if self._pattern.divisor != 1:
-                values = (self._kind.decode(values) / self._pattern.divisor).astype(self._kind.word)
+                values = self._kind.encode(self._kind.decode(values) / self._pattern.divisor)
             repeats = 1 if self._pattern.count < PERIOD else 2 + CHUNK_BYTES // (PERIOD * self._kind.itemsize)
             self._tiles[key] = np.tile(values, repeats)
         return self._tiles[key]

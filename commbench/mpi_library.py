@@ -96,9 +96,15 @@ def _refuse_stranger(library: MpiLibrary, environ: Mapping[str, str]) -> None:
         )
 
 
+def library_name(mpi: Any) -> str:
+    """Open MPI v5.0.11, or MPICH Version: 5.0.2: the first words of what the library says of itself."""
+    first = mpi.Get_library_version().split("\n")[0].split(",")[0]
+    return " ".join(first.replace("\x00", "").split())
+
+
 def mismatch(expected: int, mpi: Any) -> str:
     """The text for a library that does not belong to the launcher."""
-    library = mpi.Get_library_version().split(",")[0].strip("\x00\n ")
+    library = library_name(mpi)
     return (
         f"the launcher started {expected} ranks but {library} sees {mpi.COMM_WORLD.size}: this MPI library does not "
         f"belong to the launcher; start with its own launcher or set backend.library ({CHOICES})"

@@ -44,13 +44,16 @@ def reduced(size: int, salt: int, reduction: str, count: int, shift: int = 0) ->
 
 @lru_cache(maxsize=256)
 def _values(key: int, salt: int) -> NDArray[np.int64]:
-    """Integers 1 ... LARGEST, scrambled so that neighbours, ranks and checks differ (Knuth's multiplicative hash)."""
+    """Integers 1 ... LARGEST, scrambled so that neighbours, ranks and checks differ."""
     return _scrambled(np.full(PERIOD, key, dtype=np.int64), salt)
 
 
 def _scrambled(keys: NDArray[np.int64], salt: int) -> NDArray[np.int64]:
-    mixed = (_INDEX + 1) * 2654435761 + (keys + 1) * 40503 * 65537 + (salt + 1) * 6700417
-    return (mixed >> 13) % LARGEST + 1
+    """splitmix64's finaliser: any two keys or salts agree in one of LARGEST elements, not in long runs."""
+    mixed = (_INDEX + (keys << 13) + (salt << 40)).astype(np.uint64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return (mixed >> np.uint64(31)).astype(np.int64) % LARGEST + 1
 
 
 @lru_cache(maxsize=256)

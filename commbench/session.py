@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -187,8 +188,12 @@ class _Session:
         self._clock = clocks.calibrate()
         self._rows: list[dict[str, Any]] = []
         self._begun = time.monotonic()
+        groups = sorted({job.members for job in self._jobs if not job.skip} | {(0,)})
+        self._communicators = {members: communicator.subset(members) for members in groups}
 
     def run(self) -> int:
+        gc.collect()
+        gc.freeze()  # what was imported stays: collections between cases then cost microseconds, not 50 ms
         self._around = self._circumstances()
         if self._world.rank == 0:
             self._run["backend"] = {"name": self._settings.backend.name, **self._communicator.facts()}
@@ -217,11 +222,11 @@ class _Session:
         if skip is not None:
             self._record(job, Refused(skip), started)
             return
-        if self._world.size > 1 and not set(self._world.hosted) & set(job.members):
+        communicator = self._communicators[job.members]
+        if communicator is None:
             return
-        inner = self._control.subset(job.members) if len(self._world.hosted) == 1 else self._control
+        inner = self._control.subset(job.members)
         try:
-            communicator = self._communicator.subset(job.members)
             outcome = measure(job, communicator, inner, self._settings, self._clock)
         except Missing as error:
             self._record(job, Failure(str(error)), started)
@@ -274,10 +279,11 @@ class _Session:
     def _floors(self) -> dict[str, float]:
         """Seconds of one call on a group of one rank, by engine: what is left when nothing has to travel."""
         floors: dict[str, float] = {}
-        if self._world.rank == 0 and len(self._world.hosted) == 1:
+        alone = self._communicators[0,]
+        if alone is not None and len(self._world.hosted) == 1:
             for engine in {job.case.engine for job in self._jobs if not job.skip}:
                 with suppress(Unsupported):
-                    floors[engine] = _floor_s(self._communicator.subset((0,)), engine)
+                    floors[engine] = _floor_s(alone, engine)
         self._control.agree(None, MEETING_S, "calibration")
         return floors
 

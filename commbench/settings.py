@@ -16,6 +16,7 @@ from commbench.contracts import Backend, Benchmark, Launcher, Writer
 from commbench.dtypes import dtype
 from commbench.errors import ConfigError
 from commbench.layout import Layout
+from commbench.schema import CASES
 from commbench.units import parse_bytes
 
 PRESETS = {  # elements; DESIGN: 40 B to 40 MB, to 4 GB for float32, and the peers' powers of two in bytes
@@ -33,6 +34,8 @@ BINDS = ("auto", "core", "numa", "none")
 PREFLIGHTS = ("strict", "warn", "off")
 CUDA_IPC = ("auto", "on", "off")
 TARGET_PACKAGE = "commbench."
+INT64_MAX = 2**63 - 1
+NUMBERS = tuple(column.name for column in CASES if column.kind in ("integer", "number"))
 EXPECTATION = re.compile(r"\s*(?:(\w+):)?(\w+)\s*(>=|<=|>|<)\s*([-+0-9.eE]+)\s*")
 
 
@@ -50,11 +53,9 @@ class Timing:
 
     def __post_init__(self) -> None:
         if not (0 < self.target < 1 and self.case_s > 0 and self.z > 0 and self.warmup_s >= 0):
-            raise ConfigError(
-                f"timing {self.name}: target lies between 0 and 1, case_s and z above 0, warmup_s from 0 on"
-            )
+            raise ConfigError(f"{self}: target lies between 0 and 1, case_s and z above 0, warmup_s from 0 on")
         if self.warmup_repetitions < 0 or (self.repetitions is not None and self.repetitions < 1):
-            raise ConfigError(f"timing {self.name}: repetitions start at 1, warmup_repetitions at 0")
+            raise ConfigError(f"{self}: repetitions start at 1, warmup_repetitions at 0")
 
 
 @dataclass(frozen=True)
@@ -181,6 +182,8 @@ class _Keys:
 
     def __init__(self, raw: dict[str, Any]) -> None:
         for key in raw:
+            if key in GROUPS.values():
+                raise ConfigError(f"key {key} is a group; its files begin with the line: # @package {key}s.NAME")
             if key not in KEYS:
                 raise ConfigError(unknown_key(key))
         self.raw = raw
@@ -266,9 +269,10 @@ def construct(node: Any, where: str, allow: tuple[str, ...]) -> Any:
         typed = OmegaConf.structured(kind)
         _unlock(typed)
         return OmegaConf.to_object(OmegaConf.merge(typed, OmegaConf.create(given)))
-    except OmegaConfBaseException as error:
+    except (OmegaConfBaseException, OverflowError) as error:
         known = ", ".join(names) or "none"
-        raise ConfigError(f"{where}: {first_line(error)}; its keys: {known}") from error
+        key = ".".join(filter(None, (where, getattr(error, "full_key", None))))
+        raise ConfigError(f"{key}: {first_line(error)}; its keys: {known}") from error
 
 
 def _unlock(node: Any) -> None:
@@ -297,9 +301,12 @@ def sizes_bytes(spec: Any, name: str) -> tuple[int, ...]:
 
 
 def _size(value: Any, name: str, itemsize: int) -> int:
-    size = parse_bytes(value)
-    if size < 1:
-        raise ConfigError(f"sizes=[{value}] is not above 0 bytes; write e.g. 64, 1KiB or 4MB")
+    try:
+        size = parse_bytes(value)
+    except ConfigError as error:
+        raise ConfigError(f"sizes: {error}") from error
+    if not 1 <= size <= INT64_MAX:
+        raise ConfigError(f"sizes=[{value}] is not from 1 to 2^63-1 bytes; write e.g. 64, 1KiB or 4MB")
     if size % itemsize:
         near = max(itemsize, size // itemsize * itemsize)
         raise ConfigError(f"sizes=[{value}] is no whole number of {name} ({itemsize} B each); write e.g. [{near}]")
@@ -318,12 +325,19 @@ def expectation(text: Any) -> Expectation:
         raise ConfigError(
             f"expect={text} is no comparison; write [benchmark:]column, one of >= <= > <, a number: {example}"
         )
+    if match[2] not in NUMBERS:
+        near = difflib.get_close_matches(match[2], NUMBERS, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ConfigError(f"expect={text}: {match[2]} is no column of numbers; {hint}columns: {', '.join(NUMBERS)}")
     return Expectation(str(text), match[1], match[2], match[3], bound)
 
 
 def unknown_key(key: str) -> str:
     """The line for a key that does not exist, with the nearest one that does."""
     names = [GROUPS.get(name, name) for name in KEYS]
+    head, _, tail = key.partition(".")
+    if tail and head in names:
+        return f"unknown key {key}; {head} has no {tail}: see its file in conf/{head}, or commbench --keys"
     near = difflib.get_close_matches(key, names, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     return f"unknown key {key}; {hint}keys: {', '.join(names)}"
@@ -358,8 +372,8 @@ def _environment(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _integer(key: str, value: Any, minimum: int) -> int:
-    if type(value) is not int or value < minimum:
-        raise ConfigError(f"{key}={value} is not an integer from {minimum} on")
+    if type(value) is not int or not minimum <= value <= INT64_MAX:
+        raise ConfigError(f"{key}={value} is not an integer from {minimum} to 2^63-1")
     return value
 
 

@@ -16,7 +16,7 @@ def parse_bytes(text: object) -> int:
     """An exact number of bytes from 64, "64", "1KiB" or "2.5MB"; raises ConfigError."""
     if isinstance(text, int) and not isinstance(text, bool):
         return text
-    match = re.fullmatch(r"\s*(\d+)(?:\.(\d+))?\s*([A-Za-z]*)\s*", str(text))
+    match = re.fullmatch(r"\s*(\d{1,30})(?:\.(\d{1,30}))?\s*([A-Za-z]*)\s*", str(text))
     if not match or match[3] not in _BYTES:
         raise ConfigError(f"{text!r} is not a number of bytes; allowed units are {_UNITS_TEXT}")
     whole, fraction, scale = match[1], match[2] or "", _BYTES[match[3]]
@@ -43,7 +43,7 @@ def format_seconds(value: float | None) -> str:
     if value is None:
         return "-"
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if value >= scale:
+        if _rounded(value) >= scale:
             return f"{_significant(value / scale)} {unit}"
     return f"{_significant(value / 1e-9)} ns"
 
@@ -58,18 +58,19 @@ def format_count(value: float | None) -> str:
     if value is None:
         return "-"
     for scale, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if value >= scale:
+        if _rounded(value) >= scale:
             return f"{_significant(value / scale)}{unit}"
     return _significant(value)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
 
 
 def _significant(value: float) -> str:
     if value == 0:
         return "0"
-    if value >= 100:
-        return f"{value:.0f}"
-    if value >= 10:
-        return f"{value:.1f}"
-    if value >= 1:
-        return f"{value:.2f}"
+    for least, decimals in ((100, 0), (10, 1), (1, 2)):
+        if _rounded(value) >= least:
+            return f"{value:.{decimals}f}"
     return f"{value:.3g}"

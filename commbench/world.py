@@ -38,7 +38,8 @@ def detect(environ: Mapping[str, str]) -> Place | None:
     if "OMPI_COMM_WORLD_RANK" in environ:
         return _place("mpirun", environ, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
     if "PMI_RANK" in environ:
-        return _place("mpirun", environ, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID")
+        local = "MPI_LOCALRANKID" if "MPI_LOCALRANKID" in environ else "SLURM_LOCALID"  # srun --mpi=pmi2
+        return _place("mpirun", environ, "PMI_RANK", "PMI_SIZE", local)
     if "SLURM_PROCID" in environ and _is_step(environ):
         hint = environ.get("SLURM_NODEID")
         return _place("srun", environ, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", hint)
@@ -56,6 +57,8 @@ def _place(
 ) -> Place:
     try:
         values = [int(environ.get(name, "0" if name == local else "")) for name in (rank, size, local)]
+        if not 0 <= values[0] < values[1]:
+            raise ValueError("a rank outside its world")
     except ValueError as error:
         seen = ", ".join(f"{name}={environ.get(name)!r}" for name in (rank, size, local))
         raise ConfigError(f"{launcher} exported no usable world: {seen}; start again with {launcher}") from error

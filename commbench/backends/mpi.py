@@ -16,7 +16,7 @@ from commbench.engines.lowered import Lowered
 from commbench.engines.native import NativeRunner
 from commbench.errors import ConfigError
 from commbench.memory import HostBuffer
-from commbench.mpi_library import CHOICES, THREADS, find, load, mismatch
+from commbench.mpi_library import CHOICES, THREADS, find, library_name, load, mismatch
 
 REDUCTIONS = ("sum", "prod", "min", "max")
 
@@ -77,13 +77,14 @@ class MpiCommunicator:
         self._mpi, self._comm = mpi, communicator
         self.size = int(communicator.size)
         self.hosted = (int(communicator.rank),)
-        self._subsets: dict[tuple[int, ...], MpiCommunicator] = {tuple(range(self.size)): self}
+        self._subsets: dict[tuple[int, ...], MpiCommunicator | None] = {tuple(range(self.size)): self}
 
-    def subset(self, ranks: Sequence[int]) -> MpiCommunicator:
+    def subset(self, ranks: Sequence[int]) -> MpiCommunicator | None:
         key = tuple(ranks)
         if key not in self._subsets:
-            group = self._comm.group.Incl(list(ranks))
-            self._subsets[key] = MpiCommunicator(self._mpi, self._comm.Create_group(group, tag=len(key) % 1000))
+            communicator = self._comm.Create(self._comm.group.Incl(list(ranks)))
+            inside = communicator != self._mpi.COMM_NULL
+            self._subsets[key] = MpiCommunicator(self._mpi, communicator) if inside else None
         return self._subsets[key]
 
     def allocate(self, spec: c.BufferSpec, pool: int) -> c.Buffer:
@@ -109,7 +110,7 @@ class MpiCommunicator:
     def facts(self) -> dict[str, Any]:
         level = {getattr(self._mpi, f"THREAD_{name.upper()}"): name for name in THREADS}
         return {
-            "library": self._mpi.Get_library_version().split("\n")[0].strip("\x00\n "),
+            "library": library_name(self._mpi),
             "standard": ".".join(str(part) for part in self._mpi.Get_version()),
             "thread_level": level[self._mpi.Query_thread()],
         }
@@ -118,7 +119,7 @@ class MpiCommunicator:
         if abort:
             return
         for communicator in self._subsets.values():
-            if communicator is not self:
+            if communicator is not None and communicator is not self:
                 communicator._comm.Free()
         self._subsets.clear()
         self._comm.Free()

@@ -32,16 +32,16 @@ class TorchCommunicator:
         self._name, self._group, self._ranks, self._rank = name, group, ranks, rank
         self.size = len(ranks)
         self.hosted = (ranks.index(rank),)
-        self._subsets: dict[tuple[int, ...], TorchCommunicator] = {ranks: self}
+        self._subsets: dict[tuple[int, ...], TorchCommunicator | None] = {ranks: self}
 
-    def subset(self, ranks: Sequence[int]) -> TorchCommunicator:
+    def subset(self, ranks: Sequence[int]) -> TorchCommunicator | None:
         import torch.distributed as dist
 
         chosen = tuple(self._ranks[rank] for rank in ranks)
         if chosen not in self._subsets:
-            # local synchronisation: the other ranks sleep in the control plane and must not be needed
-            group = dist.new_group(list(chosen), timeout=CALL_TIMEOUT, use_local_synchronization=True)
-            self._subsets[chosen] = TorchCommunicator(self._name, group, chosen, self._rank)
+            group = dist.new_group(list(chosen), timeout=CALL_TIMEOUT)
+            inside = self._rank in chosen
+            self._subsets[chosen] = TorchCommunicator(self._name, group, chosen, self._rank) if inside else None
         return self._subsets[chosen]
 
     def allocate(self, spec: c.BufferSpec, pool: int) -> c.Buffer:

@@ -46,7 +46,6 @@ class PythonRunner:
 
     def __call__(self, n: int) -> NDArray[np.int64]:
         stamps = np.zeros((1, n, 2), dtype=np.int64)
-        gc.collect()
         enabled = gc.isenabled()
         gc.disable()  # as timeit does: a collection is not communication
         try:

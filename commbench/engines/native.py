@@ -55,10 +55,11 @@ class NativeRunner:
         moment = np.zeros(2, dtype=np.int64)
         clock = (self._clock, time.CLOCK_MONOTONIC, moment)
         self._run(self._enter, _table((), 1), *clock, np.zeros((1, 2), dtype=np.int64), self.progress, failed)
-        if failed[0] < 0:
+        entered = failed[0] < 0
+        if entered:
             self._run(self._before, self._timed, *clock, stamps[0], self.progress, failed)
         if failed[0] >= 0:
-            step = self._steps[failed[0]].name if failed[0] < len(self._steps) else "synchronisation"
+            step = self._steps[failed[0]].name if entered and failed[0] < len(self._steps) else "synchronisation"
             raise CommunicationError(f"{step} returned {failed[1]} in repetition {self.progress[0]}")
         return stamps
 

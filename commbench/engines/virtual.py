@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,20 @@ from commbench import contracts as c
 from commbench.dtypes import DType
 from commbench.engines.virtual_moves import MOVES
 from commbench.errors import CommunicationError, Unsupported
-from commbench.memory import HostBuffer
 
 Times = NDArray[np.float64]
-Buffers = Mapping[int, Mapping[str, HostBuffer]]
+
+
+class Held(Protocol):
+    """What this engine needs of a buffer in the process's memory."""
+
+    pool: int
+    dtype: DType
+
+    def words(self, slot: int = 0, copy: int = 0) -> NDArray[Any]: ...
+
+
+Buffers = Mapping[int, Mapping[str, Held]]
 
 
 @dataclass(frozen=True)

@@ -77,8 +77,9 @@ def table_text(run: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> str:
     for index in shown:
         heading, side = COLUMNS[index]
         table.add_column(heading, justify=side, no_wrap=heading != "notes", overflow="fold")  # type: ignore[arg-type]
+    told = _common_flags(rows)
     for row in sorted(rows, key=_place):
-        cells = _cells(row)
+        cells = _cells(row, told)
         table.add_row(*(cells[index] for index in shown))
     width = max(int(os.environ.get("COLUMNS", "0")), LEAST_WIDTH)
     console = RichConsole(file=io.StringIO(), width=width, highlight=False, markup=False)
@@ -105,16 +106,28 @@ def _title(run: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> str:
 
 
 def _caption(rows: list[Mapping[str, Any]]) -> str:
+    everywhere = _common_flags(rows)
     noted = sorted({flag for row in rows for flag in row["flags"] or ()})
     lines = ["median: per message (half a round trip for p2p_latency) or per collective; GB/s is 10^9 B/s"]
+    lines += [f"every row: {', '.join(sorted(everywhere))}"] if everywhere else []
     return "\n".join([*lines, *(f"{flag}: {MEANINGS[flag]}" for flag in noted if flag in MEANINGS)])
 
 
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _common_flags(rows: list[Mapping[str, Any]]) -> set[str]:
+    """Flags that all measured rows share: told once."""
+    measured = [set(row["flags"] or ()) for row in rows if row["status"] == "ok"]
+    return set.intersection(*measured) if len(measured) > 1 else set()
+
+
+def _cells(row: Mapping[str, Any], told: set[str]) -> tuple[str, ...]:
     interval = "-"
     if row["ci_low_s"] is not None:
         interval = f"{format_seconds(row['ci_low_s'])} .. {format_seconds(row['ci_high_s'])}"
-    notes = " ".join(row["flags"] or ()) if row["status"] == "ok" else f"{row['status']}: {row['reason']}"
+    notes = (
+        " ".join(flag for flag in row["flags"] or () if flag not in told)
+        if row["status"] == "ok"
+        else f"{row['status']}: {row['reason']}"
+    )
     return (
         row["benchmark"], row["layout"], row["pair"] or "", row["dtype"], row["engine"],
         format_bytes(row["message_bytes"]),

