@@ -23,7 +23,7 @@ check: $(VENV)/test ## ruff and mypy --strict
 	$(BIN)/mypy
 
 perf: $(VENV)/test ## the tool's own speed as ratios, measured in alternating blocks; stored in perf/
-	$(BIN)/python -m tests.perf
+	$(BIN)/python tests/perf
 
 clean: ## remove the virtual environments and caches, keep results/
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -21,8 +21,8 @@ from commbench.contracts import World
 from commbench.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.folder import check_output, new_folder
 from commbench.jobs import Door, Job
+from commbench.keys import construct
 from commbench.layout import Layout
-from commbench.settings import construct
 from commbench.world import Place, detect, hosted_world
 
 

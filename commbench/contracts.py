@@ -365,7 +365,8 @@ class Buffer(Protocol):
 
 
 class Runner(Protocol):
-    """A lowered program. `progress` holds (repetition, step) and may be read from another thread."""
+    """A lowered program. `progress` holds (repetition, step) and may be read from another thread; step is -1 where the
+    engine does not write it (the Python loop: its stack tells)."""
 
     engine: str
     progress: NDArray[np.int64]

@@ -9,11 +9,13 @@ from dataclasses import replace
 
 from commbench import contracts as c
 from commbench import provenance
+from commbench.errors import ConfigError
 from commbench.jobs import Door
+from commbench.keys import construct
 from commbench.layout import Layout
 from commbench.plan import Facts, duration_s, plan
 from commbench.provenance import limits
-from commbench.settings import Settings, construct
+from commbench.settings import Settings
 from commbench.units import format_seconds
 
 
@@ -58,6 +60,10 @@ def _backends(config_dir: str | None) -> Sequence[str]:
     lines = []
     with Door(config_dir) as door:
         for name in door.options("backend"):
-            backend: c.Backend = construct(door.group("backend", name), f"backend {name}", ())
-            lines.append(f"  {name:<24} {backend.missing() or 'can run here'}")
+            try:
+                backend: c.Backend = construct(door.group("backend", name), f"backend {name}", ())
+                state = backend.missing() or "can run here"
+            except ConfigError as error:  # of this backend only
+                state = str(error)
+            lines.append(f"  {name:<24} {state}")
     return lines

@@ -23,16 +23,21 @@ def new_folder(output: str) -> str:
         (folder / ".probe").touch()
         (folder / ".probe").unlink()
     except OSError as error:
-        raise ConfigError(
-            f"output={output} can't be written: {error.strerror}; choose another with output=FOLDER"
-        ) from error
+        raise _unwritable(output, error) from error
     return str(folder)
+
+
+def _unwritable(output: str, error: OSError) -> ConfigError:
+    return ConfigError(f"output={output} can't be written: {error.strerror}; choose another with output=FOLDER")
 
 
 def check_output(output: str) -> None:
     """Raises ConfigError where new_folder would; leaves nothing behind."""
     path = Path(output).absolute()
-    made = [one for one in (path, *path.parents) if not one.exists()]
+    try:
+        made = [one for one in (path, *path.parents) if not one.exists()]
+    except OSError as error:
+        raise _unwritable(output, error) from error
     Path(new_folder(output)).rmdir()
     with suppress(OSError):  # another run has begun there
         for one in made:

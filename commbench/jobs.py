@@ -20,7 +20,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from commbench.errors import ConfigError
-from commbench.settings import FRESH_WORLD, Settings, first_line, from_config, unknown_key
+from commbench.keys import FRESH_WORLD, first_line, unknown_key
+from commbench.settings import Settings, from_config
 
 CONFIG_MODULE = "commbench.conf"
 EVERY = "all"  # benchmark=all
@@ -172,12 +173,15 @@ def job_of(config: DictConfig, overrides: Iterable[str]) -> Job:
 
 
 def _spelled(override: str) -> str:
-    """Spare users two traps of Hydra's grammar: new keys of env, and comparisons in expect."""
+    """Spare users three traps of Hydra's grammar: new keys of env, numbers in env, and comparisons in expect."""
+    key, _, value = override.partition("=")
+    if key.startswith("env.") and value not in ("", "null") and value[0] not in '[{"' and not set(value) & set("',("):
+        return f"++{key}='{value}'"  # 1e3 stays 1e3
     if override.startswith(("env.", "env={")):
         return f"++{override}"
-    key, _, value = override.partition("=")
-    if key == "expect" and any(sign in value for sign in "<>") and value[:1] not in "'\"[":
-        return f"expect='{value}'"
+    if key == "expect" and set(value) & set("<>") and not set(value) & set("'\""):
+        texts = [f"'{one.strip()}'" for one in value.strip("[]").split(",")]
+        return f"expect=[{','.join(texts)}]" if value.startswith("[") else f"expect='{value}'"
     return override
 
 

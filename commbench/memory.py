@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,14 @@ LINE_BYTES = 64
 GUARD_BYTES = 8
 SENTINEL = 0xA5  # as an element of any type: far from the small positive integers of a pattern
 CHUNK_BYTES = 1 << 20  # patterns are written and compared in pieces of this size
+
+
+def high_water_bytes() -> int | None:
+    """The most resident memory this process has had since it was started; not ru_maxrss, which survives an exec."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return None
 
 
 def slot_bytes(spec: BufferSpec) -> int:

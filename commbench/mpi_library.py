@@ -60,7 +60,7 @@ def find(choice: str, environ: Mapping[str, str] | None = None) -> MpiLibrary | 
     if choice not in ("auto", *SONAMES):
         return _from_path(choice)
     if choice == "auto" and environ.get("MPI4PY_LIBMPI"):
-        return _from_path(environ["MPI4PY_LIBMPI"])
+        return _from_path(environ["MPI4PY_LIBMPI"], "MPI4PY_LIBMPI")
     kinds = (launcher_kind(environ) or "openmpi", "openmpi", "mpich") if choice == "auto" else (choice,)
     for kind in kinds:
         for folder in _folders():
@@ -118,14 +118,14 @@ def launcher_kind(environ: Mapping[str, str]) -> str | None:
     return "mpich" if "PMI_RANK" in environ else None
 
 
-def _from_path(text: str) -> MpiLibrary:
+def _from_path(text: str, name: str = "backend.library") -> MpiLibrary:
     path = Path(text)
     if not path.is_file():
-        raise ConfigError(f"backend.library={text} is no file; allowed: {CHOICES}")
+        raise ConfigError(f"{name}={text} is no file; allowed: {CHOICES}")
     kind = _kind_of(path)
     if kind is None:
         known = ", ".join(name for names in SONAMES.values() for name in names)
-        raise ConfigError(f"backend.library={text} is neither Open MPI nor MPICH; known file names: {known}")
+        raise ConfigError(f"{name}={text} is neither Open MPI nor MPICH; known file names: {known}")
     return MpiLibrary(kind, str(path))
 
 

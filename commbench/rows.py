@@ -106,7 +106,7 @@ def _numbers(job: Planned, samples: Samples, around: Circumstances) -> dict[str,
         "block_k": samples.block_k,
         "clock": "virtual" if samples.engine == "virtual" else "monotonic",
         "stop_reason": samples.stop_reason,
-        "first_call_s": float(_first_call_s(job, samples)),
+        "first_call_s": _first_call_s(job, samples),
         "overhead_s": floor,
         "wrong_elements": 0,
         "flags": [*flags(times, around.z), *_circumstantial(job, samples, around, summary["median_s"])],
@@ -131,10 +131,10 @@ def _rate(message_bytes: int, seconds: float | None) -> float | None:
     return message_bytes / seconds / GB if seconds else None
 
 
-def _first_call_s(job: Planned, samples: Samples) -> float:
+def _first_call_s(job: Planned, samples: Samples) -> float | None:
     shape = Shape(job.shape.operations_per_sample, job.shape.bytes_per_sample, job.shape.headline)
     times = repetition_times(samples.stamps("connect"), shape, job.senders, job.senders[0])
-    return float(times[0]) if len(times) else float("nan")
+    return float(times[0]) if len(times) else None
 
 
 def _circumstantial(job: Planned, samples: Samples, around: Circumstances, median_s: float) -> list[str]:

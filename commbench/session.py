@@ -22,6 +22,7 @@ from commbench.errors import ConfigError, Missing, Unsupported, WorldBroken
 from commbench.folder import new_folder
 from commbench.layout import Layout
 from commbench.measure import deadline_s, measure
+from commbench.memory import buffer_bytes, high_water_bytes
 from commbench.plan import Facts, plan
 from commbench.provenance import limits
 from commbench.records import Failure, Refused, Samples
@@ -32,7 +33,7 @@ from commbench.world import Place, assemble, bind, connect, hosted_world
 
 MEETING_S = 120.0  # for preparations that every rank does at its own pace
 FLOOR_REPETITIONS = 200
-PREFLIGHT_PREFIXES = ("versions.", "env.", "run.")  # facts that must be equal on every rank
+PREFLIGHT_PREFIXES = ("versions.", "environment.", "run.")  # facts that must be equal on every rank
 COMPARE = {">=": float.__ge__, "<=": float.__le__, ">": float.__gt__, "<": float.__lt__}
 
 
@@ -198,6 +199,7 @@ class _Session:
         if self._world.rank == 0:
             self._run["backend"] = {"name": self._settings.backend.name, **self._communicator.facts()}
             self._run["cases"] = len(self._jobs)
+            self._run["memory"] = {"imports_bytes": high_water_bytes(), "buffers_bytes": self._buffers_bytes()}
             self._run["calibration"] = {"clock_ns": vars(self._clock), "overhead_s": self._around.overhead_s}
             for writer in self._settings.writers:
                 writer.begin(self._run, self._run["folder"])
@@ -206,11 +208,21 @@ class _Session:
         status = self._control.decide(self._finish() if self._world.rank == 0 else 0, MEETING_S, "end of run")
         return int(status)
 
+    def _buffers_bytes(self) -> int:
+        """Of the largest case on this rank."""
+        needs = [0]
+        for job in self._jobs:
+            if not job.skip and self._world.rank in job.members:
+                program = job.benchmark.program(job.case, job.members.index(self._world.rank), job.size)
+                needs.append(sum(buffer_bytes(spec, job.pool) for spec in program.buffers))
+        return max(needs)
+
     def close(self, status: str, exit_status: int, reason: str | None = None) -> None:
         """Rank 0: merge, write run.json, print the table."""
         if self._world.rank != 0:
             return
         finished = datetime.now(timezone.utc).isoformat()
+        self._run.setdefault("memory", {})["peak_bytes"] = high_water_bytes()
         self._run |= {"status": status, "exit_status": exit_status, "reason": reason, "finished_at": finished}
         for writer in self._settings.writers:
             writer.end(self._run)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -15,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from commbench.contracts import Backend, Benchmark, Launcher, Writer
 from commbench.dtypes import dtype
 from commbench.errors import ConfigError
+from commbench.keys import INT64_MAX, Keys, construct, first_line
 from commbench.layout import Layout
 from commbench.schema import CASES
 from commbench.units import parse_bytes
@@ -33,8 +33,6 @@ CACHES = ("auto", "warm", "rotate")
 BINDS = ("auto", "core", "numa", "none")
 PREFLIGHTS = ("strict", "warn", "off")
 CUDA_IPC = ("auto", "on", "off")
-TARGET_PACKAGE = "commbench."
-INT64_MAX = 2**63 - 1
 NUMBERS = tuple(column.name for column in CASES if column.kind in ("integer", "number"))
 EXPECTATION = re.compile(r"\s*(?:(\w+):)?(\w+)\s*(>=|<=|>|<)\s*([-+0-9.eE]+)\s*")
 
@@ -133,11 +131,12 @@ def from_config(config: DictConfig) -> Settings:
         raise ConfigError(f"the configuration has a broken reference: {first_line(error)}") from error
     if not isinstance(raw, dict):
         raise ConfigError(f"the configuration is a {type(raw).__name__}; it must be a mapping of keys")
-    keys = _Keys({str(key): value for key, value in raw.items()})
+    keys = Keys({str(key): value for key, value in raw.items()})
     dtypes = tuple(dtype(str(name)).name for name in keys.listed("dtype"))
+    benchmarks = keys.built_all("benchmarks", "benchmark")
     return Settings(
         backend=keys.built("backend"),
-        benchmarks=keys.built_all("benchmarks", "benchmark"),
+        benchmarks=benchmarks,
         timing=keys.built("timing"),
         launcher=None if keys.raw.get("launcher") is None else keys.built("launcher"),
         writers=keys.built_all("writers", "writer"),
@@ -159,128 +158,13 @@ def from_config(config: DictConfig) -> Settings:
         env=_environment(keys.mapping("env")),
         launch=keys.integer("launch", minimum=0),
         bind=keys.choice("bind", BINDS),
-        expect=tuple(expectation(text) for text in keys.listed("expect") if text is not None),
+        expect=_expectations(keys.listed("expect"), [one.name for one in benchmarks]),
         preflight=keys.switch("preflight", PREFLIGHTS),
         plan=keys.flag("plan"),
         label=keys.text("label") or "",
         seed=keys.integer("seed", minimum=0),
         output=keys.text("output") or "results",
     )
-
-
-KEYS = (
-    "backend", "benchmarks", "timing", "launcher", "writers", "budget", "layout", "dtype", "sizes", "pairs", "window",
-    "reduction", "in_place", "engine", "timing_mode", "sync", "cache", "device", "cuda_ipc", "interface", "env",
-    "launch", "bind", "expect", "preflight", "plan", "label", "seed", "output", "allow",
-)  # fmt: skip
-GROUPS = {"benchmarks": "benchmark", "writers": "writer"}  # keys whose group has another name
-FRESH_WORLD = ("backend", "device", "cuda_ipc", "env", "interface", "launcher", "launch")
-
-
-class _Keys:
-    """Typed access to the plain configuration; every refusal says what was seen and what is allowed."""
-
-    def __init__(self, raw: dict[str, Any]) -> None:
-        for key in raw:
-            if key in GROUPS.values():
-                raise ConfigError(f"key {key} is a group; its files begin with the line: # @package {key}s.NAME")
-            if key not in KEYS:
-                raise ConfigError(unknown_key(key))
-        self.raw = raw
-        allowed = raw.get("allow") or []
-        self._allow = tuple(str(name) for name in allowed) if isinstance(allowed, list) else (str(allowed),)
-
-    def listed(self, key: str) -> list[Any]:
-        value = self.raw.get(key)
-        values = value if isinstance(value, list) else [value]
-        if not values:
-            raise ConfigError(f"{key}=[] measures nothing; give at least one value")
-        return values
-
-    def single(self, key: str) -> Any:
-        value = self.raw.get(key)
-        if isinstance(value, list):
-            values = ",".join(str(one) for one in value)
-            raise ConfigError(f"{key} takes one value a run; for several fresh worlds: commbench -m {key}={values}")
-        return value
-
-    def mapping(self, key: str) -> dict[str, Any]:
-        value = self.single(key)
-        if value is not None and not isinstance(value, dict):
-            raise ConfigError(f"{key}={value} is not a mapping; write {key}.NAME=VALUE")
-        return {str(name): one for name, one in (value or {}).items()}
-
-    def text(self, key: str) -> str | None:
-        value = self.single(key)
-        if isinstance(value, dict):
-            raise ConfigError(f"{key}={value} is not a text")
-        return None if value is None else str(value)
-
-    def integers(self, key: str, minimum: int) -> list[int]:
-        return [_integer(key, value, minimum) for value in self.listed(key)]
-
-    def integer(self, key: str, minimum: int) -> int:
-        return _integer(key, self.single(key), minimum)
-
-    def flags(self, key: str) -> list[bool]:
-        return [_flag(key, value) for value in self.listed(key)]
-
-    def flag(self, key: str) -> bool:
-        return _flag(key, self.single(key))
-
-    def choices(self, key: str, allowed: tuple[str, ...]) -> list[str]:
-        return [_choice(key, value, allowed) for value in self.listed(key)]
-
-    def choice(self, key: str, allowed: tuple[str, ...]) -> str:
-        return _choice(key, self.single(key), allowed)
-
-    def switch(self, key: str, allowed: tuple[str, ...]) -> str:
-        """A choice in which YAML has read on and off as booleans."""
-        value = self.single(key)
-        return _choice(key, {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value, allowed)
-
-    def built(self, key: str) -> Any:
-        return construct(self.single(key), key, self._allow)
-
-    def built_all(self, key: str, group: str) -> tuple[Any, ...]:
-        nodes = self.raw.get(key)
-        if not isinstance(nodes, dict) or not nodes:
-            raise ConfigError(f"{group}=[] leaves nothing to do; name at least one {group}")
-        return tuple(construct(node, f"{group} {name}", self._allow) for name, node in nodes.items())
-
-
-def construct(node: Any, where: str, allow: tuple[str, ...]) -> Any:
-    """Build a node's `_target_` with typed fields; raises ConfigError for foreign modules, keys and types."""
-    if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
-        raise ConfigError(f"{where}={node} has no _target_; choose a file of its group, e.g. {where}=NAME")
-    target: str = node["_target_"]
-    module, _, name = target.rpartition(".")
-    if not target.startswith(TARGET_PACKAGE) and module not in allow:
-        raise ConfigError(f"{where}: _target_ {target} is outside commbench; permit it with allow=[{module}]")
-    try:
-        kind = getattr(importlib.import_module(module), name)
-        names = [field.name for field in fields(kind)]
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{where}: _target_ {target} is no dataclass that can be imported: {first_line(error)}"
-        ) from error
-    given = {key: value for key, value in node.items() if key != "_target_"}
-    try:
-        typed = OmegaConf.structured(kind)
-        _unlock(typed)
-        return OmegaConf.to_object(OmegaConf.merge(typed, OmegaConf.create(given)))
-    except (OmegaConfBaseException, OverflowError) as error:
-        known = ", ".join(names) or "none"
-        key = ".".join(filter(None, (where, getattr(error, "full_key", None))))
-        raise ConfigError(f"{key}: {first_line(error)}; its keys: {known}") from error
-
-
-def _unlock(node: Any) -> None:
-    """Frozen dataclasses make read-only nodes, at every depth."""
-    OmegaConf.set_readonly(node, False)
-    for child in node.values():
-        if isinstance(child, DictConfig):
-            _unlock(child)
 
 
 def sizes_bytes(spec: Any, name: str) -> tuple[int, ...]:
@@ -332,19 +216,14 @@ def expectation(text: Any) -> Expectation:
     return Expectation(str(text), match[1], match[2], match[3], bound)
 
 
-def unknown_key(key: str) -> str:
-    """The line for a key that does not exist, with the nearest one that does."""
-    names = [GROUPS.get(name, name) for name in KEYS]
-    head, _, tail = key.partition(".")
-    if tail and head in names:
-        return f"unknown key {key}; {head} has no {tail}: see its file in conf/{head}, or commbench --keys"
-    near = difflib.get_close_matches(key, names, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"unknown key {key}; {hint}keys: {', '.join(names)}"
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def _expectations(texts: list[Any], benchmarks: list[str]) -> tuple[Expectation, ...]:
+    expected = tuple(expectation(text) for text in texts if text is not None)
+    for one in expected:
+        if one.benchmark not in (None, *benchmarks):
+            raise ConfigError(
+                f"expect={one.text}: {one.benchmark} does not run here; benchmarks: {', '.join(benchmarks)}"
+            )
+    return expected
 
 
 def _pairs(value: Any) -> str | tuple[tuple[int, int], ...]:
@@ -369,21 +248,3 @@ def _environment(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
         if isinstance(value, dict) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ConfigError(f"env.{name}={value} is no environment variable; write env.NAME=TEXT")
     return tuple(sorted((name, "" if value is None else str(value)) for name, value in values.items()))
-
-
-def _integer(key: str, value: Any, minimum: int) -> int:
-    if type(value) is not int or not minimum <= value <= INT64_MAX:
-        raise ConfigError(f"{key}={value} is not an integer from {minimum} to 2^63-1")
-    return value
-
-
-def _flag(key: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(f"{key}={value} is neither true nor false")
-    return value
-
-
-def _choice(key: str, value: Any, allowed: tuple[str, ...]) -> str:
-    if value not in allowed:
-        raise ConfigError(f"{key}={value} is unknown; allowed: {', '.join(allowed)}")
-    return str(value)

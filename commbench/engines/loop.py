@@ -41,7 +41,7 @@ class PythonRunner:
     engine = "python"
 
     def __init__(self, calls: Lowered[Call], pool: int) -> None:
-        self.progress = np.zeros(2, dtype=np.int64)
+        self.progress = np.array([0, -1], dtype=np.int64)
         self._loop = _Source(pool).build(calls)
 
     def __call__(self, n: int) -> NDArray[np.int64]:

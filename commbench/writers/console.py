@@ -13,12 +13,19 @@ from numpy.typing import NDArray
 from commbench.units import format_bytes, format_count, format_rate, format_seconds
 
 LEAST_WIDTH = 140
-CONSTANT = ("layout", "pair", "dtype", "engine")  # told once in the title where all rows share them
+CONSTANT = (
+    "layout",
+    "pair",
+    "dtype",
+    "engine",
+    "reduction",
+    "in_place",
+)  # told once in the title where all rows share them
 COLUMNS = (  # heading, justification
     ("benchmark", "left"), ("layout", "left"), ("pair", "left"), ("dtype", "left"), ("engine", "left"),
-    ("message", "right"), ("median", "right"),
-    ("95 % interval", "right"), ("p99", "right"), ("algbw GB/s", "right"), ("busbw GB/s", "right"),
-    ("messages/s", "right"), ("n", "right"), ("notes", "left"),
+    ("reduction", "left"), ("in_place", "left"), ("message", "right"), ("median", "right"), ("95 % interval", "right"),
+    ("p99", "right"), ("algbw GB/s", "right"), ("busbw GB/s", "right"), ("messages/s", "right"), ("n", "right"),
+    ("notes", "left"),
 )  # fmt: skip
 
 
@@ -123,17 +130,12 @@ def _cells(row: Mapping[str, Any], told: set[str]) -> tuple[str, ...]:
     interval = "-"
     if row["ci_low_s"] is not None:
         interval = f"{format_seconds(row['ci_low_s'])} .. {format_seconds(row['ci_high_s'])}"
-    notes = (
-        " ".join(flag for flag in row["flags"] or () if flag not in told)
-        if row["status"] == "ok"
-        else f"{row['status']}: {row['reason']}"
-    )
+    flags = " ".join(flag for flag in row["flags"] or () if flag not in told)
     return (
-        row["benchmark"], row["layout"], row["pair"] or "", row["dtype"], row["engine"],
-        format_bytes(row["message_bytes"]),
-        format_seconds(row["median_s"]), interval, format_seconds(row["p99_s"]), format_rate(row["algbw_gb_per_s"]),
-        format_rate(row["busbw_gb_per_s"]), format_count(row["message_rate_per_s"]), format_count(row["repetitions"]),
-        notes,
+        *("" if row[name] is None else str(row[name]) for name, _ in COLUMNS[:7]),
+        format_bytes(row["message_bytes"]), format_seconds(row["median_s"]), interval, format_seconds(row["p99_s"]),
+        format_rate(row["algbw_gb_per_s"]), format_rate(row["busbw_gb_per_s"]), format_count(row["message_rate_per_s"]),
+        format_count(row["repetitions"]), flags if row["status"] == "ok" else f"{row['status']}: {row['reason']}",
     )  # fmt: skip
 
 

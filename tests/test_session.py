@@ -1,0 +1,260 @@
+"""Whole runs: what is measured, recorded and said, on the simulated world and on real gloo ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import commbench
+from commbench.errors import CommbenchError, ConfigError
+from commbench.report.load import find_runs, load_run
+
+FIXED = ("timing=fixed", "timing.repetitions=40", "timing.warmup_repetitions=2", "timing.warmup_s=0")
+
+
+def simulated(tmp_path: Path, *words: str) -> Path:
+    return commbench.run("backend=simulated", "writer=parquet", f"output={tmp_path}", *words)
+
+
+def test_a_run_from_python_returns_its_folder(tmp_path: Path) -> None:
+    folder = simulated(tmp_path, "sizes=[8,1KiB]", *FIXED)
+    assert folder.parent == tmp_path
+    assert {file.name for file in folder.iterdir()} == {"run.json", "cases.parquet", "samples.parquet"}
+    assert len(commbench.load(tmp_path)) == 6
+
+
+def test_python_gets_configuration_errors_as_exceptions(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="timing=foo is unknown"):
+        simulated(tmp_path, "timing=foo")
+
+
+def test_planted_truth_is_measured(tmp_path: Path) -> None:
+    model = ("backend.model.latency_s=5e-6", "backend.model.bandwidth_gb_per_s=2", "backend.model.call_s=0")
+    cases = commbench.load(simulated(tmp_path, "sizes=[2MB]", *model, *FIXED)).set_index("benchmark")
+    assert cases.median_s["p2p_latency"] == pytest.approx(5e-6 + 2e6 / 2e9)
+    assert cases.algbw_gb_per_s["p2p_bandwidth"] == pytest.approx(2.0, rel=0.01)
+    assert cases.busbw_gb_per_s["all_reduce"] == pytest.approx(2 * 1 / 2 * 2e6 / cases.median_s["all_reduce"] / 1e9)
+
+
+@pytest.mark.parametrize("after", [0, 20])
+def test_a_wrong_element_makes_the_case_invalid_and_withholds_its_numbers(tmp_path: Path, after: int) -> None:
+    folder = simulated(
+        tmp_path, "sizes=[400]", "backend.model.corrupt_rank=1", f"backend.model.corrupt_after={after}", *FIXED
+    )
+    cases = commbench.load(folder)
+    assert set(cases.status) == {"invalid"}
+    assert (cases.wrong_elements > 0).all()
+    assert cases[["median_s", "algbw_gb_per_s", "busbw_gb_per_s", "repetitions"]].isna().all(axis=None)
+    assert load_run(folder)["exit_status"] == 1
+
+
+def test_a_straggler_shows_in_the_tail_of_the_maximum_over_ranks(tmp_path: Path) -> None:
+    model = ("backend.model.straggler_rank=2", "backend.model.straggler_s=5e-3", "backend.model.straggler_every=90")
+    words = ("benchmark=all_reduce", "layout=1x4", "sizes=[400]", "timing=fixed", "timing.repetitions=901")
+    case = commbench.load(simulated(tmp_path, *words, *model)).iloc[0]
+    assert case.median_s < 1e-4
+    assert case.p99_s == pytest.approx(5e-3, rel=0.05)
+
+
+def test_statistics_can_be_computed_again_from_the_samples(tmp_path: Path) -> None:
+    folder = simulated(tmp_path, "benchmark=all_reduce", "layout=1x3", "sizes=[400]", "backend.model.noise=0.1", *FIXED)
+    case, samples = commbench.load(folder).iloc[0], commbench.load(folder, table="samples")
+    measured = samples[samples.phase == "measure"]
+    slowest = measured.groupby("repetition").elapsed_ns.max() * 1e-9
+    assert len(slowest) == case.repetitions == 40
+    assert float(slowest.median()) == pytest.approx(case.median_s, rel=1e-3)
+    assert set(measured["rank"]) == {0, 1, 2}
+
+
+def test_the_record_explains_itself(tmp_path: Path) -> None:
+    run = load_run(simulated(tmp_path, "label=try", "sizes=[8]", "env.GLOO_TEST=1", *FIXED))
+    assert (run["label"], run["status"], run["exit_status"], run["schema_version"]) == ("try", "done", 0, 1)
+    assert run["config"]["timing"]["repetitions"] == 40
+    assert run["cuda_ipc"] == {"asked": "auto", "effective": None}
+    assert "topology" in run and run["backend"]["clock"] == "virtual"
+    node = run["provenance"]["nodes"][0]
+    assert {"host.kernel", "host.cpu_model", "versions.python", "versions.torch", "limits.cpu_cores"} <= set(node)
+
+
+def test_secrets_do_not_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_MY_API_KEY", "hunter2")
+    monkeypatch.setenv("UCX_TOKEN", "hunter2")
+    folder = simulated(tmp_path, "sizes=[8]", *FIXED)
+    assert b"hunter2" not in b"".join(file.read_bytes() for file in folder.iterdir())
+
+
+def test_the_budget_ends_a_run_with_rows_for_what_is_left(tmp_path: Path) -> None:
+    cases = commbench.load(simulated(tmp_path, "budget.total_s=1e-6", "sizes=[8,16]", *FIXED))
+    assert set(cases.status) == {"skipped"}
+    assert cases.reason.str.contains("budget.total_s").all()
+
+
+def test_memory_is_refused_before_it_is_allocated(tmp_path: Path) -> None:
+    cases = commbench.load(simulated(tmp_path, "benchmark=all_reduce", "sizes=[8,4TiB]", *FIXED)).set_index(
+        "message_bytes"
+    )
+    assert cases.status[8] == "ok"
+    assert cases.status[4 * 2**40] == "skipped"
+    assert "memory_share" in cases.reason[4 * 2**40]
+
+
+def test_expectations_decide_the_exit_status(world: Callable[..., Any]) -> None:
+    words = ("backend=simulated", "benchmark=all_reduce", "sizes=[8]", *FIXED)
+    assert world("commbench", *words, "expect=median_s<1").status == 0
+    missed = world("commbench", *words, "expect=all_reduce:median_s>1")
+    assert missed.status == 1
+    assert "expect all_reduce:median_s>1: all_reduce 1x2 8 B has" in missed.stderr
+
+
+def test_a_plan_starts_nothing(world: Callable[..., Any]) -> None:
+    run = world("commbench", "benchmark=all", "layout=4x8", "plan=true")
+    assert run.status == 0, run.explain()
+    assert "nothing was started" in run.stdout and "MiB" in run.stdout
+    assert not run.output.exists()
+
+
+def test_order_is_shuffled_by_seed_and_rows_keep_it(tmp_path: Path) -> None:
+    orders = []
+    for seed in (1, 2, 1):
+        cases = commbench.load(simulated(tmp_path / f"{len(orders)}", f"seed={seed}", "sizes=[8,16,24]", *FIXED))
+        orders.append(list(cases.sort_values("order").case_id))
+    assert orders[0] == orders[2] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1])
+
+
+def test_two_agents_on_loopback_are_two_nodes(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d"]
+    words += [f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--local-addr=127.0.0.1", "--rdzv-id=two", "-m", "commbench"]
+    words += ["layout=2x1", "benchmark=all_reduce", "sizes=[8]", f"output={tmp_path}", *FIXED]
+    agents = [subprocess.Popen(["timeout", "-k", "5", "90", *words], stdout=-1, stderr=-1, text=True) for _ in range(2)]
+    outputs = [agent.communicate() for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], outputs
+    case = commbench.load(tmp_path).iloc[0]
+    assert (case.status, case.nodes, case.ranks_per_node) == ("ok", 2, 1)
+    assert sum("results:" in stdout for stdout, _ in outputs) == 1
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_results_are_readable_while_the_run_goes_on(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "commbench", "backend=simulated", "sizes=octaves", f"output={tmp_path}", *FIXED]
+    with subprocess.Popen(["timeout", "-k", "5", "90", *words], stdout=-3, stderr=-3) as run:
+        seen = set()
+        while run.poll() is None:
+            if any(tmp_path.glob("*/run.json")):
+                seen.add(len(commbench.load(tmp_path)))
+                commbench.load(tmp_path, table="samples")
+            time.sleep(0.02)
+    seen.add(len(commbench.load(tmp_path)))
+    assert len(seen) > 2 and max(seen) == 66
+
+
+def test_more_ranks_than_cores_run_and_say_so(world: Callable[..., Any]) -> None:
+    ranks = 2 * len(os.sched_getaffinity(0))
+    run = world("commbench", "backend=mpi", f"layout=1x{ranks}", "benchmark=all_reduce", "sizes=[8]", *FIXED)
+    assert run.status == 0, run.explain()
+    assert "oversubscribed" in run.cases.iloc[0]["flags"]
+
+
+def test_a_sweep_gives_a_fresh_world_for_each_job_and_no_hydra_folders(
+    world: Callable[..., Any], tmp_path: Path
+) -> None:
+    run = world(
+        "commbench", "-m", "backend=gloo,simulated", "layout=1x1,1x2", "sizes=[8]", "benchmark=all_reduce", *FIXED
+    )
+    assert run.status == 0, run.explain()
+    assert {(one.backend, one.layout) for one in run.cases.itertuples()} == {
+        (backend, layout) for backend in ("gloo", "simulated") for layout in ("1x1", "1x2")
+    }
+    assert run.cases.sweep_id.nunique() == 1 and run.cases.run_id.nunique() == 4
+    assert {path.name for path in tmp_path.iterdir()} == {"results"}
+
+
+def test_a_rank_that_differs_is_named(world: Callable[..., Any]) -> None:
+    code = "import os, sys; os.environ['NCCL_ODD'] = 'x' * int(os.environ['RANK'])\n"
+    code += "from commbench.__main__ import main; sys.exit(main())"
+    words = (
+        "torchrun",
+        "--nproc-per-node",
+        "2",
+        "--no-python",
+        sys.executable,
+        "-c",
+        code,
+        "benchmark=all_reduce",
+        "sizes=[8]",
+    )
+    refused = world(*words)
+    assert refused.status != 0
+    assert "ranks differ" in refused.stderr and "NCCL_ODD" in refused.stderr
+    warned = world(*words, "preflight=warn", *FIXED)
+    assert warned.status == 0, warned.explain()
+    assert "environment.NCCL_ODD" in load_run(find_runs(warned.output)[0])["provenance"]["differences"]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["backend=mpi"], "backend=mpi can't run under torchrun"),
+        (["layout=1x4"], "layout 1x4 does not fit"),
+        (["-m", "layout=1x1,1x2"], "a sweep needs fresh worlds"),
+        (["backend=foo"], "backend=foo is unknown"),
+        (["output=/proc/nowhere"], "output=/proc/nowhere can't be written"),
+    ],
+)
+def test_a_given_world_refuses_in_one_line_of_rank_0(tmp_path: Path, words: list[str], line: str) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "commbench"]
+    done = subprocess.run(
+        ["timeout", "-k", "5", "60", *command, *words], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode != 0
+    said = [one for one in done.stderr.splitlines() if one.startswith("commbench: ")]
+    assert len(said) == 1 and line in said[0]
+    assert "exitcode  : 2" in done.stderr
+    assert "commbench/__main__.py" not in done.stderr, "the only traceback is torchrun's own"
+
+
+def test_loading_says_what_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(CommbenchError, match=r"no run.json below"):
+        commbench.load(tmp_path)
+    folder = simulated(tmp_path, "sizes=[8]", *FIXED)
+    with pytest.raises(CommbenchError, match="allowed: cases, samples, counters"):
+        commbench.load(folder, table="rows")
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(record | {"schema_version": 99}))
+    with pytest.raises(CommbenchError, match="schema version 99"):
+        commbench.load(folder)
+
+
+def test_of_two_attempts_at_a_case_the_newer_counts(tmp_path: Path) -> None:
+    folder = simulated(tmp_path, "benchmark=all_reduce", "sizes=[8]", *FIXED)
+    (folder / "parts").mkdir()
+    old = pd.read_parquet(folder / "cases.parquet")
+    newer = commbench.load(folder)
+    assert len(old) == len(newer) == 1
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(folder / "cases.parquet")
+    label = table.schema.get_field_index("label")
+    pq.write_table(
+        table.set_column(label, table.field(label), [np.array(["again"], dtype=object)]),
+        folder / "parts" / "000009.cases.parquet",
+    )
+    assert list(commbench.load(folder).label) == ["again"]
