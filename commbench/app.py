@@ -6,7 +6,8 @@ import os
 import secrets
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -28,9 +29,9 @@ from commbench.world import Place, detect, hosted_world
 
 def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None = None) -> int:
     """The run command; the exit status. Raises ConfigError before anything is started."""
-    place = _place()
-    with Door(config_dir) as door:
-        overrides = list(overrides)
+    place, overrides = _place(), list(overrides)
+    folder = config_dir if config_dir is None else str(Path(config_dir).absolute())
+    with _exported(launch.CONFIG_DIR, folder), Door(os.environ.get(launch.CONFIG_DIR)) as door:
         sweep = door.sweep_of(overrides) if any(one.startswith("experiment=") for one in overrides) else []
         if place is not None and (multirun or sweep):
             raise ConfigError(_refused_multirun(door, [*sweep, *overrides], place))
@@ -41,11 +42,22 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
             check_here(job)
         if any(job.settings.plan for job in jobs):
             return _print_plans(jobs)
-        os.environ[launch.SWEEP] = (
-            f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}" if multirun else ""
-        )
-        statuses = _swept(door, overrides, jobs) if multirun or sweep else [_started(jobs[0], config_dir)]
-    return max(statuses)
+        if not (multirun or sweep):
+            return _started(jobs[0])
+        with _exported(launch.SWEEP, f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"):
+            return max(_swept(door, overrides, jobs))
+
+
+@contextmanager
+def _exported(name: str, value: str | None) -> Iterator[None]:
+    """What the worlds of one command inherit; gone when the command is."""
+    if value is not None:
+        os.environ[name] = value
+    try:
+        yield
+    finally:
+        if value is not None:
+            del os.environ[name]
 
 
 def run_one(*overrides: str) -> Path:
@@ -57,7 +69,7 @@ def run_one(*overrides: str) -> Path:
         job = door.jobs(overrides, multirun=False)[0]
         check_here(job)
         folder = new_folder(job.settings.output)
-        _started(job, None, folder)
+        _started(job, folder)
     return Path(folder)
 
 
@@ -70,7 +82,7 @@ def check_here(job: Job) -> None:
     if settings.device not in settings.backend.devices:
         devices = ", ".join(settings.backend.devices)
         raise ConfigError(
-            f"device={settings.device} is nothing for backend={settings.backend.name}; allowed: {devices}"
+            f"device={settings.device} can't be used with backend={settings.backend.name}; allowed: {devices}"
         )
     if settings.plan:
         return
@@ -86,7 +98,7 @@ def check_here(job: Job) -> None:
     launch.choose(settings, _launcher).command(wide.size, (), getattr(settings.backend, "library", None))
 
 
-def _started(job: Job, config_dir: str | None, folder: str | None = None) -> int:
+def _started(job: Job, folder: str | None = None) -> int:
     """One job in its own world; the exit status of its run."""
     settings = job.settings
     folder = folder or new_folder(settings.output)
@@ -96,8 +108,7 @@ def _started(job: Job, config_dir: str | None, folder: str | None = None) -> int
     settings = replace(settings, launcher=launch.choose(settings, _launcher))
     ranks = max(one.ranks_per_node for one in layouts)
     extra = ["layout=1x2"] if not settings.layouts else []
-    worker = [*(["--config-dir", config_dir] if config_dir else []), *job.overrides, *extra]
-    return launch.start(settings, ranks, worker, folder)
+    return launch.start(settings, ranks, [*job.overrides, *extra], folder)
 
 
 def _launcher(name: str) -> Any:
@@ -154,7 +165,7 @@ def task(config: DictConfig) -> int:
     job = job_of(config, HydraConfig.get().overrides.task)
     place = _place()
     try:
-        return _started(job, None) if place is None else _work(job, place)
+        return _started(job) if place is None else _work(job, place)
     except CommbenchError as error:  # the other jobs of the sweep go on
         print(f"commbench: {error}", file=sys.stderr)
         return error.exit_status

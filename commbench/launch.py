@@ -19,6 +19,7 @@ from commbench.settings import Settings
 
 FOLDER = "COMMBENCH_FOLDER"  # the run's folder, for the world that was started for it
 SWEEP = "COMMBENCH_SWEEP"  # jobs of one command share it
+CONFIG_DIR = "COMMBENCH_CONFIG_DIR"  # the user's own YAML, for every world of a command
 TERMINAL = "COMMBENCH_TERMINAL"  # a person watches the parent's stderr: mpirun's ranks can't see that
 REFUSED = "refused"  # file in the folder: the world's exit status where it did not get as far as a run.json
 END_S = 10.0  # between asking a world to end and making it

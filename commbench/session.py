@@ -34,6 +34,8 @@ from commbench.world import Place, assemble, bind, connect, hosted_world
 MEETING_S = 120.0  # for preparations that every rank does at its own pace
 FLOOR_REPETITIONS = 200
 PREFLIGHT_PREFIXES = ("versions.", "environment.", "run.")  # facts that must be equal on every rank
+# ... but for what may rightly differ by rank or node
+PREFLIGHT_FREE = ("environment.CUDA_VISIBLE_DEVICES", "environment.SLURM_", "run.bind")
 COMPARE = {">=": float.__ge__, "<=": float.__le__, ">": float.__gt__, "<": float.__lt__}
 
 
@@ -128,7 +130,8 @@ def _agreed(world: c.World, gathered: list[Any]) -> list[int]:
 
 def _difference_text(differing: Mapping[str, Mapping[str, list[int]]], preflight: str) -> str | None:
     """None where the ranks agree in all that changes a measurement, or nobody wants to know."""
-    grave = {key: seen for key, seen in differing.items() if key.startswith(PREFLIGHT_PREFIXES) and key != "run.bind"}
+    compared = (key for key in differing if key.startswith(PREFLIGHT_PREFIXES) and not key.startswith(PREFLIGHT_FREE))
+    grave = {key: differing[key] for key in compared}
     if not grave or preflight == "off":
         return None
     lines = [

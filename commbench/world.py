@@ -177,4 +177,5 @@ def _parsed(text: str) -> list[int]:
 
 
 def _ranges(cores: list[int]) -> str:
-    return f"{cores[0]}-{cores[-1]}" if len(cores) > 1 else str(cores[0])
+    whole = cores[-1] - cores[0] == len(cores) - 1
+    return f"{cores[0]}-{cores[-1]}" if whole and len(cores) > 1 else ",".join(str(core) for core in cores)

@@ -55,7 +55,8 @@ def world(tmp_path: Path) -> Callable[..., World]:
         program = words[0] if "/" in words[0] else str(BIN / words[0])
         command = ["timeout", "-k", "5", str(WORLD_S), program, *words[1:], f"output={output}"]
         path = f"{BIN}:{os.environ['PATH']}"  # an activated environment
-        environment = {**os.environ, "PATH": path, **ROOT, **(env or {})}
+        # torch's TCPStore asks DNS for the loopback address; a resolver that does not answer costs 5 s
+        environment = {**os.environ, "RES_OPTIONS": "timeout:1 attempts:1", "PATH": path, **ROOT, **(env or {})}
         done = subprocess.run(
             command, capture_output=True, text=True, env=environment, cwd=cwd or tmp_path, check=False
         )

@@ -146,7 +146,7 @@ ONE_LINE = {
     "pairs=[[0,-1]]": "is neither neighbours, all nor a list",
     "label=[a,b]": "label takes one value a run",
     # devices this machine has not
-    "device=cuda": "device=cuda is nothing for backend=gloo; allowed: cpu",
+    "device=cuda": "device=cuda can't be used with backend=gloo; allowed: cpu",
     "device=tpu": "device=tpu is unknown; allowed: cpu, cuda",
     "backend=mpi backend.library=/nonexistent": "backend.library=/nonexistent is no file; allowed: auto, openmpi",
     "backend=mpi backend.library=foo": "backend.library=foo is no file; allowed: auto, openmpi, mpich",

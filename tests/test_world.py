@@ -270,6 +270,17 @@ def test_a_single_rank_gets_every_core(cores: list[int]) -> None:
     assert words == (f"core {cores[0]}-{cores[-1]}" if len(cores) > 1 else f"core {cores[0]}")
 
 
+@pytest.mark.parametrize("mode", ["core", "auto"])
+def test_a_larger_machine_is_divided_into_neighbouring_cores(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[set[int]] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3, 8, 9, 10})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: held.append(cores))
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    words = [bind(mode, rank, 3, 2) for rank in range(3)]
+    assert held == [{0, 1}, {2, 3}, {8, 9}]
+    assert words == ["core 0-1", "core 2-3", "core 8-9"]
+
+
 def test_more_ranks_than_cores_take_turns(cores: list[int]) -> None:
     ranks = 2 * len(cores) + 1
     held = [bound("core", rank, ranks, cores)[1] for rank in range(ranks)]

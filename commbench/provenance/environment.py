@@ -2,6 +2,7 @@
 
 A variable is kept when its name has one of PREFIXES or is one of NAMES, unless
 - its last word is one of RANK_WORDS: a launcher sets it differently for every rank or node, on purpose;
+- it is one of LAUNCHER_NOTES: what a launcher's daemons tell their own ranks, not what a user sets;
 - its name holds one of SECRET_WORDS. Credentials inside other values are masked with ***.
 CUDA_VISIBLE_DEVICES may differ by rank too, and stays: it decides whether CUDA IPC works.
 """
@@ -21,6 +22,14 @@ PREFIXES = (
 )
 NAMES = frozenset({"MASTER_ADDR", "MASTER_PORT", "PYTHONHASHSEED", "LD_LIBRARY_PATH", "LD_PRELOAD"})
 RANK_WORDS = frozenset({"RANK", "RANKID", "LOCALRANKID", "PROCID", "LOCALID", "NODEID", "GTIDS", "PID", "VPID", "FD"})
+LAUNCHER_NOTES = (
+    "OMPI_FILE_LOCATION",
+    "OMPI_ARGV",
+    "OMPI_COMMAND",
+    "OMPI_MCA_orte_",
+    "OMPI_MCA_ess",
+    "OMPI_FIRST_RANKS",
+)
 SECRET_WORDS = re.compile("TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|JWT", re.IGNORECASE)
 MASK = "***"
 URL = "://"
@@ -38,7 +47,7 @@ def collect(environ: Mapping[str, str] = os.environ) -> Facts:
 
 def is_kept(name: str) -> bool:
     """Whether a variable belongs into the record; see the rule above."""
-    if name not in NAMES and not name.startswith(PREFIXES):
+    if name not in NAMES and (not name.startswith(PREFIXES) or name.startswith(LAUNCHER_NOTES)):
         return False
     return name.upper().rpartition("_")[2] not in RANK_WORDS and not SECRET_WORDS.search(name)
 
