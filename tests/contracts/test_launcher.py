@@ -1,0 +1,50 @@
+"""Every file of conf/launcher: a command line for this machine, and a real world for every backend that allows it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from commbench.jobs import Door
+from commbench.keys import construct
+
+QUICK = ("benchmark=all_reduce", "sizes=[8]", "timing=fixed", "timing.repetitions=6", "timing.warmup_s=0")
+
+
+def launchers() -> list[str]:
+    with Door() as door:
+        return [name for name in door.options("launcher") if name != "auto"]
+
+
+def pairs() -> list[tuple[str, str]]:
+    """(launcher, backend) that go together by the backends' own tables."""
+    with Door() as door:
+        backends = [construct(door.group("backend", name), name, ()) for name in door.options("backend")]
+    return [(name, one.name) for name in launchers() for one in backends if name in one.launchers]
+
+
+@pytest.mark.parametrize("name", launchers())
+def test_it_makes_a_command_line(name: str) -> None:
+    with Door() as door:
+        launcher = construct(door.group("launcher", name), name, ())
+    command = launcher.command(3, ["backend=gloo", "label=a b"], None)
+    assert launcher.name == name
+    assert command[-2:] == ["backend=gloo", "label=a b"], "the overrides come last and unchanged"
+    assert any("3" in word for word in command) and sys.executable in command
+    assert all(isinstance(one, str) for pair in launcher.environment(3, None).items() for one in pair)
+
+
+@pytest.mark.parametrize(("launcher", "backend"), pairs())
+def test_it_starts_a_real_world(world: Callable[..., Any], launcher: str, backend: str) -> None:
+    run = world("commbench", f"launcher={launcher}", f"backend={backend}", *QUICK)
+    assert run.status == 0, run.explain()
+    assert list(run.cases.status) == ["ok"] and list(run.cases.world_size) == [2]
+
+
+def test_a_backend_refuses_a_launcher_that_it_can_not_live_under(world: Callable[..., Any]) -> None:
+    run = world("commbench", "launcher=torchrun", "backend=mpi", *QUICK)
+    assert run.status == 2
+    assert "launcher=torchrun can't start mpi; allowed: mpirun" in run.stderr

@@ -1,0 +1,99 @@
+"""Every file of conf/writer: takes a run's rows of every status, in a folder of its own, and survives having none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import commbench
+from commbench.jobs import Door
+from commbench.keys import construct
+from commbench.schema import CASES, SCHEMA_VERSION
+from commbench.writers.parquet import write_json
+
+
+def writers() -> list[str]:
+    with Door() as door:
+        return door.options("writer")
+
+
+def built(name: str) -> Any:
+    with Door() as door:
+        nodes = door.config([f"writer=[{name}]"]).writers
+        return construct({str(key): value for key, value in nodes[name].items()}, name, ())
+
+
+def run_of(folder: Path, cases: int) -> dict[str, Any]:
+    world = {"size": 2, "nodes": 1}
+    return {
+        "schema_version": SCHEMA_VERSION, "run_id": "r", "folder": str(folder), "cases": cases, "timing": "quick",
+        "label": "<script>", "backend": {"name": "gloo", "library": "x"}, "world": world,
+    }  # fmt: skip
+
+
+def row_of(status: str, size: int) -> dict[str, Any]:
+    values: dict[str, Any] = {column.name: None for column in CASES}
+    texts = {column.name: "x" for column in CASES if column.kind == "text"}
+    numbers = {column.name: 1.5 for column in CASES if column.kind == "number" and status == "ok"}
+    values |= texts | numbers | {"case_id": f"{status}{size}", "run_id": "r", "env": {"A": "b"}, "flags": ["noisy"]}
+    return values | {"status": status, "reason": "why [bold]", "message_bytes": size, "pair": None, "order": size}
+
+
+def samples_of(case_id: str) -> dict[str, Any]:
+    text = np.full(2, "r", dtype=object)
+    one = np.arange(2)
+    return {
+        "run_id": text, "case_id": np.full(2, case_id, dtype=object), "phase": np.full(2, "measure", dtype=object),
+        "block": one, "repetition": one, "rank": one, "start_ns": one, "end_ns": one + 5, "elapsed_ns": one * 0 + 5,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", writers())
+def test_it_takes_rows_of_every_status(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    writer, run = built(name), run_of(tmp_path, 4)
+    writer.begin(run, str(tmp_path))
+    for index, status in enumerate(("ok", "skipped", "failed", "invalid")):
+        row = row_of(status, index)
+        writer.case(row, samples_of(row["case_id"]) if status == "ok" else {})
+    writer.end(run | {"status": "done", "exit_status": 1})
+    said = capsys.readouterr()
+    assert said.out or any(tmp_path.iterdir())
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("name", writers())
+def test_it_survives_a_run_without_cases(name: str, tmp_path: Path) -> None:
+    writer, run = built(name), run_of(tmp_path, 0)
+    writer.begin(run, str(tmp_path))
+    writer.end(run)
+
+
+def test_parquet_gives_back_what_it_took_before_and_after_the_end(tmp_path: Path) -> None:
+    writer, run = built("parquet"), run_of(tmp_path, 2)
+    writer.begin(run, str(tmp_path))
+    rows = [row_of("ok", 8), row_of("skipped", 16)]
+    for row in rows:
+        writer.case(row, samples_of(row["case_id"]) if row["status"] == "ok" else {})
+    before = commbench.load(tmp_path)
+    writer.end(run)
+    after = commbench.load(tmp_path)
+    assert before.equals(after) and list(after.case_id) == ["ok8", "skipped16"]
+    assert after.env[0] == {"A": "b"} and list(after["flags"][0]) == ["noisy"]
+    assert list(commbench.load(tmp_path, table="samples").elapsed_ns) == [5, 5]
+    assert not (tmp_path / "parts").exists()
+
+
+def test_a_killed_run_leaves_a_readable_folder(tmp_path: Path) -> None:
+    writer = built("parquet")
+    writer.begin(run_of(tmp_path, 2), str(tmp_path))
+    writer.case(row_of("ok", 8), samples_of("ok8"))
+    (tmp_path / "parts" / "000001.cases.tmp").write_bytes(b"PAR1 half a file")
+    assert list(commbench.load(tmp_path).case_id) == ["ok8"]
+
+
+def test_json_appears_whole(tmp_path: Path) -> None:
+    write_json(tmp_path / "run.json", {"a": 1})
+    assert [file.name for file in tmp_path.iterdir()] == ["run.json"]
