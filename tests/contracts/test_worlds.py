@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
+from commbench.dtypes import DTYPES
 from commbench.jobs import Door
 from commbench.mpi_library import find
 from commbench.schema import CASES, SAMPLES
 
 DEBIAN_OPENMPI = "/usr/lib/x86_64-linux-gnu/libmpi.so.40"
 QUICK = ("timing=fixed", "timing.repetitions=7", "timing.warmup_repetitions=2", "timing.warmup_s=0", "cache=warm")
-SIZES = "sizes=[8,40,4000,200kB]"
-LIBRARIES = ("openmpi", "mpich", DEBIAN_OPENMPI)
+SIZES = "sizes=[40,200kB]"
+LIBRARIES = ("openmpi", "mpich")  # Debian's Open MPI 4 is among the given worlds below
 
 
 def backends() -> list[Any]:
@@ -32,9 +33,7 @@ def backends() -> list[Any]:
     ]
 
 
-def skip_without(backend: str, library: str) -> None:
-    if library.startswith("/") and not Path(library).exists():
-        pytest.skip(f"{library} is not installed (apt-get install openmpi-bin)")
+def skip_without(backend: str) -> None:
     with Door() as door:
         missing = door.jobs([f"backend={backend}"], multirun=False)[0].settings.backend.missing()
     if missing and backend != "mpi":
@@ -45,8 +44,8 @@ def skip_without(backend: str, library: str) -> None:
 def test_every_benchmark_is_right_in_worlds_of_one_to_four_ranks(
     world: Callable[..., Any], backend: str, library: str
 ) -> None:
-    skip_without(backend, library)
-    words = [f"backend={backend}", "benchmark=all", "layout=[1x1,1x2,1x3,1x4]", SIZES, "window=[2,5]", *QUICK]
+    skip_without(backend)
+    words = [f"backend={backend}", "benchmark=all", "layout=[1x1,1x2,1x3,1x4]", SIZES, "window=5", *QUICK]
     if backend == "mpi":
         words += [f"backend.library={library}", "engine=[python,native]", "in_place=[true,false]"]
     run = world("commbench", *words)
@@ -70,19 +69,13 @@ def test_every_benchmark_is_right_in_worlds_of_one_to_four_ranks(
     assert set(per_case) == {7}, "every rank ran the agreed number of repetitions"
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8"])
-def test_every_dtype_is_exact_in_the_simulated_world(world: Callable[..., Any], dtype: str) -> None:
-    words = (
-        "benchmark=all",
-        "layout=[1x2,3x3]",
-        "sizes=[48,9600]",
-        f"dtype={dtype}",
-        "reduction=[sum,prod,min,max,avg]",
-    )
-    run = world("commbench", "backend=simulated", *words, *QUICK)
-    assert run.status == 0, run.explain()
-    averages_of_integers = (run.cases.reduction == "avg") & (not dtype.startswith(("float", "bfloat")))
-    assert (run.cases[~averages_of_integers].status == "ok").all()
+def test_every_dtype_and_reduction_is_exact_in_the_simulated_world(world: Callable[..., Any]) -> None:
+    dtypes = ",".join(DTYPES)
+    words = ("benchmark=all", "layout=3x1", "sizes=[9600]", f"dtype=[{dtypes}]", "cache=warm")
+    run = world("commbench", "backend=simulated", "reduction=[sum,prod,min,max,avg]", *words, *QUICK)
+    assert set(run.cases.dtype) == set(DTYPES)
+    averages_of_integers = (run.cases.reduction == "avg") & run.cases.dtype.str.contains("int")
+    assert (run.cases[~averages_of_integers].status == "ok").all(), run.explain()
 
 
 @pytest.mark.parametrize(
