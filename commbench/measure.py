@@ -20,7 +20,8 @@ from commbench.settings import Settings
 from commbench.stats import StopRule, repetition_times, steady
 
 BLOCK_S = 0.5  # the longest time without a decision
-WARMUP_SHARE = 0.2  # of a case's time
+WARMUP_SHARE = 0.2  # of a case's time, but
+WARMUP_CAP_S = 5.0  # no longer than this: some series never get steady
 LARGEST_N = {"initiator": 10_000, "max_over_ranks": 2_000, "max_over_senders": 2_000}
 LARGEST_WINDOWS = 200  # repetitions of a window of messages
 TIMER_SHARE = 0.05  # of a sample that two clock reads may take (Hoefler & Belli 2015)
@@ -44,9 +45,14 @@ def measure(
         case.release()
 
 
-def deadline_s(job: Planned, settings: Settings) -> float:
+def deadline_s(job: Planned) -> float:
     """How long a block of this case may take before the ranks that did not come are called missing."""
-    return GRACE_S + 10 * settings.case_s + 10 * job.node_bytes * MEMORY_S_PER_BYTE
+    return GRACE_S + 20 * BLOCK_S + 10 * job.node_bytes * MEMORY_S_PER_BYTE
+
+
+def patience_s(job: Planned, settings: Settings) -> float:
+    """How long a rank that this case does not need waits for the next one."""
+    return 3 * deadline_s(job) + 3 * settings.case_s
 
 
 class _Stopped(Exception):
@@ -123,7 +129,7 @@ class _Case:
     def _more_warm_up(self, values: NDArray[np.float64], spent_s: float, n: int) -> int:
         timing = self.settings.timing
         enough = len(values) >= timing.warmup_repetitions and spent_s >= timing.warmup_s
-        if (enough and steady(values)) or spent_s >= WARMUP_SHARE * self.settings.case_s:
+        if (enough and steady(values)) or spent_s >= min(WARMUP_CAP_S, WARMUP_SHARE * self.settings.case_s):
             return 0
         return self._affordable(float(np.median(values)) if len(values) else spent_s, 2 * n)
 
@@ -242,7 +248,7 @@ class _Case:
 
     @property
     def _deadline_s(self) -> float:
-        return deadline_s(self.job, self.settings)
+        return deadline_s(self.job)
 
     def _agree(self, problem: str | None) -> None:
         verdict = self.control.agree(problem, self._deadline_s, f"preparing {self.job.case}")

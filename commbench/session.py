@@ -21,7 +21,7 @@ from commbench import provenance
 from commbench.errors import ConfigError, Missing, Unsupported, WorldBroken
 from commbench.folder import new_folder
 from commbench.layout import Layout
-from commbench.measure import deadline_s, measure
+from commbench.measure import measure, patience_s
 from commbench.memory import buffer_bytes, high_water_bytes
 from commbench.plan import Facts, plan
 from commbench.provenance import limits
@@ -191,7 +191,7 @@ class _Session:
         self._jobs = plan(settings, world, facts)
         self._clock = clocks.calibrate()
         self._rows: list[dict[str, Any]] = []
-        self._begun = time.monotonic()
+        self._begun, self._patience_s = time.monotonic(), MEETING_S
         groups = sorted({job.members for job in self._jobs if not job.skip} | {(0,)})
         self._communicators = {members: communicator.subset(members) for members in groups}
 
@@ -208,7 +208,7 @@ class _Session:
                 writer.begin(self._run, self._run["folder"])
         for job in self._jobs:
             self._case(job)
-        status = self._control.decide(self._finish() if self._world.rank == 0 else 0, MEETING_S, "end of run")
+        status = self._control.decide(self._finish() if self._world.rank == 0 else 0, self._patience_s, "end of run")
         return int(status)
 
     def _buffers_bytes(self) -> int:
@@ -231,8 +231,8 @@ class _Session:
             writer.end(self._run)
 
     def _case(self, job: c.Planned) -> None:
-        deadline = 2 * deadline_s(job, self._settings)
-        skip = self._control.decide(job.skip or self._overdue(), deadline, f"start of {job.case}")
+        skip = self._control.decide(job.skip or self._overdue(), self._patience_s, f"start of {job.case}")
+        self._patience_s = patience_s(job, self._settings)  # from here on the idle ranks wait for the next case
         started = datetime.now(timezone.utc)
         if skip is not None:
             self._record(job, Refused(skip), started)
