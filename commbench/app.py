@@ -67,6 +67,8 @@ def run_one(*overrides: str) -> Path:
     """
     with Door() as door:
         job = door.jobs(overrides, multirun=False)[0]
+        if job.settings.plan:
+            raise ConfigError("plan=true measures nothing; leave it out here, or use it on the command line")
         check_here(job)
         folder = new_folder(job.settings.output)
         _started(job, folder)
@@ -133,6 +135,8 @@ def _work(job: Job, place: Place) -> int:
     reason = backend.missing()
     if reason is not None:
         raise ConfigError(f"backend={backend.name}: {reason}")
+    if job.settings.plan:
+        return _print_plans([job], place.size) if place.rank == 0 else 0
     os.environ.update(backend.environment(job.settings.cuda_ipc, job.settings.interface) | dict(job.settings.env))
     status = _session(job, place, folder)
     return 0 if folder else status  # the parent reads it from run.json; launchers would wrap it in their own words
@@ -176,15 +180,15 @@ def _refused_multirun(door: Door, overrides: Sequence[str], place: Place) -> str
     return f"a sweep needs fresh worlds, this is one world of {place.size} ranks; run these one by one:{lines}"
 
 
-def _print_plans(jobs: Sequence[Job]) -> int:
+def _print_plans(jobs: Sequence[Job], ranks: int = 2) -> int:
     from commbench.doctor import facts_here, plan_text
 
     for job in jobs:
-        world = _planned_world(job)
+        world = _planned_world(job, ranks)
         print(plan_text(job.settings, world, facts_here()))
     return 0
 
 
-def _planned_world(job: Job) -> World:
-    layouts = job.settings.layouts or (Layout(1, 2),)
+def _planned_world(job: Job, ranks: int) -> World:
+    layouts = job.settings.layouts or (Layout(1, ranks),)
     return hosted_world(max(one.nodes for one in layouts), max(one.ranks_per_node for one in layouts))[0]

@@ -17,13 +17,18 @@ from numpy.typing import NDArray
 
 from commbench.errors import Missing
 
+PATIENCE = 1.5  # rank 0 has to find out first who is missing, and to record it
+
 
 class StoreControl:
     """See contracts.Control. Every rank makes the same calls in the same order; a turn number keeps them apart."""
 
-    def __init__(self, store: Any, rank: int, size: int, scope: str = "control") -> None:
+    def __init__(
+        self, store: Any, rank: int, size: int, scope: str = "control", names: Sequence[int] | None = None
+    ) -> None:
         self.store, self.rank, self.size = store, rank, size
         self._scope, self._turn = scope, 0
+        self._names = tuple(range(size)) if names is None else tuple(names)  # world ranks, for messages
         self._read: list[str] = []  # decisions that may still be unread, on rank 0
         self._subsets: dict[tuple[int, ...], StoreControl] = {}
 
@@ -42,7 +47,7 @@ class StoreControl:
                 self.store.set(key, json.dumps(value))
                 self._read.append(key)
                 return value
-            self._await({0: key}, deadline_s, meeting)
+            self._await({0: key}, PATIENCE * deadline_s, meeting)
             return json.loads(self.store.get(key))
 
     def agree(self, problem: str | None, deadline_s: float, meeting: str = "agree") -> str | None:
@@ -55,8 +60,8 @@ class StoreControl:
         key = tuple(ranks)
         if key not in self._subsets:
             name = hashlib.sha256(repr(key).encode()).hexdigest()[:12]
-            scope = f"{self._scope}/{name}"
-            self._subsets[key] = StoreControl(self.store, key.index(self.rank), len(key), scope)
+            scope, names = f"{self._scope}/{name}", [self._names[rank] for rank in key]
+            self._subsets[key] = StoreControl(self.store, key.index(self.rank), len(key), scope, names)
         return self._subsets[key]
 
     def farewell(self, deadline_s: float) -> None:
@@ -82,7 +87,7 @@ class StoreControl:
         try:
             self.store.wait(list(keys.values()), timedelta(seconds=deadline_s))
         except RuntimeError as error:
-            raise Missing(self._late(keys), meeting, deadline_s) from error
+            raise Missing([self._names[rank] for rank in self._late(keys)], meeting, deadline_s) from error
 
     def _late(self, keys: dict[int, str]) -> list[int]:
         try:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ SWEEP = "COMMBENCH_SWEEP"  # jobs of one command share it
 CONFIG_DIR = "COMMBENCH_CONFIG_DIR"  # the user's own YAML, for every world of a command
 TERMINAL = "COMMBENCH_TERMINAL"  # a person watches the parent's stderr: mpirun's ranks can't see that
 REFUSED = "refused"  # file in the folder: the world's exit status where it did not get as far as a run.json
+POLL_S = 0.2
 END_S = 10.0  # between asking a world to end and making it
 
 
@@ -31,8 +32,10 @@ def start(settings: Settings, ranks: int, worker: Sequence[str], folder: str) ->
     assert launcher is not None
     library = getattr(settings.backend, "library", None)
     command = launcher.command(ranks, worker, library)
+    # a meeting point that somebody exported for another job is not ours
+    inherited = {key: value for key, value in os.environ.items() if key not in ("MASTER_ADDR", "MASTER_PORT")}
     environment = {
-        **os.environ,
+        **inherited,
         **launcher.environment(ranks, library),
         **settings.backend.environment(settings.cuda_ipc, settings.interface),
         **dict(settings.env),
@@ -46,21 +49,22 @@ def start(settings: Settings, ranks: int, worker: Sequence[str], folder: str) ->
 def _watched(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Wait for the launcher; a signal to us is passed on, so that no rank outlives its parent."""
     process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
-    with _forwarded(process):
+    with _terminable():
         try:
-            return process.wait()
-        except KeyboardInterrupt:  # the terminal sent it to the world as well
+            while True:  # short waits: a signal handler that raises must not leave Popen's lock taken
+                with suppress(subprocess.TimeoutExpired):
+                    return process.wait(POLL_S)
+        except BaseException:
             _end(process)
             raise
 
 
 @contextmanager
-def _forwarded(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    def forward(number: int, frame: Any) -> None:
-        _end(process)
-        raise SystemExit(128 + number)
+def _terminable() -> Iterator[None]:
+    def stop(number: int, frame: Any) -> None:
+        raise SystemExit(128 + number)  # the world is ended by whoever waits for it
 
-    previous = signal.signal(signal.SIGTERM, forward)
+    previous = signal.signal(signal.SIGTERM, stop)
     try:
         yield
     finally:
@@ -114,7 +118,7 @@ def given_lines(overrides: Sequence[str], nodes: int, ranks_per_node: int) -> st
         f"\n  torchrun --nnodes {nodes} --nproc-per-node {ranks_per_node} --rdzv-backend c10d"
         f" --rdzv-endpoint HOST:29400 -m commbench {words}     (on each node)"
         f"\n  mpirun -n {ranks} --map-by ppr:{ranks_per_node}:node --hostfile HOSTS commbench {words}"
-        f"\n  srun -N {nodes} --ntasks-per-node {ranks_per_node} commbench {words}"
+        f"\n  MASTER_ADDR=HOST MASTER_PORT=29400 srun -N {nodes} --ntasks-per-node {ranks_per_node} commbench {words}"
     )
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from commbench.clock import ClockCost
 from commbench.contracts import Buffer, Communicator, Control, Pattern, Planned, Program, Runner, Shape
-from commbench.errors import CommunicationError, Unsupported
+from commbench.errors import CommunicationError, Unsupported, WorldBroken
 from commbench.records import Block, Failure, Refused, Samples
 from commbench.settings import Settings
 from commbench.stats import StopRule, repetition_times, steady
@@ -81,6 +81,7 @@ class _Case:
         self._count("start")
         typical_s = self._warm_up(runner, first_s)
         runner = self._choose_block(runner, typical_s)
+        self._refill()  # from here on the checks look at what timed repetitions have moved
         reason = self._measure(runner, typical_s * self.block_k)
         return self._samples(reason, runner.engine)
 
@@ -156,7 +157,8 @@ class _Case:
             following = rule.next_block(values, spent_s, BLOCK_S, typical_s) if self.control.rank == 0 else 0
             reason, following = self.control.decide([reason, following], self._deadline_s, "end of block")
             if not middle or reason is not None:
-                self._check_again(runner, n, "middle" if reason is None else "end")
+                self._count("middle" if reason is None else "end", copies=n)
+                self._refill()
                 middle = True
             n = following
         assert reason is not None
@@ -174,10 +176,12 @@ class _Case:
             problem = str(error)
         spent_s = time.perf_counter() - begin
         parts = self.control.collect(stamps, self._deadline_s, f"{phase} of {self.job.case}")
-        failed = self.control.decide(any(part.shape[1] != n for part in parts), self._deadline_s, phase)
+        failed = self.control.decide(sum(part.shape[1] != n for part in parts), self._deadline_s, phase)
         if failed:
-            reason = self.control.agree(problem, self._deadline_s, phase)
-            raise _Stopped(Failure(reason or "a rank ran fewer repetitions than were agreed"))
+            reason = self.control.agree(problem, self._deadline_s, phase) or "fewer repetitions than were agreed"
+            if failed < self.control.size:  # the others may have messages under way: nothing can follow here
+                raise WorldBroken(f"{self.job.case}: {reason}, on {failed} of {self.control.size} ranks")
+            raise _Stopped(Failure(reason))
         if parts:
             self.blocks.append(Block(phase, len(self.blocks), np.concatenate(parts, axis=0)[list(self.job.active)]))
         return spent_s / n
@@ -223,13 +227,10 @@ class _Case:
         if self.wrong:
             raise _Stopped(self._samples("wrong_payload", self.job.case.engine))
 
-    def _check_again(self, runner: Runner, n: int, when: str) -> None:
-        """First what the timed repetitions left, then one more repetition with new values."""
-        self._count(when, copies=n)
+    def _refill(self) -> None:
+        """New values to send, and the sentinel where they must arrive: nothing old can pass for new."""
         self.salt += 1
         self._fill()
-        self._repeat(runner, 1, "check")
-        self._count(when)
 
     def _pattern(self, which: str, rank: int, name: str) -> Pattern | None:
         rule = getattr(self.job.benchmark, which)
@@ -256,5 +257,4 @@ class _Case:
             raise _Stopped(Refused(verdict))
 
     def _samples(self, reason: str, engine: str) -> Samples:
-        blocks = tuple(block for block in self.blocks if block.phase != "check")
-        return Samples(self.job.active, blocks, self.block_k, reason, self.wrong, engine)
+        return Samples(self.job.active, tuple(self.blocks), self.block_k, reason, self.wrong, engine)

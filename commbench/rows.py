@@ -16,7 +16,7 @@ from commbench.layout import Layout
 from commbench.memory import slot_bytes
 from commbench.records import Failure, Refused, Samples
 from commbench.schema import CASES, VARIABLES
-from commbench.stats import flags, repetition_times, summarise
+from commbench.stats import Z95, flags, repetition_times, summarise
 
 VISIBLE = 0.05  # a share of a number from which on its cause must be told
 CALL_SHARE = 0.1  # of the number that is the price of the call
@@ -33,7 +33,6 @@ class Circumstances:
     threads_per_rank: int
     cache_bytes: int
     transport: str | None
-    z: float
 
 
 def row(job: Planned, outcome: Samples | Refused | Failure, around: Circumstances, started: datetime) -> dict[str, Any]:
@@ -97,8 +96,8 @@ def _numbers(job: Planned, samples: Samples, around: Circumstances) -> dict[str,
     operations = shape.operations_per_sample * samples.block_k
     per_operation = Shape(operations, shape.bytes_per_sample, shape.headline)
     times = repetition_times(stamps, per_operation, job.senders, job.senders[0])
-    summary = asdict(summarise(times, around.z))
-    floor = around.overhead_s.get(samples.engine)
+    summary = asdict(summarise(times, Z95))
+    floor = _floor_s(job, samples, around)
     return {
         **summary,
         **_rates(job, summary),
@@ -109,31 +108,36 @@ def _numbers(job: Planned, samples: Samples, around: Circumstances) -> dict[str,
         "first_call_s": _first_call_s(job, samples),
         "overhead_s": floor,
         "wrong_elements": 0,
-        "flags": [*flags(times, around.z), *_circumstantial(job, samples, around, summary["median_s"])],
+        "flags": [*flags(times, Z95), *_circumstantial(job, samples, around, summary["median_s"])],
     }
+
+
+def _floor_s(job: Planned, samples: Samples, around: Circumstances) -> float | None:
+    """The call that was calibrated is a collective: it says nothing of a send."""
+    return None if job.case.pairs else around.overhead_s.get(samples.engine)
 
 
 def _rates(job: Planned, summary: Mapping[str, Any]) -> dict[str, Any]:
     """From times, never averaged: bytes over a statistic of the time (Hoefler & Belli 2015, rule 3)."""
-    message_bytes, median_s = job.case.message_bytes, summary["median_s"]
+    median_s = summary["median_s"]
+    operation_bytes = job.shape.bytes_per_sample / job.shape.operations_per_sample
     factor = job.benchmark.bus_factor(job.size)
-    algbw = message_bytes / median_s / GB if median_s else None
+    algbw = _rate(operation_bytes, median_s)
     return {
         "algbw_gb_per_s": algbw,
-        "algbw_ci_low_gb_per_s": _rate(message_bytes, summary["ci_high_s"]),
-        "algbw_ci_high_gb_per_s": _rate(message_bytes, summary["ci_low_s"]),
+        "algbw_ci_low_gb_per_s": _rate(operation_bytes, summary["ci_high_s"]),
+        "algbw_ci_high_gb_per_s": _rate(operation_bytes, summary["ci_low_s"]),
         "busbw_gb_per_s": None if factor is None or algbw is None else factor * algbw,
         "message_rate_per_s": 1 / median_s if median_s else None,
     }
 
 
-def _rate(message_bytes: int, seconds: float | None) -> float | None:
-    return message_bytes / seconds / GB if seconds else None
+def _rate(operation_bytes: float, seconds: float | None) -> float | None:
+    return operation_bytes / seconds / GB if seconds else None
 
 
 def _first_call_s(job: Planned, samples: Samples) -> float | None:
-    shape = Shape(job.shape.operations_per_sample, job.shape.bytes_per_sample, job.shape.headline)
-    times = repetition_times(samples.stamps("connect"), shape, job.senders, job.senders[0])
+    times = repetition_times(samples.stamps("connect"), job.shape, job.senders, job.senders[0])
     return float(times[0]) if len(times) else None
 
 
@@ -142,7 +146,7 @@ def _circumstantial(job: Planned, samples: Samples, around: Circumstances, media
     if samples.engine == "virtual":
         return []
     layout, sample_s = Layout.parse(job.case.layout), median_s * job.shape.operations_per_sample * samples.block_k
-    floor = around.overhead_s.get(samples.engine)
+    floor = _floor_s(job, samples, around)
     found = {
         "oversubscribed": layout.ranks_per_node * around.threads_per_rank > around.cores,
         "timer_limited": 2 * around.clock.p50_ns * 1e-9 > VISIBLE * sample_s,

@@ -87,7 +87,7 @@ RESULTS = _columns(
     effective_repetitions  | number  |      | the same, corrected for autocorrelation
     stop_reason            | text    |      | ci, max_repetitions, budget, noise_stable, fixed
     lag1                   | number  |      | autocorrelation of neighbouring samples
-    first_call_s           | number  | s    | first call, connections included
+    first_call_s           | number  | s    | first operation, after a barrier; earlier connections are not in it
     min_s                  | number  | s    | fastest operation
     median_s               | number  | s    | median operation: half a round trip, one message, or one collective
     ci_low_s               | number  | s    | lower end of the 95 % interval of the median
@@ -98,16 +98,16 @@ RESULTS = _columns(
     p99_s                  | number  | s    | null below 299 samples
     p999_s                 | number  | s    | null below 2995 samples
     max_s                  | number  | s    | slowest operation
-    algbw_gb_per_s         | number  | GB/s | message_bytes / median_s, 10^9 B/s
-    algbw_ci_low_gb_per_s  | number  | GB/s | message_bytes / ci_high_s
-    algbw_ci_high_gb_per_s | number  | GB/s | message_bytes / ci_low_s
+    algbw_gb_per_s         | number  | GB/s | bytes of one operation / median_s, 10^9 B/s
+    algbw_ci_low_gb_per_s  | number  | GB/s | the same at ci_high_s
+    algbw_ci_high_gb_per_s | number  | GB/s | the same at ci_low_s
     busbw_gb_per_s         | number  | GB/s | algbw x bus factor of the operation; null where it means nothing
     wire_gb_per_s          | number  | GB/s | load of the wire where the algorithm is known
     message_rate_per_s     | number  | 1/s  | operations a second
     limit_gb_per_s         | number  | GB/s | physical bound, per direction
     limit_name             | text    |      | which bound that is
     efficiency             | number  |      | busbw / limit
-    overhead_s             | number  | s    | floor of one operation: the same engine on a group of one rank
+    overhead_s             | number  | s    | collectives: the same engine calling all_reduce on a group of one rank
     wrong_elements         | integer |      | elements that were not what they must be, in all checks
     cuda_ipc_effective     | text    |      | what CUDA IPC really did, null where there is none
     transport              | text    |      | what carried the bytes, as far as the library says

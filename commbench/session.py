@@ -18,7 +18,7 @@ import numpy as np
 from commbench import clock as clocks
 from commbench import contracts as c
 from commbench import provenance
-from commbench.errors import ConfigError, Missing, Unsupported, WorldBroken
+from commbench.errors import ConfigError, Unsupported, WorldBroken
 from commbench.folder import new_folder
 from commbench.layout import Layout
 from commbench.measure import measure, patience_s
@@ -53,13 +53,13 @@ class Request:
 def run_in_world(settings: Settings, request: Request, place: Place | None) -> int:
     """Measure all cases as one rank of a world; the exit status. `place` is None where this process hosts all ranks."""
     world, control = _enter(settings, place)
-    cores = sorted(os.sched_getaffinity(0))
+    cores, quota = sorted(os.sched_getaffinity(0)), limits.cpu_limit_cores()
     binding = _bind(settings, world)
     layouts = settings.layouts or (Layout(len(world.nodes), min(len(node) for node in world.nodes)),)
     settings = replace(settings, layouts=layouts)
     _refuse_misfits(settings, world)
     mine = provenance.collect() | {"run.digest": request.digest, "run.bind": binding}
-    facts, run = _preflight(settings, request, world, control, mine, cores)
+    facts, run = _preflight(settings, request, world, control, mine, cores[: max(1, int(quota))])
     if settings.plan:
         control.farewell(MEETING_S)
         return 0
@@ -67,10 +67,11 @@ def run_in_world(settings: Settings, request: Request, place: Place | None) -> i
     session = _Session(settings, world, control, communicator, facts, run)
     try:
         status = session.run()
-    except WorldBroken as error:
+    except Exception as error:  # a full disk on rank 0 must not leave the others waiting for a run that is over
         communicator.close(abort=True)
-        session.close("broken", 3, str(error))
-        raise
+        with suppress(OSError):
+            session.close("broken", WorldBroken.exit_status, str(error))
+        raise error if isinstance(error, WorldBroken) else WorldBroken(f"{type(error).__name__}: {error}") from error
     communicator.close()
     control.farewell(MEETING_S)
     return status
@@ -80,7 +81,8 @@ def _enter(settings: Settings, place: Place | None) -> tuple[c.World, c.Control]
     if place is None:
         layouts = settings.layouts or (Layout(1, 2),)
         return hosted_world(max(one.nodes for one in layouts), max(one.ranks_per_node for one in layouts))
-    control = connect(place, getattr(settings.backend, "library", "auto"))
+    backend = settings.backend
+    control = connect(place, getattr(backend, "library", "auto"), getattr(backend, "threads", "funneled"))
     return assemble(place, control), control
 
 
@@ -243,7 +245,7 @@ class _Session:
         inner = self._control.subset(job.members)
         try:
             outcome = measure(job, communicator, inner, self._settings, self._clock)
-        except Missing as error:
+        except WorldBroken as error:
             self._record(job, Failure(str(error)), started)
             raise
         self._record(job, outcome, started)
@@ -288,7 +290,6 @@ class _Session:
             threads_per_rank=self._settings.backend.threads_per_rank,
             cache_bytes=self._facts.cache_bytes,
             transport=library.get("transport"),
-            z=self._settings.timing.z,
         )
 
     def _floors(self) -> dict[str, float]:

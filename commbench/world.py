@@ -65,7 +65,9 @@ def _place(
     return Place(launcher, values[0], values[1], values[2], hint)
 
 
-def connect(place: Place, library: str = "auto", environ: Mapping[str, str] = os.environ) -> StoreControl:
+def connect(
+    place: Place, library: str = "auto", threads: str = "funneled", environ: Mapping[str, str] = os.environ
+) -> StoreControl:
     """The control plane of this world; raises ConfigError or WorldBroken. `library` is the MPI of mpirun's worlds."""
     from torch.distributed.distributed_c10d import PrefixStore
 
@@ -76,7 +78,7 @@ def connect(place: Place, library: str = "auto", environ: Mapping[str, str] = os
         elif "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
             store = _store(environ["MASTER_ADDR"], int(environ["MASTER_PORT"]), place.rank == 0)
         elif place.launcher == "mpirun":
-            store = _store_over_mpi(place, library)
+            store = _store_over_mpi(place, library, threads)
         else:
             raise ConfigError("srun exports no meeting point: export MASTER_ADDR (a host of rank 0) and MASTER_PORT")
     except (RuntimeError, KeyError, ValueError) as error:
@@ -91,9 +93,9 @@ def _store(host: str, port: int, owner: bool) -> Any:
     return TCPStore(host, port, is_master=owner, timeout=timedelta(seconds=CONNECT_S), wait_for_workers=False)
 
 
-def _store_over_mpi(place: Place, library: str) -> Any:
+def _store_over_mpi(place: Place, library: str, threads: str) -> Any:
     """mpirun exports no address: rank 0 opens a port of its own and tells the others once, over MPI."""
-    mpi = load(library, "funneled")
+    mpi = load(library, threads)
     world = mpi.COMM_WORLD
     if world.size != place.size:
         raise ConfigError(mismatch(place.size, mpi))
@@ -140,15 +142,27 @@ def bind(mode: str, local_rank: int, ranks_here: int, threads_per_rank: int) -> 
     auto pins to whole cores where every rank gets as many as it has threads, and else leaves all to the scheduler.
     """
     cores = sorted(os.sched_getaffinity(0))
-    share = len(cores) // ranks_here
+    share = len(_physical(cores)) // ranks_here
     if mode == "none" or (mode == "auto" and (share < max(1, threads_per_rank) or _narrowed(cores))):
         return "none"
     if mode == "numa":
         return _bind_numa(local_rank, ranks_here, cores)
-    share = max(1, share)
-    first = (local_rank * share) % len(cores)
-    os.sched_setaffinity(0, set(cores[first : first + share]))
-    return f"core {_ranges(cores[first : first + share])}"
+    units = _physical(cores)
+    share = max(1, len(units) // ranks_here)
+    first = (local_rank * share) % len(units)
+    chosen = sorted(core for unit in units[first : first + share] for core in unit)
+    os.sched_setaffinity(0, set(chosen))
+    return f"core {_ranges(chosen)}"
+
+
+def _physical(cores: list[int]) -> list[list[int]]:
+    """The cores' hardware threads grouped by physical core, in order: ranks must not share one while others idle."""
+    units: dict[tuple[int, ...], list[int]] = {}
+    for core in cores:
+        file = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+        siblings = tuple(_parsed(file.read_text())) if file.exists() else (core,)
+        units.setdefault(siblings, []).append(core)
+    return list(units.values())
 
 
 def _narrowed(cores: list[int]) -> bool:

@@ -47,7 +47,6 @@ AROUND = Circumstances(
     threads_per_rank=1,
     cache_bytes=2**20,
     transport="tcp",
-    z=1.96,
 )
 OF_A_RUN = {"run_id", "sweep_id", "launch", "label", "segment"}  # the session adds them
 NUMBERS = {column.name for column in RESULTS} - {"nodes", "ranks_per_node", "world_size", "transport"}

@@ -267,3 +267,60 @@ def test_of_two_attempts_at_a_case_the_newer_counts(tmp_path: Path) -> None:
         folder / "parts" / "000009.cases.parquet",
     )
     assert list(commbench.load(folder).label) == ["again"]
+
+
+def test_pairs_with_oneself_are_measured_or_skipped(world: Callable[..., Any]) -> None:
+    words = ("pairs=all", "benchmark=[p2p_latency,p2p_bandwidth]", "sizes=[8,1MiB]", "window=4", *FIXED)
+    for backend in ("simulated", "mpi", "gloo"):
+        run = world("commbench", f"backend={backend}", *words)
+        assert run.status == 0, run.explain()
+        cases = run.cases[run.cases.backend == backend]
+        own = cases[cases.pair.isin(["0-0", "1-1"])]
+        assert len(own) == 8 and set(own.status) == ({"skipped"} if backend == "gloo" else {"ok"})
+        assert (cases[cases.pair.isin(["0-1", "1-0"])].status == "ok").all()
+
+
+def test_timed_repetitions_that_move_nothing_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from commbench.engines import virtual
+
+    real = virtual.VirtualRunner.__call__
+
+    def lazy(self: Any, n: int) -> Any:  # the first call of a case is honest, blocks leave the buffers as they were
+        if n == 1:
+            return real(self, n)
+        return np.ones((len(self._programs), n, 2), dtype=np.int64).cumsum(axis=2)
+
+    monkeypatch.setattr(virtual.VirtualRunner, "__call__", lazy)
+    cases = commbench.load(simulated(tmp_path, "sizes=[400]", "cache=warm", "in_place=false", *FIXED))
+    assert set(cases.status) == {"invalid"}
+
+
+def test_a_terminated_run_ends_soon_and_leaves_nobody_behind(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "commbench", "backend=mpi", "timing=rigorous", f"output={tmp_path}"]
+    run = subprocess.Popen(words, stdout=-3, stderr=-3, env={**os.environ, "COMMBENCH_TEST": str(tmp_path)})
+    deadline = time.monotonic() + 30
+    while not any(tmp_path.glob("*/parts")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    run.terminate()
+    assert run.wait(20) == 143
+    time.sleep(1)
+    mark = f"COMMBENCH_TEST={tmp_path}".encode()
+    alive = [path for path in Path("/proc").glob("[0-9]*/environ") if _holds(path, mark)]
+    assert alive == []
+
+
+def _holds(environ: Path, mark: bytes) -> bool:
+    try:
+        return mark in environ.read_bytes()
+    except OSError:
+        return False
+
+
+def test_samples_read_from_a_part_and_from_the_merged_file_count_once(tmp_path: Path) -> None:
+    folder = simulated(tmp_path, "benchmark=all_reduce", "sizes=[8]", *FIXED)
+    once = commbench.load(folder, table="samples")
+    (folder / "parts").mkdir()
+    for table in ("cases", "samples"):
+        (folder / "parts" / f"000000.{table}.parquet").write_bytes((folder / f"{table}.parquet").read_bytes())
+    assert len(commbench.load(folder, table="samples")) == len(once)
+    assert len(commbench.load(folder)) == 1

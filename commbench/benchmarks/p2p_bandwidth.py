@@ -30,6 +30,10 @@ class P2PBandwidth:
         everything = WaitAll(tuple(range(window)))
         sends: tuple[Step, ...] = tuple(Isend(View("send", slot), second, slot) for slot in range(window))
         receives: tuple[Step, ...] = tuple(Irecv(View("recv", slot), first, slot) for slot in range(window))
+        if rank == first == second:
+            buffers = tuple(BufferSpec(name, case.count, case.dtype, window) for name in ("send", "recv"))
+            to_self = tuple(Isend(View("send", slot), rank, window + slot) for slot in range(window))
+            return Program(buffers, (*receives, *to_self, WaitAll(tuple(range(2 * window)))))
         if rank == first:
             buffers = (BufferSpec("send", case.count, case.dtype, window), ack)
             return Program(buffers, (*sends, everything, Recv(View("ack"), second)))

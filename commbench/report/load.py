@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+KEYS = {  # what makes a row the same row: it may be read from a part and from the merged file
+    "cases": ["run_id", "case_id"],
+    "samples": ["run_id", "case_id", "phase", "block", "repetition", "rank"],
+    "counters": ["run_id", "case_id", "rank", "t_ns", "name"],
+}
+
+
 def load(*paths: str | Path, table: str = "cases") -> pd.DataFrame:
     """All rows of a table (cases, samples, counters) of all runs below the folders; of two attempts the newer counts.
 
@@ -28,8 +35,7 @@ def load(*paths: str | Path, table: str = "cases") -> pd.DataFrame:
         raise CommbenchError(f"no run.json below {searched}; give the folder of a run or of several")
     tables = [_read(run, table) for run in runs]
     frame: pd.DataFrame = pa.concat_tables(tables).to_pandas(maps_as_pydicts="strict")
-    keys = ["run_id", "case_id"] if table == "cases" else None
-    return frame.drop_duplicates(keys, keep="last", ignore_index=True) if keys else frame
+    return frame.drop_duplicates(KEYS[table], keep="last", ignore_index=True)
 
 
 def find_runs(path: str | Path) -> list[Path]:
@@ -58,13 +64,16 @@ def _read(run: Path, table: str) -> Any:
     import pyarrow.parquet as pq
 
     load_run(run)
-    files = [file for file in (run / f"{table}.parquet",) if file.is_file()]
-    files += sorted((run / "parts").glob(f"*.{table}.parquet"))
     schema = arrow_schema(table)
+    # parts first: a run that merges meanwhile has its rows in both places, never in neither
+    files = sorted((run / "parts").glob(f"*.{table}.parquet"))
     try:
         tables = [pq.ParquetFile(file).read().cast(schema) for file in files]
-    except FileNotFoundError:  # the run has just merged its parts: they are all in one file now
-        tables = [pq.ParquetFile(run / f"{table}.parquet").read().cast(schema)]
+    except FileNotFoundError:  # merged while we read
+        tables = []
+    try:
+        if (run / f"{table}.parquet").is_file():
+            tables.insert(0, pq.ParquetFile(run / f"{table}.parquet").read().cast(schema))
     except (pa.ArrowException, OSError) as error:
         raise CommbenchError(f"a {table} file of {run} can't be read: {str(error).splitlines()[0]}") from error
     return pa.concat_tables([schema.empty_table(), *tables])

@@ -44,7 +44,7 @@ class Parquet:
         for table in TABLES:
             self._merge(table)
         parts = self._folder / "parts"
-        if not any(parts.iterdir()):
+        if parts.exists() and not any(parts.iterdir()):
             parts.rmdir()
         write_json(self._folder / "run.json", run)
 
@@ -53,9 +53,9 @@ class Parquet:
         import pyarrow.parquet as pq
 
         parts = sorted((self._folder / "parts").glob(f"*.{table}.parquet"))
-        if not parts and table != "cases":
-            return
         target = self._folder / f"{table}.parquet"
+        if not parts and (table != "cases" or target.exists()):
+            return
         aside = target.with_suffix(".tmp")
         schema = arrow_schema(table).with_metadata(self._metadata)
         with pq.ParquetWriter(aside, schema, compression="zstd") as writer:
