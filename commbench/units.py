@@ -60,7 +60,7 @@ def format_count(value: float | None) -> str:
     for scale, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if _rounded(value) >= scale:
             return f"{_significant(value / scale)}{unit}"
-    return _significant(value)
+    return str(value) if isinstance(value, int) else _significant(value)
 
 
 def _rounded(value: float) -> float:
