@@ -118,7 +118,8 @@ def given_lines(overrides: Sequence[str], nodes: int, ranks_per_node: int) -> st
         f"\n  torchrun --nnodes {nodes} --nproc-per-node {ranks_per_node} --rdzv-backend c10d"
         f" --rdzv-endpoint HOST:29400 -m commbench {words}     (on each node)"
         f"\n  mpirun -n {ranks} --map-by ppr:{ranks_per_node}:node --hostfile HOSTS commbench {words}"
-        f"\n  MASTER_ADDR=HOST MASTER_PORT=29400 srun -N {nodes} --ntasks-per-node {ranks_per_node} commbench {words}"
+        f"\n  srun --export=ALL,MASTER_ADDR=HOST,MASTER_PORT=29400 -N {nodes} --ntasks-per-node {ranks_per_node}"
+        f" commbench {words}"
     )
 
 
