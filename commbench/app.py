@@ -183,9 +183,9 @@ def _refused_multirun(door: Door, overrides: Sequence[str], place: Place) -> str
 def _print_plans(jobs: Sequence[Job], ranks: int = 2) -> int:
     from commbench.doctor import facts_here, plan_text
 
+    facts = facts_here()
     for job in jobs:
-        world = _planned_world(job, ranks)
-        print(plan_text(job.settings, world, facts_here()))
+        print(plan_text(job.settings, _planned_world(job, ranks), facts))
     return 0
 
 

@@ -158,8 +158,9 @@ class _Case:
             reason, following = self.control.decide([reason, following], self._deadline_s, "end of block")
             if not middle or reason is not None:
                 self._count("middle" if reason is None else "end", copies=n)
-                self._refill()
                 middle = True
+                if reason is None:
+                    self._refill()
             n = following
         assert reason is not None
         return reason

@@ -142,13 +142,13 @@ def bind(mode: str, local_rank: int, ranks_here: int, threads_per_rank: int) -> 
     auto pins to whole cores where every rank gets as many as it has threads, and else leaves all to the scheduler.
     """
     cores = sorted(os.sched_getaffinity(0))
-    share = len(_physical(cores)) // ranks_here
+    units = _physical(cores)
+    share = len(units) // ranks_here
     if mode == "none" or (mode == "auto" and (share < max(1, threads_per_rank) or _narrowed(cores))):
         return "none"
     if mode == "numa":
         return _bind_numa(local_rank, ranks_here, cores)
-    units = _physical(cores)
-    share = max(1, len(units) // ranks_here)
+    share = max(1, share)
     first = (local_rank * share) % len(units)
     chosen = sorted(core for unit in units[first : first + share] for core in unit)
     os.sched_setaffinity(0, set(chosen))
