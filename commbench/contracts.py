@@ -41,6 +41,16 @@ class World:
 
 
 @dataclass(frozen=True)
+class Mode:
+    """How a program is run: what a backend must know to lower it, beside its steps."""
+
+    engine: str
+    sync: str = "none"
+    streams: int = 1
+    timing_mode: str = "host"
+
+
+@dataclass(frozen=True)
 class Case:
     """One point of the independent variables. Null where a variable does not apply to the benchmark."""
 
@@ -81,6 +91,14 @@ class Case:
         if self.pair is None:
             return ()
         return tuple((int(a), int(b)) for a, b in (text.split("-") for text in self.pair.split()))
+
+    def pair_of(self, rank: int) -> tuple[int, int] | None:
+        """The pair this rank belongs to; None for an idle rank."""
+        return next((pair for pair in self.pairs if rank in pair), None)
+
+    @property
+    def mode(self) -> Mode:
+        return Mode(self.engine, self.sync, self.streams or 1, self.timing_mode)
 
     def __str__(self) -> str:
         where = f" {self.pair}" if self.pair else ""
@@ -295,13 +313,15 @@ class Benchmark(Protocol):
     """One operation: pure, one file, no clock and no library."""
 
     name: str
-    axes: tuple[str, ...]  # which of pair, window, in_place, reduction, root, schedule it has
+    axes: tuple[
+        str, ...
+    ]  # which of pair (one at a time), pairs (all at once), window, in_place, reduction, root it has
     cache: str  # warm or rotate, unless the user says otherwise
     min_ranks: int
     self_synchronising: bool  # one sample can't start before the last one ended everywhere that matters
 
     def blocks(self, size: int) -> int:
-        """Into how many equal blocks the message is divided."""
+        """Into how many equal blocks the message is divided; 0 where there is no message."""
 
     def program(self, case: Case, rank: int, size: int) -> Program:
         """No steps for an idle rank."""
@@ -419,10 +439,12 @@ class Communicator(Protocol):
         self,
         programs: Mapping[int, Program],
         buffers: Mapping[int, Mapping[str, Buffer]],
-        engine: str,
-        sync: str,
+        mode: Mode,
     ) -> Runner:
-        """Lower the programs of the hosted ranks. Raises Unsupported."""
+        """Lower the programs of the hosted ranks, on all ranks at once. Raises Unsupported."""
+
+    def counters(self) -> dict[str, float]:
+        """What the library or the kernel has counted for this rank up to now; empty where nothing does."""
 
     def facts(self) -> dict[str, Any]:
         """Library, version, thread level, transport: what was really opened."""
@@ -437,6 +459,7 @@ class Backend(Protocol):
     name: str
     devices: tuple[str, ...]
     engines: tuple[str, ...]  # the first one is `auto`
+    axes: tuple[str, ...]  # independent variables of its own: streams, or none
     launchers: tuple[str, ...]  # where its worlds can live; the first one is `auto`; () hosts all ranks itself
     threads_per_rank: int
 
@@ -468,6 +491,9 @@ class Writer(Protocol):
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None: ...
 
-    def case(self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]]) -> None: ...
+    def case(
+        self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
+    ) -> None:
+        """Columns of samples.parquet and counters.parquet; a later row of the same case replaces the earlier one."""
 
     def end(self, run: Mapping[str, Any]) -> None: ...

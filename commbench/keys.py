@@ -15,9 +15,9 @@ from commbench.errors import ConfigError
 INT64_MAX = 2**63 - 1
 TARGET_PACKAGE = "commbench."
 KEYS = (
-    "backend", "benchmarks", "timing", "launcher", "writers", "budget", "layout", "dtype", "sizes", "pairs", "window",
-    "reduction", "in_place", "engine", "timing_mode", "sync", "cache", "device", "cuda_ipc", "interface", "env",
-    "launch", "bind", "expect", "preflight", "plan", "label", "seed", "output", "allow",
+    "backend", "benchmarks", "timing", "launcher", "writers", "budget", "layout", "dtype", "sizes", "pairs", "schedule",
+    "window", "streams", "reduction", "root", "in_place", "engine", "timing_mode", "sync", "cache", "device",
+    "cuda_ipc", "interface", "env", "launch", "bind", "expect", "preflight", "plan", "label", "seed", "output", "allow",
 )  # fmt: skip
 GROUPS = {"benchmarks": "benchmark", "writers": "writer"}  # keys whose group has another name
 FRESH_WORLD = ("backend", "device", "cuda_ipc", "env", "interface", "launcher", "launch")
@@ -62,14 +62,15 @@ class Keys:
             raise ConfigError(f"{key}={value} is not a text")
         return None if value is None else str(value)
 
-    def integers(self, key: str, minimum: int) -> list[int]:
-        return [_integer(key, value, minimum) for value in self.listed(key)]
+    def integers(self, key: str, minimum: int, maximum: int = INT64_MAX) -> list[int]:
+        return [_integer(key, value, minimum, maximum) for value in self.listed(key)]
 
     def integer(self, key: str, minimum: int) -> int:
         return _integer(key, self.single(key), minimum)
 
-    def flags(self, key: str) -> list[bool]:
-        return [_flag(key, value) for value in self.listed(key)]
+    def flags(self, key: str) -> list[bool | None]:
+        """Booleans, or auto (None)."""
+        return [None if value == "auto" else _flag(key, value, ", nor auto") for value in self.listed(key)]
 
     def flag(self, key: str) -> bool:
         return _flag(key, self.single(key))
@@ -144,15 +145,16 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _integer(key: str, value: Any, minimum: int) -> int:
-    if type(value) is not int or not minimum <= value <= INT64_MAX:
-        raise ConfigError(f"{key}={value} is not an integer from {minimum} to 2^63-1")
+def _integer(key: str, value: Any, minimum: int, maximum: int = INT64_MAX) -> int:
+    if type(value) is not int or not minimum <= value <= maximum:
+        largest = "2^63-1" if maximum == INT64_MAX else maximum
+        raise ConfigError(f"{key}={value} is not an integer from {minimum} to {largest}")
     return value
 
 
-def _flag(key: str, value: Any) -> bool:
+def _flag(key: str, value: Any, more: str = "") -> bool:
     if not isinstance(value, bool):
-        raise ConfigError(f"{key}={value} is neither true nor false")
+        raise ConfigError(f"{key}={value} is neither true nor false{more}")
     return value
 
 

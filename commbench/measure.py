@@ -103,10 +103,9 @@ class _Case:
 
     def _prepare(self, block_k: int) -> Runner:
         self.block_k, problem, runner = block_k, None, None
-        sync = self.job.case.sync
         try:
             programs = {rank: program.repeated(block_k) for rank, program in self._programs().items()}
-            runner = self.communicator.prepare(programs, self.buffers, self.job.case.engine, sync)
+            runner = self.communicator.prepare(programs, self.buffers, self.job.case.mode)
         except Unsupported as error:
             problem = str(error)
         self._agree(problem)

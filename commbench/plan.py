@@ -6,17 +6,20 @@ import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from commbench.contracts import Benchmark, BufferSpec, Case, Planned, World
 from commbench.dtypes import dtype
 from commbench.layout import Layout
 from commbench.memory import buffer_bytes, slot_bytes
+from commbench.pairs import all_pairs, pairs_text, rounds
 from commbench.settings import Settings
 
 WINDOW_CAP_BYTES = 256 * 2**20  # a rank's messages in flight
 ROTATION_CAP_BYTES = 64 * 2**20  # a rank's copies of one buffer
 ROTATION_CAP_VIEWS = 1024  # prepared calls a buffer: beyond it small messages stay in cache, and say so
 LEAST_WINDOW = 2
+NO_DTYPE = "none"  # of an operation without a message
 SETUP_S = 0.3  # allocate, connect, warm up and check, by experience
 CONTROL_BYTES = 64 * 2**20  # a process's own needs beside the buffers
 
@@ -49,56 +52,87 @@ def duration_s(settings: Settings, job: Planned) -> float:
 
 
 def _cases(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[Case]:
-    def axis(name: str, values: tuple[object, ...]) -> tuple[object, ...]:
-        return values if name in benchmark.axes else (None,)
-
     for engine, mode in itertools.product(settings.engines, settings.timing_modes):
-        for kind, sizes in zip(settings.dtypes, settings.sizes, strict=True):
-            for message_bytes, pair, window, in_place, reduction in itertools.product(
-                sizes,
-                axis("pair", _pairs(settings, layout)),
-                axis("window", settings.windows),
-                axis("in_place", settings.in_place),
-                axis("reduction", settings.reductions),
-            ):
-                blocks = benchmark.blocks(layout.size)
-                count = message_bytes // dtype(kind).itemsize // blocks
-                real_bytes = count * blocks * dtype(kind).itemsize
-                yield Case(
-                    benchmark=benchmark.name,
-                    backend=settings.backend.name,
-                    engine=settings.backend.engines[0] if engine == "auto" else engine,
-                    timing_mode="host" if mode == "auto" else mode,
-                    timing=settings.timing.name,
-                    sync="none" if benchmark.self_synchronising else settings.sync,
-                    device=settings.device,
-                    dtype=kind,
-                    layout=str(layout),
-                    pair=pair,  # type: ignore[arg-type]
-                    message_bytes=real_bytes or message_bytes,
-                    count=count,
-                    window=_window(window, real_bytes),
-                    in_place=in_place,  # type: ignore[arg-type]
-                    reduction=reduction,  # type: ignore[arg-type]
-                    root=None,
-                    schedule=None,
-                    streams=None,
-                    staging="none",
-                    cache=benchmark.cache if settings.cache == "auto" else settings.cache,
-                    cuda_ipc=settings.cuda_ipc,
-                    interface=settings.interface,
-                    env=settings.env,
-                )
+        for (kind, message_bytes, count), values in itertools.product(
+            _messages(settings, layout, benchmark), _axes(settings, layout, benchmark)
+        ):
+            pair, window, streams, in_place, reduction, root = values
+            yield Case(
+                benchmark=benchmark.name,
+                backend=settings.backend.name,
+                engine=settings.backend.engines[0] if engine == "auto" else engine,
+                timing_mode="host" if mode == "auto" else mode,
+                timing=settings.timing.name,
+                sync="none" if benchmark.self_synchronising and " " not in (pair or "") else settings.sync,
+                device=settings.device,
+                dtype=kind,
+                layout=str(layout),
+                pair=pair,
+                message_bytes=message_bytes,
+                count=count,
+                window=_window(window, message_bytes),
+                in_place=in_place,
+                reduction=reduction,
+                root=root,
+                schedule=settings.schedule if "pair" in benchmark.axes else None,
+                streams=streams,
+                staging="none",
+                cache=benchmark.cache if settings.cache == "auto" else settings.cache,
+                cuda_ipc=settings.cuda_ipc,
+                interface=settings.interface,
+                env=settings.env,
+            )
+
+
+def _messages(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[tuple[str, int, int]]:
+    """dtype, bytes and elements of a block; one of no bytes where the operation has no message."""
+    blocks = benchmark.blocks(layout.size)
+    if blocks == 0:
+        yield NO_DTYPE, 0, 0
+        return
+    for kind, sizes in zip(settings.dtypes, settings.sizes, strict=True):
+        for message_bytes in sizes:
+            count = message_bytes // dtype(kind).itemsize // blocks
+            yield kind, count * blocks * dtype(kind).itemsize or message_bytes, count
+
+
+def _axes(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[tuple[Any, ...]]:
+    """Values of the axes that only some operations have; None for the others."""
+
+    def axis(name: str, values: tuple[Any, ...], axes: tuple[str, ...] = benchmark.axes) -> tuple[Any, ...]:
+        return values if name in axes else (None,)
+
+    together = tuple(filter(None, [pairs_text(_halves(settings, layout))]))
+    point_to_point = {"pair", "pairs"} & set(benchmark.axes)
+    in_place = tuple(benchmark.blocks(2) == 1 if one is None else one for one in settings.in_place)
+    return itertools.product(
+        axis("pairs", together or (None,)) if "pairs" in benchmark.axes else axis("pair", _pairs(settings, layout)),
+        axis("window", settings.windows),
+        axis("streams", settings.streams, settings.backend.axes if point_to_point else ()),
+        axis("in_place", in_place),
+        axis("reduction", settings.reductions),
+        axis("root", settings.roots),
+    )
 
 
 def _pairs(settings: Settings, layout: Layout) -> tuple[str | None, ...]:
+    """One text a case: a pair, or the pairs of a round."""
     if settings.pairs == "all":
-        chosen = list(itertools.product(range(layout.size), repeat=2))
+        chosen = all_pairs(layout.size)
     elif settings.pairs == "neighbours":
         chosen = [(rank, rank + 1) for rank in range(layout.size - 1)]
     else:
         chosen = [pair for pair in settings.pairs if isinstance(pair, tuple)]
-    return tuple(f"{a}-{b}" for a, b in chosen) or (None,)
+    groups = rounds(chosen) if settings.schedule == "rounds" else [[pair] for pair in chosen]
+    return tuple(pairs_text(group) for group in groups) or (None,)
+
+
+def _halves(settings: Settings, layout: Layout) -> list[tuple[int, int]]:
+    """Pairs that run at once: those listed, else rank i of the first half with rank i of the second (osu_mbw_mr)."""
+    if not isinstance(settings.pairs, str):
+        return list(settings.pairs)
+    half = layout.size // 2
+    return [(rank, rank + half) for rank in range(half)]
 
 
 def _window(window: object, message_bytes: int) -> int | None:
@@ -133,11 +167,16 @@ def _planned(
 def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: Case) -> str | None:
     if layout.size < benchmark.min_ranks:
         return f"{benchmark.name} needs {benchmark.min_ranks} ranks, layout {layout} has {layout.size}"
-    if case.count == 0:
+    if case.count == 0 and benchmark.blocks(layout.size):
         return f"{case.message_bytes} B of {case.dtype} can't be divided among {layout.size} ranks"
     stray = [rank for pair in case.pairs for rank in pair if rank >= layout.size]
     if stray:
         return f"pair {case.pair} needs rank {max(stray)}, layout {layout} has ranks 0 to {layout.size - 1}"
+    together = [rank for pair in case.pairs for rank in set(pair)]
+    if len(together) > len(set(together)):
+        return f"pairs {case.pair} run at once, but share a rank"
+    if case.root is not None and case.root >= layout.size:
+        return f"root {case.root} is not in layout {layout}, which has ranks 0 to {layout.size - 1}"
     if case.engine not in settings.backend.engines:
         return f"{case.backend} has no {case.engine} engine; it has: {', '.join(settings.backend.engines)}"
     if case.device not in settings.backend.devices:
@@ -147,9 +186,10 @@ def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: 
 
 def _pool(case: Case, specs: list[tuple[BufferSpec, ...]], facts: Facts) -> int:
     """How many copies rotation needs to walk through twice the cache (method: Intel MPI Benchmarks' -off_cache)."""
-    if case.cache != "rotate":
+    everything = [spec for one in specs for spec in one]
+    if case.cache != "rotate" or not everything:
         return 1
-    largest = max((spec for one in specs for spec in one), key=lambda spec: slot_bytes(spec) * spec.slots)
+    largest = max(everything, key=lambda spec: slot_bytes(spec) * spec.slots)
     one_copy = slot_bytes(largest) * largest.slots
     wanted = -(-2 * max(facts.cache_bytes, case.message_bytes) // one_copy)
     return max(1, min(wanted, ROTATION_CAP_BYTES // one_copy, ROTATION_CAP_VIEWS // largest.slots))

@@ -19,6 +19,16 @@ class Block:
     stamps: NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class Count:
+    """One reading of a counter, at t_ns on that rank's own clock."""
+
+    rank: int
+    t_ns: int
+    name: str
+    value: float
+
+
 @dataclass(frozen=True, eq=False)
 class Samples:
     """A measured case; `ranks` names the rows of the stamps (ranks of the layout that took part)."""
@@ -29,6 +39,7 @@ class Samples:
     stop_reason: str
     wrong_elements: int
     engine: str
+    counts: tuple[Count, ...] = ()
 
     def stamps(self, phase: str) -> NDArray[np.int64]:
         """All repetitions of a phase, [ranks, n, 2]."""

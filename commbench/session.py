@@ -270,7 +270,7 @@ class _Session:
         samples = sample_table(job, outcome, self._run["run_id"]) if isinstance(outcome, Samples) else {}
         self._rows.append(values)
         for writer in self._settings.writers:
-            writer.case(values, samples)
+            writer.case(values, samples, {})
 
     def _finish(self) -> int:
         missed = [line for expected in self._settings.expect for line in misses(expected, self._rows)]
@@ -308,7 +308,7 @@ def _floor_s(communicator: c.Communicator, engine: str) -> float:
     data = c.View("data")
     program = c.Program((c.BufferSpec("data", 1, "float32"),), (c.AllReduce(data, data, "sum"),))
     buffers = {0: {"data": communicator.allocate(program.buffers[0], 1)}}
-    stamps = communicator.prepare({0: program}, buffers, engine, "none")(FLOOR_REPETITIONS)
+    stamps = communicator.prepare({0: program}, buffers, c.Mode(engine))(FLOOR_REPETITIONS)
     return float(np.median(stamps[0, :, 1] - stamps[0, :, 0])) * 1e-9
 
 

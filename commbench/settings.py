@@ -29,6 +29,8 @@ DEVICES = ("cpu", "cuda")
 ENGINES = ("auto", "python", "native")
 TIMING_MODES = ("auto", "host")
 SYNCS = ("barrier", "none")
+SCHEDULES = ("serial", "rounds")
+MOST_STREAMS = 64
 CACHES = ("auto", "warm", "rotate")
 BINDS = ("auto", "core", "numa", "none")
 PREFLIGHTS = ("strict", "warn", "off")
@@ -98,9 +100,12 @@ class Settings:
     dtypes: tuple[str, ...]
     sizes: tuple[tuple[int, ...], ...]  # bytes, one tuple a dtype
     pairs: str | tuple[tuple[int, int], ...]
+    schedule: str
     windows: tuple[int, ...]
+    streams: tuple[int, ...]
     reductions: tuple[str, ...]
-    in_place: tuple[bool, ...]
+    roots: tuple[int, ...]
+    in_place: tuple[bool | None, ...]  # None: as the operation usually is
     engines: tuple[str, ...]
     timing_modes: tuple[str, ...]
     sync: str
@@ -145,8 +150,11 @@ def from_config(config: DictConfig) -> Settings:
         dtypes=dtypes,
         sizes=tuple(sizes_bytes(keys.raw.get("sizes"), name) for name in dtypes),
         pairs=_pairs(keys.raw.get("pairs")),
+        schedule=keys.choice("schedule", SCHEDULES),
         windows=tuple(keys.integers("window", minimum=1)),
+        streams=tuple(keys.integers("streams", minimum=1, maximum=MOST_STREAMS)),
         reductions=tuple(keys.choices("reduction", REDUCTIONS)),
+        roots=tuple(keys.integers("root", minimum=0)),
         in_place=tuple(keys.flags("in_place")),
         engines=tuple(keys.choices("engine", ENGINES)),
         timing_modes=tuple(keys.choices("timing_mode", TIMING_MODES)),

@@ -20,7 +20,7 @@ MODULES = {
 }
 ROOMS = """
 0 words       contracts records clock units errors dtypes
-1 parts       stats schema settings keys layout memory payload mpi_library folder
+1 parts       stats schema settings keys layout pairs memory payload mpi_library folder
 1 engines     engines
 2 backends    backends
 2 benchmarks  benchmarks

@@ -17,6 +17,7 @@ class Gloo:
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
     engines: ClassVar[tuple[str, ...]] = ("python",)
     launchers: ClassVar[tuple[str, ...]] = ("torchrun", "mpirun", "srun")
+    axes: ClassVar[tuple[str, ...]] = ()
     threads_per_rank: ClassVar[int] = 4  # the caller, two workers a group, one event loop a device (ProcessGroupGloo)
     library: str = "auto"
 

@@ -29,6 +29,7 @@ class Mpi:
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
     engines: ClassVar[tuple[str, ...]] = ("native", "python")
     launchers: ClassVar[tuple[str, ...]] = ("mpirun", "srun")
+    axes: ClassVar[tuple[str, ...]] = ()
     threads_per_rank: ClassVar[int] = 1
     library: str = "auto"
     threads: str = "funneled"
@@ -94,18 +95,20 @@ class MpiCommunicator:
         self,
         programs: Mapping[int, c.Program],
         buffers: Mapping[int, Mapping[str, c.Buffer]],
-        engine: str,
-        sync: str,
+        mode: c.Mode,
     ) -> c.Runner:
         rank = self.hosted[0]
         held = cast(Mapping[str, HostBuffer], buffers[rank])
         program = programs[rank]
         pool = max((buffer.pool for buffer in held.values()), default=1)
-        if engine == "native":
+        if mode.engine == "native":
             native = NativeLowering(self._mpi, self._comm, held, program)
-            return NativeRunner(Lowered.of(program, sync, native.call), pool, keep=(native, held))
+            return NativeRunner(Lowered.of(program, mode.sync, native.call), pool, keep=(native, held))
         python = PythonLowering(self._mpi, self._comm, held)
-        return PythonRunner(Lowered.of(program, sync, python.call), pool)
+        return PythonRunner(Lowered.of(program, mode.sync, python.call), pool)
+
+    def counters(self) -> dict[str, float]:
+        return {}
 
     def facts(self) -> dict[str, Any]:
         level = {getattr(self._mpi, f"THREAD_{name.upper()}"): name for name in THREADS}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
-from commbench.contracts import Buffer, BufferSpec, Case, Control, Program, World
+from commbench.contracts import Buffer, BufferSpec, Case, Control, Mode, Program, World
 from commbench.engines.virtual import Buffers, Model, VirtualRunner
 from commbench.memory import HostBuffer
 
@@ -19,6 +19,7 @@ class Simulated:
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
     engines: ClassVar[tuple[str, ...]] = ("virtual",)
     launchers: ClassVar[tuple[str, ...]] = ()
+    axes: ClassVar[tuple[str, ...]] = ()
     threads_per_rank: ClassVar[int] = 0
     model: Model = field(default_factory=Model)
     seed: int = 0
@@ -49,9 +50,12 @@ class SimulatedCommunicator:
         return HostBuffer(spec, pool)
 
     def prepare(
-        self, programs: Mapping[int, Program], buffers: Mapping[int, Mapping[str, Buffer]], engine: str, sync: str
+        self, programs: Mapping[int, Program], buffers: Mapping[int, Mapping[str, Buffer]], mode: Mode
     ) -> VirtualRunner:
         return VirtualRunner(programs, cast(Buffers, buffers), self._backend.model, self._backend.seed)
+
+    def counters(self) -> dict[str, float]:
+        return {}
 
     def facts(self) -> dict[str, Any]:
         return {"library": "commbench simulated", "clock": "virtual"}

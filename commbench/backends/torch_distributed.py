@@ -51,16 +51,18 @@ class TorchCommunicator:
         self,
         programs: Mapping[int, c.Program],
         buffers: Mapping[int, Mapping[str, c.Buffer]],
-        engine: str,
-        sync: str,
+        mode: c.Mode,
     ) -> PythonRunner:
-        if engine != "python":
-            raise Unsupported(f"{self._name} has no {engine} engine")
+        if mode.engine != "python":
+            raise Unsupported(f"{self._name} has no {mode.engine} engine")
         rank = self.hosted[0]
         held = cast(Mapping[str, HostBuffer], buffers[rank])
         pool = max((buffer.pool for buffer in held.values()), default=1)
         lowering = TorchLowering(self._group, held)
-        return PythonRunner(Lowered.of(programs[rank], sync, lowering.call), pool)
+        return PythonRunner(Lowered.of(programs[rank], mode.sync, lowering.call), pool)
+
+    def counters(self) -> dict[str, float]:
+        return {}
 
     def facts(self) -> dict[str, Any]:
         import torch

@@ -46,7 +46,9 @@ class Console:
             self._task = self._progress.add_task("starting", total=self._cases)
             self._progress.start()
 
-    def case(self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]]) -> None:
+    def case(
+        self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
+    ) -> None:
         self._rows.append(row)
         text = f"{row['benchmark']} {row['layout']} {row['pair'] or ''} {format_bytes(row['message_bytes'])}"
         text = " ".join(text.split())

@@ -29,14 +29,17 @@ class Parquet:
         self._metadata = {"schema_version": str(SCHEMA_VERSION), "commbench_run": json.dumps(run)}
         write_json(self._folder / "run.json", run)
 
-    def case(self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]]) -> None:
+    def case(
+        self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
+    ) -> None:
         import pyarrow as pa
 
         stem = self._folder / "parts" / f"{self._next:06d}"
         self._next += 1
-        if samples:
-            self._write(pa.table(dict(samples), schema=arrow_schema("samples")), stem.with_suffix(".samples.parquet"))
-        # the case comes last: a reader that finds it finds its samples too
+        for name, columns in (("samples", samples), ("counters", counters)):
+            if columns:
+                self._write(pa.table(dict(columns), schema=arrow_schema(name)), stem.with_suffix(f".{name}.parquet"))
+        # the case comes last: a reader that finds it finds its samples and counters too
         self._write(pa.Table.from_pylist([dict(row)], arrow_schema("cases")), stem.with_suffix(".cases.parquet"))
 
     def end(self, run: Mapping[str, Any]) -> None:

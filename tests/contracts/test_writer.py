@@ -57,7 +57,7 @@ def test_it_takes_rows_of_every_status(name: str, tmp_path: Path, capsys: pytest
     writer.begin(run, str(tmp_path))
     for index, status in enumerate(("ok", "skipped", "failed", "invalid")):
         row = row_of(status, index)
-        writer.case(row, samples_of(row["case_id"]) if status == "ok" else {})
+        writer.case(row, samples_of(row["case_id"]) if status == "ok" else {}, {})
     writer.end(run | {"status": "done", "exit_status": 1})
     said = capsys.readouterr()
     assert said.out or any(tmp_path.iterdir())
@@ -76,7 +76,7 @@ def test_parquet_gives_back_what_it_took_before_and_after_the_end(tmp_path: Path
     writer.begin(run, str(tmp_path))
     rows = [row_of("ok", 8), row_of("skipped", 16)]
     for row in rows:
-        writer.case(row, samples_of(row["case_id"]) if row["status"] == "ok" else {})
+        writer.case(row, samples_of(row["case_id"]) if row["status"] == "ok" else {}, {})
     before = commbench.load(tmp_path)
     writer.end(run)
     after = commbench.load(tmp_path)
@@ -89,7 +89,7 @@ def test_parquet_gives_back_what_it_took_before_and_after_the_end(tmp_path: Path
 def test_a_killed_run_leaves_a_readable_folder(tmp_path: Path) -> None:
     writer = built("parquet")
     writer.begin(run_of(tmp_path, 2), str(tmp_path))
-    writer.case(row_of("ok", 8), samples_of("ok8"))
+    writer.case(row_of("ok", 8), samples_of("ok8"), {})
     (tmp_path / "parts" / "000001.cases.tmp").write_bytes(b"PAR1 half a file")
     assert list(commbench.load(tmp_path).case_id) == ["ok8"]
 

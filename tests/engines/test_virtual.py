@@ -54,7 +54,7 @@ class Ranks:
         for rank, held in self.buffers.items():
             for copy in range(pool):
                 held["x"].words(0, copy)[:] = self.start(rank, counts[0]) + 1000 * copy
-        self.runner = communicator.prepare(self.programs, self.buffers, "virtual", "none")
+        self.runner = communicator.prepare(self.programs, self.buffers, c.Mode("virtual"))
 
     @staticmethod
     def start(rank: int, count: int = 12) -> Any:
@@ -85,7 +85,7 @@ def measured(benchmark: Any, case: c.Case, size: int, model: Model, blocks: Iter
     for rank, buffers in held.items():
         for name, buffer in buffers.items():
             buffer.write(benchmark.fill(case, rank, size, name, 0))
-    runner = communicator.prepare(programs, held, "virtual", "none")
+    runner = communicator.prepare(programs, held, c.Mode("virtual"))
     stamps = np.concatenate([runner(n) for n in blocks], axis=1)
     for rank, buffers in held.items():
         for name, buffer in buffers.items():
@@ -195,7 +195,7 @@ def test_another_seed_is_another_noise() -> None:
 
     def stamps(seed: int) -> Any:
         communicator = Simulated(model, seed).open(*hosted_world(1, 2))
-        return communicator.prepare({r: c.Program(steps=(c.Barrier(),)) for r in (0, 1)}, {}, "virtual", "none")(5)
+        return communicator.prepare({r: c.Program(steps=(c.Barrier(),)) for r in (0, 1)}, {}, c.Mode("virtual"))(5)
 
     assert (stamps(1) == stamps(1)).all()
     assert (stamps(1) != stamps(2)).any()
@@ -220,7 +220,7 @@ def test_one_wrong_element_is_planted_from_the_given_repetition_on() -> None:
     }
     for rank in (0, 1):
         held[rank]["send"].write(P2PLatency().fill(CASE, rank, 2, "send", 0))
-    runner = communicator.prepare(programs, held, "virtual", "none")
+    runner = communicator.prepare(programs, held, c.Mode("virtual"))
     wrong = []
     for n in (10, 1, 1):
         runner(n)

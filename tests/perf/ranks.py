@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.benchmarks.p2p_latency import P2PLatency
-from commbench.contracts import Case
+from commbench.contracts import Case, Mode
 
 BLOCKS, WARM = 24, 4
 MPI_SIZES = {8: 3000, 1024: 3000, 65536: 400, 4 << 20: 12}  # bytes: repetitions a block
@@ -90,7 +90,7 @@ def mpi_sides(reference: str | None) -> tuple[int, Callable[[int], dict[str, Sid
         send, recv = ([held[name].words(), size // 4, mpi.FLOAT] for name in ("send", "recv"))
         peer = 1 - rank
         sides: dict[str, Side] = {
-            engine: ours.prepare({rank: program}, {rank: held}, engine, "none") for engine in ("native", "python")
+            engine: ours.prepare({rank: program}, {rank: held}, Mode(engine)) for engine in ("native", "python")
         }
         sides["by_hand"] = hand_mpi(comm, send, recv, peer)
         if library is not None:
@@ -162,7 +162,7 @@ def gloo_sides() -> tuple[int, Callable[[int], dict[str, Side]]]:
         program = P2PLatency().program(case_of("gloo", size), rank, 2)
         held: Any = {spec.name: ours.allocate(spec, 1) for spec in program.buffers}
         send, recv = (torch.from_numpy(held[name].words()) for name in ("send", "recv"))
-        python = ours.prepare({rank: program}, {rank: held}, "python", "none")
+        python = ours.prepare({rank: program}, {rank: held}, Mode("python"))
         return {"python": python, "by_hand": hand_gloo(dist, group, send, recv, rank)}
 
     return rank, sides_of
