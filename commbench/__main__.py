@@ -20,7 +20,7 @@ What would run, without running:    plan=true"""
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 all ok, 1 a case failed or missed `expect`, 2 bad configuration, 3 the world broke."""
-    from commbench.errors import CommbenchError, WorldBroken
+    from commbench.errors import CommbenchError, Missing, WorldBroken
 
     try:
         return _command(_parser().parse_intermixed_args(sys.argv[1:] if argv is None else list(argv)))
@@ -28,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _refuse(error.exit_status)
         if _speaks():
             print(f"commbench: {error}", file=sys.stderr)
+        elif isinstance(error, WorldBroken) and not isinstance(error, Missing):  # rank 0 may never hear of it
+            print(f"commbench: {_who()}: {error}", file=sys.stderr)
         if isinstance(error, WorldBroken):
             _leave(error.exit_status)
         return error.exit_status
@@ -87,6 +89,15 @@ def _speaks() -> bool:
     except ConfigError:  # nobody knows who is rank 0
         return True
     return place is None or place.rank == 0
+
+
+def _who() -> str:
+    import socket
+
+    from commbench.world import detect
+
+    place = detect(os.environ)
+    return socket.gethostname() if place is None else f"rank {place.rank} on {socket.gethostname()}"
 
 
 def _leave(status: int) -> None:

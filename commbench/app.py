@@ -143,7 +143,8 @@ def _work(job: Job, place: Place) -> int:
 
 
 def _session(job: Job, place: Place | None, folder: str | None) -> int:
-    from commbench.session import Request, run_in_world
+    from commbench.preflight import Request
+    from commbench.session import run_in_world
 
     sweep_id = os.environ.get(launch.SWEEP) or None
     return run_in_world(job.settings, Request(job.overrides, job.config, job.digest, sweep_id, folder), place)

@@ -85,7 +85,7 @@ class Case:
         text = json.dumps(values, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    @property
+    @cached_property
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """The rank pairs of `pair`: "0-1" is one, "0-2 1-3" two at once."""
         if self.pair is None:
@@ -94,7 +94,11 @@ class Case:
 
     def pair_of(self, rank: int) -> tuple[int, int] | None:
         """The pair this rank belongs to; None for an idle rank."""
-        return next((pair for pair in self.pairs if rank in pair), None)
+        return self._pair_by_rank.get(rank)
+
+    @cached_property
+    def _pair_by_rank(self) -> dict[int, tuple[int, int]]:
+        return {rank: pair for pair in self.pairs for rank in pair}
 
     @property
     def mode(self) -> Mode:
@@ -102,7 +106,8 @@ class Case:
 
     def __str__(self) -> str:
         where = f" {self.pair}" if self.pair else ""
-        return f"{self.benchmark} {self.layout}{where} {self.dtype} {self.message_bytes} B"
+        what = f" {self.dtype} {self.message_bytes} B" if self.message_bytes else ""
+        return f"{self.benchmark} {self.layout}{where}{what}"
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ class StoreControl:
         self._scope, self._turn = scope, 0
         self._names = tuple(range(size)) if names is None else tuple(names)  # world ranks, for messages
         self._read: list[str] = []  # decisions that may still be unread, on rank 0
+        self._sent: list[str] = []  # own keys that rank 0 may not have read yet, elsewhere
         self._subsets: dict[tuple[int, ...], StoreControl] = {}
 
     def gather(self, value: Any, deadline_s: float, meeting: str = "gather") -> list[Any]:
@@ -47,8 +48,11 @@ class StoreControl:
                 self.store.set(key, json.dumps(value))
                 self._read.append(key)
                 return value
-            self._await({0: key}, PATIENCE * deadline_s, meeting)
-            return json.loads(self.store.get(key))
+            text = self._take({0: key}, PATIENCE * deadline_s, meeting)[0]
+            for old in self._sent:  # who decided has read them
+                self.store.delete_key(old)
+            self._sent.clear()
+            return json.loads(text)
 
     def agree(self, problem: str | None, deadline_s: float, meeting: str = "agree") -> str | None:
         problems = self.gather(problem, deadline_s, meeting)
@@ -72,20 +76,23 @@ class StoreControl:
         with _store_alive(meeting, deadline_s):
             if self.rank != 0:
                 self.store.set(f"{base}/{self.rank}", payload)
+                self._sent.append(f"{base}/{self.rank}")
                 return []
             keys = {rank: f"{base}/{rank}" for rank in range(1, self.size)}
-            self._await(keys, deadline_s, meeting)
-            values = self.store.multi_get(list(keys.values())) if keys else []
-            for key in (*keys.values(), *self._read):  # whoever came here has read all earlier decisions
+            values = self._take(keys, deadline_s, meeting)
+            for key in self._read:  # whoever came here has read all earlier decisions
                 self.store.delete_key(key)
             self._read.clear()
             return [payload, *values]
 
-    def _await(self, keys: dict[int, str], deadline_s: float, meeting: str) -> None:
+    def _take(self, keys: dict[int, str], deadline_s: float, meeting: str) -> list[bytes]:
+        """The values of keys as soon as all are there: one request, however many ranks there are."""
         if not keys:
-            return
+            return []
         try:
-            self.store.wait(list(keys.values()), timedelta(seconds=deadline_s))
+            self.store.set_timeout(timedelta(seconds=deadline_s))
+            values: list[bytes] = self.store.multi_get(list(keys.values()))
+            return values
         except RuntimeError as error:
             raise Missing([self._names[rank] for rank in self._late(keys)], meeting, deadline_s) from error
 

@@ -7,40 +7,51 @@ what it decided.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.clock import ClockCost
-from commbench.contracts import Buffer, Communicator, Control, Pattern, Planned, Program, Runner, Shape
+from commbench.clock import ClockCost, now_ns
+from commbench.contracts import Buffer, Communicator, Control, Pattern, Planned, Program, Runner
 from commbench.errors import CommunicationError, Unsupported, WorldBroken
-from commbench.records import Block, Failure, Refused, Samples
+from commbench.records import Counts, Failure, Refused, Samples
 from commbench.settings import Settings
-from commbench.stats import StopRule, repetition_times, steady
+from commbench.stats import StopRule, steady
+from commbench.timeline import Timeline
 
 BLOCK_S = 0.5  # the longest time without a decision
+BLOCK_STAMPS = 1_000_000  # of all ranks together: what rank 0 takes in at one meeting
 WARMUP_SHARE = 0.2  # of a case's time, but
 WARMUP_CAP_S = 5.0  # no longer than this: some series never get steady
 LARGEST_N = {"initiator": 10_000, "max_over_ranks": 2_000, "max_over_senders": 2_000}
+LARGEST_WARMUP = 10_000  # repetitions of a block: a virtual clock costs nothing, its samples do
 LARGEST_WINDOWS = 200  # repetitions of a window of messages
 TIMER_SHARE = 0.05  # of a sample that two clock reads may take (Hoefler & Belli 2015)
 LARGEST_BLOCK_K = 64
 MEMORY_S_PER_BYTE = 1 / 0.2e9  # slow enough for a first touch on a busy machine
 GRACE_S = 60.0
+FLUSH_S = 5.0  # of a soak: what an interruption could lose
 
 Outcome = Samples | Refused | Failure
+Sink = Callable[[Samples], None]  # takes what a soak has so far, on rank 0
 
 
 def measure(
-    job: Planned, communicator: Communicator, control: Control, settings: Settings, clock: ClockCost
+    job: Planned, communicator: Communicator, control: Control, settings: Settings, clock: ClockCost, sink: Sink
 ) -> Outcome:
     """Called by the ranks of the layout only. Rank 0 of it gets the samples, the others an empty copy of them."""
-    case = _Case(job, communicator, control, settings, clock)
+    case = _Case(job, communicator, control, settings, clock, sink)
     try:
         return case.run()
     except _Stopped as stop:
         return stop.outcome
+    except BaseException:
+        case.save()
+        raise
     finally:
         case.release()
 
@@ -67,23 +78,47 @@ class _Case:
     control: Control
     settings: Settings
     clock: ClockCost
+    sink: Sink
     buffers: dict[int, dict[str, Buffer]] = field(default_factory=dict)
-    blocks: list[Block] = field(default_factory=list)
+    readings: list[tuple[int, dict[str, float]]] = field(default_factory=list)  # of this rank's counters
     wrong: int = 0
     salt: int = 0
     block_k: int = 1
+    block_s: float = 0.0  # of the last block, with its gathering
+    spent_s: float = 0.0  # in blocks of the phase
+    begun_s: float = 0.0  # when measuring began, and when a soak was last saved
+    saved_s: float = 0.0
+    typical_s: float = 0.0  # a sample in the warm-up, on rank 0
+
+    def __post_init__(self) -> None:
+        job, timing = self.job, self.settings.timing
+        one = job.shape.headline == "initiator" and len(job.case.pairs) < 2
+        senders = job.senders[:1] if one else job.senders
+        interval_s = None if timing.duration_s is None else timing.interval_s
+        self.timeline = Timeline(job.shape.headline, job.active, senders, interval_s)
 
     def run(self) -> Outcome:
         self._agree(self._allocate())
         runner = self._prepare(1)
         self._fill()
-        first_s = self._repeat(runner, 1, "connect")
+        self._repeat(runner, 1, "connect")
         self._count("start")
-        typical_s = self._warm_up(runner, first_s)
-        runner = self._choose_block(runner, typical_s)
+        block_k, n = self._warm_up(runner)
+        if block_k > 1:
+            runner = self._prepare(block_k)
         self._refill()  # from here on the checks look at what timed repetitions have moved
-        reason = self._measure(runner, typical_s * self.block_k)
+        self.spent_s, self.begun_s = 0.0, time.monotonic()
+        self.saved_s = self.begun_s
+        reason = self._measure(runner, n) if self.settings.timing.duration_s is None else self._soak(runner, n)
+        self.timeline.close()
+        self._gather_readings()
         return self._samples(reason, runner.engine)
+
+    def save(self) -> None:
+        """What is lost otherwise, when the run is interrupted in a soak: this rank's part of it."""
+        if self.settings.timing.duration_s is not None and self.control.rank == 0 and len(self._measured()):
+            self.timeline.close()
+            self.sink(self._samples("interrupted", self.job.case.engine))
 
     def release(self) -> None:
         self.buffers.clear()
@@ -103,6 +138,7 @@ class _Case:
 
     def _prepare(self, block_k: int) -> Runner:
         self.block_k, problem, runner = block_k, None, None
+        self.timeline.operations = self.job.shape.operations_per_sample * block_k
         try:
             programs = {rank: program.repeated(block_k) for rank, program in self._programs().items()}
             runner = self.communicator.prepare(programs, self.buffers, self.job.case.mode)
@@ -112,91 +148,122 @@ class _Case:
         assert runner is not None
         return runner
 
-    def _warm_up(self, runner: Runner, first_s: float) -> float:
-        """Repeat until steady; the seconds of one sample (method 2.4)."""
-        timing = self.settings.timing
-        spent_s, values = 0.0, np.zeros(0)
-        n = self.control.decide(self._affordable(first_s, timing.warmup_repetitions), self._deadline_s, "warm-up")
+    def _warm_up(self, runner: Runner) -> tuple[int, int]:
+        """Repeat until steady (method 2.4); block_k and the repetitions of the first measured block."""
+        n, block_k, first = self.control.decide(
+            self._first_warm_up() if self.control.rank == 0 else None, self._deadline_s, "warm-up"
+        )
+        self.spent_s = 0.0
         while n > 0:
-            begin = time.perf_counter()
-            self._repeat(runner, n, "warmup")
-            spent_s += time.perf_counter() - begin
-            values = self._sample_s("warmup")
-            n = self.control.decide(self._more_warm_up(values, spent_s, n), self._deadline_s, "end of warm-up block")
-        typical: float = self.control.decide(float(np.median(values)) if len(values) else first_s, self._deadline_s)
-        return typical
+            n, block_k, first = self._repeat(runner, n, "warmup", partial(self._more_warm_up, runner.engine, n))
+        return block_k, first
 
-    def _more_warm_up(self, values: NDArray[np.float64], spent_s: float, n: int) -> int:
-        timing = self.settings.timing
-        enough = len(values) >= timing.warmup_repetitions and spent_s >= timing.warmup_s
-        if (enough and steady(values)) or spent_s >= min(WARMUP_CAP_S, WARMUP_SHARE * self.settings.case_s):
-            return 0
-        return self._affordable(float(np.median(values)) if len(values) else spent_s, 2 * n)
+    def _first_warm_up(self) -> tuple[int, int, int]:
+        timing, first = self.settings.timing, self.timeline.times("connect")
+        if len(first) and not timing.warmup_repetitions and not timing.warmup_s:  # the ramp is to be measured
+            return 0, 1, self._next(np.zeros(0), 0.0, float(first[0]))
+        return self._affordable(self.block_s, self.settings.timing.warmup_repetitions), 1, 1
 
-    def _choose_block(self, runner: Runner, typical_s: float) -> Runner:
+    def _more_warm_up(self, engine: str, n: int) -> tuple[int, int, int]:
+        timing, values = self.settings.timing, self.timeline.times("warmup")
+        self.typical_s = float(np.median(values))
+        enough = len(values) >= timing.warmup_repetitions and self.spent_s >= timing.warmup_s
+        if (enough and steady(values)) or self.spent_s >= min(WARMUP_CAP_S, WARMUP_SHARE * self.settings.case_s):
+            block_k = self._block_k(engine)
+            return 0, block_k, self._next(np.zeros(0), 0.0, self.typical_s * block_k)
+        return self._affordable(self.typical_s, 2 * n), 1, 1
+
+    def _block_k(self, engine: str) -> int:
         """Several samples between two stamps where the clock would be a visible part of one (method 2.1)."""
-        if not self.job.benchmark.self_synchronising or runner.engine == "virtual":
-            return runner
-        needed = 2 * self.clock.p50_ns * 1e-9 / TIMER_SHARE
-        k = min(LARGEST_BLOCK_K, int(np.ceil(needed / typical_s))) if typical_s > 0 else 1
-        k = self.control.decide(k, self._deadline_s, "choice of block_k")
-        return runner if k == 1 else self._prepare(k)
+        if not self.job.benchmark.self_synchronising or self.job.case.sync != "none" or engine == "virtual":
+            return 1
+        needed_s = 2 * self.clock.p50_ns * 1e-9 / TIMER_SHARE
+        return min(LARGEST_BLOCK_K, int(np.ceil(needed_s / self.typical_s))) if self.typical_s > 0 else 1
 
-    def _measure(self, runner: Runner, typical_s: float) -> str:
+    def _measure(self, runner: Runner, n: int) -> str:
         """Blocks until the rule is satisfied; why it stopped."""
-        rule = self._rule()
-        n, spent_s, middle, reason = rule.next_block(np.zeros(0), 0.0, BLOCK_S, typical_s), 0.0, False, None
-        n = self.control.decide(n, self._deadline_s, "first block")
+        middle, reason = False, None
         while reason is None:
-            begin = time.perf_counter()
-            self._repeat(runner, n, "measure")
-            spent_s += time.perf_counter() - begin
-            values = self._sample_s("measure")
-            reason = rule.reason(values, spent_s) if self.control.rank == 0 else None
-            following = rule.next_block(values, spent_s, BLOCK_S, typical_s) if self.control.rank == 0 else 0
-            reason, following = self.control.decide([reason, following], self._deadline_s, "end of block")
+            following, reason = self._repeat(runner, n, "measure", self._judge)
             if not middle or reason is not None:
                 self._count("middle" if reason is None else "end", copies=n)
                 middle = True
                 if reason is None:
                     self._refill()
             n = following
-        assert reason is not None
-        return reason
+        return str(reason)
+
+    def _judge(self) -> tuple[int, str | None]:
+        """The next block's repetitions, and why to stop, by what rank 0 has seen."""
+        values = self._measured()
+        return self._next(values, self.spent_s, None), self._rule().reason(values, self.spent_s)
+
+    def _next(self, values: NDArray[np.float64], spent_s: float, hint_s: float | None) -> int:
+        return self._bounded(self._rule().next_block(values, spent_s, BLOCK_S, hint_s))
+
+    def _soak(self, runner: Runner, n: int) -> str:
+        """Blocks for a duration. What was gathered goes to the sink and is forgotten, every few seconds."""
+        reason = None
+        while reason is None:
+            n, save, reason = self._repeat(runner, n, "measure", partial(self._judge_soak, n))
+            if save or reason:
+                self._count("middle" if reason is None else "end", copies=n)
+            if save and reason is None:
+                self._gather_readings()
+                if self.control.rank == 0:
+                    self.sink(self._samples("running", runner.engine))
+                    self.timeline.forget()
+                self._refill()
+        return str(reason)
+
+    def _judge_soak(self, n: int) -> tuple[int, bool, str | None]:
+        now, each_s = time.monotonic(), self.block_s / n
+        left_s = self.settings.case_s - (now - self.begun_s)
+        save = now - self.saved_s >= FLUSH_S
+        self.saved_s = now if save else self.saved_s
+        wanted = self._bounded(max(1, int(min(BLOCK_S, left_s) / max(each_s, 1e-9))))
+        return wanted, save, "duration" if left_s <= 0 else None
 
     # ------------------------------------------------------------ repetitions
 
-    def _repeat(self, runner: Runner, n: int, phase: str) -> float:
-        """Run n repetitions everywhere and gather the stamps; this process's seconds a repetition."""
+    def _repeat(self, runner: Runner, n: int, phase: str, judge: Callable[[], Any] = lambda: None) -> Any:
+        """Run n repetitions everywhere and gather the stamps; what rank 0 makes of them, everywhere."""
         problem, stamps = None, np.zeros((0, 0, 2), dtype=np.int64)
         begin = time.perf_counter()
         try:
             stamps = runner(n)
         except CommunicationError as error:
             problem = str(error)
-        spent_s = time.perf_counter() - begin
+        readings = self.communicator.counters()
+        if readings:
+            self.readings.append((now_ns(), readings))
         parts = self.control.collect(stamps, self._deadline_s, f"{phase} of {self.job.case}")
-        failed = self.control.decide(sum(part.shape[1] != n for part in parts), self._deadline_s, phase)
+        self.block_s = time.perf_counter() - begin
+        self.spent_s += self.block_s
+        failed, verdict = sum(part.shape[1] != n for part in parts), None
+        if parts and not failed:
+            self.timeline.add(phase, np.concatenate(parts, axis=0)[list(self.job.active)])
+            verdict = judge()
+        failed, verdict = self.control.decide([failed, verdict], self._deadline_s, f"after {phase} of {self.job.case}")
         if failed:
-            reason = self.control.agree(problem, self._deadline_s, phase) or "fewer repetitions than were agreed"
-            if failed < self.control.size:  # the others may have messages under way: nothing can follow here
-                raise WorldBroken(f"{self.job.case}: {reason}, on {failed} of {self.control.size} ranks")
-            raise _Stopped(Failure(reason))
-        if parts:
-            self.blocks.append(Block(phase, len(self.blocks), np.concatenate(parts, axis=0)[list(self.job.active)]))
-        return spent_s / n
+            self._fail(problem, failed, phase)
+        return verdict
 
-    def _sample_s(self, phase: str) -> NDArray[np.float64]:
-        """Seconds of each sample of a phase by the headline rule; empty where the stamps are not."""
-        stamps = [block.stamps for block in self.blocks if block.phase == phase]
-        if not stamps:
-            return np.zeros(0)
-        shape = Shape(1, 0, self.job.shape.headline)
-        return repetition_times(np.concatenate(stamps, axis=1), shape, self.job.senders, self.job.senders[0])
+    def _fail(self, problem: str | None, failed: int, phase: str) -> None:
+        reason = self.control.agree(problem, self._deadline_s, phase) or "fewer repetitions than were agreed"
+        if failed < self.control.size:  # the others may have messages under way: nothing can follow here
+            raise WorldBroken(f"{self.job.case}: {reason}, on {failed} of {self.control.size} ranks")
+        raise _Stopped(Failure(reason))
+
+    def _measured(self) -> NDArray[np.float64]:
+        return self.timeline.times("measure")
 
     def _affordable(self, sample_s: float, n: int) -> int:
         share = min(BLOCK_S, WARMUP_SHARE * self.settings.case_s)
-        return max(1, min(n, int(share / max(sample_s, 1e-9))))
+        return self._bounded(min(n, LARGEST_WARMUP, int(share / max(sample_s, 1e-9))))
+
+    def _bounded(self, n: int) -> int:
+        return max(1, min(n, BLOCK_STAMPS // len(self.job.active)))
 
     def _rule(self) -> StopRule:
         timing, windowed = self.settings.timing, (self.job.case.window or 1) > 1
@@ -209,6 +276,14 @@ class _Case:
             budget_s=self.settings.case_s,
             fixed=timing.repetitions,
         )
+
+    def _gather_readings(self) -> None:
+        """The counters of all ranks, once in a while and outside the timing."""
+        gathered = self.control.gather(self.readings, self._deadline_s, f"counters of {self.job.case}")
+        self.readings = []
+        for rank, readings in enumerate(gathered):
+            for t_ns, values in readings:
+                self.timeline.count(Counts.of(rank, t_ns, values))
 
     # ------------------------------------------------------------ payload
 
@@ -257,4 +332,17 @@ class _Case:
             raise _Stopped(Refused(verdict))
 
     def _samples(self, reason: str, engine: str) -> Samples:
-        return Samples(self.job.active, tuple(self.blocks), self.block_k, reason, self.wrong, engine)
+        timeline = self.timeline
+        first = timeline.times("connect")
+        return Samples(
+            ranks=self.job.active,
+            blocks=timeline.blocks(),
+            block_k=self.block_k,
+            stop_reason=reason,
+            wrong_elements=self.wrong,
+            engine=engine,
+            counts=timeline.counts(),
+            series=None if timeline.complete else self._measured(),
+            repetitions=timeline.repetitions("measure"),
+            first_call_s=float(first[0]) if len(first) else None,
+        )

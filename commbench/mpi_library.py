@@ -33,10 +33,12 @@ class MpiLibrary:
     def launcher(self) -> str:
         """The full path of its mpirun; raises ConfigError where it is not installed."""
         prefixes = [*Path(self.path).parents[1:4], *Path(self.path).resolve().parents[1:4]]
+        # /bin may be a link to /usr/bin, and Open MPI reads its prefix from the path it was called by
+        folders = [(prefix / "bin").resolve() for prefix in prefixes]
         for name in LAUNCHERS[self.kind]:
-            for prefix in prefixes:
-                if os.access(prefix / "bin" / name, os.X_OK):
-                    return str(prefix / "bin" / name)
+            for folder in folders:
+                if os.access(folder / name, os.X_OK):
+                    return str(folder / name)
         found = next((path for name in LAUNCHERS[self.kind] if (path := shutil.which(name))), None)
         if found is None:
             names = ", ".join(LAUNCHERS[self.kind])

@@ -52,6 +52,7 @@ def duration_s(settings: Settings, job: Planned) -> float:
 
 
 def _cases(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[Case]:
+    schedule = settings.schedule if "pair" in benchmark.axes else None
     for engine, mode in itertools.product(settings.engines, settings.timing_modes):
         for (kind, message_bytes, count), values in itertools.product(
             _messages(settings, layout, benchmark), _axes(settings, layout, benchmark)
@@ -63,7 +64,7 @@ def _cases(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator
                 engine=settings.backend.engines[0] if engine == "auto" else engine,
                 timing_mode="host" if mode == "auto" else mode,
                 timing=settings.timing.name,
-                sync="none" if benchmark.self_synchronising and " " not in (pair or "") else settings.sync,
+                sync="none" if benchmark.self_synchronising and schedule != "rounds" else settings.sync,
                 device=settings.device,
                 dtype=kind,
                 layout=str(layout),
@@ -74,7 +75,7 @@ def _cases(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator
                 in_place=in_place,
                 reduction=reduction,
                 root=root,
-                schedule=settings.schedule if "pair" in benchmark.axes else None,
+                schedule=schedule,
                 streams=streams,
                 staging="none",
                 cache=benchmark.cache if settings.cache == "auto" else settings.cache,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -12,15 +12,18 @@ from numpy.typing import NDArray
 
 from commbench.clock import ClockCost
 from commbench.contracts import Planned, Shape
+from commbench.headline import repetition_times
 from commbench.layout import Layout
 from commbench.memory import slot_bytes
-from commbench.records import Failure, Refused, Samples
+from commbench.pairs import pairs_text
+from commbench.records import Block, Failure, Refused, Samples
 from commbench.schema import CASES, VARIABLES
-from commbench.stats import Z95, flags, repetition_times, summarise
+from commbench.stats import Z95, Series, flags, summarise
 
 VISIBLE = 0.05  # a share of a number from which on its cause must be told
 CALL_SHARE = 0.1  # of the number that is the price of the call
 GB = 1e9
+Outcome = Samples | Refused | Failure
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Circumstances:
     transport: str | None
 
 
-def row(job: Planned, outcome: Samples | Refused | Failure, around: Circumstances, started: datetime) -> dict[str, Any]:
+def row(job: Planned, outcome: Outcome, around: Circumstances, started: datetime) -> dict[str, Any]:
     """One row without the run's identity; numbers are null unless the status is ok."""
     layout = Layout.parse(job.case.layout)
     values: dict[str, Any] = {column.name: None for column in CASES}
@@ -61,43 +64,65 @@ def row(job: Planned, outcome: Samples | Refused | Failure, around: Circumstance
     return values | {"status": "ok", "reason": None} | _numbers(job, outcome, around)
 
 
+def split(job: Planned, outcome: Outcome) -> list[tuple[Planned, Outcome]]:
+    """A round of pairs gives a row each, from the stamps of its own two ranks; everything else stays one."""
+    if job.case.schedule != "rounds" or len(job.case.pairs) < 2:
+        return [(job, outcome)]
+    singles = [replace(job, case=replace(job.case, pair=pairs_text([pair]))) for pair in job.case.pairs]
+    if not isinstance(outcome, Samples):
+        return [(single, outcome) for single in singles]
+    return [(single, _own(outcome, single.active)) for single in singles]
+
+
+def _own(samples: Samples, ranks: tuple[int, ...]) -> Samples:
+    rows = [samples.ranks.index(rank) for rank in ranks]
+    blocks = tuple(replace(block, stamps=block.stamps[rows]) for block in samples.blocks if block.decided is None)
+    counts = samples.counts if ranks[0] == min(samples.ranks) else ()  # once a round is enough
+    return replace(samples, ranks=ranks, blocks=blocks, counts=counts, series=None, first_call_s=None)
+
+
 def sample_table(job: Planned, samples: Samples, run_id: str) -> dict[str, NDArray[Any]]:
     """The columns of samples.parquet: one row a rank and repetition, in the order they ran."""
-    parts: list[dict[str, NDArray[Any]]] = []
-    done: dict[str, int] = {}
-    for block in samples.blocks:
-        ranks, n, _ = block.stamps.shape
-        first = done.get(block.phase, 0)
-        done[block.phase] = first + n
-        parts.append(
-            {
-                "phase": np.full(ranks * n, block.phase, dtype=object),
-                "block": np.full(ranks * n, block.index),
-                "repetition": np.tile(np.arange(first, first + n), ranks),
-                "rank": np.repeat(np.asarray(samples.ranks), n),
-                "start_ns": block.stamps[:, :, 0].reshape(-1),
-                "end_ns": block.stamps[:, :, 1].reshape(-1),
-            }
-        )
-    table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
-    if not table:
+    parts = [_block_columns(block, np.asarray(samples.ranks)) for block in samples.blocks]
+    if not parts:
         return {}
-    length = len(table["rank"])
-    identity = {name: np.full(length, text, dtype=object) for name, text in _identity(job, run_id).items()}
-    return {**identity, **table, "elapsed_ns": table["end_ns"] - table["start_ns"]}
+    table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return {**_identity(job, run_id, len(table["rank"])), **table, "elapsed_ns": table["end_ns"] - table["start_ns"]}
 
 
-def _identity(job: Planned, run_id: str) -> dict[str, str]:
-    return {"run_id": run_id, "case_id": job.case.case_id}
+def _block_columns(block: Block, ranks: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    rows, n, _ = block.stamps.shape
+    return {
+        "phase": np.full(rows * n, block.phase, dtype=object),
+        "block": np.full(rows * n, block.index),
+        "repetition": np.tile(np.arange(block.first, block.first + n), rows),
+        "rank": np.repeat(ranks, n) if block.decided is None else block.decided,
+        "start_ns": block.stamps[:, :, 0].reshape(-1),
+        "end_ns": block.stamps[:, :, 1].reshape(-1),
+    }
+
+
+def count_table(job: Planned, samples: Samples, run_id: str) -> dict[str, NDArray[Any]]:
+    """The columns of counters.parquet."""
+    if not samples.counts:
+        return {}
+    table = {
+        name: np.concatenate([getattr(counts, name) for counts in samples.counts])
+        for name in ("rank", "t_ns", "name", "value")
+    }
+    return {**_identity(job, run_id, len(table["rank"])), **table}
+
+
+def _identity(job: Planned, run_id: str, length: int) -> dict[str, NDArray[Any]]:
+    texts = {"run_id": run_id, "case_id": job.case.case_id}
+    return {name: np.full(length, text, dtype=object) for name, text in texts.items()}
 
 
 def _numbers(job: Planned, samples: Samples, around: Circumstances) -> dict[str, Any]:
-    shape, stamps = job.shape, samples.stamps("measure")
-    operations = shape.operations_per_sample * samples.block_k
-    per_operation = Shape(operations, shape.bytes_per_sample, shape.headline)
-    times = repetition_times(stamps, per_operation, job.senders, job.senders[0])
+    operations = job.shape.operations_per_sample * samples.block_k
+    times = _times(job, samples, operations)
     summary = asdict(summarise(times, Z95))
-    floor = _floor_s(job, samples, around)
+    summary["repetitions"] = samples.repetitions or summary["repetitions"]
     return {
         **summary,
         **_rates(job, summary),
@@ -106,10 +131,18 @@ def _numbers(job: Planned, samples: Samples, around: Circumstances) -> dict[str,
         "clock": "virtual" if samples.engine == "virtual" else "monotonic",
         "stop_reason": samples.stop_reason,
         "first_call_s": _first_call_s(job, samples),
-        "overhead_s": floor,
+        "overhead_s": _floor_s(job, samples, around),
         "wrong_elements": 0,
         "flags": [*flags(times, Z95), *_circumstantial(job, samples, around, summary["median_s"])],
     }
+
+
+def _times(job: Planned, samples: Samples, operations: int) -> Series:
+    """Seconds per operation of each measured repetition."""
+    if samples.series is not None:
+        return samples.series / operations
+    shape = Shape(operations, job.shape.bytes_per_sample, job.shape.headline)
+    return repetition_times(samples.stamps("measure"), shape, job.senders, job.senders[0])
 
 
 def _floor_s(job: Planned, samples: Samples, around: Circumstances) -> float | None:
@@ -133,10 +166,12 @@ def _rates(job: Planned, summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rate(operation_bytes: float, seconds: float | None) -> float | None:
-    return operation_bytes / seconds / GB if seconds else None
+    return operation_bytes / seconds / GB if seconds and operation_bytes else None
 
 
 def _first_call_s(job: Planned, samples: Samples) -> float | None:
+    if samples.first_call_s is not None:
+        return samples.first_call_s / job.shape.operations_per_sample
     times = repetition_times(samples.stamps("connect"), job.shape, job.senders, job.senders[0])
     return float(times[0]) if len(times) else None
 
@@ -152,6 +187,7 @@ def _circumstantial(job: Planned, samples: Samples, around: Circumstances, media
         "timer_limited": 2 * around.clock.p50_ns * 1e-9 > VISIBLE * sample_s,
         "python_bound": samples.engine == "python" and floor is not None and floor > CALL_SHARE * median_s,
         "in_cache": job.case.cache == "rotate" and _rotated_bytes(job) < 2 * around.cache_bytes,
+        "thinned": samples.series is not None and len(samples.series) < (samples.repetitions or 0),
         "skewed": layout.nodes == 1 and job.case.sync == "barrier" and _skew_s(samples) > VISIBLE * median_s,
     }
     return [name for name, present in found.items() if present]
@@ -160,7 +196,8 @@ def _circumstantial(job: Planned, samples: Samples, around: Circumstances, media
 def _rotated_bytes(job: Planned) -> int:
     """Of the largest buffer of any rank, all copies."""
     programs = (job.benchmark.program(job.case, rank, job.size) for rank in job.active)
-    return max(slot_bytes(spec) * spec.slots * job.pool for program in programs for spec in program.buffers)
+    specs = (spec for program in programs for spec in program.buffers)
+    return max((slot_bytes(spec) * spec.slots * job.pool for spec in specs), default=0)
 
 
 def _skew_s(samples: Samples) -> float:

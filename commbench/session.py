@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime, timezone
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,35 +20,21 @@ from commbench import clock as clocks
 from commbench import contracts as c
 from commbench import provenance
 from commbench.errors import ConfigError, Unsupported, WorldBroken
-from commbench.folder import new_folder
 from commbench.layout import Layout
 from commbench.measure import measure, patience_s
 from commbench.memory import buffer_bytes, high_water_bytes
-from commbench.plan import Facts, plan
+from commbench.plan import Facts, duration_s, plan
+from commbench.preflight import MEETING_S, Request, preflight
 from commbench.provenance import limits
 from commbench.records import Failure, Refused, Samples
-from commbench.rows import Circumstances, row, sample_table
-from commbench.schema import CASES, SCHEMA_VERSION
+from commbench.rows import Circumstances, Outcome, count_table, row, sample_table, split
+from commbench.schema import CASES
 from commbench.settings import Expectation, Settings
 from commbench.world import Place, assemble, bind, connect, hosted_world
 
-MEETING_S = 120.0  # for preparations that every rank does at its own pace
+INTERRUPTED, TERMINATED = 130, 143  # exit status after SIGINT and SIGTERM
 FLOOR_REPETITIONS = 200
-PREFLIGHT_PREFIXES = ("versions.", "environment.", "run.")  # facts that must be equal on every rank
-# ... but for what may rightly differ by rank or node
-PREFLIGHT_FREE = ("environment.CUDA_VISIBLE_DEVICES", "environment.SLURM_", "run.bind")
 COMPARE = {">=": float.__ge__, "<=": float.__le__, ">": float.__gt__, "<": float.__lt__}
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the door knows about a job, beside its settings."""
-
-    overrides: tuple[str, ...]
-    config: Mapping[str, Any]
-    digest: str
-    sweep_id: str | None = None
-    folder: str | None = None  # made by the parent that started this world
 
 
 def run_in_world(settings: Settings, request: Request, place: Place | None) -> int:
@@ -59,14 +46,19 @@ def run_in_world(settings: Settings, request: Request, place: Place | None) -> i
     settings = replace(settings, layouts=layouts)
     _refuse_misfits(settings, world)
     mine = provenance.collect() | {"run.digest": request.digest, "run.bind": binding}
-    facts, run = _preflight(settings, request, world, control, mine, cores[: max(1, int(quota))])
+    facts, run = preflight(settings, request, world, control, mine, cores[: max(1, int(quota))])
     if settings.plan:
         control.farewell(MEETING_S)
         return 0
     communicator = settings.backend.open(world, control)
-    session = _Session(settings, world, control, communicator, facts, run)
+    session = _Session(settings, world, control, communicator, Facts(*facts), run)
     try:
-        status = session.run()
+        with _interruptible():
+            status = session.run()
+    except (KeyboardInterrupt, SystemExit) as stop:  # finished cases, and a soak's part, are kept
+        communicator.close(abort=True)
+        session.close("interrupted", INTERRUPTED if isinstance(stop, KeyboardInterrupt) else TERMINATED)
+        raise
     except Exception as error:  # a full disk on rank 0 must not leave the others waiting for a run that is over
         communicator.close(abort=True)
         with suppress(OSError):
@@ -75,6 +67,20 @@ def run_in_world(settings: Settings, request: Request, place: Place | None) -> i
     communicator.close()
     control.farewell(MEETING_S)
     return status
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM ends a rank like Ctrl-C: between two calls of the library, at the latest after a block."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise SystemExit(TERMINATED)
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _enter(settings: Settings, place: Place | None) -> tuple[c.World, c.Control]:
@@ -99,83 +105,6 @@ def _refuse_misfits(settings: Settings, world: c.World) -> None:
         raise ConfigError(f"{misfits[0]}; start more ranks or choose a smaller layout")
 
 
-def _preflight(
-    settings: Settings, request: Request, world: c.World, control: c.Control, mine: dict[str, Any], cores: list[int]
-) -> tuple[Facts, dict[str, Any]]:
-    """Compare all ranks, agree on what the plan needs, and describe the run (on rank 0)."""
-    machine = [limits.memory_limit_bytes() or sys.maxsize, mine.get("host.cpu_llc_bytes") or 0]
-    gathered = control.gather([mine, machine, cores], MEETING_S, "preflight")
-    problem, run, agreed = None, {}, None
-    if world.rank == 0:
-        facts = [one[0] for one in gathered]
-        differing = provenance.differences(facts)
-        problem = _difference_text(differing, settings.preflight)
-        agreed = _agreed(world, gathered)
-        run = _describe(settings, request, world, facts, differing)
-    problem = control.agree(problem, MEETING_S, "preflight")
-    if problem is not None:
-        raise ConfigError(problem)
-    agreed = control.decide(agreed, MEETING_S, "preflight")
-    if world.rank == 0 and not settings.plan:
-        run["run_id"] = Path(request.folder or new_folder(settings.output)).name
-        run["folder"] = str(Path(request.folder or Path(settings.output).absolute() / run["run_id"]))
-    return Facts(*agreed), run
-
-
-def _agreed(world: c.World, gathered: list[Any]) -> list[int]:
-    """The least memory, the largest cache, and the least number of cores that a node's ranks share."""
-    if len(world.hosted) > 1:
-        return [*gathered[0][1], len(gathered[0][2])]
-    shared = [len({core for rank in node for core in gathered[rank][2]}) for node in world.nodes]
-    return [min(one[1][0] for one in gathered), max(one[1][1] for one in gathered), min(shared)]
-
-
-def _difference_text(differing: Mapping[str, Mapping[str, list[int]]], preflight: str) -> str | None:
-    """None where the ranks agree in all that changes a measurement, or nobody wants to know."""
-    compared = (key for key in differing if key.startswith(PREFLIGHT_PREFIXES) and not key.startswith(PREFLIGHT_FREE))
-    grave = {key: differing[key] for key in compared}
-    if not grave or preflight == "off":
-        return None
-    lines = [
-        f"  {key}: " + ", ".join(f"{value} on rank {ranks}" for value, ranks in seen.items())
-        for key, seen in grave.items()
-    ]
-    text = "ranks differ:\n" + "\n".join(lines) + "\nmake them equal, or accept it with preflight=warn"
-    if preflight == "warn":
-        print(text, file=sys.stderr)
-        return None
-    return text
-
-
-def _describe(
-    settings: Settings,
-    request: Request,
-    world: c.World,
-    facts: list[dict[str, Any]],
-    differing: Mapping[str, Mapping[str, list[int]]],
-) -> dict[str, Any]:
-    """run.json, but for what the library tells when it is open."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "status": "running",
-        "exit_status": None,
-        "started_at": datetime.now(timezone.utc).isoformat(),
-        "overrides": list(request.overrides),
-        "sweep_id": request.sweep_id,
-        "launch": settings.launch,
-        "label": settings.label,
-        "timing": settings.timing.name,
-        "world": {"size": world.size, "nodes": len(world.nodes), "ranks": world.nodes, "launcher": world.launcher},
-        "cuda_ipc": {"asked": settings.cuda_ipc, "effective": facts[0].get("ipc.effective")},
-        "topology": facts[0].get("topology.nvidia_smi_topo_m"),
-        "config": request.config,
-        "provenance": {
-            "nodes": provenance.by_node(facts, [world.node_of(rank) for rank in range(len(facts))]),
-            "differences": differing,
-        },
-    }
-
-
 class _Session:
     """The cases of one run. Rank 0 records; the ranks that a case does not need sleep in the control plane."""
 
@@ -192,7 +121,7 @@ class _Session:
         self._communicator, self._facts, self._run = communicator, facts, run
         self._jobs = plan(settings, world, facts)
         self._clock = clocks.calibrate()
-        self._rows: list[dict[str, Any]] = []
+        self._rows: dict[str, dict[str, Any]] = {}  # by case: a soak's newest counts
         self._begun, self._patience_s = time.monotonic(), MEETING_S
         groups = sorted({job.members for job in self._jobs if not job.skip} | {(0,)})
         self._communicators = {members: communicator.subset(members) for members in groups}
@@ -203,7 +132,8 @@ class _Session:
         self._around = self._circumstances()
         if self._world.rank == 0:
             self._run["backend"] = {"name": self._settings.backend.name, **self._communicator.facts()}
-            self._run["cases"] = len(self._jobs)
+            self._run["cases"] = sum(len(split(job, Refused(""))) for job in self._jobs)
+            self._run["at_most_s"] = sum(duration_s(self._settings, job) for job in self._jobs)
             self._run["memory"] = {"imports_bytes": high_water_bytes(), "buffers_bytes": self._buffers_bytes()}
             self._run["calibration"] = {"clock_ns": vars(self._clock), "overhead_s": self._around.overhead_s}
             for writer in self._settings.writers:
@@ -244,7 +174,8 @@ class _Session:
             return
         inner = self._control.subset(job.members)
         try:
-            outcome = measure(job, communicator, inner, self._settings, self._clock)
+            sink = partial(self._record, job, started=started)
+            outcome = measure(job, communicator, inner, self._settings, self._clock, sink)
         except WorldBroken as error:
             self._record(job, Failure(str(error)), started)
             raise
@@ -255,11 +186,16 @@ class _Session:
         spent = time.monotonic() - self._begun
         return f"budget.total_s={total_s:g} is spent" if total_s is not None and spent > total_s else None
 
-    def _record(self, job: c.Planned, outcome: Samples | Refused | Failure, started: datetime) -> None:
+    def _record(self, job: c.Planned, outcome: Outcome, started: datetime) -> None:
         if self._world.rank != 0:
             return
+        for one, its_own in split(job, outcome):
+            self._record_one(one, its_own, started)
+
+    def _record_one(self, job: c.Planned, outcome: Outcome, started: datetime) -> None:
+        run_id = self._run["run_id"]
         identity = {
-            "run_id": self._run["run_id"],
+            "run_id": run_id,
             "sweep_id": self._run["sweep_id"],
             "launch": self._settings.launch,
             "label": self._settings.label,
@@ -267,14 +203,15 @@ class _Session:
         }
         values = row(job, outcome, self._around, started) | identity
         values = {column.name: values[column.name] for column in CASES}
-        samples = sample_table(job, outcome, self._run["run_id"]) if isinstance(outcome, Samples) else {}
-        self._rows.append(values)
+        samples = sample_table(job, outcome, run_id) if isinstance(outcome, Samples) else {}
+        counters = count_table(job, outcome, run_id) if isinstance(outcome, Samples) else {}
+        self._rows[values["case_id"]] = values
         for writer in self._settings.writers:
-            writer.case(values, samples, {})
+            writer.case(values, samples, counters)
 
     def _finish(self) -> int:
-        missed = [line for expected in self._settings.expect for line in misses(expected, self._rows)]
-        bad = [one for one in self._rows if one["status"] in ("failed", "invalid")]
+        missed = [line for expected in self._settings.expect for line in misses(expected, list(self._rows.values()))]
+        bad = [one for one in self._rows.values() if one["status"] in ("failed", "invalid")]
         status = 1 if bad or missed else 0
         self.close("done", status, "; ".join(missed) or None)
         for line in missed:

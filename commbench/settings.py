@@ -50,12 +50,16 @@ class Timing:
     repetitions: int | None = None  # a fixed number instead of a target
     warmup_repetitions: int = 10
     warmup_s: float = 0.05
+    duration_s: float | None = None  # a soak: repeat for so long, and keep the time line
+    interval_s: float = 0.1  # of a soak's time line
 
     def __post_init__(self) -> None:
         if not (0 < self.target < 1 and self.case_s > 0 and self.z > 0 and self.warmup_s >= 0):
             raise ConfigError(f"{self}: target lies between 0 and 1, case_s and z above 0, warmup_s from 0 on")
         if self.warmup_repetitions < 0 or (self.repetitions is not None and self.repetitions < 1):
             raise ConfigError(f"{self}: repetitions start at 1, warmup_repetitions at 0")
+        if not (self.interval_s >= 1e-3 and (self.duration_s is None or self.duration_s > 0)):
+            raise ConfigError(f"{self}: duration_s is above 0, interval_s at least 0.001")
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,8 @@ class Settings:
 
     @property
     def case_s(self) -> float:
+        if self.timing.duration_s is not None:
+            return self.timing.duration_s
         return self.timing.case_s if self.budget.case_s is None else self.budget.case_s
 
 

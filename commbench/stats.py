@@ -8,18 +8,14 @@ it, nothing assumes a normal distribution, and what repetitions owe to their nei
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.contracts import Shape
-
 Series = NDArray[np.float64]
 
-NS_PER_S = 1e9
 Z95 = 1.96  # standard normal quantile of a two-sided 95 % interval
 SMALLEST_INTERVAL = 6  # repetitions: the least with a 95 % interval of the median, [min, max] at 96.9 %
 EXACT_RANKS = 200  # repetitions up to which ranks come from the binomial, not from its normal limit
@@ -40,20 +36,6 @@ BINS, BIN_LOG = 32, math.log(1.02)  # bins of the histogram and the least width:
 MODE_SHARE = 0.05  # least share of the repetitions in a mode
 MEAN_GAP = 0.20  # relative gap between mean and median that asks for an explanation ...
 GROUP_SIZE, GROUP_LOG = 5, math.log(2)  # ... which is so many repetitions beyond an empty stretch of factor 2
-
-
-def repetition_times(stamps: NDArray[np.int64], shape: Shape, senders: Sequence[int], initiator: int) -> Series:
-    """Seconds per operation of each repetition, from stamps [ranks, n, (start, end)] in ns.
-
-    `senders` and `initiator` are rows. The maximum is taken within a repetition, never of the ranks' averages,
-    which hide who was late (method.md 2.3).
-    """
-    rows = {"initiator": [initiator], "max_over_senders": list(senders), "max_over_ranks": list(range(len(stamps)))}
-    if shape.headline not in rows:
-        raise ValueError(f"headline {shape.headline!r} is none of {', '.join(rows)}")
-    counted = stamps[rows[shape.headline]]
-    elapsed = (counted[..., 1] - counted[..., 0]).max(axis=0)
-    return np.asarray(elapsed / (NS_PER_S * shape.operations_per_sample), dtype=np.float64)
 
 
 # ---------------------------------------------------------------- certainty of the median

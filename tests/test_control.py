@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from commbench.clock import ClockCost
-from commbench.contracts import Buffer, BufferSpec, Pattern, Program, World
+from commbench.contracts import Buffer, BufferSpec, Mode, Pattern, Program, World
 from commbench.control import Alone, StoreControl
 from commbench.errors import Missing
 from commbench.jobs import Door
@@ -354,7 +354,10 @@ class Noise:
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         return Unchecked(spec, pool)
 
-    def prepare(self, programs: Any, buffers: Any, engine: str, sync: str) -> Noise:
+    def counters(self) -> dict[str, float]:
+        return {}
+
+    def prepare(self, programs: Any, buffers: Any, mode: Mode) -> Noise:
         next(self._pause)
         assert isinstance(programs[self.rank], Program)
         return self
@@ -377,7 +380,7 @@ def test_all_ranks_run_the_same_counts_and_stop_together(size: int) -> None:
 
     def work(control: StoreControl) -> tuple[list[int], Any]:
         noise = Noise(control.rank, size)
-        return noise.counts, measure(planned, noise, control, settings, ClockCost(20.0, 20.0, 20.0))  # type: ignore[arg-type]
+        return noise.counts, measure(planned, noise, control, settings, ClockCost(20.0, 20.0, 20.0), lambda _: None)  # type: ignore[arg-type]
 
     with connected(size) as (_, controls):
         ends = no_error(together(work, controls))

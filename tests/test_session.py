@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -324,3 +325,55 @@ def test_samples_read_from_a_part_and_from_the_merged_file_count_once(tmp_path: 
         (folder / "parts" / f"000000.{table}.parquet").write_bytes((folder / f"{table}.parquet").read_bytes())
     assert len(commbench.load(folder, table="samples")) == len(once)
     assert len(commbench.load(folder)) == 1
+
+
+# ---------------------------------------------------------------- rounds, soaks
+
+
+def test_a_round_of_pairs_gives_every_pair_a_row_and_samples_of_its_own(tmp_path: Path) -> None:
+    words = ("benchmark=p2p_latency", "pairs=all", "sizes=[8]", "layout=1x4", *FIXED)
+    rounds = commbench.load(simulated(tmp_path / "rounds", *words, "schedule=rounds"))
+    serial = commbench.load(simulated(tmp_path / "serial", *words))
+    assert sorted(rounds.pair) == sorted(serial.pair) == sorted(f"{a}-{b}" for a in range(4) for b in range(4))
+    times = [frame.set_index("pair").median_s.sort_index() for frame in (rounds, serial)]
+    assert times[0].to_numpy() == pytest.approx(times[1].to_numpy()), "in the model links don't disturb each other"
+    samples = commbench.load(tmp_path / "rounds", table="samples")
+    ranks = samples.groupby("case_id")["rank"].unique().map(sorted).map(tuple)
+    own = {row.case_id: tuple(sorted({int(rank) for rank in row.pair.split("-")})) for row in rounds.itertuples()}
+    assert ranks.to_dict() == own
+
+
+def test_a_soak_keeps_a_time_line_of_all_repetitions(world: Callable[..., Any]) -> None:
+    soak = ("timing=soak", "timing.duration_s=7", "timing.interval_s=0.1")
+    run = world("commbench", "benchmark=p2p_latency", "sizes=[8]", "layout=1x2", *soak)
+    assert run.status == 0, run.explain()
+    (case,) = run.cases.to_dict("records")
+    assert (case["stop_reason"], case["status"]) == ("duration", "ok")
+    counters = commbench.load(run.output, table="counters").pivot(index="t_ns", columns="name", values="value")
+    assert counters["interval.repetitions"].sum() == case["repetitions"]
+    assert set(np.diff(counters.index) % 100_000_000) == {0}
+    assert 6 < (counters.index[-1] - counters.index[0]) * 1e-9 < 9
+    measured = run.samples[(run.samples.phase == "measure") & (run.samples["rank"] == 0)]
+    assert len(measured) == case["repetitions"]
+    assert list(measured.repetition) == list(range(len(measured))), "saved in pieces, and every repetition once"
+    assert counters["interval.busy_s"].sum() == pytest.approx(measured.elapsed_ns.sum() * 1e-9)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_soak_that_is_interrupted_has_lost_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    output = tmp_path / "results"
+    words = [sys.executable, "-m", "commbench", "benchmark=p2p_latency", "sizes=[8]", f"output={output}"]
+    begin = time.monotonic()
+    with subprocess.Popen([*words, "timing=soak", "timing.duration_s=100"], stderr=subprocess.DEVNULL) as process:
+        while not list(output.glob("*/parts/*.cases.parquet")) and time.monotonic() < begin + 60:
+            time.sleep(0.1)
+        time.sleep(1)
+        asked = time.monotonic()
+        process.send_signal(number)
+        assert process.wait(30) == 128 + number
+    assert time.monotonic() - asked < 10
+    (case,) = commbench.load(output).to_dict("records")
+    assert (case["status"], case["stop_reason"]) == ("ok", "interrupted")
+    assert load_run(find_runs(output)[0])["status"] == "interrupted"
+    counters = commbench.load(output, table="counters")
+    assert counters[counters.name == "interval.repetitions"].value.sum() == case["repetitions"]

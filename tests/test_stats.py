@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.random import Generator, default_rng
 
-from commbench.contracts import Shape
 from commbench.stats import (
     Series,
     StopRule,
@@ -23,7 +22,6 @@ from commbench.stats import (
     median_interval,
     mser5_cut,
     percentile,
-    repetition_times,
     steady,
     summarise,
     tukey_outliers,
@@ -58,40 +56,6 @@ def measure(times: Series, rule: StopRule, hint_s: float | None = 1e-3) -> Itera
 
 def outcome(times: Series, rule: StopRule, hint_s: float | None = 1e-3) -> tuple[Series, float, str | None]:
     return list(measure(times, rule, hint_s))[-1]
-
-
-# ---------------------------------------------------------------- from stamps
-
-
-def stamps_of(elapsed_ns: list[list[int]]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    elapsed = np.array(elapsed_ns, dtype=np.int64)
-    start = np.full_like(elapsed, 10**18)  # as far from zero as a clock of a machine that is up for 30 years
-    return np.stack([start, start + elapsed], axis=-1)
-
-
-@pytest.mark.parametrize(
-    ("headline", "expected_ns"),
-    [("initiator", [20, 60]), ("max_over_ranks", [30, 60]), ("max_over_senders", [10, 50])],
-)
-def test_headline_says_whose_clock_counts(headline: str, expected_ns: list[int]) -> None:
-    stamps = stamps_of([[10, 50], [20, 60], [30, 40]])
-    times = repetition_times(stamps, Shape(4, 64, headline), senders=(0,), initiator=1)
-    assert times.tolist() == [ns / 4e9 for ns in expected_ns]
-
-
-def test_an_unknown_headline_is_refused() -> None:
-    with pytest.raises(ValueError, match="mean_over_ranks"):
-        repetition_times(stamps_of([[1]]), Shape(1, 1, "mean_over_ranks"), (0,), 0)
-
-
-def test_a_straggler_shows_in_the_tail_and_not_in_the_mean_of_ranks() -> None:
-    elapsed = default_rng(1).integers(990_000, 1_010_000, size=(4, 901))
-    elapsed[2, ::100] += 5_000_000  # 10 of 901: exactly 1 % would lie one rank above the nearest-rank p99
-    times = repetition_times(stamps_of(elapsed.tolist()), Shape(1, 8, "max_over_ranks"), (), 0)
-    summary = summarise(times)
-    assert summary.p99_s is not None and summary.p99_s > 5.9e-3
-    assert summary.median_s == pytest.approx(1e-3, rel=0.02)
-    assert elapsed.mean() == pytest.approx(1e6, rel=0.02)
 
 
 # ---------------------------------------------------------------- properties

@@ -34,17 +34,19 @@ class Simulated:
         return {}
 
     def open(self, world: World, control: Control) -> SimulatedCommunicator:
-        return SimulatedCommunicator(self, tuple(range(world.size)))
+        return SimulatedCommunicator(self, tuple(world.node_of(rank) for rank in range(world.size)))
 
 
 class SimulatedCommunicator:
-    def __init__(self, backend: Simulated, ranks: tuple[int, ...]) -> None:
-        self._backend = backend
-        self.size = len(ranks)
-        self.hosted = tuple(range(len(ranks)))
+    """See contracts.Communicator. `nodes` holds the node of each of its ranks."""
+
+    def __init__(self, backend: Simulated, nodes: tuple[int, ...]) -> None:
+        self._backend, self._nodes = backend, nodes
+        self.size = len(nodes)
+        self.hosted = tuple(range(len(nodes)))
 
     def subset(self, ranks: Sequence[int]) -> SimulatedCommunicator:
-        return SimulatedCommunicator(self._backend, tuple(ranks))
+        return SimulatedCommunicator(self._backend, tuple(self._nodes[rank] for rank in ranks))
 
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         return HostBuffer(spec, pool)
@@ -52,7 +54,8 @@ class SimulatedCommunicator:
     def prepare(
         self, programs: Mapping[int, Program], buffers: Mapping[int, Mapping[str, Buffer]], mode: Mode
     ) -> VirtualRunner:
-        return VirtualRunner(programs, cast(Buffers, buffers), self._backend.model, self._backend.seed)
+        held, model = cast(Buffers, buffers), self._backend.model
+        return VirtualRunner(programs, held, model, self._backend.seed, self._nodes)
 
     def counters(self) -> dict[str, float]:
         return {}

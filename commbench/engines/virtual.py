@@ -7,8 +7,9 @@ The payload really moves, once for each copy of the pool.
 from __future__ import annotations
 
 import math
+import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from commbench import contracts as c
 from commbench.dtypes import DType
 from commbench.engines.virtual_moves import MOVES
-from commbench.errors import CommunicationError, Unsupported
+from commbench.errors import CommunicationError, ConfigError, Unsupported
 
 Times = NDArray[np.float64]
 
@@ -42,6 +43,10 @@ class Model:
     noise: standard deviation of the log of a repetition's duration; rho: its lag-1 autocorrelation.
     A straggler arrives late by `straggler_s` in one of `straggler_every` repetitions. From repetition
     `corrupt_after` on, `corrupt_rank` gets one wrong element.
+
+    Factors multiply latency and time on the wire of single links: `slow_factor` from the first to the second rank of
+    `slow_pair` ("0-2", one direction) and on all links of `slow_rank`, `other_node_factor` between nodes. All ranks
+    are those of the layout. A collective goes at the pace of the slowest link of the ring over its ranks.
     """
 
     latency_s: float = 2e-6
@@ -54,6 +59,22 @@ class Model:
     straggler_s: float = 0.0
     corrupt_rank: int | None = None
     corrupt_after: int = 0
+    slow_pair: str | None = None
+    slow_rank: int | None = None
+    slow_factor: float = 1.0
+    other_node_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.slow_pair is not None and not re.fullmatch(r"(0|[1-9]\d*)-(0|[1-9]\d*)", self.slow_pair):
+            raise ConfigError(f"slow_pair={self.slow_pair} is no pair of ranks; write sender-receiver, e.g. 0-2")
+        for name in ("slow_factor", "other_node_factor"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"{name}={getattr(self, name)} is no factor; a number above 0 is allowed, 1 is none")
+
+    def link_factor(self, sender: int, receiver: int, same_node: bool) -> float:
+        """By how much that direction of a link is slower than it would be."""
+        slow = self.slow_pair == f"{sender}-{receiver}" or self.slow_rank in (sender, receiver)
+        return (self.slow_factor if slow else 1.0) * (1.0 if same_node else self.other_node_factor)
 
     def message_s(self, message_bytes: int) -> float:
         """Time on the link without latency."""
@@ -73,20 +94,26 @@ class Model:
 
 
 class VirtualRunner:
-    """See contracts.Runner; hosts every rank of its programs. Stamps are virtual nanoseconds."""
+    """See contracts.Runner; hosts every rank of its programs. Stamps are virtual nanoseconds.
+
+    `nodes` holds the node of each rank; without it all ranks are on the same one.
+    """
 
     engine = "virtual"
 
-    def __init__(self, programs: Mapping[int, c.Program], buffers: Buffers, model: Model, seed: int) -> None:
+    def __init__(
+        self, programs: Mapping[int, c.Program], buffers: Buffers, model: Model, seed: int, nodes: Sequence[int] = ()
+    ) -> None:
         self.progress = np.zeros(2, dtype=np.int64)
         self._programs, self._buffers, self._model = programs, buffers, model
+        self._nodes = tuple(nodes) or (0,) * (max(programs) + 1)
         self._random = np.random.default_rng(seed)
         self._noise_state = 0.0
         self._now_s, self._done = 0.0, 0
 
     def __call__(self, n: int) -> NDArray[np.int64]:
         pool = max((buffer.pool for held in self._buffers.values() for buffer in held.values()), default=1)
-        block = _Block(self._programs, self._buffers, self._model, self._late(n), copies=min(n, pool))
+        block = _Block(self._programs, self._buffers, self._model, self._nodes, self._late(n), copies=min(n, pool))
         ends = block.run() * self._factors(n)
         self._corrupt(n)
         span = ends.max(axis=0)
@@ -130,6 +157,7 @@ class _Block:
     programs: Mapping[int, c.Program]
     buffers: Buffers
     model: Model
+    nodes: Sequence[int]
     late: Mapping[int, Times]
     copies: int
     clock: dict[int, Any] = field(default_factory=dict)
@@ -188,12 +216,15 @@ class _Block:
 
     def _inject(self, rank: int, peer: int, view: c.View) -> Any:
         """Put a message on the link; the time at which the sender's buffer is free again."""
-        payload = [words.copy() for words in self.words(rank, view)]
+        payload, factor = [words.copy() for words in self.words(rank, view)], self._factor(rank, peer)
         begin = np.maximum(self.clock[rank] + self.model.call_s, self.link_free.get((rank, peer), 0.0))
-        free = begin + self.model.message_s(payload[0].nbytes)
+        free = begin + factor * self.model.message_s(payload[0].nbytes)
         self.link_free[rank, peer] = free
-        self.mail.setdefault((rank, peer), deque()).append((free + self.model.latency_s, payload))
+        self.mail.setdefault((rank, peer), deque()).append((free + factor * self.model.latency_s, payload))
         return free
+
+    def _factor(self, sender: int, receiver: int) -> float:
+        return self.model.link_factor(sender, receiver, self.nodes[sender] == self.nodes[receiver])
 
     def _receive(self, rank: int, peer: int, view: c.View) -> bool:
         waiting = self.mail.get((peer, rank))
@@ -235,7 +266,9 @@ class _Block:
         latest: Any = 0.0
         for other in ranks:
             latest = np.maximum(latest, self.clock[other])
-        end = latest + self.model.collective_s(step, len(ranks), largest)
+        ring = zip(ranks, [*ranks[1:], ranks[0]], strict=True) if len(ranks) > 1 else ()
+        pace = max((self._factor(*link) for link in ring), default=1.0)
+        end = latest + pace * self.model.collective_s(step, len(ranks), largest)
         for other in ranks:
             self.clock[other] = end
             self.position[other] += other != rank  # the caller advances its own

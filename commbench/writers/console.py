@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
+from commbench.links import FACTOR, SPREADS, Matrix, findings, matrices, slow_pairs
 from commbench.units import format_bytes, format_count, format_rate, format_seconds
+from commbench.writers.matrix import is_matrix, matrix_text
 
 LEAST_WIDTH = 140
-CONSTANT = (
-    "layout",
-    "pair",
-    "dtype",
-    "engine",
-    "reduction",
-    "in_place",
-)  # told once in the title where all rows share them
+CONSTANT = (  # told once in the title where all rows share them
+    "layout", "pair", "dtype", "engine", "schedule", "window", "streams", "root", "reduction", "in_place",
+)  # fmt: skip
 COLUMNS = (  # heading, justification
     ("benchmark", "left"), ("layout", "left"), ("pair", "left"), ("dtype", "left"), ("engine", "left"),
-    ("reduction", "left"), ("in_place", "left"), ("message", "right"), ("median", "right"), ("95 % interval", "right"),
-    ("p99", "right"), ("algbw GB/s", "right"), ("busbw GB/s", "right"), ("messages/s", "right"), ("n", "right"),
-    ("notes", "left"),
+    ("schedule", "left"), ("window", "right"), ("streams", "right"), ("root", "right"), ("reduction", "left"),
+    ("in_place", "left"), ("message", "right"), ("median", "right"), ("95 % interval", "right"), ("p99", "right"),
+    ("algbw GB/s", "right"), ("busbw GB/s", "right"), ("messages/s", "right"), ("n", "right"), ("notes", "left"),
 )  # fmt: skip
+TEXTS = 11  # columns before the numbers
+UNSAID = {("dtype", "none"), ("schedule", "serial")}  # an operation without a message; pair after pair
+NAMED_PAIRS = 3  # of those that run at once
+LARGEST_FINDINGS = 10
 
 
 @dataclass
@@ -34,13 +35,15 @@ class Console:
     """See contracts.Writer."""
 
     def __post_init__(self) -> None:
-        self._rows: list[Mapping[str, Any]] = []
+        self._rows: dict[str, Mapping[str, Any]] = {}  # by case: a soak tells its newest numbers
         self._progress: Any = None
         self._task: Any = None
         self._cases = 0
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
         self._cases = int(run["cases"])
+        bound = format_seconds(run["at_most_s"])
+        print(f"{self._cases} cases, at most {bound}: {run['folder']}", file=sys.stderr, flush=True)
         if terminal(sys.stderr):
             self._progress = _progress_bar()
             self._task = self._progress.add_task("starting", total=self._cases)
@@ -49,11 +52,12 @@ class Console:
     def case(
         self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
     ) -> None:
-        self._rows.append(row)
-        text = f"{row['benchmark']} {row['layout']} {row['pair'] or ''} {format_bytes(row['message_bytes'])}"
-        text = " ".join(text.split())
+        again = row["case_id"] in self._rows
+        self._rows[row["case_id"]] = row
+        words = (row["benchmark"], row["layout"], _text(row, "pair"), _message(row))
+        text = " ".join(word for word in words if word not in ("", "-"))
         if self._progress is not None:
-            self._progress.update(self._task, advance=1, description=text)
+            self._progress.update(self._task, advance=0 if again else 1, description=text)
             return
         result = format_seconds(row["median_s"]) if row["status"] == "ok" else f"{row['status']}: {row['reason']}"
         print(f"[{len(self._rows)}/{self._cases}] {text}: {result}", file=sys.stderr, flush=True)
@@ -62,7 +66,7 @@ class Console:
         if self._progress is not None:
             self._progress.update(self._task, description="done")
             self._progress.stop()
-        print(table_text(run, self._rows))
+        print(table_text(run, list(self._rows.values())))
         print(f"results: {run['folder']}")
         print(f"open:    python -c \"import commbench; print(commbench.load('{run['folder']}'))\"", flush=True)
 
@@ -73,43 +77,91 @@ def terminal(stream: Any) -> bool:
 
 
 def table_text(run: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> str:
-    """The run's table with a title above and the meaning of the numbers below."""
+    """Title, table, a matrix where there are many pairs, the meaning of the numbers, and what stands out."""
     import io
 
     from rich.console import Console as RichConsole
+
+    width = max(int(os.environ.get("COLUMNS", "0")), LEAST_WIDTH)
+    together = sorted(filter(is_matrix, matrices(rows)), key=lambda one: _place(next(iter(one.rows.values()))))
+    inside = {id(row) for matrix in together for row in matrix.rows.values()}
+    listed = [row for row in rows if id(row) not in inside]
+    console = RichConsole(file=io.StringIO(), width=width, highlight=False, markup=False)
+    console.print(_title(run, rows))
+    if listed or not together:
+        console.print(_table(rows, listed), *([""] if together else []))
+    for matrix in together:
+        console.print(_matrix(matrix, rows, width), end="\n\n")
+    console.print("\n".join([_caption(rows), *_findings(run, rows)]))
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+
+
+def _table(rows: list[Mapping[str, Any]], listed: list[Mapping[str, Any]]) -> Any:
+    """The listed rows; what all rows share is left out."""
     from rich.table import Table
 
-    table = Table(
-        title=_title(run, rows), title_justify="left", caption=_caption(rows), caption_justify="left", box=None
-    )
+    table = Table(box=None)
     shown = [index for index, (name, _) in enumerate(COLUMNS) if name not in CONSTANT or not _constant(rows, name)]
     for index in shown:
         heading, side = COLUMNS[index]
         table.add_column(heading, justify=side, no_wrap=heading != "notes", overflow="fold")  # type: ignore[arg-type]
     told = _common_flags(rows)
-    for row in sorted(rows, key=_place):
+    for row in sorted(listed, key=_place):
         cells = _cells(row, told)
         table.add_row(*(cells[index] for index in shown))
-    width = max(int(os.environ.get("COLUMNS", "0")), LEAST_WIDTH)
-    console = RichConsole(file=io.StringIO(), width=width, highlight=False, markup=False)
-    console.print(table)
-    text: str = console.file.getvalue()  # type: ignore[attr-defined]
-    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+    return table
+
+
+def _matrix(matrix: Matrix, rows: list[Mapping[str, Any]], width: int) -> str:
+    return matrix_text(matrix, slow_pairs(matrix), [name for name in CONSTANT if not _constant(rows, name)], width)
+
+
+def _findings(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each rank and pair that differs from its class, but none for the pairs of a rank that is told."""
+    found = [one for one in findings(rows) if one.kind != "slow" or one.rank is None]
+    lines = [f"  {one.text}" for one in found[:LARGEST_FINDINGS]]
+    if len(found) > LARGEST_FINDINGS:
+        lines.append(f"  ... and {len(found) - LARGEST_FINDINGS} more: commbench.slow_pairs('{run['folder']}')")
+    rule = f"slow: above {FACTOR} x the median of its class (self, same node, other node) and {SPREADS:g} x its spread"
+    return ["", rule, *lines] if lines else []
 
 
 def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return (row["benchmark"], row["layout"], row["engine"], row["dtype"], row["pair"] or "", row["message_bytes"])
+    """Where the row stands: by text, then the pair's ranks and the other numbers by size."""
+    pair = [int(rank) for one in (row["pair"] or "").split() for rank in one.split("-")]
+    numbers = [-1 if row[name] is None else row[name] for name in ("root", "window", "streams", "message_bytes")]
+    texts = [row[name] or "" for name in ("benchmark", "layout", "engine", "dtype", "schedule")]
+    return (*texts, len(pair), pair, *numbers)
 
 
-def _constant(rows: list[Mapping[str, Any]], name: str) -> bool:
-    return len({row[name] for row in rows if row[name] is not None}) < 2
+def _shown(row: Mapping[str, Any], name: str) -> Any:
+    """The value of a variable; None where it says nothing."""
+    return None if (name, row[name]) in UNSAID else row[name]
+
+
+def _text(row: Mapping[str, Any], name: str) -> str:
+    """The value for a title or a cell; of many pairs at once the first and the last."""
+    value = _shown(row, name)
+    pairs = str(value).split() if name == "pair" and value else []
+    if len(pairs) > NAMED_PAIRS:
+        return f"{pairs[0]} .. {pairs[-1]} ({len(pairs)} at once)"
+    return "" if value is None else str(value)
+
+
+def _message(row: Mapping[str, Any]) -> str:
+    return "-" if row["message_bytes"] == 0 else format_bytes(row["message_bytes"])
+
+
+def _constant(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
+    return len({_shown(row, name) for row in rows} - {None}) < 2
 
 
 def _title(run: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> str:
     parts = [f"{run['backend']['name']} ({run['backend'].get('library', '')})", f"{run['world']['size']} ranks"]
     parts += [f"{run['world']['nodes']} node(s)", f"timing {run['timing']}"]
     for name in CONSTANT:
-        value = next((row[name] for row in rows if row[name] is not None), None)
+        value = next(filter(None, (_text(row, name) for row in rows)), None)
         parts += [f"{name} {value}"] if value is not None and _constant(rows, name) else []
     return ", ".join([*parts, *([f"label {run['label']}"] if run["label"] else [])])
 
@@ -134,8 +186,8 @@ def _cells(row: Mapping[str, Any], told: set[str]) -> tuple[str, ...]:
         interval = f"{format_seconds(row['ci_low_s'])} .. {format_seconds(row['ci_high_s'])}"
     flags = " ".join(flag for flag in row["flags"] or () if flag not in told)
     return (
-        *("" if row[name] is None else str(row[name]) for name, _ in COLUMNS[:7]),
-        format_bytes(row["message_bytes"]), format_seconds(row["median_s"]), interval, format_seconds(row["p99_s"]),
+        *(_text(row, name) for name, _ in COLUMNS[:TEXTS]),
+        _message(row), format_seconds(row["median_s"]), interval, format_seconds(row["p99_s"]),
         format_rate(row["algbw_gb_per_s"]), format_rate(row["busbw_gb_per_s"]), format_count(row["message_rate_per_s"]),
         format_count(row["repetitions"]), flags if row["status"] == "ok" else f"{row['status']}: {row['reason']}",
     )  # fmt: skip

@@ -29,7 +29,8 @@ def built(name: str) -> Any:
 def run_of(folder: Path, cases: int) -> dict[str, Any]:
     world = {"size": 2, "nodes": 1}
     return {
-        "schema_version": SCHEMA_VERSION, "run_id": "r", "folder": str(folder), "cases": cases, "timing": "quick",
+        "schema_version": SCHEMA_VERSION, "run_id": "r", "folder": str(folder), "cases": cases, "at_most_s": 2.0,
+        "timing": "quick",
         "label": "<script>", "backend": {"name": "gloo", "library": "x"}, "world": world,
     }  # fmt: skip
 

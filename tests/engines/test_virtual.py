@@ -16,7 +16,7 @@ from commbench.benchmarks.all_reduce import AllReduce
 from commbench.benchmarks.p2p_bandwidth import ACK_BYTES, P2PBandwidth
 from commbench.benchmarks.p2p_latency import P2PLatency
 from commbench.engines.virtual import Model
-from commbench.errors import CommunicationError, Unsupported
+from commbench.errors import CommunicationError, ConfigError, Unsupported
 from commbench.stats import lag1
 from commbench.world import hosted_world
 
@@ -209,6 +209,86 @@ def test_a_straggler_delays_everybody_in_one_of_a_hundred() -> None:
     late = np.isclose(times, usual + 5e-3, atol=1e-9)
     assert np.flatnonzero(late).tolist() == [99, 199, 299]
     assert np.isclose(times[~late], usual, atol=1e-9).all()
+
+
+LINKS = pytest.mark.parametrize(
+    ("planted", "link", "factor"),
+    [
+        ({}, (0, 1), 1),
+        ({"slow_pair": "0-1", "slow_factor": 3}, (0, 1), 3),
+        ({"slow_pair": "0-1", "slow_factor": 3}, (1, 0), 1),
+        ({"slow_pair": "0-1", "slow_factor": 3}, (0, 2), 1),
+        ({"slow_rank": 2, "slow_factor": 4}, (2, 0), 4),
+        ({"slow_rank": 2, "slow_factor": 4}, (1, 2), 4),
+        ({"slow_rank": 2, "slow_factor": 4}, (0, 1), 1),
+        ({"slow_rank": 0, "slow_pair": "0-1", "slow_factor": 4}, (0, 1), 4),
+        ({"other_node_factor": 10}, (0, 1), 1),
+        ({"other_node_factor": 10}, (1, 2), 10),
+        ({"other_node_factor": 10, "slow_pair": "1-2", "slow_factor": 3}, (1, 2), 30),
+        ({"other_node_factor": 10, "slow_rank": 1, "slow_factor": 3}, (1, 2), 30),
+    ],
+)
+
+
+def one_way_s(
+    world: tuple[int, int], link: tuple[int, int], model: Model, members: tuple[int, ...] | None = None
+) -> Any:
+    """Virtual seconds of one message of 4000 B, on the ranks `members` of a world of nodes x ranks."""
+    communicator = Simulated(model).open(*hosted_world(*world))
+    communicator = communicator if members is None else communicator.subset(members)
+    steps: dict[int, c.Step] = {link[0]: c.Send(X, link[1]), link[1]: c.Recv(X, link[0])}
+    spec = c.BufferSpec("x", 1000, "int32")
+    programs = {rank: c.Program((spec,), (steps[rank],) if rank in steps else ()) for rank in communicator.hosted}
+    held = {rank: {"x": communicator.allocate(spec, 1)} for rank in communicator.hosted}
+    stamps = communicator.prepare(programs, held, c.Mode("virtual"))(1)
+    return float(stamps[link[1], 0, 1] - stamps[link[1], 0, 0]) * 1e-9
+
+
+@LINKS
+def test_a_planted_link_takes_its_factor_of_latency_and_bytes(
+    planted: dict[str, Any], link: tuple[int, int], factor: float
+) -> None:
+    usual = LATENCY_S + 4000 / (GB_PER_S * 1e9)
+    assert one_way_s((2, 2), link, replace(PLAIN, **planted)) == pytest.approx(factor * usual, abs=1e-9)
+
+
+def test_nodes_are_those_of_the_world_and_planted_ranks_those_of_the_layout() -> None:
+    """World ranks 0 and 2 as layout ranks 0 and 1: they live on two nodes."""
+    usual = LATENCY_S + 4000 / (GB_PER_S * 1e9)
+    model = replace(PLAIN, other_node_factor=10, slow_pair="0-1", slow_factor=3)
+    assert one_way_s((2, 2), (0, 1), model, members=(0, 2)) == pytest.approx(30 * usual, abs=1e-9)
+    assert one_way_s((2, 2), (1, 0), model, members=(0, 1)) == pytest.approx(usual, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("planted", "factor"),
+    [
+        ({"slow_rank": 1, "slow_factor": 3}, 3), ({"other_node_factor": 10}, 10),
+        ({"slow_pair": "3-0", "slow_factor": 2}, 2), ({"slow_pair": "0-2", "slow_factor": 2}, 1),
+    ],
+)  # fmt: skip
+def test_a_collective_goes_at_the_pace_of_the_slowest_link_of_its_ring(planted: dict[str, Any], factor: float) -> None:
+    model, step = replace(PLAIN, **planted), c.AllReduce(X, X, "sum")
+    communicator = Simulated(model).open(*hosted_world(2, 2))
+    spec = c.BufferSpec("x", 100, "int32")
+    held = {rank: {"x": communicator.allocate(spec, 1)} for rank in range(4)}
+    runner = communicator.prepare({rank: c.Program((spec,), (step,)) for rank in range(4)}, held, c.Mode("virtual"))
+    stamps = runner(1)
+    elapsed = (stamps[:, 0, 1] - stamps[:, 0, 0]) * 1e-9
+    assert elapsed == pytest.approx([factor * PLAIN.collective_s(step, 4, 400)] * 4, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        {"slow_pair": "0"}, {"slow_pair": "0-1 2-3"}, {"slow_pair": "00-1"}, {"slow_pair": "-1-0"},
+        {"slow_factor": 0.0}, {"slow_factor": -1.0}, {"other_node_factor": math.inf}, {"other_node_factor": math.nan},
+    ],
+)  # fmt: skip
+def test_what_can_not_be_planted_is_refused(planted: dict[str, Any]) -> None:
+    (name,) = planted
+    with pytest.raises(ConfigError, match=f"^{name}="):
+        Model(**planted)
 
 
 def test_one_wrong_element_is_planted_from_the_given_repetition_on() -> None:

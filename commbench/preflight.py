@@ -1,0 +1,119 @@
+"""Before anything is measured: are all ranks the same, what can each node give, and what is to be written down."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from commbench import contracts as c
+from commbench import provenance
+from commbench.errors import ConfigError
+from commbench.folder import new_folder
+from commbench.provenance import limits
+from commbench.schema import SCHEMA_VERSION
+from commbench.settings import Settings
+
+MEETING_S = 120.0  # for preparations that every rank does at its own pace
+COMPARED = ("versions.", "environment.", "run.")  # facts that must be equal on every rank
+# ... but for what may rightly differ by rank or node
+FREE = (
+    "environment.CUDA_VISIBLE_DEVICES", "environment.SLURM_", "run.bind",
+    # Open MPI's mpirun exports these differently on its own node and on the others
+    "environment.LD_LIBRARY_PATH", "environment.OMPI_MCA_plm", "environment.OMPI_MCA_routed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the door knows about a job, beside its settings."""
+
+    overrides: tuple[str, ...]
+    config: Mapping[str, Any]
+    digest: str
+    sweep_id: str | None = None
+    folder: str | None = None  # made by the parent that started this world
+
+
+def preflight(
+    settings: Settings, request: Request, world: c.World, control: c.Control, mine: dict[str, Any], cores: list[int]
+) -> tuple[list[int], dict[str, Any]]:
+    """Compare all ranks; memory, cache and cores that they agree on, and the description of the run (on rank 0).
+
+    Raises ConfigError where ranks differ in what changes a measurement.
+    """
+    machine = [limits.memory_limit_bytes() or sys.maxsize, mine.get("host.cpu_llc_bytes") or 0]
+    gathered = control.gather([mine, machine, cores], MEETING_S, "preflight")
+    problem, run, agreed = None, {}, None
+    if world.rank == 0:
+        facts = [one[0] for one in gathered]
+        differing = provenance.differences(facts)
+        problem = _difference_text(differing, settings.preflight)
+        agreed = _agreed(world, gathered)
+        run = _describe(settings, request, world, facts, differing)
+    problem = control.agree(problem, MEETING_S, "preflight")
+    if problem is not None:
+        control.farewell(MEETING_S)  # rank 0 may hold the store that the others read the verdict from
+        raise ConfigError(problem)
+    agreed = control.decide(agreed, MEETING_S, "preflight")
+    if world.rank == 0 and not settings.plan:
+        run["run_id"] = Path(request.folder or new_folder(settings.output)).name
+        run["folder"] = str(Path(request.folder or Path(settings.output).absolute() / run["run_id"]))
+    return agreed, run
+
+
+def _agreed(world: c.World, gathered: list[Any]) -> list[int]:
+    """The least memory, the largest cache, and the least number of cores that a node's ranks share."""
+    if len(world.hosted) > 1:
+        return [*gathered[0][1], len(gathered[0][2])]
+    shared = [len({core for rank in node for core in gathered[rank][2]}) for node in world.nodes]
+    return [min(one[1][0] for one in gathered), max(one[1][1] for one in gathered), min(shared)]
+
+
+def _difference_text(differing: Mapping[str, Mapping[str, list[int]]], preflight: str) -> str | None:
+    """None where the ranks agree in all that changes a measurement, or nobody wants to know."""
+    compared = (key for key in differing if key.startswith(COMPARED) and not key.startswith(FREE))
+    grave = {key: differing[key] for key in compared}
+    if not grave or preflight == "off":
+        return None
+    lines = [
+        f"  {key}: " + ", ".join(f"{value} on rank {ranks}" for value, ranks in seen.items())
+        for key, seen in grave.items()
+    ]
+    text = "ranks differ:\n" + "\n".join(lines) + "\nmake them equal, or accept it with preflight=warn"
+    if preflight == "warn":
+        print(text, file=sys.stderr)
+        return None
+    return text
+
+
+def _describe(
+    settings: Settings,
+    request: Request,
+    world: c.World,
+    facts: list[dict[str, Any]],
+    differing: Mapping[str, Mapping[str, list[int]]],
+) -> dict[str, Any]:
+    """run.json, but for what the library tells when it is open."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "status": "running",
+        "exit_status": None,
+        "started_at": datetime.now(timezone.utc).isoformat(),
+        "overrides": list(request.overrides),
+        "sweep_id": request.sweep_id,
+        "launch": settings.launch,
+        "label": settings.label,
+        "timing": settings.timing.name,
+        "world": {"size": world.size, "nodes": len(world.nodes), "ranks": world.nodes, "launcher": world.launcher},
+        "cuda_ipc": {"asked": settings.cuda_ipc, "effective": facts[0].get("ipc.effective")},
+        "topology": facts[0].get("topology.nvidia_smi_topo_m"),
+        "config": request.config,
+        "provenance": {
+            "nodes": provenance.by_node(facts, [world.node_of(rank) for rank in range(len(facts))]),
+            "differences": differing,
+        },
+    }
