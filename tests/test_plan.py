@@ -80,6 +80,8 @@ def test_sizes_are_exact(every: Settings, counts: list[int], dtype: str, ranks: 
     one = replace(every, layouts=(layout,), dtypes=(dtype,), sizes=(asked,))
     for benchmark in every.benchmarks:
         unit = itemsize * benchmark.blocks(ranks)
+        if not unit:
+            continue  # no message: see below
         jobs = plan(replace(one, benchmarks=(benchmark,)), hosted_world(1, ranks)[0], Facts(2**62, 0, 1))
         sizes = {job.case.message_bytes for job in jobs}
         assert sizes == {size // unit * unit or size for size in asked}
@@ -280,3 +282,63 @@ def test_the_estimate_grows_with_memory_and_budget() -> None:
     assert duration_s(settings, small) < duration_s(settings, large)
     longer = replace(settings, timing=replace(settings.timing, case_s=60.0))
     assert duration_s(longer, small) >= duration_s(settings, small) + 59
+
+
+# ---------------------------------------------------------------- axes that only some operations have
+
+
+def test_an_operation_without_a_message_is_one_case() -> None:
+    jobs = planned("benchmark=barrier", "sizes=[8,1MiB]", "dtype=[float32,int8]", "cache=rotate", "layout=1x2")
+    assert [(job.case.message_bytes, job.case.count, job.case.dtype, job.skip) for job in jobs] == [
+        (0, 0, "none", None)
+    ]
+
+
+def test_roots_are_cases_and_one_outside_the_layout_is_a_skip() -> None:
+    jobs = planned("benchmark=[broadcast,all_reduce]", "root=[0,2]", "sizes=[8]", "layout=[1x2,1x3]", world=WORLD)
+    found = {(job.case.benchmark, job.case.layout, job.case.root): job.skip for job in jobs}
+    assert found == {
+        ("broadcast", "1x2", 0): None,
+        ("broadcast", "1x2", 2): "root 2 is not in layout 1x2, which has ranks 0 to 1",
+        ("broadcast", "1x3", 0): None,
+        ("broadcast", "1x3", 2): None,
+        ("all_reduce", "1x2", None): None,
+        ("all_reduce", "1x3", None): None,
+    }
+
+
+def test_in_place_follows_the_operation_unless_it_is_asked_for() -> None:
+    words = ("benchmark=[all_reduce,reduce,all_gather,all_to_all,broadcast]", "sizes=[800]", "layout=1x2")
+    found = {job.case.benchmark: job.case.in_place for job in planned(*words)}
+    assert found == {"all_reduce": True, "reduce": True, "all_gather": False, "all_to_all": False, "broadcast": None}
+    both = {(job.case.benchmark, job.case.in_place) for job in planned(*words, "in_place=[true,false]")}
+    assert len(both) == 9
+
+
+@pytest.mark.parametrize(
+    ("pairs", "size", "found"),
+    [
+        ("neighbours", 4, "0-2 1-3"),
+        ("all", 5, "0-2 1-3"),
+        ("[[0,1],[3,2]]", 4, "0-1 3-2"),
+    ],
+)
+def test_pairs_at_once_are_halves_or_those_listed(pairs: str, size: int, found: str) -> None:
+    world = hosted_world(1, size)[0]
+    (job,) = planned("benchmark=p2p_multi_pair", f"pairs={pairs}", "sizes=[8]", f"layout=1x{size}", world=world)
+    assert (job.case.pair, job.case.schedule, job.skip) == (found, None, None)
+
+
+def test_pairs_at_once_that_share_a_rank_are_a_skip() -> None:
+    (job,) = planned("benchmark=p2p_multi_pair", "pairs=[[0,1],[1,2]]", "sizes=[8]", "layout=1x3", world=WORLD)
+    assert job.skip == "pairs 0-1 1-2 run at once, but share a rank"
+
+
+def test_rounds_hold_every_pair_once_and_start_together() -> None:
+    jobs = planned("benchmark=p2p_latency", "pairs=all", "schedule=rounds", "sizes=[8]", "layout=1x4", world=WORLD)
+    assert sorted(pair for job in jobs for pair in job.case.pairs) == [(a, b) for a in range(4) for b in range(4)]
+    assert len(jobs) == 7
+    assert all(job.case.sync == "barrier" and job.case.schedule == "rounds" for job in jobs)
+    serial = planned("benchmark=p2p_latency", "pairs=all", "sizes=[8]", "layout=1x4", world=WORLD)
+    assert len(serial) == 16
+    assert all(job.case.sync == "none" and job.case.schedule == "serial" for job in serial)

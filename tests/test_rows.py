@@ -26,8 +26,8 @@ from commbench.world import hosted_world
 with Door() as _door:
     BENCHMARKS = _door.options("benchmark")
 
-# method.md section 3; n is the number of ranks
-BUS_FACTORS: dict[str, Callable[[int], float]] = {
+# method.md section 3; n is the number of ranks. Alone in its world no operation uses a bus: see below
+BUS_FACTORS: dict[str, Callable[[int], float | None]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "reduce_scatter": lambda n: (n - 1) / n,
     "all_gather": lambda n: (n - 1) / n,
@@ -38,7 +38,12 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "reduce": lambda n: 1.0,
     "p2p_latency": lambda n: 1.0,
     "p2p_bandwidth": lambda n: 1.0,
+    "p2p_bibandwidth": lambda n: 1 / 2,  # 2 W S / t is both directions; a link's limit is for one
+    "p2p_multi_pair": lambda n: None,  # P W S / t is many links'
+    "exchange": lambda n: 1.0,  # of one rank: S (n-1) / t out, as much in
+    "barrier": lambda n: None,
 }
+WITHOUT_MESSAGE = {"barrier"}
 STARTED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 AROUND = Circumstances(
     clock=ClockCost(30.0, 40.0, 50.0),
@@ -69,7 +74,7 @@ def simulated(benchmark: str, ranks: int, *overrides: str) -> tuple[Planned, Sam
         settings = door.jobs([*words, f"layout=[1x{ranks}]", "sizes=[60kB]", *overrides], multirun=False)[0].settings
     settings, (world, control) = replace(settings, pairs=((0, ranks - 1),)), hosted_world(1, ranks)
     (job,) = plan(settings, world, Facts(2**40, 2**20, 8))
-    outcome = measure(job, settings.backend.open(world, control), control, settings, AROUND.clock)
+    outcome = measure(job, settings.backend.open(world, control), control, settings, AROUND.clock, lambda _: None)
     assert isinstance(outcome, Samples)
     return job, outcome
 
@@ -98,9 +103,36 @@ def test_rates_follow_from_bytes_and_the_median(benchmark: str, ranks: int) -> N
     job, outcome = simulated(benchmark, ranks)
     seen = row_of(job, outcome)
     assert seen["status"] == "ok"
-    assert seen["algbw_gb_per_s"] == job.case.message_bytes / seen["median_s"] / 1e9
-    assert seen["busbw_gb_per_s"] == pytest.approx(BUS_FACTORS[benchmark](ranks) * seen["algbw_gb_per_s"])
     assert seen["message_rate_per_s"] == 1 / seen["median_s"]
+    algbw, factor = rate(job, seen["median_s"]), BUS_FACTORS[benchmark](ranks)
+    assert seen["algbw_gb_per_s"] == algbw
+    busbw = None if algbw is None or factor is None else pytest.approx(factor * algbw)
+    assert seen["busbw_gb_per_s"] == busbw
+
+
+def rate(job: Planned, seconds: float) -> float | None:
+    """In GB/s; where no byte moves there is none, not zero."""
+    without = job.case.benchmark in WITHOUT_MESSAGE
+    assert (job.case.message_bytes, job.case.count) == (0, 0) or not without
+    return None if without else job.case.message_bytes / seconds / 1e9
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+@pytest.mark.parametrize("n", [2, 3, 5, 8, 4096])
+def test_bus_factors_are_those_of_the_method(benchmark: str, n: int) -> None:
+    factor = planned(benchmark).benchmark.bus_factor(n)
+    assert factor == (None if BUS_FACTORS[benchmark](n) is None else pytest.approx(BUS_FACTORS[benchmark](n)))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+@pytest.mark.parametrize("benchmark", ["all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"])
+def test_a_size_that_ranks_do_not_divide_counts_the_bytes_that_move(benchmark: str, ranks: int) -> None:
+    """1004 B, 251 float32: as many for each rank as fit."""
+    job, outcome = simulated(benchmark, ranks, "sizes=[1004]")
+    seen, moved = row_of(job, outcome), {2: 1000, 3: 996, 5: 1000}[ranks]
+    assert (job.case.message_bytes, job.case.count) == (moved, moved // ranks // 4)
+    assert seen["algbw_gb_per_s"] == moved / seen["median_s"] / 1e9
+    assert seen["busbw_gb_per_s"] == pytest.approx((ranks - 1) / ranks * moved / seen["median_s"] / 1e9)
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
@@ -108,16 +140,33 @@ def test_the_bounds_of_a_rate_are_those_of_the_time_swapped(benchmark: str) -> N
     job, outcome = simulated(benchmark, 2)
     seen = row_of(job, outcome)
     assert seen["ci_low_s"] < seen["median_s"] < seen["ci_high_s"]
-    assert seen["algbw_ci_low_gb_per_s"] == job.case.message_bytes / seen["ci_high_s"] / 1e9
-    assert seen["algbw_ci_high_gb_per_s"] == job.case.message_bytes / seen["ci_low_s"] / 1e9
-    assert seen["algbw_ci_low_gb_per_s"] < seen["algbw_gb_per_s"] < seen["algbw_ci_high_gb_per_s"]
+    assert seen["algbw_ci_low_gb_per_s"] == rate(job, seen["ci_high_s"])
+    assert seen["algbw_ci_high_gb_per_s"] == rate(job, seen["ci_low_s"])
+    if benchmark not in WITHOUT_MESSAGE:
+        assert seen["algbw_ci_low_gb_per_s"] < seen["algbw_gb_per_s"] < seen["algbw_ci_high_gb_per_s"]
 
 
-def test_alone_there_is_no_bus_bandwidth() -> None:
-    job, outcome = simulated("all_reduce", 1)
+@pytest.mark.parametrize("benchmark", [name for name in BENCHMARKS if planned(name).benchmark.min_ranks == 1])
+def test_alone_there_is_no_bus_bandwidth(benchmark: str) -> None:
+    job, outcome = simulated(benchmark, 1)
     seen = row_of(job, outcome)
-    assert seen["algbw_gb_per_s"] > 0
+    assert seen["status"] == "ok" and seen["median_s"] > 0
+    assert (seen["algbw_gb_per_s"] is None) == (benchmark in WITHOUT_MESSAGE)
     assert seen["busbw_gb_per_s"] is None
+
+
+def test_both_directions_of_a_pair_and_the_pairs_of_a_crowd_count_together() -> None:
+    """2 W S / t and P W S / t of method.md section 3, with W = 16, P = 2, S = 60 kB and t = 1 ms."""
+    stamps = [[1_000_000] * 8, [1] * 8]
+    seen = row_of(planned("p2p_bibandwidth", 2, "window=16"), samples(stamps))
+    assert (seen["algbw_gb_per_s"], seen["busbw_gb_per_s"]) == pytest.approx((1.92, 0.96))
+    crowd = planned("p2p_multi_pair", 4, "window=16")
+    crowd = replace(crowd, case=replace(crowd.case, pair="0-2 1-3"))
+    late = [[500_000] * 8, [1_000_000] * 8, [1] * 8, [2_000_000] * 8]  # senders 0 and 1, receivers 2 and 3
+    seen = row_of(crowd, samples(late))
+    assert (seen["algbw_gb_per_s"], seen["message_rate_per_s"]) == pytest.approx((1.92, 32_000))
+    seen = row_of(planned("exchange", 4), samples([[100_000] * 8, [1_000_000] * 8, [1] * 8, [1] * 8]))
+    assert (seen["algbw_gb_per_s"], seen["message_rate_per_s"]) == pytest.approx((0.18, 3000))
 
 
 def test_the_planted_bandwidth_comes_out() -> None:
@@ -270,7 +319,8 @@ def test_the_raw_table_has_a_line_for_each_rank_and_repetition() -> None:
 
 def test_raw_repetitions_count_through_the_blocks_of_a_phase() -> None:
     stamps = np.arange(12, dtype=np.int64).reshape(2, 3, 2)
-    blocks = (Block("warmup", 0, stamps), *(Block("measure", index, stamps + 100 * index) for index in (1, 2, 3)))
+    measured = (Block("measure", index, stamps + 100 * index, 3 * (index - 1)) for index in (1, 2, 3))
+    blocks = (Block("warmup", 0, stamps), *measured)
     table = sample_table(planned("all_reduce"), Samples((0, 1), blocks, 1, "ci", 0, "python"), "run")
     found = list(
         zip(*(table[name].tolist() for name in ("phase", "block", "rank", "repetition", "start_ns")), strict=True)

@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
 from typing import ClassVar
 
+from commbench.backends.forms import case_lacks
 from commbench.backends.torch_distributed import TorchCommunicator, open_group
+from commbench.backends.torch_lowering import LACKING
 from commbench.contracts import Case, Control, World
+from commbench.dtypes import DTYPES
+
+REDUCED = {  # reduction -> dtypes
+    **dict.fromkeys(("sum", "prod", "min", "max"), frozenset(DTYPES)),
+    "avg": frozenset(name for name, kind in DTYPES.items() if kind.floating),
+}
+# torch 2.8 brought averages (pull request 149781); until then reduce_scatter summed whatever it was asked (149869)
+SINCE_2_8 = {
+    ("all_reduce", "avg"),
+    ("reduce", "avg"),
+    *(("reduce_scatter", reduction) for reduction in ("avg", "prod", "min", "max")),
+}
 
 
 @dataclass(frozen=True)
@@ -25,16 +41,34 @@ class Gloo:
         return None
 
     def supports(self, case: Case, size: int) -> str | None:
-        if case.in_place is False:
-            return "torch.distributed reduces in place only"
         if any(first == second for first, second in case.pairs):
             return "gloo refuses a message to oneself"
-        if case.reduction == "avg" and not case.dtype.startswith(("float", "bfloat")):
-            return "gloo averages floating types only"
-        return None
+        return case_lacks(LACKING, case) or _unreduced(case)
 
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
         return {} if interface is None else {"GLOO_SOCKET_IFNAME": interface}
 
     def open(self, world: World, control: Control) -> TorchCommunicator:
         return open_group("gloo", world, control)
+
+
+def _unreduced(case: Case) -> str | None:
+    """Why gloo can't reduce what the case asks for."""
+    if case.reduction is None:
+        return None
+    if case.dtype not in REDUCED.get(case.reduction, ()):
+        return f"gloo has no reduction {case.reduction} of {case.dtype}"
+    release = _installed()
+    if (case.benchmark, case.reduction) in SINCE_2_8 and _parts(release) < (2, 8):
+        return f"gloo has no {case.benchmark} with {case.reduction} before torch 2.8; this is {release}"
+    return None
+
+
+@cache
+def _installed() -> str:
+    return version("torch")
+
+
+def _parts(release: str) -> tuple[int, ...]:
+    """(2, 13) of "2.13.0+cpu"."""
+    return tuple(int(part) for part in release.split(".")[:2])

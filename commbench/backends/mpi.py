@@ -8,17 +8,16 @@ from importlib.util import find_spec
 from typing import Any, ClassVar, cast
 
 from commbench import contracts as c
+from commbench.backends.forms import case_lacks
 from commbench.backends.mpi_native import NativeLowering
 from commbench.backends.mpi_python import PythonLowering
-from commbench.backends.mpi_types import INT_MAX, NAMES
+from commbench.backends.mpi_types import INT_MAX, LACKING, NAMES, REDUCTIONS
 from commbench.engines.loop import PythonRunner
 from commbench.engines.lowered import Lowered
 from commbench.engines.native import NativeRunner
 from commbench.errors import ConfigError
 from commbench.memory import HostBuffer
 from commbench.mpi_library import CHOICES, THREADS, find, library_name, load, mismatch
-
-REDUCTIONS = ("sum", "prod", "min", "max")
 
 
 @dataclass(frozen=True)
@@ -47,14 +46,7 @@ class Mpi:
         return None
 
     def supports(self, case: c.Case, size: int) -> str | None:
-        if case.reduction is not None:
-            if case.reduction not in REDUCTIONS:
-                return f"MPI has no reduction {case.reduction}"
-            if case.dtype not in NAMES:
-                return f"MPI reduces no {case.dtype}"
-            if case.count > INT_MAX:
-                return f"{case.count} elements are more than the 2^31-1 of a reduction without large-count calls"
-        return None
+        return case_lacks(LACKING, case) or _unreduced(case)
 
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
         library = find(self.library)
@@ -69,6 +61,19 @@ class Mpi:
         if world.size != mpi.COMM_WORLD.size:
             raise ConfigError(mismatch(world.size, mpi))
         return MpiCommunicator(mpi, mpi.COMM_WORLD.Dup())
+
+
+def _unreduced(case: c.Case) -> str | None:
+    """Why MPI can't reduce what the case asks for."""
+    if case.reduction is None:
+        return None
+    if case.dtype not in NAMES:
+        return f"MPI reduces no {case.dtype}"
+    if case.reduction not in REDUCTIONS:
+        return f"MPI has no reduction {case.reduction}"
+    if case.count > INT_MAX:
+        return f"{case.count} elements are more than the 2^31-1 of a reduction without large-count calls"
+    return None
 
 
 class MpiCommunicator:

@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import ctypes
-import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from commbench import contracts as c
-from commbench.backends.mpi_python import operation, view_count
-from commbench.backends.mpi_types import typed
+from commbench.backends.forms import refuse
+from commbench.backends.mpi_symbols import loaded_library, symbol
+from commbench.backends.mpi_types import INT_MAX, LACKING, operation, passes_in_place, typed, view_count
 from commbench.engines.native import NativeCall
-from commbench.errors import CommbenchError, Unsupported
+from commbench.errors import Unsupported
 from commbench.memory import HostBuffer
 
 Argument = int | tuple[int, ...]
+Message = tuple[Argument, int, int]
+Lowering = tuple[str, Sequence[Argument]]
+NULL = 0
 
 
 class NativeLowering:
-    """Requests and statuses lie in arrays with the strides of the loaded library (MPICH's handles have 4 bytes)."""
+    """Requests and statuses lie in arrays with the strides of the loaded library (MPICH's handles have 4 bytes).
 
-    def __init__(self, mpi: Any, communicator: Any, buffers: Mapping[str, HostBuffer], program: c.Program) -> None:
-        self._mpi, self._buffers, self._library = mpi, buffers, loaded_library()
-        self._comm = handle(mpi, communicator)
+    Raises Unsupported for what MPI lacks. `limit` is the largest count that one call takes.
+    """
+
+    def __init__(
+        self,
+        mpi: Any,
+        communicator: Any,
+        buffers: Mapping[str, HostBuffer],
+        program: c.Program,
+        limit: int = INT_MAX,
+    ) -> None:
+        self._mpi, self._buffers, self._limit, self._library = mpi, buffers, limit, loaded_library()
+        self._comm, self._rank, self._size = handle(mpi, communicator), communicator.rank, communicator.size
         pending = max((step.request + 1 for step in program.steps if isinstance(step, c.Isend | c.Irecv)), default=1)
         self._request_bytes: int = mpi._sizeof(mpi.Request)
         self._requests = np.zeros(pending * self._request_bytes, dtype=np.uint8)
@@ -35,9 +47,9 @@ class NativeLowering:
 
     def call(self, step: c.Step) -> NativeCall:
         name, args = self._lower(step)
-        return NativeCall(name, self._address(name), tuple(args), checked=name != "memcpy")
+        return NativeCall(name, symbol(self._library, name), tuple(args), checked=name != "memcpy")
 
-    def _lower(self, step: c.Step) -> tuple[str, Sequence[Argument]]:
+    def _lower(self, step: c.Step) -> Lowering:
         status = self._statuses.ctypes.data
         match step:
             case c.Send(data, peer):
@@ -52,44 +64,79 @@ class NativeLowering:
                 if requests != tuple(range(requests[0], requests[0] + len(requests))):
                     raise Unsupported("the native engine waits for neighbouring requests only")
                 return "MPI_Waitall", (len(requests), self._request(requests[0]), status)
-            case c.Barrier():
-                return "MPI_Barrier", (self._comm,)
             case c.Copy(source, target):
                 buffer = self._buffers[target.buffer]
                 size = view_count(buffer, target) * buffer.dtype.itemsize
                 return "memcpy", (self._address_of(target), self._address_of(source), size)
             case _:
-                return self._lower_collective(step)
+                return self._collective(step)
 
-    def _lower_collective(self, step: c.Step) -> tuple[str, Sequence[Argument]]:
+    def _collective(self, step: c.Step) -> Lowering:
+        refuse(LACKING, step)
+        every = self._size
+        match step:
+            case c.Barrier():
+                return "MPI_Barrier", (self._comm,)
+            case c.Broadcast(data, root):
+                return "MPI_Bcast", (*self._message(data), root, self._comm)
+            case c.AllGather(send, recv):
+                received = self._message(recv, every)
+                return "MPI_Allgather", (*self._unless_in_place(step, send), *received, self._comm)
+            case c.Gather(send, recv, root):
+                sent = self._unless_in_place(step, send)
+                received = self._message(recv, every) if self._rank == root else self._nothing()
+                return "MPI_Gather", (*sent, *received, root, self._comm)
+            case c.Scatter(send, recv, root):
+                sent = self._message(send, every) if self._rank == root else self._nothing()
+                return "MPI_Scatter", (*sent, *self._unless_in_place(step, recv), root, self._comm)
+            case c.AllToAll(send, recv):
+                received = self._message(recv, every)
+                return "MPI_Alltoall", (*self._unless_in_place(step, send, every), *received, self._comm)
+            case _:
+                return self._reduction(step)
+
+    def _reduction(self, step: c.Step) -> Lowering:
         match step:
             case c.AllReduce(send, recv, reduction):
-                data, count, datatype = self._message(recv, reduced=True)
-                source = int(self._mpi.IN_PLACE) if send == recv else self._address_of(send)
-                return "MPI_Allreduce", (source, data, count, datatype, self._operation(reduction), self._comm)
+                source, *kind = self._unless_in_place(step, send, reduced=True)
+                return "MPI_Allreduce", (source, self._address_of(recv), *kind, self._operation(reduction), self._comm)
+            case c.Reduce(send, recv, reduction, root):
+                source, *kind = self._unless_in_place(step, send, reduced=True)
+                target = self._address_of(recv) if self._rank == root else NULL
+                return "MPI_Reduce", (source, target, *kind, self._operation(reduction), root, self._comm)
+            case c.ReduceScatter(send, recv, reduction):
+                block = self._message(recv, reduced=True)
+                all_of_it = self._address_of(send)
+                return "MPI_Reduce_scatter_block", (all_of_it, *block, self._operation(reduction), self._comm)
             case _:
                 raise Unsupported(f"the native MPI engine has no {type(step).__name__}")
 
-    def _message(self, view: c.View, reduced: bool = False) -> tuple[Argument, int, int]:
+    def _message(self, view: c.View, blocks: int = 1, reduced: bool = False) -> Message:
+        """Address, count of one block and datatype."""
         buffer = self._buffers[view.buffer]
-        kind = typed(self._mpi, buffer.spec.dtype, view_count(buffer, view), reduced)
+        kind = typed(self._mpi, buffer.spec.dtype, view_count(buffer, view) // blocks, reduced, self._limit)
         self._datatypes.append(kind.datatype)  # a derived type lives as long as its handle is used
         return self._address_of(view), kind.count, handle(self._mpi, kind.datatype)
+
+    def _unless_in_place(self, step: c.Step, view: c.View, blocks: int = 1, reduced: bool = False) -> Message:
+        address, count, datatype = self._message(view, blocks, reduced)
+        inside = passes_in_place(step, self._rank)
+        return int(self._mpi.IN_PLACE) if inside else address, count, datatype
+
+    def _nothing(self) -> Message:
+        """The side of a rooted collective that counts on the root only: others have no such buffer."""
+        return NULL, 0, handle(self._mpi, self._mpi.BYTE)
+
+    def _operation(self, reduction: str) -> int:
+        return handle(self._mpi, operation(self._mpi, reduction))
 
     def _address_of(self, view: c.View) -> tuple[int, ...]:
         buffer = self._buffers[view.buffer]
         offset = view.offset * buffer.dtype.itemsize
         return tuple(buffer.address(view.slot, copy) + offset for copy in range(buffer.pool))
 
-    def _operation(self, reduction: str) -> int:
-        return handle(self._mpi, operation(self._mpi, reduction))
-
     def _request(self, index: int) -> int:
         return int(self._requests.ctypes.data) + index * self._request_bytes
-
-    def _address(self, name: str) -> int:
-        library = ctypes.CDLL(None) if name == "memcpy" else self._library
-        return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
 
 
 def handle(mpi: Any, thing: Any) -> int:
@@ -97,14 +144,3 @@ def handle(mpi: Any, thing: Any) -> int:
     address = mpi._addressof(thing)
     kind = ctypes.c_int64 if mpi._sizeof(thing) == 8 else ctypes.c_int32
     return int(kind.from_address(address).value)
-
-
-def loaded_library() -> ctypes.CDLL:
-    """The libmpi in this process: mpi4py loads it privately, so its symbols are found by its path."""
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    paths = sorted({line.split()[-1] for line in lines if re.search(r"/libmpi(ch|_cray)?\.so", line)})
-    for path in paths:
-        library = ctypes.CDLL(path)
-        if hasattr(library, "MPI_Send"):
-            return library
-    raise CommbenchError("no loaded MPI library has MPI_Send; use engine=python")

@@ -8,19 +8,22 @@ from typing import Any
 import numpy as np
 
 from commbench import contracts as c
-from commbench.backends.mpi_types import typed
+from commbench.backends.forms import refuse
+from commbench.backends.mpi_types import INT_MAX, LACKING, operation, passes_in_place, typed, view_count
 from commbench.engines.loop import Call, Rotating
 from commbench.errors import Unsupported
 from commbench.memory import HostBuffer
 
 
 class PythonLowering:
-    def __init__(self, mpi: Any, communicator: Any, buffers: Mapping[str, HostBuffer]) -> None:
-        self._mpi, self._comm, self._buffers = mpi, communicator, buffers
-        self._messages: dict[tuple[c.View, bool], Rotating] = {}
+    """Raises Unsupported for what MPI lacks. `limit` is the largest count that one call takes."""
+
+    def __init__(self, mpi: Any, communicator: Any, buffers: Mapping[str, HostBuffer], limit: int = INT_MAX) -> None:
+        self._mpi, self._comm, self._buffers, self._limit = mpi, communicator, buffers, limit
+        self._messages: dict[tuple[c.View, int, bool], Rotating] = {}
 
     def call(self, step: c.Step) -> Call:
-        comm, mpi = self._comm, self._mpi
+        comm = self._comm
         match step:
             case c.Send(data, peer):
                 return Call(comm.Send, (self._message(data), peer, 0))
@@ -31,36 +34,65 @@ class PythonLowering:
             case c.Irecv(data, peer, request):
                 return Call(comm.Irecv, (self._message(data), peer, 0), into=request)
             case c.WaitAll(requests):
-                return Call(mpi.Request.Waitall, requests=requests)
-            case c.Barrier():
-                return Call(comm.Barrier)
-            case c.AllReduce(send, recv, reduction):
-                source = mpi.IN_PLACE if send == recv else self._message(send, reduced=True)
-                return Call(comm.Allreduce, (source, self._message(recv, reduced=True), operation(mpi, reduction)))
+                return Call(self._mpi.Request.Waitall, requests=requests)
             case c.Copy(source, target):
                 return Call(np.copyto, (self._words(target), self._words(source)))
             case _:
+                return self._collective(step)
+
+    def _collective(self, step: c.Step) -> Call:
+        refuse(LACKING, step)
+        comm = self._comm
+        match step:
+            case c.Barrier():
+                return Call(comm.Barrier)
+            case c.Broadcast(data, root):
+                return Call(comm.Bcast, (self._message(data), root))
+            case c.AllGather(send, recv):
+                return Call(comm.Allgather, (self._unless_in_place(step, send), self._message(recv, comm.size)))
+            case c.Gather(send, recv, root):
+                gathered = self._message(recv, comm.size) if comm.rank == root else None
+                return Call(comm.Gather, (self._unless_in_place(step, send), gathered, root))
+            case c.Scatter(send, recv, root):
+                scattered = self._message(send, comm.size) if comm.rank == root else None
+                return Call(comm.Scatter, (scattered, self._unless_in_place(step, recv), root))
+            case c.AllToAll(send, recv):
+                messages = self._unless_in_place(step, send, comm.size), self._message(recv, comm.size)
+                return Call(comm.Alltoall, messages)
+            case _:
+                return self._reduction(step)
+
+    def _reduction(self, step: c.Step) -> Call:
+        comm = self._comm
+        match step:
+            case c.AllReduce(send, recv, reduction):
+                messages = self._unless_in_place(step, send, reduced=True), self._message(recv, reduced=True)
+                return Call(comm.Allreduce, (*messages, operation(self._mpi, reduction)))
+            case c.Reduce(send, recv, reduction, root):
+                source = self._unless_in_place(step, send, reduced=True)
+                target = self._message(recv, reduced=True) if comm.rank == root else None
+                return Call(comm.Reduce, (source, target, operation(self._mpi, reduction), root))
+            case c.ReduceScatter(send, recv, reduction):
+                messages = self._message(send, comm.size, reduced=True), self._message(recv, reduced=True)
+                return Call(comm.Reduce_scatter_block, (*messages, operation(self._mpi, reduction)))
+            case _:
                 raise Unsupported(f"mpi4py has no {type(step).__name__}")
 
-    def _message(self, view: c.View, reduced: bool = False) -> Rotating:
-        """[array, count, datatype], built once: mpi4py then has nothing to infer."""
-        key = (view, reduced)
+    def _message(self, view: c.View, blocks: int = 1, reduced: bool = False) -> Rotating:
+        """[array, count of one block, datatype], built once: mpi4py then has nothing to infer."""
+        key = (view, blocks, reduced)
         if key not in self._messages:
             buffer = self._buffers[view.buffer]
-            kind = typed(self._mpi, buffer.spec.dtype, view_count(buffer, view), reduced)
+            kind = typed(self._mpi, buffer.spec.dtype, view_count(buffer, view) // blocks, reduced, self._limit)
             arrays = self._words(view).values
             self._messages[key] = Rotating(tuple([array, kind.count, kind.datatype] for array in arrays))
         return self._messages[key]
+
+    def _unless_in_place(self, step: c.Step, view: c.View, blocks: int = 1, reduced: bool = False) -> Any:
+        inside = passes_in_place(step, self._comm.rank)
+        return self._mpi.IN_PLACE if inside else self._message(view, blocks, reduced)
 
     def _words(self, view: c.View) -> Rotating:
         buffer = self._buffers[view.buffer]
         stop = None if view.count is None else view.offset + view.count
         return Rotating(tuple(buffer.words(view.slot, copy)[view.offset : stop] for copy in range(buffer.pool)))
-
-
-def view_count(buffer: HostBuffer, view: c.View) -> int:
-    return buffer.spec.count - view.offset if view.count is None else view.count
-
-
-def operation(mpi: Any, reduction: str) -> Any:
-    return getattr(mpi, reduction.upper())

@@ -1,12 +1,15 @@
-"""MPI datatypes and counts for our buffers, also beyond the int of MPI-3's calls."""
+"""What MPI takes: datatypes and counts for our buffers, also beyond the int of MPI-3's calls, and its reductions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+from commbench import contracts as c
+from commbench.backends.forms import Lacking, in_place
 from commbench.dtypes import dtype
 from commbench.errors import Unsupported
+from commbench.memory import HostBuffer
 
 INT_MAX = 2**31 - 1
 NAMES = {
@@ -16,6 +19,10 @@ NAMES = {
     "int32": "INT32_T",
     "int8": "INT8_T",
     "uint8": "UINT8_T",
+}
+REDUCTIONS = ("sum", "prod", "min", "max")
+LACKING: Lacking = {
+    ("reduce_scatter", True): "MPI leaves an in-place result at the front of the buffer, not in the rank's own block",
 }
 
 
@@ -38,6 +45,23 @@ def typed(mpi: Any, name: str, count: int, reduced: bool, limit: int = INT_MAX) 
     if reduced:
         raise Unsupported(f"{count} elements are more than the 2^31-1 of a reduction without large-count calls")
     return Typed(1, _contiguous(mpi, datatype, count, dtype(name).itemsize, limit))
+
+
+def view_count(buffer: HostBuffer, view: c.View) -> int:
+    """Elements of a view."""
+    return buffer.spec.count - view.offset if view.count is None else view.count
+
+
+def passes_in_place(step: c.Step, rank: int) -> bool:
+    """Whether this rank passes MPI_IN_PLACE: where the operation has a root, only the root does."""
+    return in_place(step) and getattr(step, "root", rank) == rank
+
+
+def operation(mpi: Any, reduction: str) -> Any:
+    """MPI.SUM for "sum"; raises Unsupported for a reduction that MPI does not name."""
+    if reduction not in REDUCTIONS:
+        raise Unsupported(f"MPI has no reduction {reduction}")
+    return getattr(mpi, reduction.upper())
 
 
 def _contiguous(mpi: Any, datatype: Any, count: int, itemsize: int, limit: int) -> Any:

@@ -1,4 +1,4 @@
-"""What torch.distributed's backends share: process groups, tensors over host memory, and its calls."""
+"""What torch.distributed's backends share: process groups and their communicator."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from datetime import timedelta
 from typing import Any, cast
 
 from commbench import contracts as c
-from commbench.engines.loop import Call, PythonRunner, Rotating
+from commbench.backends.torch_lowering import TorchLowering
+from commbench.engines.loop import PythonRunner
 from commbench.engines.lowered import Lowered
 from commbench.errors import Unsupported
 from commbench.memory import HostBuffer
@@ -74,66 +75,3 @@ class TorchCommunicator:
 
         if not abort:  # a broken world's destructor waits for the dead; the process ends instead
             dist.destroy_process_group()
-
-
-class TorchLowering:
-    """Turns steps into calls of torch.distributed on tensors that share the buffers' memory."""
-
-    def __init__(self, group: Any, buffers: Mapping[str, HostBuffer]) -> None:
-        import torch.distributed as dist
-
-        self._dist, self._group, self._buffers = dist, group, buffers
-        self._tensors: dict[c.View, Rotating] = {}
-
-    def call(self, step: c.Step) -> Call:
-        dist, group = self._dist, self._group
-        match step:
-            case c.Send(data, peer):
-                return Call(dist.send, (self._tensor(data), None, group, 0, peer))
-            case c.Recv(data, peer):
-                return Call(dist.recv, (self._tensor(data), None, group, 0, peer))
-            case c.Isend(data, peer, request):
-                return Call(dist.isend, (self._tensor(data), None, group, 0, peer), into=request)
-            case c.Irecv(data, peer, request):
-                return Call(dist.irecv, (self._tensor(data), None, group, 0, peer), into=request)
-            case c.WaitAll(requests):
-                return Call(_wait_all, requests=requests)
-            case c.Barrier():
-                return Call(dist.barrier, (group,))
-            case c.Copy(source, target):
-                return Call(_copy, (self._tensor(target), self._tensor(source)))
-            case _:
-                return self._collective(step)
-
-    def _collective(self, step: c.Step) -> Call:
-        dist, group = self._dist, self._group
-        match step:
-            case c.AllReduce(send, recv, reduction) if send == recv:
-                return Call(dist.all_reduce, (self._tensor(recv), self._operation(reduction), group))
-            case _:
-                raise Unsupported(f"torch.distributed has no {type(step).__name__} of this form")
-
-    def _operation(self, reduction: str) -> Any:
-        names = {"sum": "SUM", "avg": "AVG", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
-        return getattr(self._dist.ReduceOp, names[reduction])
-
-    def _tensor(self, view: c.View) -> Rotating:
-        """One tensor for each copy of the pool; the same object for the same view."""
-        if view not in self._tensors:
-            import torch
-
-            buffer = self._buffers[view.buffer]
-            kind = getattr(torch, buffer.spec.dtype)
-            stop = None if view.count is None else view.offset + view.count
-            words = (buffer.words(view.slot, copy)[view.offset : stop] for copy in range(buffer.pool))
-            self._tensors[view] = Rotating(tuple(torch.from_numpy(one).view(kind) for one in words))
-        return self._tensors[view]
-
-
-def _wait_all(works: list[Any]) -> None:
-    for work in works:
-        work.wait()
-
-
-def _copy(target: Any, source: Any) -> None:
-    target.copy_(source)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from commbench.benchmarks.blocks import joined_blocks
 from commbench.contracts import BufferSpec, Case, Irecv, Isend, Pattern, Program, Recv, Send, Shape, Step, View, WaitAll
 from commbench.payload import message
 
 ACK_BYTES = 4  # as osu_bw: the sender may start the next window when the receiver has this one
-ACK_KEY = 1 << 20  # no rank's own key
+ACK_KEY = 1 << 20  # and the rank's: no rank's own key
 
 
 @dataclass(frozen=True)
@@ -24,25 +25,24 @@ class P2PBandwidth:
         return 1
 
     def program(self, case: Case, rank: int, size: int) -> Program:
-        first, second = case.pairs[0]
-        window = case.window or 1
+        pair, window = case.pair_of(rank), case.window or 1
+        if pair is None:
+            return Program()
+        first, second = pair
         ack = BufferSpec("ack", ACK_BYTES, "uint8")
+        sent, received = (BufferSpec(name, case.count, case.dtype, window) for name in ("send", "recv"))
         everything = WaitAll(tuple(range(window)))
-        sends: tuple[Step, ...] = tuple(Isend(View("send", slot), second, slot) for slot in range(window))
         receives: tuple[Step, ...] = tuple(Irecv(View("recv", slot), first, slot) for slot in range(window))
-        if rank == first == second:
-            buffers = tuple(BufferSpec(name, case.count, case.dtype, window) for name in ("send", "recv"))
-            to_self = tuple(Isend(View("send", slot), rank, window + slot) for slot in range(window))
-            return Program(buffers, (*receives, *to_self, WaitAll(tuple(range(2 * window)))))
-        if rank == first:
-            buffers = (BufferSpec("send", case.count, case.dtype, window), ack)
-            return Program(buffers, (*sends, everything, Recv(View("ack"), second)))
+        if first == second:
+            to_self = (Isend(View("send", slot), rank, window + slot) for slot in range(window))
+            return Program((sent, received), (*receives, *to_self, WaitAll(tuple(range(2 * window)))))
         if rank == second:
-            buffers = (BufferSpec("recv", case.count, case.dtype, window), ack)
-            return Program(buffers, (*receives, everything, Send(View("ack"), first)))
-        return Program()
+            return Program((received, ack), (*receives, everything, Send(View("ack"), first)))
+        sends = (Isend(View("send", slot), second, slot) for slot in range(window))
+        return Program((sent, ack), (*sends, everything, Recv(View("ack"), second)))
 
     def shape(self, case: Case, size: int) -> Shape:
+        """The window of one pair."""
         window = case.window or 1
         return Shape(window, window * case.message_bytes, "initiator")
 
@@ -51,13 +51,17 @@ class P2PBandwidth:
         return 1.0
 
     def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
-        _, second = case.pairs[0]
         if name == "send":
-            return message(rank, salt, case.count * (case.window or 1))
-        return message(ACK_KEY, salt, ACK_BYTES) if name == "ack" and rank == second else None
+            return joined_blocks(rank, salt, case.count, range(case.window or 1))
+        pair = case.pair_of(rank)
+        receiver = pair is not None and rank == pair[1]
+        return message(ACK_KEY + rank, salt, ACK_BYTES) if name == "ack" and receiver else None
 
     def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
-        first, _ = case.pairs[0]
+        pair = case.pair_of(rank)
+        if pair is None:
+            return None
+        first, second = pair
         if name == "recv":
-            return message(first, salt, case.count * (case.window or 1))
-        return message(ACK_KEY, salt, ACK_BYTES) if name == "ack" and rank == first else None
+            return joined_blocks(first, salt, case.count, range(case.window or 1))
+        return message(ACK_KEY + second, salt, ACK_BYTES) if name == "ack" and rank == first else None

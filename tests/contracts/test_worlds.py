@@ -20,6 +20,10 @@ from commbench.schema import CASES, SAMPLES
 DEBIAN_OPENMPI = "/usr/lib/x86_64-linux-gnu/libmpi.so.40"
 QUICK = ("timing=fixed", "timing.repetitions=7", "timing.warmup_repetitions=2", "timing.warmup_s=0", "cache=warm")
 SIZES = "sizes=[40,200kB]"
+POINT_TO_POINT = {"tcp"}  # backends without collectives
+COLLECTIVES = {
+    "all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter", "scatter",
+}  # fmt: skip
 LIBRARIES = ("openmpi", "mpich")  # Debian's Open MPI 4 is among the given worlds below
 
 
@@ -57,7 +61,8 @@ def test_every_benchmark_is_right_in_worlds_of_one_to_four_ranks(
     assert (measured.median_s > 0).all()
     assert set(measured.world_size) == {1, 2, 3, 4}
     with Door() as door:
-        assert set(measured.benchmark) == set(door.options("benchmark"))
+        lacking = set(door.options("benchmark")) - set(measured.benchmark)
+    assert lacking == (COLLECTIVES if backend in POINT_TO_POINT else set())
     if backend == "mpi":
         assert set(measured.engine) == {"python", "native"}
     assert list(cases.columns) == [column.name for column in CASES]
@@ -73,7 +78,7 @@ def test_every_dtype_and_reduction_is_exact_in_the_simulated_world(world: Callab
     dtypes = ",".join(DTYPES)
     words = ("benchmark=all", "layout=3x1", "sizes=[9600]", f"dtype=[{dtypes}]", "cache=warm")
     run = world("commbench", "backend=simulated", "reduction=[sum,prod,min,max,avg]", *words, *QUICK)
-    assert set(run.cases.dtype) == set(DTYPES)
+    assert set(run.cases.dtype) - {"none"} == set(DTYPES)
     averages_of_integers = (run.cases.reduction == "avg") & run.cases.dtype.str.contains("int")
     assert (run.cases[~averages_of_integers].status == "ok").all(), run.explain()
 

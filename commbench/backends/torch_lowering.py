@@ -1,0 +1,116 @@
+"""Steps as calls of torch.distributed, on tensors that share the buffers' memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from commbench import contracts as c
+from commbench.backends.forms import Lacking, refuse
+from commbench.engines.loop import Call, Rotating
+from commbench.errors import Unsupported
+from commbench.memory import HostBuffer
+
+LACKING: Lacking = {
+    ("all_reduce", False): "torch.distributed reduces in place only",
+    ("reduce", False): "torch.distributed reduces in place only",
+    ("all_to_all", True): "torch.distributed receives over blocks that it has not sent yet",
+}
+REDUCTIONS = {"sum": "SUM", "avg": "AVG", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
+
+
+class TorchLowering:
+    """Peers and roots are ranks of the group. Raises Unsupported for a form that torch.distributed lacks."""
+
+    def __init__(self, group: Any, buffers: Mapping[str, HostBuffer]) -> None:
+        import torch.distributed as dist
+
+        self._dist, self._group, self._buffers = dist, group, buffers
+        self._rank, self._size = group.rank(), group.size()
+        self._tensors: dict[c.View, Rotating] = {}
+
+    def call(self, step: c.Step) -> Call:
+        dist, group = self._dist, self._group
+        match step:
+            case c.Send(data, peer):
+                return Call(dist.send, (self._tensor(data), None, group, 0, peer))
+            case c.Recv(data, peer):
+                return Call(dist.recv, (self._tensor(data), None, group, 0, peer))
+            case c.Isend(data, peer, request):
+                return Call(dist.isend, (self._tensor(data), None, group, 0, peer), into=request)
+            case c.Irecv(data, peer, request):
+                return Call(dist.irecv, (self._tensor(data), None, group, 0, peer), into=request)
+            case c.WaitAll(requests):
+                return Call(_wait_all, requests=requests)
+            case c.Copy(source, target):
+                return Call(_copy, (self._tensor(target), self._tensor(source)))
+            case _:
+                return self._collective(step)
+
+    def _collective(self, step: c.Step) -> Call:
+        dist, group = self._dist, self._group
+        refuse(LACKING, step)
+        match step:
+            case c.Barrier():
+                return Call(dist.barrier, (group,))
+            case c.Broadcast(data, root):
+                return Call(dist.broadcast, (self._tensor(data), None, group, False, root))
+            case c.AllGather(send, recv):
+                return Call(self._named("all_gather"), (self._tensor(recv), self._tensor(send), group))
+            case c.Gather(send, recv, root):
+                return Call(dist.gather, (self._tensor(send), self._blocks(recv, root), None, group, False, root))
+            case c.Scatter(send, recv, root):
+                return Call(dist.scatter, (self._tensor(recv), self._blocks(send, root), None, group, False, root))
+            case c.AllToAll(send, recv):
+                return Call(dist.all_to_all_single, (self._tensor(recv), self._tensor(send), None, None, group))
+            case _:
+                return self._reduction(step)
+
+    def _reduction(self, step: c.Step) -> Call:
+        dist, group = self._dist, self._group
+        match step:
+            case c.AllReduce(_, recv, reduction):
+                return Call(dist.all_reduce, (self._tensor(recv), self._operation(reduction), group))
+            case c.Reduce(send, _, reduction, root):
+                operation = self._operation(reduction)
+                return Call(dist.reduce, (self._tensor(send), None, operation, group, False, root))
+            case c.ReduceScatter(send, recv, reduction):
+                tensors = self._tensor(recv), self._tensor(send)
+                return Call(self._named("reduce_scatter"), (*tensors, self._operation(reduction), group))
+            case _:
+                raise Unsupported(f"torch.distributed has no {type(step).__name__}")
+
+    def _named(self, operation: str) -> Any:
+        """Newer torch renamed the calls on one tensor, and warns in those with the old names."""
+        old = {"all_gather": "all_gather_into_tensor", "reduce_scatter": "reduce_scatter_tensor"}[operation]
+        return getattr(self._dist, f"{operation}_single", None) or getattr(self._dist, old)
+
+    def _operation(self, reduction: str) -> Any:
+        return getattr(self._dist.ReduceOp, REDUCTIONS[reduction])
+
+    def _tensor(self, view: c.View) -> Rotating:
+        """One tensor for each copy of the pool; the same object for the same view."""
+        if view not in self._tensors:
+            import torch
+
+            buffer = self._buffers[view.buffer]
+            kind = getattr(torch, buffer.spec.dtype)
+            stop = None if view.count is None else view.offset + view.count
+            words = (buffer.words(view.slot, copy)[view.offset : stop] for copy in range(buffer.pool))
+            self._tensors[view] = Rotating(tuple(torch.from_numpy(one).view(kind) for one in words))
+        return self._tensors[view]
+
+    def _blocks(self, view: c.View, root: int) -> Rotating | None:
+        """On the root a tensor for each rank, all of them parts of the view; the other ranks have no such buffer."""
+        if self._rank != root:
+            return None
+        return Rotating(tuple(list(one.chunk(self._size)) for one in self._tensor(view).values))
+
+
+def _wait_all(works: list[Any]) -> None:
+    for work in works:
+        work.wait()
+
+
+def _copy(target: Any, source: Any) -> None:
+    target.copy_(source)

@@ -1,0 +1,46 @@
+"""The root gets the blocks of all ranks, in rank order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from commbench import contracts as c
+from commbench.benchmarks.blocks import SHARED, joined_blocks
+
+
+@dataclass(frozen=True)
+class Gather:
+    name: ClassVar[str] = "gather"
+    axes: ClassVar[tuple[str, ...]] = ("in_place", "root")
+    cache: ClassVar[str] = "warm"
+    min_ranks: ClassVar[int] = 1
+    self_synchronising: ClassVar[bool] = False
+
+    def blocks(self, size: int) -> int:
+        return size
+
+    def program(self, case: c.Case, rank: int, size: int) -> c.Program:
+        """Only the root's own block can be in place; the other ranks do the same either way."""
+        root, source, data = case.root or 0, c.View("source"), c.View("data")
+        sent = c.BufferSpec("source", case.count, case.dtype)
+        if rank != root:
+            return c.Program((sent,), (c.Gather(source, data, root),))
+        buffers = (sent, c.BufferSpec("data", size * case.count, case.dtype))
+        if case.in_place:
+            own = c.View("data", offset=rank * case.count, count=case.count)
+            return c.Program(buffers, (c.Gather(own, data, root),), (c.Copy(source, own),))
+        return c.Program(buffers, (c.Gather(source, data, root),))
+
+    def shape(self, case: c.Case, size: int) -> c.Shape:
+        return c.Shape(1, case.message_bytes, "max_over_ranks")
+
+    def bus_factor(self, size: int) -> float | None:
+        """(n-1)/n: all but its own block of the whole enters the root (nccl-tests src/gather.cu)."""
+        return (size - 1) / size if size > 1 else None
+
+    def fill(self, case: c.Case, rank: int, size: int, name: str, salt: int) -> c.Pattern | None:
+        return joined_blocks(SHARED, salt, case.count, (rank,)) if name == "source" else None
+
+    def expected(self, case: c.Case, rank: int, size: int, name: str, salt: int) -> c.Pattern | None:
+        return joined_blocks(SHARED, salt, case.count, range(size)) if name == "data" else None

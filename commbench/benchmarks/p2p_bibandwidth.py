@@ -1,0 +1,51 @@
+"""A window of non-blocking messages both ways at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from commbench.benchmarks.blocks import joined_blocks
+from commbench.contracts import BufferSpec, Case, Irecv, Isend, Pattern, Program, Shape, View, WaitAll
+
+
+@dataclass(frozen=True)
+class P2PBibandwidth:
+    name: ClassVar[str] = "p2p_bibandwidth"
+    axes: ClassVar[tuple[str, ...]] = ("pair", "window")
+    cache: ClassVar[str] = "rotate"
+    min_ranks: ClassVar[int] = 2
+    self_synchronising: ClassVar[bool] = True
+
+    def blocks(self, size: int) -> int:
+        return 1
+
+    def program(self, case: Case, rank: int, size: int) -> Program:
+        """Both ends do the same; a rank paired with itself is both ends of one direction."""
+        pair = case.pair_of(rank)
+        if pair is None:
+            return Program()
+        peer, window = sum(pair) - rank, case.window or 1
+        buffers = tuple(BufferSpec(name, case.count, case.dtype, window) for name in ("send", "recv"))
+        receives = (Irecv(View("recv", slot), peer, slot) for slot in range(window))
+        sends = (Isend(View("send", slot), peer, window + slot) for slot in range(window))
+        return Program(buffers, (*receives, *sends, WaitAll(tuple(range(2 * window)))))
+
+    def shape(self, case: Case, size: int) -> Shape:
+        """Both directions of one pair."""
+        first, second = case.pairs[0]
+        messages = (case.window or 1) * (1 if first == second else 2)
+        return Shape(messages, messages * case.message_bytes, "initiator")
+
+    def bus_factor(self, size: int) -> float | None:
+        """1/2: algbw is the sum of both directions, 2 W S / t, and a link's limit holds for each (osu_bibw)."""
+        return 0.5
+
+    def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
+        return joined_blocks(rank, salt, case.count, range(case.window or 1)) if name == "send" else None
+
+    def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
+        pair = case.pair_of(rank)
+        if pair is None or name != "recv":
+            return None
+        return joined_blocks(sum(pair) - rank, salt, case.count, range(case.window or 1))

@@ -1,0 +1,29 @@
+"""Fixtures for worlds of several nodes on one machine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # tests here import virtual_hosts; tests are no package
+
+from virtual_hosts import Link, VirtualHosts, missing, virtual_hosts
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Callable[..., VirtualHosts]]:
+    """cluster(2, rate_mbit=200): hosts until the test ends, however it ends; a skip where the machine can't."""
+    with ExitStack() as stack:
+
+        def make(count: int, rate_mbit: float | None = None, delay_ms: float | None = None) -> VirtualHosts:
+            link = Link(rate_mbit, delay_ms)
+            reason = missing(link)
+            if reason is not None:
+                pytest.skip(reason)
+            return stack.enter_context(virtual_hosts(count, tmp_path / "hosts", link))
+
+        yield make

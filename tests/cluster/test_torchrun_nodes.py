@@ -1,0 +1,60 @@
+"""Layouts inside one torchrun world of several agents on the loopback interface: each agent is a node."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from cpu_watch import CpuWatch, cpu_watch, measured_ns
+from subgroups import ASKED, check_layouts, only_folder
+
+WORKER = ("-m", "commbench", "backend=gloo", "interface=lo", "cache=warm")
+FIXED = ("timing=fixed", "timing.warmup_repetitions=2", "timing.warmup_s=0")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def agents(world: Callable[..., Any], nodes: int, each: int, *words: str, env: dict[str, str] | None = None) -> Any:
+    """What became of the agents, started together, in node order."""
+    meeting = ("--master-addr", "127.0.0.1", "--master-port", str(free_port()))
+    size = ("--nnodes", str(nodes), "--nproc-per-node", str(each))
+
+    def agent(rank: int) -> Any:
+        command = (sys.executable, "-m", "torch.distributed.run", *size, "--node-rank", str(rank), *meeting)
+        return world(*command, *WORKER, *FIXED, *words, env={"OMP_NUM_THREADS": "1", **(env or {})})
+
+    with ThreadPoolExecutor(nodes) as pool:
+        return list(pool.map(agent, range(nodes)))
+
+
+@pytest.mark.parametrize(("nodes", "each"), [(2, 2), (4, 1)], ids=["2x2", "4x1"])
+def test_each_layout_is_a_subgroup_of_the_world(world: Callable[..., Any], nodes: int, each: int) -> None:
+    with cpu_watch() as watch:
+        amount = ("pairs=neighbours", "sizes=[64KiB]", "timing.repetitions=700")
+        runs = agents(world, nodes, each, *ASKED, *amount, env=watch.env)
+    assert [run.status for run in runs] == [0] * nodes, "\n".join(run.explain() for run in runs)
+    assert [run.stdout.count("results: ") for run in runs] == [1] + [0] * (nodes - 1), "only rank 0 prints"
+    run = runs[0]
+    described = json.loads((only_folder(run.output) / "run.json").read_text())["world"]
+    ranks = [list(range(node * each, (node + 1) * each)) for node in range(nodes)]
+    assert described == {"size": nodes * each, "nodes": nodes, "ranks": ranks, "launcher": "torchrun"}
+    check_layouts(run.cases, nodes, each)
+    check_members(run, watch, {ranks[0][0], ranks[1][0]})
+
+
+def check_members(run: Any, watch: CpuWatch, members: set[int]) -> None:
+    """The ranks that were busy while layout 2x1 was measured are the first ones of two nodes; all others slept."""
+    case_ids = run.cases[run.cases.layout == "2x1"].case_id
+    shares = watch.shares(measured_ns(run.samples[run.samples.case_id.isin(case_ids)]))
+    idle = set(shares) - members
+    assert len(shares) == 4
+    assert max(shares[rank] for rank in idle) < min(0.2, *(shares[rank] for rank in members)), shares

@@ -1,0 +1,207 @@
+"""What the harness itself costs as the world grows: control work with real connections, and planning and recording.
+
+`python scale.py control N` starts N ranks as threads of a few processes, each with its own connection to rank 0's
+store, and lets them measure one case whose operations take no time. What counts is the processor time of rank 0's
+process, which serves the store too: on a cluster the other ranks have processors of their own.
+`python scale.py recording N` plans, measures and records a case of N simulated ranks; the simulation is not counted.
+Each prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from commbench.clock import ClockCost
+from commbench.contracts import Buffer, BufferSpec, Mode, Pattern, Planned, Program
+from commbench.control import StoreControl
+from commbench.jobs import Door
+from commbench.layout import Layout
+from commbench.measure import measure
+from commbench.memory import high_water_bytes
+from commbench.plan import Facts, plan
+from commbench.records import Samples
+from commbench.rows import Circumstances, row, sample_table
+from commbench.settings import Settings
+from commbench.world import hosted_world
+from commbench.writers.parquet import Parquet
+
+PROCESSES = 4
+CLOCK = ClockCost(20.0, 20.0, 20.0)
+WORDS = ["benchmark=[all_reduce]", "sizes=[8]", "timing=quick", "preflight=off"]
+
+
+def planned(size: int, backend: str) -> tuple[Settings, Planned, float]:
+    """The job, and the seconds it took to plan it."""
+    layout = Layout(max(1, size // 8), min(8, size))
+    with Door() as door:
+        settings = door.jobs([f"backend={backend}", *WORDS, f"layout={layout}"], multirun=False)[0].settings
+    world, _ = hosted_world(layout.nodes, layout.ranks_per_node)
+    begin = time.perf_counter()
+    (job,) = plan(settings, world, Facts(2**42, 2**20, 64))
+    assert job.skip is None
+    return settings, job, time.perf_counter() - begin
+
+
+# ---------------------------------------------------------------- control
+
+
+class Nothing:
+    """A buffer without memory; always right."""
+
+    def __init__(self, spec: BufferSpec, pool: int) -> None:
+        self.spec, self.pool = spec, pool
+
+    def write(self, pattern: Pattern | None) -> None:
+        pass
+
+    def count_wrong(self, pattern: Pattern, copies: int) -> int:
+        return 0
+
+
+@dataclass
+class Instant:
+    """A communicator and runner whose operations take 1 ms of nobody's time, with 3 % noise."""
+
+    rank: int
+    engine: str = "python"
+    progress: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, dtype=np.int64))
+
+    def __post_init__(self) -> None:
+        self.hosted, self.size = (self.rank,), 0
+        self._random = np.random.default_rng(self.rank)
+
+    def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
+        return Nothing(spec, pool)
+
+    def counters(self) -> dict[str, float]:
+        return {}
+
+    def prepare(self, programs: Any, buffers: Any, mode: Mode) -> Instant:
+        assert isinstance(programs[self.rank], Program)
+        return self
+
+    def __call__(self, n: int) -> NDArray[np.int64]:
+        start = np.arange(n, dtype=np.int64) * 10**7
+        return np.stack([start, start + (1e6 * self._random.lognormal(0, 0.03, n)).astype(np.int64)], axis=-1)[None]
+
+
+def take_part(control: StoreControl, settings: Settings, job: Planned) -> Any:
+    return measure(job, Instant(control.rank), control, settings, CLOCK, lambda _: None)  # type: ignore[arg-type]
+
+
+def store(port: int, owner: bool) -> Any:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    return TCPStore("127.0.0.1", port, is_master=owner, wait_for_workers=False, timeout=timedelta(seconds=300))
+
+
+def ranks(port: int, first: int, last: int, size: int) -> None:
+    """Ranks first ... last-1, a thread and a connection each."""
+    settings, job, _ = planned(size, "gloo")
+    threading.stack_size(256 * 1024)
+
+    def rank(number: int) -> None:
+        control = StoreControl(store(port, owner=False), number, size)
+        control.gather(None, 300)
+        take_part(control, settings, job)
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(first, last)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def control_cost(size: int) -> dict[str, float]:
+    settings, job, _ = planned(size, "gloo")
+    server = store(0, owner=True)
+    edges = np.linspace(1, size, PROCESSES + 1).astype(int)
+    children = [
+        subprocess.Popen([sys.executable, __file__, "ranks", str(server.port), str(first), str(last), str(size)])
+        for first, last in pairwise(edges) if last > first
+    ]  # fmt: skip
+    control = StoreControl(server, 0, size)
+    control.gather(None, 300)  # everybody is there
+    cpu_s, wall_s = time.process_time(), time.perf_counter()
+    outcome = take_part(control, settings, job)
+    cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - wall_s
+    for child in children:
+        child.wait(300)
+    assert isinstance(outcome, Samples)
+    return {"cpu_s": cpu_s, "wall_s": wall_s, "blocks": len(outcome.blocks), "repetitions": outcome.repetitions or 0}
+
+
+# ---------------------------------------------------------------- planning and recording
+
+
+class Stopwatch:
+    """Seconds spent in the simulation, to be taken off."""
+
+    def __init__(self, runner: Any, watch: dict[str, float]) -> None:
+        self._runner, self._watch, self.engine, self.progress = runner, watch, runner.engine, runner.progress
+
+    def __call__(self, n: int) -> NDArray[np.int64]:
+        begin = time.perf_counter()
+        stamps: NDArray[np.int64] = self._runner(n)
+        self._watch["simulated"] += time.perf_counter() - begin
+        return stamps
+
+
+def recording_cost(size: int) -> dict[str, float]:
+    settings, job, plan_s = planned(size, "simulated")
+    world, control = hosted_world(job_layout(job).nodes, job_layout(job).ranks_per_node)
+    communicator, watch = settings.backend.open(world, control), {"simulated": 0.0}
+    prepare = communicator.prepare
+    communicator.prepare = lambda *words: Stopwatch(prepare(*words), watch)  # type: ignore[assignment,method-assign]
+    begin = time.perf_counter()
+    outcome = measure(job, communicator, control, settings, CLOCK, lambda _: None)
+    decide_s = time.perf_counter() - begin - watch["simulated"]
+    assert isinstance(outcome, Samples)
+    begin = time.perf_counter()
+    record(job, outcome)
+    return {
+        "plan_s": plan_s,
+        "measure_s": decide_s,
+        "record_s": time.perf_counter() - begin,
+        "repetitions": outcome.repetitions or 0,
+        "high_water_mib": (high_water_bytes() or 0) / 2**20,
+    }
+
+
+def record(job: Planned, outcome: Samples) -> None:
+    around = Circumstances(CLOCK, {}, 8, 1, 2**20, None)
+    values = row(job, outcome, around, datetime.now(timezone.utc)) | {"run_id": "scale"}
+    with tempfile.TemporaryDirectory() as folder:
+        writer = Parquet()
+        writer.begin({"run_id": "scale"}, folder)
+        writer.case(values, sample_table(job, outcome, "scale"), {})
+        writer.end({"run_id": "scale"})
+        assert (Path(folder) / "samples.parquet").exists()
+
+
+def job_layout(job: Planned) -> Layout:
+    return Layout.parse(job.case.layout)
+
+
+if __name__ == "__main__":
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if sys.argv[1] == "ranks":
+        ranks(*(int(word) for word in sys.argv[2:]))
+    else:
+        cost = control_cost if sys.argv[1] == "control" else recording_cost
+        print(json.dumps({"ranks": int(sys.argv[2]), **cost(int(sys.argv[2]))}), flush=True)
