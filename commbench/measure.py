@@ -81,7 +81,10 @@ class _Case:
     sink: Sink
     buffers: dict[int, dict[str, Buffer]] = field(default_factory=dict)
     readings: list[tuple[int, dict[str, float]]] = field(default_factory=list)  # of this rank's counters
-    wrong: int = 0
+    wrong: int = 0  # elements, in all checks; on rank 0 until it is decided
+    failed: int = 0  # ranks whose last block did not end, on rank 0
+    problem: str | None = None
+    last_n: int = 1
     salt: int = 0
     block_k: int = 1
     block_s: float = 0.0  # of the last block, with its gathering
@@ -101,8 +104,8 @@ class _Case:
         self._agree(self._allocate())
         runner = self._prepare(1)
         self._fill()
-        self._repeat(runner, 1, "connect")
-        self._count("start")
+        self._run(runner, 1, "connect")
+        self._check("start")
         block_k, n = self._warm_up(runner)
         if block_k > 1:
             runner = self._prepare(block_k)
@@ -110,8 +113,8 @@ class _Case:
         self.spent_s, self.begun_s = 0.0, time.monotonic()
         self.saved_s = self.begun_s
         reason = self._measure(runner, n) if self.settings.timing.duration_s is None else self._soak(runner, n)
+        self._check("end", copies=self.last_n)
         self.timeline.close()
-        self._gather_readings()
         return self._samples(reason, runner.engine)
 
     def save(self) -> None:
@@ -150,9 +153,7 @@ class _Case:
 
     def _warm_up(self, runner: Runner) -> tuple[int, int]:
         """Repeat until steady (method 2.4); block_k and the repetitions of the first measured block."""
-        n, block_k, first = self.control.decide(
-            self._first_warm_up() if self.control.rank == 0 else None, self._deadline_s, "warm-up"
-        )
+        n, block_k, first = self._verdict(self._first_warm_up, "before the warm-up")
         self.spent_s = 0.0
         while n > 0:
             n, block_k, first = self._repeat(runner, n, "warmup", partial(self._more_warm_up, runner.engine, n))
@@ -185,11 +186,10 @@ class _Case:
         middle, reason = False, None
         while reason is None:
             following, reason = self._repeat(runner, n, "measure", self._judge)
-            if not middle or reason is not None:
-                self._count("middle" if reason is None else "end", copies=n)
+            if not middle and reason is None:
+                self._check("middle", copies=n)
+                self._refill()
                 middle = True
-                if reason is None:
-                    self._refill()
             n = following
         return str(reason)
 
@@ -205,15 +205,14 @@ class _Case:
         """Blocks for a duration. What was gathered goes to the sink and is forgotten, every few seconds."""
         reason = None
         while reason is None:
-            n, save, reason = self._repeat(runner, n, "measure", partial(self._judge_soak, n))
-            if save or reason:
-                self._count("middle" if reason is None else "end", copies=n)
+            following, save, reason = self._repeat(runner, n, "measure", partial(self._judge_soak, n))
             if save and reason is None:
-                self._gather_readings()
+                self._check("middle", copies=n)
                 if self.control.rank == 0:
                     self.sink(self._samples("running", runner.engine))
                     self.timeline.forget()
                 self._refill()
+            n = following
         return str(reason)
 
     def _judge_soak(self, n: int) -> tuple[int, bool, str | None]:
@@ -226,27 +225,39 @@ class _Case:
 
     # ------------------------------------------------------------ repetitions
 
-    def _repeat(self, runner: Runner, n: int, phase: str, judge: Callable[[], Any] = lambda: None) -> Any:
-        """Run n repetitions everywhere and gather the stamps; what rank 0 makes of them, everywhere."""
-        problem, stamps = None, np.zeros((0, 0, 2), dtype=np.int64)
+    def _repeat(self, runner: Runner, n: int, phase: str, judge: Callable[[], Any]) -> Any:
+        """Run n repetitions everywhere; what rank 0 makes of all stamps, everywhere."""
+        self._run(runner, n, phase)
+        return self._verdict(judge, f"after {phase}")
+
+    def _run(self, runner: Runner, n: int, phase: str) -> None:
+        """Run n repetitions everywhere and gather the stamps on rank 0."""
+        stamps = np.zeros((0, 0, 2), dtype=np.int64)
         begin = time.perf_counter()
         try:
             stamps = runner(n)
         except CommunicationError as error:
-            problem = str(error)
+            self.problem = str(error)
         readings = self.communicator.counters()
         if readings:
             self.readings.append((now_ns(), readings))
         parts = self.control.collect(stamps, self._deadline_s, f"{phase} of {self.job.case}")
         self.block_s = time.perf_counter() - begin
         self.spent_s += self.block_s
-        failed, verdict = sum(part.shape[1] != n for part in parts), None
-        if parts and not failed:
+        self.last_n = n
+        self.failed = sum(part.shape[1] != n for part in parts)
+        if parts and not self.failed:
             self.timeline.add(phase, np.concatenate(parts, axis=0)[list(self.job.active)])
-            verdict = judge()
-        failed, verdict = self.control.decide([failed, verdict], self._deadline_s, f"after {phase} of {self.job.case}")
+
+    def _verdict(self, judge: Callable[[], Any], when: str) -> Any:
+        """One decision about all that rank 0 has seen since the last; a failure or a wrong element ends the case."""
+        good = self.control.rank == 0 and not self.failed and not self.wrong
+        told = [self.failed, self.wrong, judge() if good else None]
+        failed, self.wrong, verdict = self.control.decide(told, self._deadline_s, f"{when} of {self.job.case}")
         if failed:
-            self._fail(problem, failed, phase)
+            self._fail(self.problem, failed, when)
+        if self.wrong:
+            raise _Stopped(self._samples("wrong_payload", self.job.case.engine))
         return verdict
 
     def _fail(self, problem: str | None, failed: int, phase: str) -> None:
@@ -277,30 +288,24 @@ class _Case:
             fixed=timing.repetitions,
         )
 
-    def _gather_readings(self) -> None:
-        """The counters of all ranks, once in a while and outside the timing."""
-        gathered = self.control.gather(self.readings, self._deadline_s, f"counters of {self.job.case}")
-        self.readings = []
-        for rank, readings in enumerate(gathered):
-            for t_ns, values in readings:
-                self.timeline.count(Counts.of(rank, t_ns, values))
-
     # ------------------------------------------------------------ payload
 
     def _fill(self) -> None:
         for rank, name, buffer in self._held():
             buffer.write(self._pattern("fill", rank, name))
 
-    def _count(self, when: str, copies: int = 1) -> None:
-        """Count the elements that are not what they must be, everywhere; stop at the first wrong one."""
+    def _check(self, when: str, copies: int = 1) -> None:
+        """Count the elements that are not what they must be, on all ranks, and take in the counters with them."""
         wrong = 0
         for rank, name, buffer in self._held():
             pattern = self._pattern("expected", rank, name)
             wrong += 0 if pattern is None else buffer.count_wrong(pattern, copies)
-        counts = self.control.gather(wrong, self._deadline_s, f"check at the {when}")
-        self.wrong = self.control.decide(sum(counts), self._deadline_s, f"check at the {when}")
-        if self.wrong:
-            raise _Stopped(self._samples("wrong_payload", self.job.case.engine))
+        told = self.control.gather([wrong, self.readings], self._deadline_s, f"check at the {when} of {self.job.case}")
+        self.readings = []
+        for rank, (amount, readings) in enumerate(told):
+            self.wrong += amount
+            for t_ns, values in readings:
+                self.timeline.count(Counts.of(rank, t_ns, values))
 
     def _refill(self) -> None:
         """New values to send, and the sentinel where they must arrive: nothing old can pass for new."""
