@@ -17,6 +17,15 @@ from commbench.plan import Facts, duration_s, plan
 from commbench.provenance import limits
 from commbench.settings import Settings
 from commbench.units import format_seconds
+from commbench.world import hosted_world
+
+FORMS = {  # which values of in_place an operation has; None: it has no such axis
+    frozenset(): "-",
+    frozenset({None}): "yes",
+    frozenset({True}): "in place",
+    frozenset({False}): "apart",
+    frozenset({True, False}): "in place, apart",
+}
 
 
 def facts_here() -> Facts:
@@ -53,17 +62,46 @@ def report(config_dir: str | None = None) -> str:
     lines.append(f"  {'memory available':<24} {(limits.memory_limit_bytes() or 0) / 2**30:.1f} GiB")
     lines += ["libraries", *(f"  {key[9:]:<24} {known[key]}" for key in sorted(known) if key.startswith("versions."))]
     lines += ["GPU", f"  {known.get('topology.reason') or 'nvidia-smi topo -m answers'}"]
-    return "\n".join([*lines, "backends", *_backends(config_dir)])
-
-
-def _backends(config_dir: str | None) -> Sequence[str]:
-    lines = []
     with Door(config_dir) as door:
-        for name in door.options("backend"):
-            try:
-                backend: c.Backend = construct(door.group("backend", name), f"backend {name}", ())
-                state = backend.missing() or "can run here"
-            except ConfigError as error:  # of this backend only
-                state = str(error)
-            lines.append(f"  {name:<24} {state}")
+        found = backends(door)
+        lines += ["backends", *(f"  {name:<24} {_state(one)}" for name, one in found.items())]
+        usable = [one for one in found.values() if not isinstance(one, ConfigError)]
+        lines += ["operations", *(f"  {line}" for line in operations(door, usable))]
+    return "\n".join(lines)
+
+
+def _state(backend: c.Backend | ConfigError) -> str:
+    return str(backend) if isinstance(backend, ConfigError) else backend.missing() or "can run here"
+
+
+def operations(door: Door, backends: Sequence[c.Backend]) -> list[str]:
+    """A Markdown table of what each backend can measure and in which form, from its declared tables."""
+    words = ["backend=simulated", "benchmark=all", "in_place=[true,false]", "layout=1x4", "sizes=[960]"]
+    settings = door.jobs(words, multirun=False)[0].settings
+    heads = [f"`{one.name}` ({', '.join(one.engines)})" for one in backends]
+    columns = [_forms(replace(settings, backend=one)) for one in backends]
+    lines = [f"| operation | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    for benchmark in settings.benchmarks:
+        cells = [FORMS[frozenset(column.get(benchmark.name, ()))] for column in columns]
+        lines.append(f"| {' | '.join([f'`{benchmark.name}`', *cells])} |")
     return lines
+
+
+def _forms(settings: Settings) -> dict[str, set[bool | None]]:
+    """Of each operation that is not skipped."""
+    found: dict[str, set[bool | None]] = {}
+    for job in plan(settings, hosted_world(1, 4)[0], Facts(2**62, 0, 64)):
+        if job.skip is None:
+            found.setdefault(job.case.benchmark, set()).add(job.case.in_place)
+    return found
+
+
+def backends(door: Door) -> dict[str, c.Backend | ConfigError]:
+    """All of conf/backend, as configured there."""
+    found: dict[str, c.Backend | ConfigError] = {}
+    for name in door.options("backend"):
+        try:
+            found[name] = construct(door.group("backend", name), f"backend {name}", ())
+        except ConfigError as error:  # of this backend only
+            found[name] = error
+    return found

@@ -181,9 +181,9 @@ def _circumstantial(job: Planned, samples: Samples, around: Circumstances, media
     if samples.engine == "virtual":
         return []
     layout, sample_s = Layout.parse(job.case.layout), median_s * job.shape.operations_per_sample * samples.block_k
-    floor = _floor_s(job, samples, around)
+    floor, threads = _floor_s(job, samples, around), around.threads_per_rank * (job.case.streams or 1)
     found = {
-        "oversubscribed": layout.ranks_per_node * around.threads_per_rank > around.cores,
+        "oversubscribed": layout.ranks_per_node * threads > around.cores,
         "timer_limited": 2 * around.clock.p50_ns * 1e-9 > VISIBLE * sample_s,
         "python_bound": samples.engine == "python" and floor is not None and floor > CALL_SHARE * median_s,
         "in_cache": job.case.cache == "rotate" and _rotated_bytes(job) < 2 * around.cache_bytes,

@@ -32,7 +32,7 @@ class Tcp:
     engines: ClassVar[tuple[str, ...]] = ("python",)
     launchers: ClassVar[tuple[str, ...]] = ("torchrun", "mpirun", "srun")
     axes: ClassVar[tuple[str, ...]] = ("streams",)
-    threads_per_rank: ClassVar[int] = 2  # the caller, and one more for each further stream or direction in use
+    threads_per_rank: ClassVar[int] = 1  # of each stream
     library: str = "auto"
     buffer_bytes: int | None = None
     no_delay: bool = True
@@ -55,8 +55,6 @@ class Tcp:
     def supports(self, case: c.Case, size: int) -> str | None:
         if any(value is not None for value in (case.reduction, case.root, case.in_place)):
             return NO_COLLECTIVES
-        if any(first == second for first, second in case.pairs):
-            return "tcp measures the wire to another rank: there is none to oneself"
         return None
 
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
