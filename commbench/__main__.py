@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 USAGE = """commbench [-m] [KEY=VALUE ...]      measure: gloo on this machine with 2 ranks, unless told otherwise
+commbench resume RUN [--force]       measure what is missing or failed in a run, in the same folder
 commbench doctor                     what this machine has and which backends can run
 torchrun|mpirun|srun ... commbench   the same as one rank of a given world
 
@@ -17,13 +18,22 @@ A list is an axis inside one world: layout=[1x1,1x2] sizes=[8,1KiB,1MiB] benchma
 Every key with its meaning:         commbench --keys
 What would run, without running:    plan=true"""
 
+READING: dict[str, str] = {}  # command -> the module that has it
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 all ok, 1 a case failed or missed `expect`, 2 bad configuration, 3 the world broke."""
     from commbench.errors import CommbenchError, Missing, WorldBroken
 
+    words = sys.argv[1:] if argv is None else list(argv)
     try:
-        return _command(_parser().parse_intermixed_args(sys.argv[1:] if argv is None else list(argv)))
+        if words[:1] and words[0] in READING:
+            return _reading(words)
+        if words[:1] == ["resume"]:
+            from commbench.app import resume
+
+            return resume(words[1:])
+        return _command(_parser().parse_intermixed_args(words))
     except CommbenchError as error:
         _refuse(error.exit_status)
         if _speaks():
@@ -35,6 +45,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_status
     except KeyboardInterrupt:
         return 130
+
+
+def _reading(words: list[str]) -> int:
+    """A command about results that exist: its module has the options and the work."""
+    from importlib import import_module
+
+    status: int = import_module(READING[words[0]]).command(words[1:])
+    return status
 
 
 def _command(arguments: argparse.Namespace) -> int:

@@ -19,11 +19,13 @@ from omegaconf import DictConfig
 
 from commbench import launch
 from commbench.contracts import World
+from commbench.earlier import UNFINISHED, Earlier, blame
 from commbench.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.folder import check_output, new_folder
 from commbench.jobs import Door, Job
 from commbench.keys import construct
 from commbench.layout import Layout
+from commbench.report.load import load, load_run
 from commbench.world import Place, detect, hosted_world
 
 
@@ -100,17 +102,60 @@ def check_here(job: Job) -> None:
     launch.choose(settings, _launcher).command(wide.size, (), getattr(settings.backend, "library", None))
 
 
-def _started(job: Job, folder: str | None = None) -> int:
-    """One job in its own world; the exit status of its run."""
+def resume(words: Sequence[str]) -> int:
+    """`commbench resume RUN [--force]`: measure what is missing or failed, in the same folder; the exit status."""
+    folder, force = _resumed(words)
+    run = load_run(folder)
+    overrides = [str(word) for word in run["overrides"]]
+    if not any(word.startswith("layout=") for word in overrides):  # the world of that day decided
+        overrides.append(f"layout=[{','.join(run['layouts'])}]")
+    place, mode = _place(), "force" if force else "retry"
+    with _exported(launch.CONFIG_DIR, run.get("config_dir")), Door(run.get("config_dir")) as door:
+        job = door.jobs(overrides, multirun=False)[0]
+        changed = sorted(key for key in job.config if job.config[key] != run["config"].get(key) and key != "layout")
+        if changed and not force:
+            raise ConfigError(f"{folder} was begun with other {', '.join(changed)}; accept it with --force")
+        if place is None:
+            check_here(job)
+            return _started(job, str(folder), mode)
+        with _exported(launch.FOLDER, str(folder)), _exported(launch.RESUME, mode):
+            return _work(job, place)
+
+
+def _resumed(words: Sequence[str]) -> tuple[Path, bool]:
+    paths = [word for word in words if word != "--force"]
+    if len(paths) != 1 or paths[0].startswith("-"):
+        raise ConfigError("write: commbench resume RUN [--force], with the folder of one run")
+    folder = Path(paths[0]).absolute()
+    if not (folder / "run.json").is_file():
+        raise ConfigError(f"{folder} is no run: it has no run.json; give the folder that the run printed as results")
+    return folder, "--force" in words
+
+
+def _started(job: Job, folder: str | None = None, resume: str | None = None) -> int:
+    """One job in its own world, and in fresh ones for what a broken one has left; the exit status of its run."""
+    folder = folder or new_folder(job.settings.output)
+    if not job.settings.backend.launchers:
+        return _session(job, None, folder, resume)
+    for left in range(job.settings.budget.restarts, -1, -1):
+        try:
+            return _start_world(job, folder, resume)
+        except WorldBroken as error:
+            suspect = blame(folder)
+            if suspect is None or left == 0:
+                raise
+            print(f"commbench: {error}; in {suspect}. A fresh world takes what is left", file=sys.stderr, flush=True)
+            resume = resume or "rest"
+    raise AssertionError
+
+
+def _start_world(job: Job, folder: str, resume: str | None) -> int:
     settings = job.settings
-    folder = folder or new_folder(settings.output)
-    if not settings.backend.launchers:
-        return _session(job, None, folder)
     layouts = settings.layouts or (Layout(1, 2),)
     settings = replace(settings, launcher=launch.choose(settings, _launcher))
     ranks = max(one.ranks_per_node for one in layouts)
     extra = ["layout=1x2"] if not settings.layouts else []
-    return launch.start(settings, ranks, [*job.overrides, *extra], folder)
+    return launch.start(settings, ranks, [*job.overrides, *extra], folder, resume)
 
 
 def _launcher(name: str) -> Any:
@@ -138,16 +183,29 @@ def _work(job: Job, place: Place) -> int:
     if job.settings.plan:
         return _print_plans([job], place.size) if place.rank == 0 else 0
     os.environ.update(backend.environment(job.settings.cuda_ipc, job.settings.interface) | dict(job.settings.env))
-    status = _session(job, place, folder)
+    status = _session(job, place, folder, os.environ.get(launch.RESUME))
     return 0 if folder else status  # the parent reads it from run.json; launchers would wrap it in their own words
 
 
-def _session(job: Job, place: Place | None, folder: str | None) -> int:
+def _session(job: Job, place: Place | None, folder: str | None, resume: str | None = None) -> int:
     from commbench.preflight import Request
     from commbench.session import run_in_world
 
     sweep_id = os.environ.get(launch.SWEEP) or None
-    return run_in_world(job.settings, Request(job.overrides, job.config, job.digest, sweep_id, folder), place)
+    earlier = None if resume is None or folder is None else _earlier(folder, resume, place)
+    config_dir = os.environ.get(launch.CONFIG_DIR)
+    request = Request(job.overrides, job.config, job.digest, sweep_id, folder, earlier, config_dir)
+    return run_in_world(job.settings, request, place)
+
+
+def _earlier(folder: str, resume: str, place: Place | None) -> Earlier:
+    """What rank 0 finds in the folder; the other ranks may not even see it."""
+    if place is not None and place.rank != 0:
+        return Earlier()
+    run, cases = load_run(folder), load(folder)
+    unfinished = cases.stop_reason.isin(UNFINISHED)
+    recorded = dict(zip(cases.case_id[~unfinished], cases.status[~unfinished], strict=True))
+    return Earlier(recorded, run.get("broken", {}), run, retry=resume != "rest", force=resume != "retry")
 
 
 def _swept(door: Door, overrides: Sequence[str], jobs: Sequence[Job]) -> list[int]:

@@ -18,6 +18,7 @@ from commbench.folder import write_json
 from commbench.settings import Settings
 
 FOLDER = "COMMBENCH_FOLDER"  # the run's folder, for the world that was started for it
+RESUME = "COMMBENCH_RESUME"  # how a world goes on with a run: retry, force, or rest (what a broken world has left)
 SWEEP = "COMMBENCH_SWEEP"  # jobs of one command share it
 CONFIG_DIR = "COMMBENCH_CONFIG_DIR"  # the user's own YAML, for every world of a command
 TERMINAL = "COMMBENCH_TERMINAL"  # a person watches the parent's stderr: mpirun's ranks can't see that
@@ -26,8 +27,10 @@ POLL_S = 0.2
 END_S = 10.0  # between asking a world to end and making it
 
 
-def start(settings: Settings, ranks: int, worker: Sequence[str], folder: str) -> int:
+def start(settings: Settings, ranks: int, worker: Sequence[str], folder: str, resume: str | None = None) -> int:
     """Run one world to its end; the exit status of its run. Raises ConfigError or WorldBroken."""
+    if resume is not None:
+        _reopen(Path(folder))
     launcher = settings.launcher
     assert launcher is not None
     library = getattr(settings.backend, "library", None)
@@ -40,6 +43,7 @@ def start(settings: Settings, ranks: int, worker: Sequence[str], folder: str) ->
         **settings.backend.environment(settings.cuda_ipc, settings.interface),
         **dict(settings.env),
         FOLDER: folder,
+        **({RESUME: resume} if resume is not None else {}),
         **({TERMINAL: "1"} if sys.stderr.isatty() else {}),
     }
     status = _watched(command, environment)
@@ -92,11 +96,17 @@ def _outcome(folder: Path, status: int) -> int:
         _remove_if_empty(folder)
         raise WorldBroken(f"the world ended with status {status} before it measured anything; its own message is above")
     run = json.loads(record.read_text())
-    if run.get("exit_status") is None:
+    if run.get("exit_status") is None or run.get("status") == "interrupted":  # not by us: we would not be here
         reason = f"the world ended with status {status} in the middle of the run"
         write_json(record, run | {"status": "broken", "exit_status": WorldBroken.exit_status, "reason": reason})
         raise WorldBroken(f"{reason}; finished cases are in {folder}")
     return int(run["exit_status"])
+
+
+def _reopen(folder: Path) -> None:
+    """A run that goes on has no end yet: a world that dies at once must not be taken for the earlier one."""
+    run = json.loads((folder / "run.json").read_text())
+    write_json(folder / "run.json", run | {"exit_status": None})
 
 
 def _remove_if_empty(folder: Path) -> None:
@@ -106,7 +116,8 @@ def _remove_if_empty(folder: Path) -> None:
 
 def refuse(folder: str | None, status: int) -> None:
     """Inside a world that was started for a folder: tell the parent why there is no run.json."""
-    if folder is not None and Path(folder).is_dir() and not (Path(folder) / "run.json").exists():
+    goes_on = RESUME in os.environ
+    if folder is not None and Path(folder).is_dir() and (goes_on or not (Path(folder) / "run.json").exists()):
         (Path(folder) / REFUSED).write_text(str(status))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from commbench import contracts as c
 from commbench import provenance
+from commbench.earlier import Earlier
 from commbench.errors import ConfigError
 from commbench.folder import new_folder
 from commbench.provenance import limits
@@ -26,6 +27,9 @@ FREE = (
     "environment.LD_LIBRARY_PATH", "environment.OMPI_MCA_plm", "environment.OMPI_MCA_routed",
 )  # fmt: skip
 
+OF_A_START = ("environment.COMMBENCH_", "environment.MASTER_", "environment.OMPI_APP_")  # new with every start
+UNCHANGED = ("versions.", "environment.", "host.hostname", "host.kernel", "host.cpu_model")  # while a run goes on
+
 
 @dataclass(frozen=True)
 class Request:
@@ -36,6 +40,8 @@ class Request:
     digest: str
     sweep_id: str | None = None
     folder: str | None = None  # made by the parent that started this world
+    earlier: Earlier | None = None  # where a run goes on
+    config_dir: str | None = None
 
 
 def preflight(
@@ -54,6 +60,9 @@ def preflight(
         problem = _difference_text(differing, settings.preflight)
         agreed = _agreed(world, gathered)
         run = _describe(settings, request, world, facts, differing)
+        if request.earlier is not None:
+            problem = problem or _change_text(request.earlier, run)
+            run = _continued(request.earlier, run)
     problem = control.agree(problem, MEETING_S, "preflight")
     if problem is not None:
         control.farewell(MEETING_S)  # rank 0 may hold the store that the others read the verdict from
@@ -90,6 +99,28 @@ def _difference_text(differing: Mapping[str, Mapping[str, list[int]]], preflight
     return text
 
 
+def _change_text(earlier: Earlier, run: Mapping[str, Any]) -> str | None:
+    """What is no longer as it was when the run began; rows before and after could not be compared."""
+    before = earlier.run.get("provenance", {}).get("nodes", [])
+    now = run["provenance"]["nodes"]
+    lines = [f"  nodes: {len(before)} then, {len(now)} now"] if len(before) != len(now) else []
+    for number, (old, new) in enumerate(zip(before, now, strict=False)):
+        keys = {key for key in {*old, *new} if key.startswith(UNCHANGED) and not key.startswith((*FREE, *OF_A_START))}
+        changed = sorted(key for key in keys if old.get(key) != new.get(key))
+        lines += [f"  node {number}, {key}: {old.get(key)} then, {new.get(key)} now" for key in changed]
+    if not lines or earlier.force:
+        return None
+    return "\n".join(["this is not as it was when the run began:", *lines, "accept it with: commbench resume --force"])
+
+
+def _continued(earlier: Earlier, run: Mapping[str, Any]) -> dict[str, Any]:
+    """run.json of a run that goes on: it began when it began, and tells all its starts."""
+    kept = ("started_at", "sweep_id", "broken")
+    last = {key: earlier.run.get(key) for key in ("status", "reason", "finished_at")}
+    segments = [*earlier.run.get("segments", []), last]
+    return {**run, **{key: earlier.run[key] for key in kept if key in earlier.run}, "segments": segments}
+
+
 def _describe(
     settings: Settings,
     request: Request,
@@ -112,6 +143,8 @@ def _describe(
         "cuda_ipc": {"asked": settings.cuda_ipc, "effective": facts[0].get("ipc.effective")},
         "topology": facts[0].get("topology.nvidia_smi_topo_m"),
         "config": request.config,
+        "config_dir": request.config_dir,
+        "layouts": [str(layout) for layout in settings.layouts],
         "provenance": {
             "nodes": provenance.by_node(facts, [world.node_of(rank) for rank in range(len(facts))]),
             "differences": differing,

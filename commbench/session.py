@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
@@ -19,6 +17,8 @@ import numpy as np
 from commbench import clock as clocks
 from commbench import contracts as c
 from commbench import provenance
+from commbench.beacon import INTERRUPTED, beacon
+from commbench.earlier import Earlier, land, take_off
 from commbench.errors import ConfigError, Unsupported, WorldBroken
 from commbench.layout import Layout
 from commbench.measure import measure, patience_s
@@ -32,7 +32,6 @@ from commbench.schema import CASES
 from commbench.settings import Expectation, Settings
 from commbench.world import Place, assemble, bind, connect, hosted_world
 
-INTERRUPTED, TERMINATED = 130, 143  # exit status after SIGINT and SIGTERM
 FLOOR_REPETITIONS = 200
 COMPARE = {">=": float.__ge__, "<=": float.__le__, ">": float.__gt__, "<": float.__lt__}
 
@@ -51,36 +50,24 @@ def run_in_world(settings: Settings, request: Request, place: Place | None) -> i
         control.farewell(MEETING_S)
         return 0
     communicator = settings.backend.open(world, control)
-    session = _Session(settings, world, control, communicator, Facts(*facts), run)
+    session = _Session(settings, world, control, communicator, Facts(*facts), run, request.earlier)
     try:
-        with _interruptible():
+        with beacon(lambda number: session.close("interrupted", number)):
             status = session.run()
     except (KeyboardInterrupt, SystemExit) as stop:  # finished cases, and a soak's part, are kept
         communicator.close(abort=True)
-        session.close("interrupted", INTERRUPTED if isinstance(stop, KeyboardInterrupt) else TERMINATED)
+        session.close("interrupted", INTERRUPTED + (2 if isinstance(stop, KeyboardInterrupt) else 15))
         raise
     except Exception as error:  # a full disk on rank 0 must not leave the others waiting for a run that is over
         communicator.close(abort=True)
         with suppress(OSError):
             session.close("broken", WorldBroken.exit_status, str(error))
+        if world.rank == 0 and request.folder is None:  # nobody else would start a fresh world
+            print(f"commbench: finish it with: commbench resume {run['folder']}", file=sys.stderr)
         raise error if isinstance(error, WorldBroken) else WorldBroken(f"{type(error).__name__}: {error}") from error
     communicator.close()
     control.farewell(MEETING_S)
     return status
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGTERM ends a rank like Ctrl-C: between two calls of the library, at the latest after a block."""
-
-    def stop(number: int, frame: Any) -> None:
-        raise SystemExit(TERMINATED)
-
-    previous = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def _enter(settings: Settings, place: Place | None) -> tuple[c.World, c.Control]:
@@ -116,6 +103,7 @@ class _Session:
         communicator: c.Communicator,
         facts: Facts,
         run: dict[str, Any],
+        earlier: Earlier | None,
     ) -> None:
         self._settings, self._world, self._control = settings, world, control
         self._communicator, self._facts, self._run = communicator, facts, run
@@ -123,6 +111,9 @@ class _Session:
         self._clock = clocks.calibrate()
         self._rows: dict[str, dict[str, Any]] = {}  # by case: a soak's newest counts
         self._begun, self._patience_s = time.monotonic(), MEETING_S
+        self._earlier = earlier or Earlier()
+        if earlier is not None:
+            self._jobs = self._left()
         groups = sorted({job.members for job in self._jobs if not job.skip} | {(0,)})
         self._communicators = {members: communicator.subset(members) for members in groups}
 
@@ -132,7 +123,7 @@ class _Session:
         self._around = self._circumstances()
         if self._world.rank == 0:
             self._run["backend"] = {"name": self._settings.backend.name, **self._communicator.facts()}
-            self._run["cases"] = sum(len(split(job, Refused(""))) for job in self._jobs)
+            self._run["cases"] = sum(len(_row_ids(job)) for job in self._jobs)
             self._run["at_most_s"] = sum(duration_s(self._settings, job) for job in self._jobs)
             self._run["memory"] = {"imports_bytes": high_water_bytes(), "buffers_bytes": self._buffers_bytes()}
             self._run["calibration"] = {"clock_ns": vars(self._clock), "overhead_s": self._around.overhead_s}
@@ -142,6 +133,12 @@ class _Session:
             self._case(job)
         status = self._control.decide(self._finish() if self._world.rank == 0 else 0, self._patience_s, "end of run")
         return int(status)
+
+    def _left(self) -> tuple[c.Planned, ...]:
+        """The jobs that earlier starts of this run have not finished, by what rank 0 has read."""
+        orders = [job.order for job in self._jobs if self._earlier.left(job.case.case_id, _row_ids(job))]
+        chosen = set(self._control.decide(orders, MEETING_S, "what is left"))
+        return tuple(job for job in self._jobs if job.order in chosen)
 
     def _buffers_bytes(self) -> int:
         """Of the largest case on this rank."""
@@ -163,12 +160,16 @@ class _Session:
             writer.end(self._run)
 
     def _case(self, job: c.Planned) -> None:
-        skip = self._control.decide(job.skip or self._overdue(), self._patience_s, f"start of {job.case}")
+        hopeless = self._earlier.hopeless(job.case.case_id)
+        reason = hopeless or job.skip or self._overdue()
+        skip = self._control.decide(reason, self._patience_s, f"start of {job.case}")
         self._patience_s = patience_s(job, self._settings)  # from here on the idle ranks wait for the next case
         started = datetime.now(timezone.utc)
         if skip is not None:
-            self._record(job, Refused(skip), started)
+            self._record(job, Failure(skip) if hopeless else Refused(skip), started)
             return
+        if self._world.rank == 0:
+            take_off(self._run["folder"], job.case.case_id, str(job.case))
         communicator = self._communicators[job.members]
         if communicator is None:
             return
@@ -199,7 +200,7 @@ class _Session:
             "sweep_id": self._run["sweep_id"],
             "launch": self._settings.launch,
             "label": self._settings.label,
-            "segment": 0,
+            "segment": len(self._run.get("segments", [])),
         }
         values = row(job, outcome, self._around, started) | identity
         values = {column.name: values[column.name] for column in CASES}
@@ -213,6 +214,7 @@ class _Session:
         missed = [line for expected in self._settings.expect for line in misses(expected, list(self._rows.values()))]
         bad = [one for one in self._rows.values() if one["status"] in ("failed", "invalid")]
         status = 1 if bad or missed else 0
+        land(self._run["folder"])
         self.close("done", status, "; ".join(missed) or None)
         for line in missed:
             print(line, file=sys.stderr)
@@ -239,6 +241,10 @@ class _Session:
                     floors[engine] = _floor_s(alone, engine)
         self._control.agree(None, MEETING_S, "calibration")
         return floors
+
+
+def _row_ids(job: c.Planned) -> list[str]:
+    return [one.case.case_id for one, _ in split(job, Refused(""))]
 
 
 def _floor_s(communicator: c.Communicator, engine: str) -> float:

@@ -69,10 +69,13 @@ class Budget:
     case_s: float | None = None
     total_s: float | None = None
     memory_share: float = 0.5
+    restarts: int = 2  # fresh worlds for what a broken one has left
 
     def __post_init__(self) -> None:
         if not 0 < self.memory_share <= 1:
             raise ConfigError(f"budget.memory_share={self.memory_share} lies outside (0, 1]")
+        if not 0 <= self.restarts <= 1000:
+            raise ConfigError(f"budget.restarts={self.restarts} is not from 0 to 1000")
         for name in ("case_s", "total_s"):
             value = getattr(self, name)
             if value is not None and not value > 0:

@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 
+from commbench.doctor import backends, operations
+from commbench.errors import ConfigError
+from commbench.jobs import Door
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 CHEAP = ("sizes=[8]", "timing=fixed", "timing.repetitions=6", "timing.warmup_repetitions=1", "timing.warmup_s=0")
@@ -35,10 +39,19 @@ def test_commands_run(world: Callable[..., Any], command: str) -> None:
         pytest.skip("mpirun belongs to whichever wheel came last; tests/contracts starts both by their own names")
     if "-m" in words:  # tests/test_session.py runs a sweep; here every job of this one is composed and checked
         words.append("plan=true")
-    plain = [word for word in words if not word.startswith(("sizes=", "timing="))]
-    run = world(*plain, *CHEAP)
+    plain = [word for word in words if not word.startswith(("sizes=", "timing=quick", "timing=rigorous"))]
+    if "timing=soak" in words:
+        run = world(*plain, "sizes=[8]")
+    else:
+        run = world(*plain, *CHEAP)
     assert run.status == 0, run.explain()
     assert "plan=true" in words or "results: " in run.stdout
+
+
+def test_the_table_of_operations_is_what_the_backends_declare() -> None:
+    with Door() as door:
+        usable = [one for one in backends(door).values() if not isinstance(one, ConfigError)]
+        assert "\n".join(operations(door, usable)) in README
 
 
 @pytest.mark.parametrize(

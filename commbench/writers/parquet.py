@@ -25,7 +25,10 @@ class Parquet:
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
         self._folder = Path(folder)
-        (self._folder / "parts").mkdir(parents=True, exist_ok=True)
+        parts = self._folder / "parts"
+        parts.mkdir(parents=True, exist_ok=True)
+        # a run that goes on: what an earlier start has left comes first
+        self._next = 1 + max((int(part.name.split(".")[0]) for part in parts.glob("*.parquet")), default=-1)
         self._metadata = {"schema_version": str(SCHEMA_VERSION), "commbench_run": json.dumps(run)}
         write_json(self._folder / "run.json", run)
 
@@ -61,8 +64,9 @@ class Parquet:
             return
         aside = target.with_suffix(".tmp")
         schema = arrow_schema(table).with_metadata(self._metadata)
+        earlier = [target] if target.exists() else []
         with pq.ParquetWriter(aside, schema, compression="zstd") as writer:
-            for part in parts:
+            for part in (*earlier, *parts):
                 writer.write_table(pq.read_table(part).replace_schema_metadata(self._metadata))
         publish(aside, target)
         for part in parts:

@@ -1,0 +1,76 @@
+"""What earlier starts of a run have left: which cases need no second try, and which broke the world."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from commbench.folder import write_json
+
+TRIES = 2  # a case that broke the world so often is not tried again
+UNFINISHED = ("running", "interrupted")  # stop reasons of a soak that goes on
+GOOD = ("ok", "skipped")
+IN_FLIGHT = "in_flight"  # file in the run's folder: the case that is being measured
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """`recorded`: case -> status, `broken`: case -> how often it broke the world, `run`: run.json as it was.
+
+    Only rank 0 needs the contents; the other ranks only know that the run goes on. With `retry` failed cases are
+    tried again (the user asks for it); without it only what a broken world has left.
+    """
+
+    recorded: Mapping[str, str] = field(default_factory=dict)
+    broken: Mapping[str, int] = field(default_factory=dict)
+    run: Mapping[str, Any] = field(default_factory=dict)
+    retry: bool = False
+    force: bool = False
+
+    @property
+    def segment(self) -> int:
+        """Number of the start that follows."""
+        return len(self.run.get("segments", [])) + 1
+
+    def left(self, case_id: str, rows: Sequence[str]) -> bool:
+        """Whether a case has to be measured or written down; `rows` are the case ids of its rows."""
+        found = [self.recorded.get(row) for row in rows]
+        if None in found:
+            return True
+        if all(status in GOOD for status in found):
+            return False
+        return self.retry or 0 < self.broken.get(case_id, 0) < TRIES
+
+    def hopeless(self, case_id: str) -> str | None:
+        """Why a case is not tried again."""
+        times = self.broken.get(case_id, 0)
+        return f"broke the world {times} times; it is not tried again" if times >= TRIES and not self.retry else None
+
+
+def take_off(folder: str, case_id: str, text: str) -> None:
+    """Leave word of the case that is being measured: if the world ends now, this one is the suspect."""
+    (Path(folder) / IN_FLIGHT).write_text(json.dumps([case_id, text]))
+
+
+def land(folder: str) -> None:
+    with suppress(OSError):
+        (Path(folder) / IN_FLIGHT).unlink()
+
+
+def blame(folder: str) -> str | None:
+    """Count the case in flight as one that broke the world, in run.json; its name, None if none was."""
+    mark, record = Path(folder) / IN_FLIGHT, Path(folder) / "run.json"
+    try:
+        case_id, text = json.loads(mark.read_text())
+        run = json.loads(record.read_text())
+    except (OSError, ValueError):
+        return None
+    land(folder)
+    broken = dict(run.get("broken", {}))
+    broken[case_id] = broken.get(case_id, 0) + 1
+    write_json(record, run | {"broken": broken})
+    return str(text)
