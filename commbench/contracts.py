@@ -369,7 +369,8 @@ class Planned:
     def senders(self) -> tuple[int, ...]:
         """Rows of the sending ranks among the active ones; the first one is the initiator."""
         ranks = sorted({first for first, _ in self.case.pairs}) or list(self.active)
-        return tuple(self.active.index(rank) for rank in ranks)
+        rows = {rank: row for row, rank in enumerate(self.active)}
+        return tuple(rows[rank] for rank in ranks)
 
     @cached_property
     def shape(self) -> Shape:

@@ -154,15 +154,18 @@ def _planned(
     specs = [benchmark.program(case, rank, layout.size).buffers for rank in range(layout.size)]
     pool = _pool(case, specs, facts)
     needs = [sum(buffer_bytes(spec, pool) for spec in one) for one in specs]
-    node_bytes = max(
-        sum(needs[index] for index, rank in enumerate(members) if rank in node) + CONTROL_BYTES * len(node)
-        for node in world.nodes
-    )
+    node_bytes = _fullest_node(world, members, needs)
     allowed = int(facts.memory_bytes * settings.budget.memory_share)
     if node_bytes > allowed:
         share = settings.budget.memory_share
         reason = f"needs {node_bytes} B on a node, allowed are {allowed} B (budget.memory_share={share})"
     return Planned(0, case, benchmark, members, pool, node_bytes, reason)
+
+
+def _fullest_node(world: World, members: tuple[int, ...], needs: list[int]) -> int:
+    """Bytes on the node that holds most of them; visits every rank once."""
+    needed = dict(zip(members, needs, strict=True))
+    return max(sum(CONTROL_BYTES + needed.get(rank, 0) for rank in ranks) for ranks in world.nodes)
 
 
 def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: Case) -> str | None:

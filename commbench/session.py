@@ -30,7 +30,7 @@ from commbench.records import Failure, Refused, Samples
 from commbench.rows import Circumstances, Outcome, count_table, row, sample_table, split
 from commbench.schema import CASES
 from commbench.settings import Expectation, Settings
-from commbench.world import Place, assemble, bind, connect, hosted_world
+from commbench.world import Place, assemble, bind, by_node, connect, hosted_world
 
 FLOOR_REPETITIONS = 200
 COMPARE = {">=": float.__ge__, "<=": float.__le__, ">": float.__gt__, "<": float.__lt__}
@@ -76,7 +76,8 @@ def _enter(settings: Settings, place: Place | None) -> tuple[c.World, c.Control]
         return hosted_world(max(one.nodes for one in layouts), max(one.ranks_per_node for one in layouts))
     backend = settings.backend
     control = connect(place, getattr(backend, "library", "auto"), getattr(backend, "threads", "funneled"))
-    return assemble(place, control), control
+    world = assemble(place, control)
+    return world, by_node(world, control)
 
 
 def _bind(settings: Settings, world: c.World) -> str:
@@ -110,6 +111,7 @@ class _Session:
         self._jobs = plan(settings, world, facts)
         self._clock = clocks.calibrate()
         self._rows: dict[str, dict[str, Any]] = {}  # by case: a soak's newest counts
+        self._begun_writers: list[c.Writer] = []
         self._begun, self._patience_s = time.monotonic(), MEETING_S
         self._earlier = earlier or Earlier()
         if earlier is not None:
@@ -129,6 +131,7 @@ class _Session:
             self._run["calibration"] = {"clock_ns": vars(self._clock), "overhead_s": self._around.overhead_s}
             for writer in self._settings.writers:
                 writer.begin(self._run, self._run["folder"])
+                self._begun_writers.append(writer)
         for job in self._jobs:
             self._case(job)
         status = self._control.decide(self._finish() if self._world.rank == 0 else 0, self._patience_s, "end of run")
@@ -156,7 +159,7 @@ class _Session:
         finished = datetime.now(timezone.utc).isoformat()
         self._run.setdefault("memory", {})["peak_bytes"] = high_water_bytes()
         self._run |= {"status": status, "exit_status": exit_status, "reason": reason, "finished_at": finished}
-        for writer in self._settings.writers:
+        for writer in self._begun_writers:  # none, where the run ended before its first case
             writer.end(self._run)
 
     def _case(self, job: c.Planned) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,8 +16,10 @@ from commbench.contracts import Control, World
 from commbench.control import Alone, StoreControl
 from commbench.errors import ConfigError, WorldBroken
 from commbench.mpi_library import load, mismatch
+from commbench.node_control import join
 
 CONNECT_S = 120.0  # the slowest rank may still be importing from a network file system
+FLAT_RANKS = 64  # up to here rank 0's store alone is cheap enough: below 0.1 s of its processor's time a case
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,9 @@ def connect(
 def _store(host: str, port: int, owner: bool) -> Any:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+    if owner:  # a connection for each rank: the usual 1024 files would end a world of 1000 ranks
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return TCPStore(host, port, is_master=owner, timeout=timedelta(seconds=CONNECT_S), wait_for_workers=False)
 
 
@@ -120,6 +126,12 @@ def assemble(place: Place, control: Control) -> World:
     identities = control.gather(identity, CONNECT_S, "the first meeting")
     nodes = control.decide(_grouped(identities), CONNECT_S, "the first meeting")
     return World(place.rank, place.size, tuple(tuple(node) for node in nodes), (place.rank,), place.launcher)
+
+
+def by_node(world: World, control: StoreControl) -> Control:
+    """The control plane to go on with: in a large world of nodes the ranks meet on their node first. All call it."""
+    pays = world.size > FLAT_RANKS and 1 < len(world.nodes) < world.size
+    return join(world, control, CONNECT_S) if pays else control
 
 
 def _grouped(identities: list[str]) -> list[list[int]]:

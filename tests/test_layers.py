@@ -20,7 +20,7 @@ MODULES = {
 }
 ROOMS = """
 0 words       contracts records clock units errors dtypes
-1 parts       stats headline schema settings keys layout pairs timeline memory payload mpi_library folder links
+1 parts       stats headline schema settings keys layout pairs timeline memory payload mpi_library folder links earlier
 1 engines     engines
 2 backends    backends
 2 benchmarks  benchmarks
@@ -31,9 +31,10 @@ ROOMS = """
 3 plan        plan
 3 measure     measure
 3 launch      launch
-3 world       control world
+3 world       control node_control world
 3 rows        rows
 3 preflight   preflight
+3 beacon      beacon
 3 jobs        jobs
 4 session     session
 4 doctor      doctor

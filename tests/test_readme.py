@@ -40,10 +40,7 @@ def test_commands_run(world: Callable[..., Any], command: str) -> None:
     if "-m" in words:  # tests/test_session.py runs a sweep; here every job of this one is composed and checked
         words.append("plan=true")
     plain = [word for word in words if not word.startswith(("sizes=", "timing=quick", "timing=rigorous"))]
-    if "timing=soak" in words:
-        run = world(*plain, "sizes=[8]")
-    else:
-        run = world(*plain, *CHEAP)
+    run = world(*plain, *(("sizes=[8]",) if "timing=soak" in words else CHEAP))
     assert run.status == 0, run.explain()
     assert "plan=true" in words or "results: " in run.stdout
 

@@ -1,123 +1,26 @@
-"""`make perf`: the tool's own speed as ratios; each launch alternates all sides in the same ranks."""
+"""`make perf`: the tool's own speed as ratios; each launch alternates all sides in the same ranks.
+
+`python tests/perf [SECTION ...]` runs some sections only; without a name all but those that take minutes.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
+import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from commbench.launchers.mpirun import Mpirun
-from commbench.mpi_library import MpiLibrary, find
+from claim import MIB, Claim, Skipped, run
+from engines import claims_gloo, claims_mpi
+from growth import claims_growth
+from matrix import claims_matrix
+from wire import claims_link, claims_loopback
 
 HERE = Path(__file__).parent
-LAUNCHES = 5
-MIB = 2**20
-Blocks = dict[str, dict[str, list[float]]]
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One line of the table: a ratio of two sides, or a number with its bound."""
-
-    name: str
-    value: float
-    bound: float
-    detail: str
-
-    @property
-    def holds(self) -> bool:
-        return self.value <= self.bound
-
-
-def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["timeout", "-k", "5", "300", *command],
-        capture_output=True, text=True, check=True, env={**os.environ, **environment},
-    )  # fmt: skip
-
-
-def compiled(library: MpiLibrary, folder: str) -> str | None:
-    """The C reference as a shared object; None where there is no compiler."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        return None
-    target = f"{folder}/reference.so"
-    run([compiler, "-O2", "-shared", "-fPIC", str(HERE / "reference.c"), "-o", target, library.path])
-    return target
-
-
-def mpi_launch(kind: str) -> Callable[[], Blocks]:
-    library = find(kind)
-    assert library is not None, f"{kind} is not installed; make perf installs both wheels"
-    launcher, folder = Mpirun(), tempfile.mkdtemp(prefix="commbench-perf-")
-    command = launcher.command(2, (), library.path)
-    start = command[: command.index(sys.executable)]
-    reference = compiled(library, folder)
-    environment = {**launcher.environment(2, library.path), "MPI4PY_LIBMPI": library.path}
-
-    def launch() -> Blocks:
-        words = [*start, sys.executable, str(HERE / "ranks.py"), "mpi", *([reference] if reference else [])]
-        return blocks_of(run(words, **environment).stdout)
-
-    return launch
-
-
-def gloo_launch() -> Blocks:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    return blocks_of(run([*torchrun, str(HERE / "ranks.py"), "gloo"], OMP_NUM_THREADS="1").stdout)
-
-
-def blocks_of(stdout: str) -> Blocks:
-    line = next(line for line in stdout.splitlines() if line.startswith("{"))
-    blocks: Blocks = json.loads(line)
-    return blocks
-
-
-def ratio(launches: list[Blocks], size: int, over: str, under: str) -> tuple[float, str] | None:
-    """Median over launches of the median of the blocks' ratios, block by block."""
-    if under not in launches[0][str(size)]:
-        return None
-    ratios, absolute = [], []
-    for launch in launches:
-        a, b = launch[str(size)][over], launch[str(size)][under]
-        ratios.append(statistics.median(x / y for x, y in zip(a, b, strict=True)))
-        absolute.append((statistics.median(a) / 2000, statistics.median(b) / 2000))
-    mine, theirs = (statistics.median(one) for one in zip(*absolute, strict=True))
-    spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
-    return statistics.median(ratios), f"{mine:.3f} us against {theirs:.3f} us half a round trip; launches {spread}"
-
-
-def claims_mpi(kind: str) -> list[Claim]:
-    launch = mpi_launch(kind)
-    launches = [launch() for _ in range(LAUNCHES)]
-    # 0.4 where C itself is that fast: the native loop can't beat the library
-    own = ratio(launches, 8, "c", "by_hand")
-    wanted = [(8, "native", "by_hand", max(0.4, 1.05 * own[0]) if own else 0.4)]
-    wanted += [(size, "native", "c", 1.10) for size in (8, 1024, 65536)]
-    wanted += [(8, "python", "by_hand", 1.05)] + [(size, "python", "by_hand", 1.02) for size in (65536, 4 * MIB)]
-    return claims(kind, launches, wanted)
-
-
-def claims_gloo() -> list[Claim]:
-    launches = [gloo_launch() for _ in range(LAUNCHES)]
-    return claims("gloo", launches, [(size, "python", "by_hand", 1.02) for size in (8, 65536, 4 * MIB)])
-
-
-def claims(where: str, launches: list[Blocks], wanted: list[tuple[int, str, str, float]]) -> list[Claim]:
-    made = []
-    for size, over, under, bound in wanted:
-        seen = ratio(launches, size, over, under)
-        if seen is not None:
-            made.append(Claim(f"{where}: {over} / {under} at {size} B", seen[0], bound, seen[1]))
-    return made
 
 
 def claims_door() -> list[Claim]:
@@ -147,21 +50,51 @@ def claims_memory() -> list[Claim]:
     return made
 
 
-def main() -> int:
-    table: list[Claim] = []
-    for part in (claims_door, lambda: claims_mpi("openmpi"), lambda: claims_mpi("mpich"), claims_gloo, claims_memory):
-        for claim in part():
-            verdict = "ok  " if claim.holds else "MISS"
-            print(
-                f"{verdict} {claim.name:<52} {claim.value:7.3f}  bound {claim.bound:5.2f}   {claim.detail}", flush=True
-            )
-            table.append(claim)
+SECTIONS: dict[str, Callable[[], list[Claim]]] = {
+    "door": claims_door,
+    "openmpi": lambda: claims_mpi("openmpi"),
+    "mpich": lambda: claims_mpi("mpich"),
+    "gloo": claims_gloo,
+    "memory": claims_memory,
+    "loopback": claims_loopback,
+    "link": claims_link,
+    "scale": claims_growth,
+    "matrix": claims_matrix,
+}
+ONLY_WHEN_ASKED = ("matrix",)
+
+
+def measured(section: str) -> list[dict[str, object]]:
+    """Its lines of the stored table, printed as they come; one section's failure leaves the others theirs."""
+    try:
+        claims = SECTIONS[section]()
+    except Skipped as reason:
+        print(f"skip {section}: {reason}", flush=True)
+        return [{"section": section, "holds": True, "skipped": str(reason)}]
+    except subprocess.CalledProcessError as error:
+        why = f"status {error.returncode} of {' '.join(map(str, error.cmd))}"
+        said = "\n".join((error.stderr or "").splitlines()[-20:])
+        print(f"MISS {section}: {why}\n{said}", flush=True)
+        return [{"section": section, "holds": False, "detail": why}]
+    for claim in claims:
+        print(claim, flush=True)
+    return [{"section": section, **vars(claim), "holds": claim.holds} for claim in claims]
+
+
+def main(words: list[str]) -> int:
+    unknown = [word for word in words if word not in SECTIONS]
+    if unknown:
+        print(f"unknown sections: {', '.join(unknown)}; allowed: {', '.join(SECTIONS)}", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # virtual hosts go with their block
+    chosen = words or [name for name in SECTIONS if name not in ONLY_WHEN_ASKED]
+    table = [line for section in chosen for line in measured(section)]
     target = Path("perf") / f"{time.strftime('%Y%m%dT%H%M%S')}.json"
     target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps([{**vars(claim), "holds": claim.holds} for claim in table], indent=1))
+    target.write_text(json.dumps(table, indent=1))
     print(f"stored in {target}")
-    return 0 if all(claim.holds for claim in table) else 1
+    return 0 if all(line["holds"] for line in table) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

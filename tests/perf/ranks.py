@@ -1,58 +1,77 @@
 """One rank of a comparison: sides take turns, block by block, in the same processes and on the same buffers.
 
-Prints one line of JSON on rank 0: for each size the median nanoseconds of each side in each block.
+Prints one line of JSON on rank 0: for each case the median nanoseconds of an operation, of each side in each block.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from by_hand import Side, hand_gloo, hand_mpi
+from cases import Held, check, planned
 from numpy.typing import NDArray
 
-from commbench.benchmarks.p2p_latency import P2PLatency
-from commbench.contracts import Case, Mode
+from commbench.contracts import Communicator, Mode, Planned
 
 BLOCKS, WARM = 24, 4
-MPI_SIZES = {8: 3000, 1024: 3000, 65536: 400, 4 << 20: 12}  # bytes: repetitions a block
-GLOO_SIZES = {8: 300, 65536: 200, 4 << 20: 12}
-
-Side = Callable[[int], NDArray[np.int64]]
-
-
-def case_of(backend: str, size: int) -> Case:
-    return Case(
-        benchmark="p2p_latency", backend=backend, engine="perf", timing_mode="host", timing="perf", sync="none",
-        device="cpu", dtype="float32", layout="1x2", pair="0-1", message_bytes=size, count=size // 4, window=None,
-        in_place=None, reduction=None, root=None, schedule=None, streams=None, staging="none", cache="warm",
-        cuda_ipc="auto", interface=None,
-    )  # fmt: skip
+MIB = 2**20
+# bytes: repetitions a block. In place is off, so that no side has a refill before each repetition
+CASES = {
+    "mpi": {
+        "p2p_latency": {8: 3000, 1024: 3000, 65536: 400, 4 * MIB: 12},
+        "p2p_bandwidth": {65536: 40, 4 * MIB: 3},
+        "all_reduce": {8: 3000, 1024: 3000, MIB: 40},
+    },
+    "gloo": {"p2p_latency": {8: 300, 65536: 200, 4 * MIB: 12}},
+}
 
 
-def compare(rank: int, sizes: dict[int, int], sides_of: Callable[[int], dict[str, Side]]) -> None:
+@dataclass(frozen=True)
+class Library:
+    """One opened library: our communicator, its sides for a case, and the slowest rank's time of each repetition."""
+
+    rank: int
+    ours: Communicator
+    sides: Callable[[Planned, Held], dict[str, Side]]
+    slowest: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+
+
+def compare(backend: str, library: Library) -> None:
     results = {}
-    for size, n in sizes.items():
-        sides = sides_of(size)
-        medians: dict[str, list[float]] = {name: [] for name in sides}
-        for turn in range(BLOCKS):
-            for name in sorted(sides, reverse=turn % 2 == 1):  # ABBA: a drift hits all sides alike
-                stamps = sides[name](n)[0]
-                if turn >= WARM:
-                    medians[name].append(float(np.median(stamps[:, 1] - stamps[:, 0])))
-        results[size] = medians
-    if rank == 0:
+    for benchmark, sizes in CASES[backend].items():
+        words = [f"backend={backend}", f"benchmark={benchmark}", f"sizes={list(sizes)}", "in_place=false"]
+        for job in planned(words, library.rank):
+            results[f"{benchmark} {job.case.message_bytes}"] = blocks(job, library, sizes[job.case.message_bytes])
+    if library.rank == 0:
         print(json.dumps(results), flush=True)
 
 
-def mpi_sides(reference: str | None) -> tuple[int, Callable[[int], dict[str, Side]]]:
+def blocks(job: Planned, library: Library, n: int) -> dict[str, list[float]]:
+    program = job.benchmark.program(job.case, library.rank, job.size)
+    held: Any = {spec.name: library.ours.allocate(spec, job.pool) for spec in program.buffers}
+    sides = library.sides(job, held)
+    for side in sides.values():
+        check(job, library.rank, held, side)
+    medians: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(BLOCKS):
+        for name in sorted(sides, reverse=turn % 2 == 1):  # ABBA: a drift hits all sides alike
+            elapsed = np.diff(sides[name](n)[0], axis=1)[:, 0]
+            if job.shape.headline == "max_over_ranks":
+                elapsed = library.slowest(elapsed)
+            if turn >= WARM:
+                medians[name].append(float(np.median(elapsed)) / job.shape.operations_per_sample)
+    return medians
+
+
+def mpi_library(path: str | None) -> Library:
+    """`path` is the compiled reference.c, or None."""
     from commbench.backends.mpi import MpiCommunicator
-    from commbench.backends.mpi_native import handle
     from commbench.mpi_library import load
 
     mpi = load("auto", "funneled")
@@ -60,95 +79,34 @@ def mpi_sides(reference: str | None) -> tuple[int, Callable[[int], dict[str, Sid
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
     ours, rank = MpiCommunicator(mpi, comm), comm.rank
-    library = ctypes.CDLL(reference) if reference else None
+    reference = None
+    if path is not None:
+        from reference import Reference
 
-    def c_side(held: Any, count: int) -> Side:
-        word = ctypes.c_ssize_t
+        reference = Reference(path, mpi, comm)
 
-        def run(n: int) -> NDArray[np.int64]:
-            stamps = np.zeros((1, n, 2), dtype=np.int64)
-            buffers = [ctypes.c_void_p(held[name].address()) for name in ("send", "recv")]
-            handles = word(handle(mpi, mpi.FLOAT)), word(handle(mpi, comm))
-            code = library.pingpong(  # type: ignore[union-attr]
-                *buffers,
-                count,
-                handles[0],
-                1 - rank,
-                int(rank == 0),
-                handles[1],
-                n,
-                ctypes.c_void_p(stamps.ctypes.data),
-            )
-            assert code == 0, f"the C ping-pong returned {code}"
-            return stamps
-
-        return run
-
-    def sides_of(size: int) -> dict[str, Side]:
-        program = P2PLatency().program(case_of("mpi", size), rank, 2)
-        held: Any = {spec.name: ours.allocate(spec, 1) for spec in program.buffers}
-        send, recv = ([held[name].words(), size // 4, mpi.FLOAT] for name in ("send", "recv"))
-        peer = 1 - rank
-        sides: dict[str, Side] = {
-            engine: ours.prepare({rank: program}, {rank: held}, Mode(engine)) for engine in ("native", "python")
+    def sides(job: Planned, held: Held) -> dict[str, Side]:
+        program = job.benchmark.program(job.case, rank, job.size)
+        modes = {engine: Mode(engine, job.case.sync) for engine in ("native", "python")}
+        made: dict[str, Side] = {
+            engine: ours.prepare({rank: program}, {rank: held}, mode) for engine, mode in modes.items()
         }
-        sides["by_hand"] = hand_mpi(comm, send, recv, peer)
-        if library is not None:
-            sides["c"] = c_side(held, size // 4)
-        return sides
+        if job.case.benchmark == "p2p_latency":
+            messages = ([held[name].words(), job.case.count, mpi.FLOAT] for name in ("send", "recv"))
+            made["by_hand"] = hand_mpi(comm, *messages)
+        if reference is not None:
+            made["c"] = reference.side(job, held)
+        return made
 
-    return rank, sides_of
+    def slowest(elapsed: NDArray[np.int64]) -> NDArray[np.int64]:
+        most = np.empty_like(elapsed)
+        comm.Allreduce(np.ascontiguousarray(elapsed), most, mpi.MAX)
+        return most
 
-
-def hand_mpi(comm: Any, send: Any, recv: Any, peer: int) -> Side:
-    def run(n: int) -> NDArray[np.int64]:
-        stamps = np.zeros((1, n, 2), dtype=np.int64)
-        row, clock, put, get = stamps[0], time.perf_counter_ns, comm.Send, comm.Recv
-        comm.Barrier()
-        if comm.rank == 0:
-            for r in range(n):
-                t0 = clock()
-                put(send, peer, 0)
-                get(recv, peer, 0)
-                t1 = clock()
-                row[r, 0], row[r, 1] = t0, t1
-        else:
-            for r in range(n):
-                t0 = clock()
-                get(recv, peer, 0)
-                put(send, peer, 0)
-                t1 = clock()
-                row[r, 0], row[r, 1] = t0, t1
-        return stamps
-
-    return run
+    return Library(rank, ours, sides, slowest)
 
 
-def hand_gloo(dist: Any, group: Any, send: Any, recv: Any, rank: int) -> Side:
-    def run(n: int) -> NDArray[np.int64]:
-        stamps = np.zeros((1, n, 2), dtype=np.int64)
-        row, clock = stamps[0], time.perf_counter_ns
-        dist.barrier(group)
-        if rank == 0:
-            for r in range(n):
-                t0 = clock()
-                dist.send(send, 1, group)
-                dist.recv(recv, 1, group)
-                t1 = clock()
-                row[r, 0], row[r, 1] = t0, t1
-        else:
-            for r in range(n):
-                t0 = clock()
-                dist.recv(recv, 0, group)
-                dist.send(send, 0, group)
-                t1 = clock()
-                row[r, 0], row[r, 1] = t0, t1
-        return stamps
-
-    return run
-
-
-def gloo_sides() -> tuple[int, Callable[[int], dict[str, Side]]]:
+def gloo_library() -> Library:
     import torch
     import torch.distributed as dist
 
@@ -158,20 +116,22 @@ def gloo_sides() -> tuple[int, Callable[[int], dict[str, Side]]]:
     rank, group = dist.get_rank(), dist.group.WORLD
     ours = TorchCommunicator("gloo", group, (0, 1), rank)
 
-    def sides_of(size: int) -> dict[str, Side]:
-        program = P2PLatency().program(case_of("gloo", size), rank, 2)
-        held: Any = {spec.name: ours.allocate(spec, 1) for spec in program.buffers}
+    def sides(job: Planned, held: Held) -> dict[str, Side]:
+        program = job.benchmark.program(job.case, rank, job.size)
         send, recv = (torch.from_numpy(held[name].words()) for name in ("send", "recv"))
-        python = ours.prepare({rank: program}, {rank: held}, Mode("python"))
+        python = ours.prepare({rank: program}, {rank: held}, Mode("python", job.case.sync))
         return {"python": python, "by_hand": hand_gloo(dist, group, send, recv, rank)}
 
-    return rank, sides_of
+    def slowest(elapsed: NDArray[np.int64]) -> NDArray[np.int64]:
+        most = torch.from_numpy(elapsed.copy())
+        dist.all_reduce(most, dist.ReduceOp.MAX, group)
+        return np.asarray(most)
+
+    return Library(rank, ours, sides, slowest)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "mpi":
-        compare_rank, chosen = mpi_sides(sys.argv[2] if len(sys.argv) > 2 else None)
-        compare(compare_rank, MPI_SIZES, chosen)
+        compare("mpi", mpi_library(sys.argv[2] if len(sys.argv) > 2 else None))
     else:
-        compare_rank, chosen = gloo_sides()
-        compare(compare_rank, GLOO_SIZES, chosen)
+        compare("gloo", gloo_library())

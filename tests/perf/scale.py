@@ -1,8 +1,9 @@
 """What the harness itself costs as the world grows: control work with real connections, and planning and recording.
 
-`python scale.py control N` starts N ranks as threads of a few processes, each with its own connection to rank 0's
-store, and lets them measure one case whose operations take no time. What counts is the processor time of rank 0's
-process, which serves the store too: on a cluster the other ranks have processors of their own.
+`python scale.py control N` starts N ranks, eight a node, as threads of a few processes, each with its own connections
+to rank 0's store and to its node's, and lets them measure one case whose operations take no time. What counts is the
+processor time of rank 0's process, which serves its two stores too: on a cluster the other ranks have processors of
+their own. `control-flat N` does the same without the nodes' stores.
 `python scale.py recording N` plans, measures and records a case of N simulated ranks; the simulation is not counted.
 Each prints one line of JSON.
 """
@@ -10,6 +11,7 @@ Each prints one line of JSON.
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -26,12 +28,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.clock import ClockCost
-from commbench.contracts import Buffer, BufferSpec, Mode, Pattern, Planned, Program
+from commbench.contracts import Buffer, BufferSpec, Control, Mode, Pattern, Planned, Program, World
 from commbench.control import StoreControl
 from commbench.jobs import Door
 from commbench.layout import Layout
 from commbench.measure import measure
 from commbench.memory import high_water_bytes
+from commbench.node_control import join
 from commbench.plan import Facts, plan
 from commbench.records import Samples
 from commbench.rows import Circumstances, row, sample_table
@@ -39,7 +42,9 @@ from commbench.settings import Settings
 from commbench.world import hosted_world
 from commbench.writers.parquet import Parquet
 
-PROCESSES = 4
+PROCESSES = 8
+RANKS_PER_NODE = 8
+CONNECT_S = 300.0
 CLOCK = ClockCost(20.0, 20.0, 20.0)
 WORDS = ["benchmark=[all_reduce]", "sizes=[8]", "timing=quick", "preflight=off"]
 
@@ -99,25 +104,43 @@ class Instant:
         return np.stack([start, start + (1e6 * self._random.lognormal(0, 0.03, n)).astype(np.int64)], axis=-1)[None]
 
 
-def take_part(control: StoreControl, settings: Settings, job: Planned) -> Any:
+def take_part(control: Control, settings: Settings, job: Planned) -> Any:
     return measure(job, Instant(control.rank), control, settings, CLOCK, lambda _: None)  # type: ignore[arg-type]
 
 
 def store(port: int, owner: bool) -> Any:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    return TCPStore("127.0.0.1", port, is_master=owner, wait_for_workers=False, timeout=timedelta(seconds=300))
+    timeout = timedelta(seconds=CONNECT_S)
+    return TCPStore("127.0.0.1", port, is_master=owner, wait_for_workers=False, timeout=timeout)
 
 
-def ranks(port: int, first: int, last: int, size: int) -> None:
+def entered(wide: StoreControl, nodes: tuple[tuple[int, ...], ...], kind: str) -> Control:
+    """The control plane of one rank when all are there."""
+    wide.gather(None, CONNECT_S)
+    if kind == "control-flat" or not 1 < len(nodes) < wide.size:
+        return wide
+    return join(World(wide.rank, wide.size, nodes, (wide.rank,)), wide, CONNECT_S)
+
+
+def nodes_of(size: int) -> tuple[tuple[int, ...], ...]:
+    ranks = tuple(range(size))
+    return tuple(ranks[first : first + RANKS_PER_NODE] for first in range(0, size, RANKS_PER_NODE))
+
+
+def ranks(kind: str, port: int, first: int, last: int, size: int) -> None:
     """Ranks first ... last-1, a thread and a connection each."""
     settings, job, _ = planned(size, "gloo")
+    nodes = nodes_of(size)
     threading.stack_size(256 * 1024)
+    sys.setswitchinterval(10)  # else each thread that waits for the interpreter wakes up every 5 ms to ask for it
 
     def rank(number: int) -> None:
-        control = StoreControl(store(port, owner=False), number, size)
-        control.gather(None, 300)
-        take_part(control, settings, job)
+        try:
+            take_part(entered(StoreControl(store(port, owner=False), number, size), nodes, kind), settings, job)
+        except BaseException as error:  # one line, not a traceback for each of a thousand threads
+            print(f"rank {number}: {type(error).__name__}: {error}"[:500], file=sys.stderr, flush=True)
+            os._exit(1)
 
     threads = [threading.Thread(target=rank, args=(number,)) for number in range(first, last)]
     for thread in threads:
@@ -126,23 +149,28 @@ def ranks(port: int, first: int, last: int, size: int) -> None:
         thread.join()
 
 
-def control_cost(size: int) -> dict[str, float]:
+def control_cost(kind: str, size: int) -> dict[str, float]:
     settings, job, _ = planned(size, "gloo")
     server = store(0, owner=True)
     edges = np.linspace(1, size, PROCESSES + 1).astype(int)
     children = [
-        subprocess.Popen([sys.executable, __file__, "ranks", str(server.port), str(first), str(last), str(size)])
+        subprocess.Popen([sys.executable, __file__, "ranks", kind, str(server.port), str(first), str(last), str(size)])
         for first, last in pairwise(edges) if last > first
     ]  # fmt: skip
-    control = StoreControl(server, 0, size)
-    control.gather(None, 300)  # everybody is there
-    cpu_s, wall_s = time.process_time(), time.perf_counter()
-    outcome = take_part(control, settings, job)
-    cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - wall_s
-    for child in children:
-        child.wait(300)
+    begin = time.process_time()
+    try:
+        control = entered(StoreControl(server, 0, size), nodes_of(size), kind)
+        enter_cpu_s, cpu_s, wall_s = time.process_time() - begin, time.process_time(), time.perf_counter()
+        outcome = take_part(control, settings, job)
+        cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - wall_s
+        for child in children:
+            child.wait(CONNECT_S)
+    finally:
+        for child in children:
+            child.kill()
     assert isinstance(outcome, Samples)
-    return {"cpu_s": cpu_s, "wall_s": wall_s, "blocks": len(outcome.blocks), "repetitions": outcome.repetitions or 0}
+    blocks, repetitions = len(outcome.blocks), outcome.repetitions or 0
+    return {"enter_cpu_s": enter_cpu_s, "cpu_s": cpu_s, "wall_s": wall_s, "blocks": blocks, "repetitions": repetitions}
 
 
 # ---------------------------------------------------------------- planning and recording
@@ -200,8 +228,12 @@ def job_layout(job: Planned) -> Layout:
 if __name__ == "__main__":
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    if sys.argv[1] == "ranks":
-        ranks(*(int(word) for word in sys.argv[2:]))
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # else torch warns of each connection whose peer has no name
+    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")  # and asks for the name for 5 s
+    kind, *words = sys.argv[1:]
+    if kind == "ranks":
+        ranks(words[0], *(int(word) for word in words[1:]))
     else:
-        cost = control_cost if sys.argv[1] == "control" else recording_cost
-        print(json.dumps({"ranks": int(sys.argv[2]), **cost(int(sys.argv[2]))}), flush=True)
+        number = int(words[0])
+        result = recording_cost(number) if kind == "recording" else control_cost(kind, number)
+        print(json.dumps({"ranks": number, **result}), flush=True)

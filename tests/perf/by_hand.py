@@ -1,0 +1,65 @@
+"""The loops that somebody would write: a ping-pong with mpi4py, and one with torch.distributed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Side = Callable[[int], NDArray[np.int64]]
+
+
+def hand_mpi(comm: Any, send: Any, recv: Any) -> Side:
+    """`send` and `recv` are [array, count, datatype]."""
+    peer = 1 - comm.rank
+
+    def run(n: int) -> NDArray[np.int64]:
+        stamps = np.zeros((1, n, 2), dtype=np.int64)
+        row, clock, put, get = stamps[0], time.perf_counter_ns, comm.Send, comm.Recv
+        comm.Barrier()
+        if comm.rank == 0:
+            for r in range(n):
+                t0 = clock()
+                put(send, peer, 0)
+                get(recv, peer, 0)
+                t1 = clock()
+                row[r, 0], row[r, 1] = t0, t1
+        else:
+            for r in range(n):
+                t0 = clock()
+                get(recv, peer, 0)
+                put(send, peer, 0)
+                t1 = clock()
+                row[r, 0], row[r, 1] = t0, t1
+        return stamps
+
+    return run
+
+
+def hand_gloo(dist: Any, group: Any, send: Any, recv: Any, rank: int) -> Side:
+    """`send` and `recv` are tensors."""
+
+    def run(n: int) -> NDArray[np.int64]:
+        stamps = np.zeros((1, n, 2), dtype=np.int64)
+        row, clock = stamps[0], time.perf_counter_ns
+        dist.barrier(group)
+        if rank == 0:
+            for r in range(n):
+                t0 = clock()
+                dist.send(send, 1, group)
+                dist.recv(recv, 1, group)
+                t1 = clock()
+                row[r, 0], row[r, 1] = t0, t1
+        else:
+            for r in range(n):
+                t0 = clock()
+                dist.recv(recv, 0, group)
+                dist.send(send, 0, group)
+                t1 = clock()
+                row[r, 0], row[r, 1] = t0, t1
+        return stamps
+
+    return run

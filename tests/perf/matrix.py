@@ -1,0 +1,53 @@
+"""Section matrix: how long everything takes on two ranks of this machine. Minutes, so only when asked for."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+
+from claim import Claim, run
+
+from commbench.report.load import load
+
+BACKENDS = ("gloo", "mpi")
+WORDS = ("benchmark=all", "layout=1x2", "sizes=octaves", "timing=quick")
+TOTAL_MINUTES, CASE_S = 10.0, 0.8
+LIMIT_S = 900
+
+
+@dataclass(frozen=True)
+class Whole:
+    """One backend's run: seconds with its start, cases that were measured, and all."""
+
+    backend: str
+    seconds: float
+    measured: int
+    cases: int
+
+
+def whole(backend: str) -> Whole:
+    """Raises CalledProcessError where a case failed."""
+    with tempfile.TemporaryDirectory(prefix="commbench-perf-") as output:
+        begin = time.perf_counter()
+        run([sys.executable, "-m", "commbench", f"backend={backend}", *WORDS, f"output={output}"], LIMIT_S)
+        seconds = time.perf_counter() - begin
+        status = load(output)["status"]
+    return Whole(backend, seconds, int((status == "ok").sum()), len(status))
+
+
+def claims_matrix() -> list[Claim]:
+    """A case that was skipped took no time and does not count."""
+    runs = [whole(backend) for backend in BACKENDS]
+    made = [
+        Claim(
+            f"{one.backend}: seconds a case of the whole matrix",
+            one.seconds / one.measured,
+            CASE_S,
+            f"{one.seconds:.0f} s for {one.measured} of {one.cases} cases, start and end included",
+        )
+        for one in runs
+    ]
+    minutes = sum(one.seconds for one in runs) / 60
+    return [*made, Claim("minutes of the whole matrix", minutes, TOTAL_MINUTES, f"{' + '.join(BACKENDS)}")]
