@@ -1,0 +1,75 @@
+"""One JSON object a row in cases.jsonl, for programs that read line by line, also while the run goes on."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from commbench.schema import SCHEMA_VERSION
+
+NAME = "cases.jsonl"
+
+
+@dataclass
+class Jsonl:
+    """See contracts.Writer. A later row of a case follows the earlier one, so the last line of a case_id counts.
+
+    Each line has the columns of cases.parquet and what tells the run: schema_version and library.
+    pandas.read_json(FILE, lines=True, dtype=False) reads it, times as texts; without dtype=False it takes a label
+    of digits for a number.
+    """
+
+    def __post_init__(self) -> None:
+        self._file: TextIO | None = None
+        self._identity: dict[str, Any] = {}
+
+    def begin(self, run: Mapping[str, Any], folder: str) -> None:
+        self._identity = {"schema_version": SCHEMA_VERSION, "library": run["backend"].get("library")}
+        path = Path(folder) / NAME
+        drop_torn_line(path)
+        self._file = path.open("a", encoding="utf-8")
+
+    def case(
+        self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
+    ) -> None:
+        assert self._file is not None
+        self._file.write(line({**self._identity, **row, "env": dict(row["env"] or {})}))
+        self._file.flush()
+
+    def end(self, run: Mapping[str, Any]) -> None:
+        if self._file is not None:  # a run may end before it has begun
+            self._file.close()
+
+
+def line(values: Mapping[str, Any]) -> str:
+    """One object with its newline; NaN and infinities, which JSON has not, are null."""
+    return json.dumps(_plain(values), allow_nan=False) + "\n"
+
+
+def drop_torn_line(path: Path) -> None:
+    """A run that goes on in its folder may find a line that a full disk or a power cut has cut off."""
+    if path.exists():
+        content = path.read_bytes()
+        with path.open("r+b") as file:
+            file.truncate(content.rfind(b"\n") + 1)
+
+
+def _plain(value: Any) -> Any:
+    """The same in JSON's types."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value.isoformat() if isinstance(value, datetime) else value

@@ -1,0 +1,128 @@
+"""The columns of nccl-tests on stdout; comments say what stands in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from numpy.typing import NDArray
+
+from commbench.writers.listing import Row, comment, doubts, heading, number, preface, refusal, strangers, tables
+
+TOOL = "nccl-tests"
+PROGRAMS = {
+    "all_gather": "all_gather_perf",
+    "all_reduce": "all_reduce_perf",
+    "all_to_all": "alltoall_perf",
+    "broadcast": "broadcast_perf",
+    "gather": "gather_perf",
+    "reduce": "reduce_perf",
+    "reduce_scatter": "reduce_scatter_perf",
+    "scatter": "scatter_perf",
+}
+TYPES = {"float64": "double", "float32": "float", "float16": "half"}  # the others have the same names
+COLUMNS = ("reduction", "root", "in_place")  # beside the sizes
+LINE = ("reduction", "root", "message_bytes", "count")  # what both halves of a line share
+WIDTHS = (12, 12, 8, 6, 6)
+HALF_WIDTHS = (10, 10, 10, 7)
+MEANING = (
+    "time: median_s, the median over repetitions of the maximum over ranks of one isolated call after a barrier; "
+    "algbw, busbw: algbw_gb_per_s, busbw_gb_per_s, both from median_s; #wrong: wrong_elements",
+    "nccl-tests' time is by default the mean of calls enqueued back to back, averaged over ranks, and "
+    "usually lower than this; N/A: not measured, or without a meaning",
+    "size, count: message_bytes and the elements of one block, as nccl-tests counts them; a broadcast has one buffer "
+    "and stands in place",
+)
+MEAN_OF_RATES = (
+    "the average is here because scripts look for this line: the arithmetic mean of the busbw above, as nccl-tests "
+    "makes it; a mean of rates over sizes is no result of commbench: compare size by size"
+)
+
+
+@dataclass
+class NcclTests:
+    """See contracts.Writer. Everything is printed at the end; of two rows of a case the later one."""
+
+    def __post_init__(self) -> None:
+        self._rows: dict[str, Row] = {}
+
+    def begin(self, run: Mapping[str, Any], folder: str) -> None:
+        self._rows = {}
+
+    def case(
+        self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
+    ) -> None:
+        self._rows[row["case_id"]] = row
+
+    def end(self, run: Mapping[str, Any]) -> None:
+        if "backend" in run:  # a run may end before it has begun
+            print(nccl_text(run, list(self._rows.values())), flush=True)
+
+
+def nccl_text(run: Mapping[str, Any], rows: Sequence[Row]) -> str:
+    """A table with its closing lines for what one program of nccl-tests would have printed."""
+    found = tables((row for row in rows if row["benchmark"] in PROGRAMS), COLUMNS)
+    lines = [*preface(run, rows, TOOL), *(comment(text) for text in MEANING if found)]
+    for table in found:
+        lines += ["", heading(table, rows, PROGRAMS[table[0]["benchmark"]], COLUMNS), *_table(table)]
+    foreign = strangers((row for row in rows if row["benchmark"] not in PROGRAMS), TOOL)
+    return "\n".join([*lines, *([""] if foreign else []), *foreign])
+
+
+def _table(table: Sequence[Row]) -> list[str]:
+    lines = _head()
+    for _, group in groupby(table, key=lambda row: [row[name] for name in LINE]):
+        halves = list(group)
+        if any(row["status"] == "ok" for row in halves):
+            lines.append(_line(halves))
+        lines += [refusal(row, _place(row)) for row in halves if row["status"] != "ok"]
+    return lines + doubts(table) + _closing(table)
+
+
+def _head() -> list[str]:
+    half = sum(HALF_WIDTHS)
+    above = " " * (sum(WIDTHS) - 1) + f"{'out-of-place':^{half}}{'in-place':^{half}}"
+    names = ("size", "count", "type", "redop", "root", *("time", "algbw", "busbw", "#wrong") * 2)
+    units = ("(B)", "(elements)", "", "", "", *("(us)", "(GB/s)", "(GB/s)", "") * 2)
+    widths = (WIDTHS[0] - 1, *WIDTHS[1:], *HALF_WIDTHS * 2)
+    return [f"#{line}".rstrip() for line in (above, _cells(names, widths), _cells(units, widths))]
+
+
+def _cells(texts: Sequence[str], widths: Sequence[int]) -> str:
+    return "".join(f" {text:>{width - 1}}" for text, width in zip(texts, widths, strict=True))
+
+
+def _line(halves: Sequence[Row]) -> str:
+    row = halves[0]
+    root = -1 if row["root"] is None else row["root"]
+    kind = TYPES.get(row["dtype"], row["dtype"])
+    texts = (row["message_bytes"], row["count"], kind, row["reduction"] or "none", root)
+    measured = {_in_place(one): one for one in halves if one["status"] == "ok"}
+    sides = (_half(measured.get(False)), _half(measured.get(True)))
+    return _cells([str(text) for text in texts], WIDTHS) + "".join(sides)
+
+
+def _half(row: Row | None) -> str:
+    if row is None:
+        return _cells(["N/A"] * len(HALF_WIDTHS), HALF_WIDTHS)
+    numbers = (row["median_s"] and row["median_s"] * 1e6, row["algbw_gb_per_s"], row["busbw_gb_per_s"])
+    return _cells([*(number(one) for one in numbers), str(row["wrong_elements"])], HALF_WIDTHS)
+
+
+def _closing(table: Sequence[Row]) -> list[str]:
+    wrong = sum(row["wrong_elements"] or 0 for row in table)
+    rates = [row["busbw_gb_per_s"] for row in table if row["status"] == "ok" and row["busbw_gb_per_s"] is not None]
+    lines = [f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}"]
+    mean = f"{sum(rates) / len(rates):.6g}" if rates else "N/A"
+    return [*lines, comment(MEAN_OF_RATES), f"# Avg bus bandwidth    : {mean}"]
+
+
+def _in_place(row: Row) -> bool:
+    """One buffer is both: a broadcast has no other form here."""
+    return row["in_place"] is not False
+
+
+def _place(row: Row) -> str:
+    return ", in place" if _in_place(row) else ", out of place"

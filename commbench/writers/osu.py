@@ -1,0 +1,146 @@
+"""The columns of the OSU micro-benchmarks on stdout; comments say what stands in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from commbench.writers.listing import Row, comment, doubts, heading, number, preface, refusal, strangers, tables
+
+TOOL = "the OSU micro-benchmarks"
+MEANS = (
+    "the columns hold means, as OSU's do; what commbench calls the result is median_s and the rates from it: look "
+    "there (writer=console, parquet) before quoting a number"
+)
+Value = Callable[[Row], "float | None"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """`meaning` is what commbench writes into the columns, and in what theirs are different."""
+
+    name: str
+    columns: tuple[tuple[str, Value], ...]
+    meaning: tuple[str, ...]
+    size: str | None = "message"
+
+
+def _microseconds(name: str) -> Value:
+    return lambda row: None if row[name] is None else row[name] * 1e6
+
+
+def _per_second(quantity: Callable[[Row], float]) -> Value:
+    """Of all operations over the time of all: what a mean rate has to be, and what OSU computes."""
+    return lambda row: quantity(row) / row["mean_s"] if row["mean_s"] else None
+
+
+MB_PER_S = _per_second(lambda row: row["message_bytes"] / 1e6)
+LATENCY = Program(
+    "osu_latency",
+    (("Avg Latency(us)", _microseconds("mean_s")),),
+    ("Avg Latency(us): mean_s, the mean over repetitions of half a round trip on the first rank's clock",),
+)
+WINDOW = "a sample is a window of messages and its answer; MB is 10^6 B"
+BANDWIDTH = Program(
+    "osu_bw",
+    (("Bandwidth (MB/s)", MB_PER_S),),
+    (f"Bandwidth (MB/s): message_bytes / mean_s on the sender's clock; {WINDOW}",),
+)
+BIBANDWIDTH = Program(
+    "osu_bibw",
+    (("Bandwidth (MB/s)", MB_PER_S),),
+    ("Bandwidth (MB/s): message_bytes / mean_s, the sum of both directions; MB is 10^6 B",),
+)
+MULTI_PAIR = Program(
+    "osu_mbw_mr",
+    (("MB/s", MB_PER_S), ("Messages/s", _per_second(lambda row: 1.0))),
+    (
+        f"MB/s: message_bytes / mean_s, Messages/s: 1 / mean_s, of all pairs together; {WINDOW}",
+        "mean_s is here the mean over repetitions of the slowest sender's time; OSU's is the mean over senders",
+    ),
+)
+OVER_REPETITIONS = (
+    "Avg, Min, Max Latency(us): mean_s, min_s, max_s over the repetitions, each the maximum over ranks",
+    "OSU's are over ranks, of each rank's mean over repetitions: its Avg is lower by nature, its Min and Max are "
+    "something else: do not compare them",
+)
+COLLECTIVE = tuple(
+    (f"{theirs} Latency(us)", _microseconds(ours))
+    for theirs, ours in (("Avg", "mean_s"), ("Min", "min_s"), ("Max", "max_s"))
+)
+BLOCK = "Size: the block of one rank, as OSU counts it: message_bytes / ranks"
+PROGRAMS = {
+    "p2p_latency": LATENCY,
+    "p2p_bandwidth": BANDWIDTH,
+    "p2p_bibandwidth": BIBANDWIDTH,
+    "p2p_multi_pair": MULTI_PAIR,
+    "barrier": Program("osu_barrier", COLLECTIVE, OVER_REPETITIONS, None),
+    **{
+        ours: Program(theirs, COLLECTIVE, OVER_REPETITIONS)
+        for ours, theirs in (
+            ("all_reduce", "osu_allreduce"), ("broadcast", "osu_bcast"), ("reduce", "osu_reduce"),
+            ("reduce_scatter", "osu_reduce_scatter"),
+        )
+    },
+    **{
+        ours: Program(theirs, COLLECTIVE, (BLOCK, *OVER_REPETITIONS), "block")
+        for ours, theirs in (
+            ("all_gather", "osu_allgather"), ("all_to_all", "osu_alltoall"), ("gather", "osu_gather"),
+            ("scatter", "osu_scatter"),
+        )
+    },
+}  # fmt: skip
+
+
+@dataclass
+class Osu:
+    """See contracts.Writer. Everything is printed at the end; of two rows of a case the later one."""
+
+    def __post_init__(self) -> None:
+        self._rows: dict[str, Row] = {}
+
+    def begin(self, run: Mapping[str, Any], folder: str) -> None:
+        self._rows = {}
+
+    def case(
+        self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
+    ) -> None:
+        self._rows[row["case_id"]] = row
+
+    def end(self, run: Mapping[str, Any]) -> None:
+        if "backend" in run:  # a run may end before it has begun
+            print(osu_text(run, list(self._rows.values())), flush=True)
+
+
+def osu_text(run: Mapping[str, Any], rows: Sequence[Row]) -> str:
+    """All tables of a run; every line that is no number begins with #."""
+    known = [row for row in rows if row["benchmark"] in PROGRAMS]
+    lines, told = [*preface(run, rows, TOOL), comment(MEANS)], set()
+    for table in tables(known, ()):
+        program = PROGRAMS[table[0]["benchmark"]]
+        lines += ["", heading(table, rows, program.name, ())]
+        lines += [] if program.name in told else [comment(text) for text in program.meaning]
+        told.add(program.name)
+        lines += _table(table, program)
+    foreign = strangers((row for row in rows if row["benchmark"] not in PROGRAMS), TOOL)
+    return "\n".join([*lines, *([""] if foreign else []), *foreign])
+
+
+def _table(table: Sequence[Row], program: Program) -> list[str]:
+    names = [name for name, _ in program.columns]
+    first = f"{'# Size':<14}" if program.size else f"{'#':<2}"
+    lines = [first + "".join(f"{name:>18}" for name in names)]
+    for row in table:
+        lines.append(_line(row, program) if row["status"] == "ok" else refusal(row))
+    return lines + doubts(table)
+
+
+def _line(row: Row, program: Program) -> str:
+    cells = "".join(f"{number(value(row)):>18}" for _, value in program.columns)
+    if program.size is None:
+        return f"  {cells}"
+    shared = row["world_size"] if program.size == "block" else 1
+    return f"{row['message_bytes'] // shared:<14}{cells}"
