@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from commbench.app import run_one as run
     from commbench.report.cold_start import cold_start as cold_start
+    from commbench.report.compare import compare as compare
     from commbench.report.links import slow_pairs as slow_pairs
     from commbench.report.load import load as load
 
-__all__ = ["cold_start", "load", "run", "slow_pairs"]
+__all__ = ["cold_start", "compare", "load", "run", "slow_pairs"]
 _PLACES = {
     "cold_start": ("commbench.report.cold_start", "cold_start"),
+    "compare": ("commbench.report.compare", "compare"),
     "load": ("commbench.report.load", "load"),
     "run": ("commbench.app", "run_one"),
     "slow_pairs": ("commbench.report.links", "slow_pairs"),

@@ -10,6 +10,9 @@ from typing import NoReturn
 
 USAGE = """commbench [-m] [KEY=VALUE ...]      measure: gloo on this machine with 2 ranks, unless told otherwise
 commbench resume RUN [--force]       measure what is missing or failed in a run, in the same folder
+commbench compare BASE NEW           did it get faster: a verdict a case, with its interval
+commbench predict PATH... --params N the communication of a data-parallel step on what was measured
+commbench export PATH... --csv FILE  results as CSV
 commbench doctor                     what this machine has and which backends can run
 torchrun|mpirun|srun ... commbench   the same as one rank of a given world
 
@@ -18,7 +21,11 @@ A list is an axis inside one world: layout=[1x1,1x2] sizes=[8,1KiB,1MiB] benchma
 Every key with its meaning:         commbench --keys
 What would run, without running:    plan=true"""
 
-READING: dict[str, str] = {}  # command -> the module that has it
+READING = {  # command about results -> the module that has it
+    "compare": "commbench.report.compare_command",
+    "predict": "commbench.report.predict_command",
+    "export": "commbench.report.export_command",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,6 +69,11 @@ def _command(arguments: argparse.Namespace) -> int:
 
         print((files("commbench.conf") / "config.yaml").read_text())
         return 0
+    if arguments.operations:
+        from commbench.doctor import matrix
+
+        print(matrix(arguments.config_dir))
+        return 0
     if words[:1] == ["doctor"]:
         from commbench.doctor import report
 
@@ -87,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-m", "--multirun", action="store_true", help="sweep: a fresh world for each combination")
     parser.add_argument("--config-dir", help="a folder with more YAML, e.g. DIR/benchmark/mine.yaml")
     parser.add_argument("--keys", action="store_true", help="print the configuration file with the meaning of each key")
+    parser.add_argument("--operations", action="store_true", help="what each backend can measure, and in which form")
     parser.add_argument("--version", action="version", version=_version())
     return parser
 

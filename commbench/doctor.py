@@ -65,13 +65,21 @@ def report(config_dir: str | None = None) -> str:
     with Door(config_dir) as door:
         found = backends(door)
         lines += ["backends", *(f"  {name:<24} {_state(one)}" for name, one in found.items())]
-        usable = [one for one in found.values() if not isinstance(one, ConfigError)]
-        lines += ["operations", *(f"  {line}" for line in operations(door, usable))]
     return "\n".join(lines)
 
 
 def _state(backend: c.Backend | ConfigError) -> str:
-    return str(backend) if isinstance(backend, ConfigError) else backend.missing() or "can run here"
+    try:
+        return str(backend) if isinstance(backend, ConfigError) else backend.missing() or "can run here"
+    except ConfigError as error:
+        return str(error)
+
+
+def matrix(config_dir: str | None = None) -> str:
+    """`commbench --operations`."""
+    with Door(config_dir) as door:
+        usable = [one for one in backends(door).values() if not isinstance(one, ConfigError)]
+        return "\n".join(operations(door, usable))
 
 
 def operations(door: Door, backends: Sequence[c.Backend]) -> list[str]:

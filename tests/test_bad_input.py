@@ -59,14 +59,14 @@ ONE_LINE = {
     "backend=null": "backend=null is unknown; allowed: gloo",
     "backend=GLOO": "backend=GLOO is unknown; allowed: gloo",
     "backend=gloo/x": "backend=gloo/x is unknown; allowed: gloo",
-    "benchmark=foo": "benchmark=foo is unknown; allowed: all_reduce, p2p_bandwidth, p2p_latency",
-    "benchmark=[p2p_latency,foo]": "benchmark=foo is unknown; allowed: all_reduce, p2p_bandwidth, p2p_latency",
+    "benchmark=foo": "benchmark=foo is unknown; allowed: all_gather, all_reduce, all_to_all, barrier,",
+    "benchmark=[p2p_latency,foo]": "benchmark=foo is unknown; allowed: all_gather, all_reduce, all_to_all, barrier,",
     "benchmark=[]": "benchmark=[] leaves nothing to do",
     "benchmark=[all,p2p_latency]": "benchmark=all is unknown",
     "timing=foo": "timing=foo is unknown; allowed: default, fixed, quick, rigorous",
     "timing=[quick,default]": "timing takes one value a run; for several fresh worlds: commbench -m timing=",
-    "writer=foo": "writer=foo is unknown; allowed: console, parquet",
-    "writer=[parquet,foo]": "writer=foo is unknown; allowed: console, parquet",
+    "writer=foo": "writer=foo is unknown; allowed: console, jsonl,",
+    "writer=[parquet,foo]": "writer=foo is unknown; allowed: console, jsonl,",
     "writer=[]": "writer=[] leaves nothing to do",
     "launcher=foo": "launcher=foo is unknown; allowed: auto, mpirun, torchrun",
     "backend=mpi launcher=torchrun": "launcher=torchrun can't start mpi; allowed: mpirun",
@@ -212,7 +212,7 @@ def test_bad_input_is_refused_in_one_line(line: str, said: str, refused: Refused
 
 
 def test_nccl_is_a_name_that_does_not_exist_yet(refused: Refused) -> None:
-    assert refused("backend=nccl") == ["commbench: backend=nccl is unknown; allowed: gloo, mpi, simulated"]
+    assert refused("backend=nccl") == ["commbench: backend=nccl is unknown; allowed: gloo, mpi, simulated, tcp"]
 
 
 def test_several_nodes_outside_a_world_come_with_three_launch_lines(refused: Refused) -> None:
@@ -298,7 +298,7 @@ def test_a_broken_file_of_the_user_is_refused(text: str, said: str, refused: Ref
 
 def test_options_list_the_files_of_the_user(refused: Refused) -> None:
     write("benchmark/mine.yaml", MINE.format("mine.Mine"))
-    assert "allowed: all_reduce, mine, p2p_bandwidth" in refused("--config-dir conf benchmark=[foo]")[0]
+    assert "gather, mine, p2p_bandwidth" in refused("--config-dir conf benchmark=[foo]")[0]
 
 
 def test_a_target_outside_commbench_is_used_once_it_is_allowed(

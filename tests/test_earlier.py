@@ -92,7 +92,7 @@ def test_a_case_that_kills_a_rank_costs_itself_and_nothing_else(world: Callable[
 def test_a_run_that_was_ended_is_finished_by_resume(world: Callable[..., Any], tmp_path: Path) -> None:
     output = tmp_path / "results"
     words = ["benchmark=[p2p_latency,all_reduce]", "sizes=[8,64,512]", *FIXED, f"output={output}"]
-    slow = ("timing.case_s=100", "timing.repetitions=3000")
+    slow = ("timing.case_s=100", "timing.repetitions=1000")
     with subprocess.Popen([sys.executable, "-m", "commbench", *words, *slow], stderr=subprocess.DEVNULL) as process:
         begin = time.monotonic()
         while not list(output.glob("*/parts/*.cases.parquet")) and time.monotonic() < begin + 60:

@@ -359,8 +359,7 @@ def test_a_soak_keeps_a_time_line_of_all_repetitions(world: Callable[..., Any]) 
     assert counters["interval.busy_s"].sum() == pytest.approx(measured.elapsed_ns.sum() * 1e-9)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_soak_that_is_interrupted_has_lost_nothing(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_soak_that_is_interrupted_has_lost_nothing(tmp_path: Path) -> None:
     output = tmp_path / "results"
     words = [sys.executable, "-m", "commbench", "benchmark=p2p_latency", "sizes=[8]", f"output={output}"]
     begin = time.monotonic()
@@ -369,8 +368,8 @@ def test_a_soak_that_is_interrupted_has_lost_nothing(tmp_path: Path, number: sig
             time.sleep(0.1)
         time.sleep(1)
         asked = time.monotonic()
-        process.send_signal(number)
-        assert process.wait(30) == 128 + number
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
     assert time.monotonic() - asked < 10
     (case,) = commbench.load(output).to_dict("records")
     assert (case["status"], case["stop_reason"]) == ("ok", "interrupted")

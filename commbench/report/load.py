@@ -71,6 +71,8 @@ def _read(run: Path, table: str) -> Any:
         tables = [pq.ParquetFile(file).read().cast(schema) for file in files]
     except FileNotFoundError:  # merged while we read
         tables = []
+    except (pa.ArrowException, OSError) as error:
+        raise CommbenchError(f"a {table} part of {run} can't be read: {str(error).splitlines()[0]}") from error
     try:
         if (run / f"{table}.parquet").is_file():
             tables.insert(0, pq.ParquetFile(run / f"{table}.parquet").read().cast(schema))

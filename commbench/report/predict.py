@@ -1,0 +1,174 @@
+"""The communication of one data-parallel step, from measured all_reduce times: one bucket of gradients after another.
+
+Between two measured sizes the time lies on a straight line in log time over log size; the interval also holds the
+straight line in time over size, since sizes far apart do not tell which one it is. Outside of them it comes from the
+Hockney fit of the nearest piece, and says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from commbench.dtypes import dtype as dtype_of
+from commbench.errors import CommbenchError, ConfigError
+from commbench.report.families import SHARED, Family, families, key
+from commbench.report.fit import pieces
+from commbench.units import format_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OPERATION = "all_reduce"
+PREDICTED = ("bucket_bytes", "buckets", "total_bytes", "step_s", "low_s", "high_s", "gb_per_s", "runs", "warnings")
+
+
+@dataclass(frozen=True)
+class Step:
+    """The buckets of one step: bytes -> how many of them."""
+
+    buckets: Mapping[int, int]
+
+    @property
+    def largest(self) -> int:
+        return max(self.buckets)
+
+    @property
+    def count(self) -> int:
+        return sum(self.buckets.values())
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(size * count for size, count in self.buckets.items())
+
+
+@dataclass(frozen=True)
+class Time:
+    """Seconds with their interval (NaN: none), and why to doubt them; NaN seconds: unknown."""
+
+    seconds: float
+    low: float
+    high: float
+    warning: str | None = None
+
+
+def step_of(params: int, dtype: str, bucket_bytes: int) -> Step:
+    """Gradients of that many parameters in buckets of whole elements, the last one smaller; raises ConfigError."""
+    itemsize = dtype_of(dtype).itemsize
+    if params < 1:
+        raise ConfigError(f"params={params} is no model; give the number of parameters, e.g. 7e9")
+    if bucket_bytes < itemsize:
+        raise ConfigError(f"a bucket of {bucket_bytes} B holds no {dtype}; give at least {itemsize} B")
+    elements = bucket_bytes // itemsize
+    whole, rest = divmod(params, elements)
+    counts = {elements * itemsize: whole, rest * itemsize: 1}
+    return Step({size: count for size, count in counts.items() if size and count})
+
+
+def predict(cases: pd.DataFrame, steps: Sequence[Step], dtype: str = "float32") -> pd.DataFrame:
+    """One row a step and measured family of all_reduce: its variables (dtype: the one that was measured), bucket_bytes
+    (the largest), buckets, total_bytes, step_s with low_s and high_s, gb_per_s = total_bytes / step_s, runs, warnings.
+
+    A family of another dtype stands in where the asked one was not measured; layouts of one rank are left out. Times
+    are null where the sizes tell nothing. Raises CommbenchError where no row could be predicted.
+    """
+    import pandas as pd
+
+    dtype_of(dtype)
+    found = _candidates(cases, steps, dtype)
+    rows = [
+        dict(family.variables) | dict(zip(PREDICTED, _predicted(family, step, dtype), strict=True))
+        for step in steps
+        for family in found
+    ]
+    frame = pd.DataFrame(rows, columns=[*SHARED, *PREDICTED])
+    if frame["step_s"].isna().all():
+        reasons = dict.fromkeys(warning for warnings in frame["warnings"] for warning in warnings)
+        raise CommbenchError(f"no prediction: {'; '.join(reasons)}; measure {OPERATION} with sizes=octaves")
+    return frame
+
+
+def _candidates(cases: pd.DataFrame, steps: Sequence[Step], dtype: str) -> list[Family]:
+    """Families of the operation, one for each set of variables without dtype."""
+    several = cases[cases["world_size"] != 1] if "world_size" in cases.columns else cases
+    groups: dict[tuple[Any, ...], list[Family]] = {}
+    for family in families(several):
+        if family.variables["benchmark"] == OPERATION:
+            groups.setdefault(key(family.variables, without=("dtype",)), []).append(family)
+    if not groups:
+        raise CommbenchError(
+            f"no usable row of {OPERATION} on two or more ranks among {len(cases)} cases; "
+            f"measure with: commbench benchmark={OPERATION} sizes=octaves"
+        )
+    return [min(group, key=lambda one: _preference(one, steps, dtype)) for group in groups.values()]
+
+
+def _preference(family: Family, steps: Sequence[Step], dtype: str) -> tuple[Any, ...]:
+    """The asked dtype, else one of its size, else the one with most sizes; none that can't answer if one can."""
+    measured = str(family.variables["dtype"])
+    known = set(family.sizes.tolist())
+    answers = family.sizes.size > 1 or all(set(step.buckets) <= known for step in steps)
+    other_size = dtype_of(measured).itemsize != dtype_of(dtype).itemsize
+    return not answers, measured != dtype, other_size, -family.sizes.size, measured
+
+
+def _predicted(family: Family, step: Step, dtype: str) -> tuple[Any, ...]:
+    """Sums over the buckets. All buckets of a size share one median, so its error does not average out."""
+    times = {size: time_of(family, size) for size in step.buckets}
+    seconds, low, high = (
+        sum(getattr(times[size], name) * count for size, count in step.buckets.items())
+        for name in ("seconds", "low", "high")
+    )
+    warnings = [time.warning for time in times.values() if time.warning]
+    if family.variables["dtype"] != dtype:
+        text = f"{family.variables['dtype']} was measured, not {dtype}: bytes are taken as bytes, the adding may differ"
+        warnings.append(text)
+    rate = step.total_bytes / seconds / 1e9
+    return step.largest, step.count, step.total_bytes, seconds, low, high, rate, family.runs, tuple(warnings)
+
+
+def time_of(family: Family, size: int) -> Time:
+    """One operation of that many bytes."""
+    sizes = family.sizes
+    place = int(np.searchsorted(sizes, size))
+    if place < sizes.size and sizes[place] == size:
+        return Time(float(family.median_s[place]), float(family.low_s[place]), float(family.high_s[place]))
+    if sizes.size < 2:
+        return _unknown(f"only {format_bytes(int(sizes[0]))} was measured")
+    if 0 < place < sizes.size:
+        return _between(family, place, size)
+    return _beyond(family, size)
+
+
+def _unknown(reason: str) -> Time:
+    return Time(math.nan, math.nan, math.nan, reason)
+
+
+def _between(family: Family, place: int, size: int) -> Time:
+    ends = slice(place - 1, place + 1)
+    sizes = family.sizes[ends]
+
+    def ways(times: Any) -> list[float]:
+        curve = np.exp(np.interp(np.log(size), np.log(sizes), np.log(times[ends])))
+        return [float(curve), float(np.interp(size, sizes, times[ends]))]
+
+    return Time(ways(family.median_s)[0], min(ways(family.low_s)), max(ways(family.high_s)))
+
+
+def _beyond(family: Family, size: int) -> Time:
+    """From the fit of the nearest piece; interval: the relative one of the outermost size, and the fit's residual."""
+    above = size > family.sizes[-1]
+    edge, piece = (-1 if above else 0), pieces(family.sizes, family.median_s)[-1 if above else 0]
+    limit = int(family.sizes[edge])
+    if above and piece.beta_s_per_byte == 0:
+        return _unknown(f"{format_bytes(size)} is above all measured sizes, and these show no cost of a byte")
+    seconds, miss = piece.at(size), piece.largest_residual
+    low, high = (float(ends[edge] / family.median_s[edge]) for ends in (family.low_s, family.high_s))
+    far, name = (size / limit, "largest") if above else (limit / size, "smallest")
+    text = f"extrapolated: {format_bytes(size)} is {far:.3g} x {'above' if above else 'below'} the {name} measured size"
+    warning = f"{text}, {format_bytes(limit)}"
+    return Time(seconds, max(seconds * low * (1 - miss), 0.0), seconds * high * (1 + miss), warning)

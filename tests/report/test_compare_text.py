@@ -1,0 +1,99 @@
+"""The table and the sentence for rows that are rare end to end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from commbench.report.compare import COLUMNS, COUNTS, NUMBERS, Rules
+from commbench.report.compare_text import caption, summary, table_text, unjoined
+
+VARIABLES = {"benchmark": "all_reduce", "layout": "1x2", "message_bytes": 8, "count": 2, "env": "none"}
+JUDGED = {
+    "sides": "both", "base_launches": 4, "new_launches": 4, "base_unmeasured": 0, "new_unmeasured": 0,
+    "base_median_s": 1e-6, "new_median_s": 1.2e-6, "ratio": 1.2, "ratio_low": 1.1, "ratio_high": 1.3, "delta": 0.02,
+    "verdict": "SLOWER", "missing_launches": 0, "p_value": 0.03, "p_holm": 0.03, "resampled": True,
+}  # fmt: skip
+EMPTY: dict[str, Any] = dict.fromkeys(JUDGED) | {
+    "sides": "both", "base_launches": 4, "new_launches": 0, "base_unmeasured": 0, "new_unmeasured": 4,
+}  # fmt: skip
+
+
+def frame(*rows: dict[str, Any]) -> pd.DataFrame:
+    """Rows of 8, 9, 10 ... B."""
+    sized = [VARIABLES | {"message_bytes": 8 + index} | JUDGED | row for index, row in enumerate(rows)]
+    kinds = dict.fromkeys(COUNTS, "Int64") | dict.fromkeys(NUMBERS, "float64") | {"resampled": "boolean"}
+    return pd.DataFrame(sized, columns=list(COLUMNS)).astype(kinds)
+
+
+def row_of(text: str, message: str) -> list[str]:
+    return next(line for line in text.splitlines() if f" {message} " in line).split()
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([{}], "1 of 1 case SLOWER, worst all_reduce 1x2 8 B: 1.200 x (1.100 .. 1.300)"),
+        (
+            [{}, {"ratio": 12.34}, {"verdict": "SAME"}],
+            "2 of 3 cases SLOWER, worst all_reduce 1x2 9 B: 12.3 x (1.100 .. 1.300); 1 SAME",
+        ),
+        (
+            [{"verdict": "FASTER", "ratio": 0.8}, {"verdict": "FASTER", "ratio": 0.7}],
+            "2 of 2 cases FASTER, best all_reduce 1x2 9 B: 0.700 x (1.100 .. 1.300)",
+        ),
+        (
+            [{"verdict": "UNDECIDED", "missing_launches": n} for n in (3, 9, None)],
+            "3 of 3 cases UNDECIDED (about 3 to 9 more launches a side; 1 would need over 100)",
+        ),
+        ([{"verdict": "UNDECIDED", "missing_launches": None}], "1 of 1 case UNDECIDED (1 would need over 100)"),
+        ([EMPTY, {}], "1 of 2 cases SLOWER, worst all_reduce 1x2 9 B: 1.200 x (1.100 .. 1.300); 1 without a number"),
+        (
+            [{"verdict": None, "missing_launches": n, "ratio_low": None} for n in (1, 2)],
+            "2 of 2 cases without a verdict: 2 more launches a side needed (at least 4, better 10)",
+        ),
+        ([{}, {"sides": "base"}], "1 of 1 case SLOWER"),
+    ],
+)
+def test_the_sentence_counts_every_case_of_both_sides(rows: list[dict[str, Any]], sentence: str) -> None:
+    assert summary(frame(*rows)).startswith(sentence)
+
+
+def test_cells_have_units_or_a_dash() -> None:
+    text = table_text(frame({"p99_ratio": 2.5}, EMPTY, {"missing_launches": None, "verdict": "UNDECIDED"}))
+    assert row_of(text, "8 B")[1:] == [
+        "8", "B", "4", "/", "4", "1.00", "us", "1.20", "us", "1.200", "x", "1.100", "..", "1.300", "2.0", "%", "SLOWER",
+        "0.03", "2.500", "x", "0",
+    ]  # fmt: skip
+    assert row_of(text, "9 B")[1:] == ["9", "B", "4", "/", "0", "-", "-", "-", "-", "-", "-", "-", "-", "-"]
+    assert row_of(text, "10 B")[-2:] == ["over", "100"]
+    assert "p99" in text and "p95" not in text
+
+
+def test_a_contradicting_second_opinion_is_marked() -> None:
+    plain, doubted = frame({}), frame({"p_holm": 0.06})
+    assert "?" not in table_text(plain) and not any(line.startswith("?") for line in caption(plain, Rules()))
+    assert "0.06 ?" in table_text(doubted)
+    assert "?: Mann-Whitney on launch medians, corrected for all cases, does not reach 0.05" in caption(
+        doubted, Rules()
+    )
+    assert "?" not in table_text(frame({"p_holm": 0.06, "verdict": "SAME"}))
+
+
+def test_variables_that_tell_cases_apart_are_columns() -> None:
+    text = table_text(frame({"dtype": "float32", "pair": "0-1"}, {"dtype": "int32", "pair": "0-1"}))
+    title, headings, *_ = text.splitlines()
+    assert title == "layout 1x2, pair 0-1"
+    assert headings.split()[:3] == ["benchmark", "dtype", "message"]
+
+
+def test_nothing_is_listed_where_all_is_used() -> None:
+    assert unjoined(frame({})) == []
+    many = frame({}, *[{"sides": "new"}] * 30)
+    assert unjoined(many)[0] == "only in NEW: 30 cases"
+    assert unjoined(many)[-1] == "  ... and 10 more"
+    assert unjoined(frame(EMPTY)) == [
+        "launches not used: 1 case", "  all_reduce 1x2 8 B (BASE 0, NEW 4: no reason)",
+    ]  # fmt: skip
