@@ -130,7 +130,7 @@ def _findings(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list
 def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """Where the row stands: by text, then the pair's ranks and the other numbers by size."""
     pair = [int(rank) for one in (row["pair"] or "").split() for rank in one.split("-")]
-    numbers = [-1 if row[name] is None else row[name] for name in ("root", "window", "streams", "message_bytes")]
+    numbers = [-1 if row[name] is None else row[name] for name in ("root", "streams", "message_bytes", "window")]
     texts = [row[name] or "" for name in ("benchmark", "layout", "engine", "dtype", "schedule")]
     return (*texts, len(pair), pair, *numbers)
 
