@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Sequence
-from typing import NoReturn
+
+# the first rank to leave is the end of all: torchrun and mpirun end the others, rank 0 perhaps before its one line
+RANK_0_SPEAKS_S = 10.0
 
 USAGE = """commbench [-m] [KEY=VALUE ...]      measure: gloo on this machine with 2 ranks, unless told otherwise
 commbench resume RUN [--force]       measure what is missing or failed in a run, in the same folder
@@ -45,7 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _refuse(error.exit_status)
         if _speaks():
             print(f"commbench: {error}", file=sys.stderr)
-        elif isinstance(error, WorldBroken) and not isinstance(error, Missing):  # rank 0 may never hear of it
+        else:
+            if isinstance(error, Missing) or not isinstance(error, WorldBroken):  # rank 0 says the same, or never will
+                time.sleep(RANK_0_SPEAKS_S)
             print(f"commbench: {_who()}: {error}", file=sys.stderr)
         if isinstance(error, WorldBroken):
             _leave(error.exit_status)
@@ -84,17 +89,10 @@ def _command(arguments: argparse.Namespace) -> int:
     return run(words, arguments.multirun, arguments.config_dir)
 
 
-class _Parser(argparse.ArgumentParser):
-    """Wrong options end like all bad input: in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        from commbench.errors import ConfigError
-
-        raise ConfigError(f"{message}; see commbench --help")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="commbench", usage=USAGE, add_help=True)
+    from commbench.options import Options
+
+    parser = Options(prog="commbench", usage=USAGE, add_help=True)
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="an override of the configuration, or a command")
     parser.add_argument("-m", "--multirun", action="store_true", help="sweep: a fresh world for each combination")
     parser.add_argument("--config-dir", help="a folder with more YAML, e.g. DIR/benchmark/mine.yaml")

@@ -15,6 +15,8 @@ import pytest
 
 import commbench
 
+sys.path.insert(0, str(Path(__file__).parent))  # tests here import rank_threads; tests are no package
+
 BIN = Path(sys.executable).parent
 ROOT = {
     f"{kind}_ALLOW_RUN_AS_ROOT{more}": "1"
@@ -46,6 +48,12 @@ class World:
         return f"exit {self.status}\n{self.stdout[-3000:]}\n{self.stderr[-6000:]}"
 
 
+@pytest.fixture(autouse=True)
+def impatient_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch asks DNS for the name of 127.0.0.1 with each connection; where no one answers, that takes 5 s."""
+    monkeypatch.setenv("RES_OPTIONS", "timeout:1 attempts:1")
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> Callable[..., World]:
     """world("torchrun", "--nproc-per-node", "2", "-m", "commbench", "backend=gloo"): run, wait, return."""
@@ -55,8 +63,7 @@ def world(tmp_path: Path) -> Callable[..., World]:
         program = words[0] if "/" in words[0] else str(BIN / words[0])
         command = ["timeout", "-k", "5", str(WORLD_S), program, *words[1:], f"output={output}"]
         path = f"{BIN}:{os.environ['PATH']}"  # an activated environment
-        # torch's TCPStore asks DNS for the loopback address; a resolver that does not answer costs 5 s
-        environment = {**os.environ, "RES_OPTIONS": "timeout:1 attempts:1", "PATH": path, **ROOT, **(env or {})}
+        environment = {**os.environ, "PATH": path, **ROOT, **(env or {})}
         done = subprocess.run(
             command, capture_output=True, text=True, env=environment, cwd=cwd or tmp_path, check=False
         )

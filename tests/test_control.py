@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -16,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from rank_threads import SOON_S, delays, no_error, together
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from commbench.clock import ClockCost
@@ -28,13 +27,6 @@ from commbench.plan import Facts, plan
 from commbench.records import Samples
 
 SIZES = [1, 2, 8, 64]
-SOON_S = 20.0  # nobody should be that late
-
-
-@pytest.fixture(autouse=True)
-def impatient_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch asks DNS for the name of 127.0.0.1 with each connection; where no one answers, that takes 5 s."""
-    monkeypatch.setenv("RES_OPTIONS", "timeout:1 attempts:1")
 
 
 @contextmanager
@@ -47,41 +39,6 @@ def connected(size: int) -> Iterator[tuple[TCPStore, list[StoreControl]]]:
 
     clients = together(connect, range(size))
     yield server, [StoreControl(client, rank, size) for rank, client in enumerate(clients)]
-
-
-def together(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    """work(item) in a thread each; what they returned or raised. Fails if one hangs."""
-    ends: list[Any] = [None] * len(items)
-
-    def run(index: int) -> None:
-        try:
-            ends[index] = work(items[index])
-        except Exception as error:
-            ends[index] = error
-
-    threads = [threading.Thread(target=run, args=(index,), daemon=True) for index in range(len(items))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(2 * SOON_S)
-    assert not any(thread.is_alive() for thread in threads), "a rank hangs"
-    return ends
-
-
-def no_error(ends: list[Any]) -> list[Any]:
-    for end in ends:
-        if isinstance(end, Exception):
-            raise end
-    return ends
-
-
-def delays(rank: int, longest_s: float) -> Iterator[None]:
-    """Sleep a little, or not, at each next()."""
-    rng = random.Random(rank)
-    while True:
-        if rng.random() < 0.5:
-            time.sleep(rng.random() * longest_s)
-        yield
 
 
 # ---------------------------------------------------------------- meetings

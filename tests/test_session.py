@@ -241,6 +241,24 @@ def test_a_given_world_refuses_in_one_line_of_rank_0(tmp_path: Path, words: list
     assert "commbench/__main__.py" not in done.stderr, "the only traceback is torchrun's own"
 
 
+@pytest.mark.parametrize(("odd", "said"), [(0, "commbench: backend=foo"), (1, "commbench: rank 1 on ")])
+def test_who_refuses_alone_is_heard(world: Callable[..., Any], odd: int, said: str) -> None:
+    code = f"import os, sys\nfrom commbench.__main__ import main\nodd = os.environ['RANK'] == '{odd}'\n"
+    code += "sys.exit(main(['backend=foo' if odd else 'backend=gloo']))"
+    done = world("torchrun", "--nproc-per-node", "2", "--no-python", sys.executable, "-c", code)
+    assert done.status != 0
+    lines = [one for one in done.stderr.splitlines() if one.startswith("commbench: ")]
+    assert len(lines) == 1 and lines[0].startswith(said) and "backend=foo is unknown" in lines[0]
+
+
+def test_rank_0_is_heard_though_the_others_were_quicker(world: Callable[..., Any]) -> None:
+    code = "import os, sys, time\ntime.sleep(2 * (os.environ['RANK'] == '0'))\n"
+    code += "from commbench.__main__ import main\nsys.exit(main(['backend=foo']))"
+    done = world("torchrun", "--nproc-per-node", "2", "--no-python", sys.executable, "-c", code)
+    lines = [one for one in done.stderr.splitlines() if one.startswith("commbench: ")]
+    assert len(lines) == 1 and lines[0].startswith("commbench: backend=foo is unknown")
+
+
 def test_loading_says_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(CommbenchError, match=r"no run.json below"):
         commbench.load(tmp_path)

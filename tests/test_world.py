@@ -24,12 +24,6 @@ ENVIRONMENTS = Path(__file__).parent / "data" / "environments"
 Environment = dict[str, str]
 
 
-@pytest.fixture(autouse=True)
-def impatient_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch asks DNS for the name of 127.0.0.1 with each connection; where no one answers, that takes 5 s."""
-    monkeypatch.setenv("RES_OPTIONS", "timeout:1 attempts:1")
-
-
 def saved(name: str) -> list[Environment]:
     """The environments of all ranks; see the README beside them."""
     ranks: list[Environment] = json.loads((ENVIRONMENTS / f"{name}.json").read_text())

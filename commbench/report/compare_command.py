@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from commbench.errors import ConfigError
+from commbench.options import Options
 from commbench.report.compare import Rules, compare_sides, noise_by_key, side
 from commbench.report.compare_input import Side, check_target, save
 from commbench.report.compare_join import parse_by
@@ -58,16 +59,9 @@ def _saved(new: Side, target: str, first: bool = False) -> int:
 # ---------------------------------------------------------------- options
 
 
-class _Parser(argparse.ArgumentParser):
-    """Wrong options end like all bad input: in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; see commbench compare --help")
-
-
 def _parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    parser = _Parser(prog="commbench compare", usage=USAGE, epilog=EPILOGUE, formatter_class=raw)
+    parser = Options(prog="commbench compare", usage=USAGE, epilog=EPILOGUE, formatter_class=raw)
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help="BASE and NEW; one where --against or --by NAME=BASE:NEW has the rest")
     add("--against", metavar="BASE", help="folder or parquet file of the base")

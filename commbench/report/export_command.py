@@ -8,9 +8,10 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from commbench.errors import ConfigError
+from commbench.options import Options
 from commbench.report.load import load
 from commbench.schema import TABLES
 
@@ -56,15 +57,8 @@ def csv_text(frame: pd.DataFrame, table: str) -> str:
     return written.to_csv(index=False, lineterminator="\n")
 
 
-class _Parser(argparse.ArgumentParser):
-    """Wrong options end like all bad input: in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; see commbench export --help")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="commbench export", description="Write a table of results as CSV.")
+    parser = Options(prog="commbench export", description="Write a table of results as CSV.")
     parser.add_argument("paths", nargs="+", metavar="PATH", help="folder of a run, or of several")
     parser.add_argument("--csv", required=True, metavar="FILE", help="the file to write; - is stdout")
     parser.add_argument("--table", default="cases", choices=tuple(TABLES), help="cases, unless told otherwise")

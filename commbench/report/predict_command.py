@@ -6,11 +6,12 @@ import argparse
 import math
 from collections.abc import Iterator, Sequence
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from commbench.dtypes import DTYPES
 from commbench.dtypes import dtype as dtype_of
 from commbench.errors import ConfigError
+from commbench.options import Options
 from commbench.report.crossover import UNDECIDED, about
 from commbench.report.families import families, ignored, varying
 from commbench.report.load import load
@@ -29,13 +30,6 @@ MEANING = (
     "step: the buckets one after another, nothing overlaps with computation; GB/s is gradients / step, 10^9 B/s",
     "interval: 95 % of the medians of all buckets at once, and both ways between two sizes; stragglers are not in it",
 )
-
-
-class _Parser(argparse.ArgumentParser):
-    """Wrong options end like all bad input: in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; see commbench predict --help")
 
 
 def command(words: list[str]) -> int:
@@ -58,7 +52,7 @@ def report(cases: pd.DataFrame, steps: Sequence[Step], dtype: str, by_params: bo
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="commbench predict", usage=USAGE, description=__doc__, allow_abbrev=False)
+    parser = Options(prog="commbench predict", usage=USAGE, description=__doc__, allow_abbrev=False)
     parser.add_argument("paths", nargs="*", metavar="PATH", help="folders with results; default: results")
     parser.add_argument("--params", type=_params, help="parameters of the model, e.g. 7e9")
     parser.add_argument("--dtype", default="float32", help=f"of the gradients, default float32: {', '.join(DTYPES)}")

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import floor, log10
 from typing import Any
+
+from numpy.typing import NDArray
 
 from commbench.schema import VARIABLES
 from commbench.units import format_bytes
@@ -13,6 +17,30 @@ from commbench.units import format_bytes
 Row = Mapping[str, Any]
 NAMED = ("layout", "pair", "dtype", "engine")  # in every heading, so that a table says what it is when cut out
 SIZES = ("benchmark", "message_bytes", "count")  # in the program's name and in the lines
+
+
+@dataclass
+class Listing(ABC):
+    """See contracts.Writer. Everything is printed at the end; of two rows of a case the later one."""
+
+    def __post_init__(self) -> None:
+        self._rows: dict[str, Row] = {}
+
+    def begin(self, run: Mapping[str, Any], folder: str) -> None:
+        self._rows = {}
+
+    def case(
+        self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
+    ) -> None:
+        self._rows[row["case_id"]] = row
+
+    def end(self, run: Mapping[str, Any]) -> None:
+        if "backend" in run:  # a run may end before it has begun
+            print(self.text(run, list(self._rows.values())), flush=True)
+
+    @abstractmethod
+    def text(self, run: Mapping[str, Any], rows: Sequence[Row]) -> str:
+        """All tables of a run."""
 
 
 def comment(text: str) -> str:

@@ -7,9 +7,18 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from numpy.typing import NDArray
-
-from commbench.writers.listing import Row, comment, doubts, heading, number, preface, refusal, strangers, tables
+from commbench.writers.listing import (
+    Listing,
+    Row,
+    comment,
+    doubts,
+    heading,
+    number,
+    preface,
+    refusal,
+    strangers,
+    tables,
+)
 
 TOOL = "nccl-tests"
 PROGRAMS = {
@@ -42,23 +51,9 @@ MEAN_OF_RATES = (
 
 
 @dataclass
-class NcclTests:
-    """See contracts.Writer. Everything is printed at the end; of two rows of a case the later one."""
-
-    def __post_init__(self) -> None:
-        self._rows: dict[str, Row] = {}
-
-    def begin(self, run: Mapping[str, Any], folder: str) -> None:
-        self._rows = {}
-
-    def case(
-        self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
-    ) -> None:
-        self._rows[row["case_id"]] = row
-
-    def end(self, run: Mapping[str, Any]) -> None:
-        if "backend" in run:  # a run may end before it has begun
-            print(nccl_text(run, list(self._rows.values())), flush=True)
+class NcclTests(Listing):
+    def text(self, run: Mapping[str, Any], rows: Sequence[Row]) -> str:
+        return nccl_text(run, rows)
 
 
 def nccl_text(run: Mapping[str, Any], rows: Sequence[Row]) -> str:

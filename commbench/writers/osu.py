@@ -6,9 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from numpy.typing import NDArray
-
-from commbench.writers.listing import Row, comment, doubts, heading, number, preface, refusal, strangers, tables
+from commbench.writers.listing import (
+    Listing,
+    Row,
+    comment,
+    doubts,
+    heading,
+    number,
+    preface,
+    refusal,
+    strangers,
+    tables,
+)
 
 TOOL = "the OSU micro-benchmarks"
 MEANS = (
@@ -96,23 +105,9 @@ PROGRAMS = {
 
 
 @dataclass
-class Osu:
-    """See contracts.Writer. Everything is printed at the end; of two rows of a case the later one."""
-
-    def __post_init__(self) -> None:
-        self._rows: dict[str, Row] = {}
-
-    def begin(self, run: Mapping[str, Any], folder: str) -> None:
-        self._rows = {}
-
-    def case(
-        self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
-    ) -> None:
-        self._rows[row["case_id"]] = row
-
-    def end(self, run: Mapping[str, Any]) -> None:
-        if "backend" in run:  # a run may end before it has begun
-            print(osu_text(run, list(self._rows.values())), flush=True)
+class Osu(Listing):
+    def text(self, run: Mapping[str, Any], rows: Sequence[Row]) -> str:
+        return osu_text(run, rows)
 
 
 def osu_text(run: Mapping[str, Any], rows: Sequence[Row]) -> str:

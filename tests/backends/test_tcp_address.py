@@ -47,7 +47,6 @@ def test_an_unknown_interface_names_those_that_exist() -> None:
 @pytest.mark.parametrize("meeting", ["127.0.0.1", "localhost", "no-such-host.invalid", *sorted(outer_addresses())[:1]])
 def test_several_nodes_never_talk_over_loopback(monkeypatch: pytest.MonkeyPatch, meeting: str) -> None:
     """Also on the meeting point's own host, whose name may be a loopback address there."""
-    monkeypatch.setenv("RES_OPTIONS", "timeout:1 attempts:1")
     monkeypatch.setenv("MASTER_ADDR", meeting)
     assert listening_address(TWO_NODES, None) in outer_addresses()
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rank_threads import SOON_S, no_error, together
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from commbench import contracts as c
@@ -21,42 +22,13 @@ from commbench.backends.tcp_communicator import TcpCommunicator
 from commbench.control import StoreControl
 from commbench.errors import CommunicationError, Unsupported
 
-SOON_S = 20.0
 MIB = 1 << 20
 Work = Callable[[TcpCommunicator], Any]
 
 
 @pytest.fixture(autouse=True)
-def impatient_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch asks DNS for the name of 127.0.0.1 with each connection; where no one answers, that takes 5 s."""
-    monkeypatch.setenv("RES_OPTIONS", "timeout:1 attempts:1")
+def default_interface(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COMMBENCH_TCP_INTERFACE", raising=False)
-
-
-def together(size: int, work: Callable[[int], Any]) -> list[Any]:
-    """work(rank) in a thread each; what they returned or raised."""
-    ends: list[Any] = [None] * size
-
-    def run(rank: int) -> None:
-        try:
-            ends[rank] = work(rank)
-        except Exception as error:
-            ends[rank] = error
-
-    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(2 * SOON_S)
-    assert not any(thread.is_alive() for thread in threads), "a rank hangs"
-    return ends
-
-
-def no_error(ends: list[Any]) -> list[Any]:
-    for end in ends:
-        if isinstance(end, Exception):
-            raise end
-    return ends
 
 
 @contextmanager
@@ -67,12 +39,12 @@ def controls(size: int) -> Iterator[list[StoreControl]]:
         store = TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=SOON_S))
         return StoreControl(store, rank, size)
 
-    yield no_error(together(size, connect))
+    yield no_error(together(connect, range(size)))
 
 
 def enter(backend: Tcp, size: int, found: list[StoreControl]) -> list[TcpCommunicator]:
     worlds = [c.World(rank, size, (tuple(range(size)),), (rank,)) for rank in range(size)]
-    return no_error(together(size, lambda rank: backend.open(worlds[rank], found[rank])))
+    return no_error(together(lambda rank: backend.open(worlds[rank], found[rank]), range(size)))
 
 
 @contextmanager
@@ -136,7 +108,7 @@ def test_windows_of_every_size_arrive_exactly(streams: int, both: bool) -> None:
                 one.run(3)
                 return (rank == 0 and not both) or one.received(1 - rank, copies=2)
 
-            assert no_error(together(2, work)) == [True, True], count
+            assert no_error(together(work, range(2))) == [True, True], count
 
 
 def test_a_window_of_messages_of_4_mib_both_ways_does_not_deadlock() -> None:
@@ -147,7 +119,7 @@ def test_a_window_of_messages_of_4_mib_both_ways_does_not_deadlock() -> None:
             one.run(2)
             return one.received(1 - rank)
 
-        assert no_error(together(2, work)) == [True, True]
+        assert no_error(together(work, range(2))) == [True, True]
 
 
 @pytest.mark.parametrize("count", [5, 3 * MIB])
@@ -169,7 +141,7 @@ def test_an_exchange_of_all_with_all_and_with_oneself(count: int, streams: int) 
             recv = one.buffers["recv"]
             return all((recv.words(peer) == content(peer, 0, 0, count)).all() for peer in range(size))
 
-        assert no_error(together(size, work)) == [True] * size
+        assert no_error(together(work, range(size))) == [True] * size
 
 
 @pytest.mark.parametrize("count", [8, 4 * MIB])
@@ -186,7 +158,7 @@ def test_blocking_sends_that_cross_go_on_while_receives_are_posted(count: int) -
             one.run(3)
             return one.received(1 - rank)
 
-        assert no_error(together(2, work)) == [True, True]
+        assert no_error(together(work, range(2))) == [True, True]
 
 
 def test_more_messages_than_one_call_can_name() -> None:
@@ -197,7 +169,7 @@ def test_more_messages_than_one_call_can_name() -> None:
             one.run(2)
             return one.received(1 - rank)
 
-        assert no_error(together(2, work)) == [True, True]
+        assert no_error(together(work, range(2))) == [True, True]
 
 
 @pytest.mark.parametrize("backend", [Tcp(buffer_bytes=4096, timeout_s=SOON_S), Tcp(no_delay=False, timeout_s=SOON_S)])
@@ -211,7 +183,7 @@ def test_small_buffers_and_nagle_change_no_byte(backend: Tcp) -> None:
             one.run(2)
             return one.received(1 - rank)
 
-        assert no_error(together(2, work)) == [True, True]
+        assert no_error(together(work, range(2))) == [True, True]
 
 
 # ---------------------------------------------------------------- ranks
@@ -230,7 +202,7 @@ def test_a_subset_counts_its_own_ranks() -> None:
             assert all(name.startswith(f"tcp.peer{1 - inner.hosted[0]}.stream0.") for name in inner.counters())
             return one.received(1 - inner.hosted[0])
 
-        assert no_error(together(4, work)) == [True] * 4
+        assert no_error(together(work, range(4))) == [True] * 4
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -244,7 +216,7 @@ def test_nobody_leaves_a_barrier_before_the_last_one_came(size: int) -> None:
             start, end = one.run(1)[0, 0]
             return int(start), int(end)
 
-        stamps = no_error(together(size, work))
+        stamps = no_error(together(work, range(size)))
     assert min(end for _, end in stamps) >= max(start for start, _ in stamps)
 
 
@@ -256,7 +228,7 @@ def test_counters_and_facts_are_those_of_the_kernel() -> None:
             one.run(2)
             return communicators[rank].counters()
 
-        counters = no_error(together(2, work))
+        counters = no_error(together(work, range(2)))
         facts = communicators[0].facts()
     received = [counters[1][f"tcp.peer0.stream{stream}.bytes_received"] for stream in range(3)]
     assert sum(received) >= 2 * 4 * 30_000
@@ -299,7 +271,7 @@ def test_a_peer_that_dies_is_named_at_once(count: int, streams: int) -> None:
                 one.run(2)
             return time.monotonic() - begin
 
-        waited_s, _ = no_error(together(2, work))
+        waited_s, _ = no_error(together(work, range(2)))
     assert waited_s < 5
 
 
@@ -316,7 +288,7 @@ def test_a_peer_that_is_silent_is_named_after_the_timeout() -> None:
                 one.run(1)
             return None
 
-        no_error(together(2, work))
+        no_error(together(work, range(2)))
 
 
 @pytest.mark.parametrize("streams", [1, 3])
@@ -356,7 +328,7 @@ def test_after_a_failure_everywhere_the_next_case_has_new_connections(streams: i
                 seen.append(case())
             return seen
 
-        assert no_error(together(3, work)) == [[True] * 4] * 3
+        assert no_error(together(work, range(3))) == [[True] * 4] * 3
 
 
 def sockets() -> set[str]:
@@ -382,7 +354,7 @@ def test_nothing_is_left_after_closing(abort: bool) -> None:
             one.run(1)
             return one.received(1 - rank)
 
-        assert no_error(together(2, work)) == [True, True]
+        assert no_error(together(work, range(2))) == [True, True]
         assert len(own_threads()) >= 2 * (1 + 7), "a listener, and a thread for each flow but one"
         assert len(sockets() - before) >= 2 * (3 + 4 + 1), "the listener's three, four streams, the barrier"
         for one in communicators:
