@@ -25,15 +25,19 @@ HERE = Path(__file__).parent
 
 def claims_door() -> list[Claim]:
     """Seconds of commands that must not import torch; the best of five, since they compete with nothing."""
-    commands = {"--help": ["--help"], "doctor": ["doctor"], "a configuration error": ["backend=none"]}
+    commands = {
+        "--help": (["--help"], 1.0),
+        "a configuration error": (["backend=none"], 1.0),
+        "doctor": (["doctor"], 2.0),
+    }
     made = []
-    for name, words in commands.items():
+    for name, (words, bound) in commands.items():
         seconds = []
         for _ in range(5):
             begin = time.perf_counter()
             subprocess.run([sys.executable, "-m", "commbench", *words], capture_output=True, check=False)
             seconds.append(time.perf_counter() - begin)
-        made.append(Claim(f"seconds of {name}", min(seconds), 1.0, f"median {statistics.median(seconds):.2f} s"))
+        made.append(Claim(f"seconds of {name}", min(seconds), bound, f"median {statistics.median(seconds):.2f} s"))
     return made
 
 

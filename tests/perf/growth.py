@@ -28,13 +28,17 @@ class Part:
     work: Callable[[Cost], float]
 
 
+def ranks(cost: Cost) -> float:
+    return cost["ranks"]
+
+
 def samples(cost: Cost) -> float:
     return cost["ranks"] * max(1.0, cost["repetitions"])
 
 
 PARTS = (
-    Part("control", "cpu_s", samples),
-    Part("recording", "plan_s", lambda cost: cost["ranks"]),
+    Part("control", "cpu_s", ranks),
+    Part("recording", "plan_s", ranks),
     Part("recording", "measure_s", samples),
     Part("recording", "record_s", samples),
 )

@@ -1,7 +1,7 @@
 """One of two ranks on sockets: our p2p_bandwidth and iperf3 take turns on the same wire, each for about SECONDS.
 
-`wire_ranks.py RANK HOST PORT NODES MESSAGE_BYTES SECONDS`; rank 0 prints one line of JSON: for each number of streams
-the payload rates of both sides, bytes/s, in the order of their turns. The rank that receives runs iperf3's server.
+`wire_ranks.py RANK HOST PORT NODES MESSAGE_BYTES WINDOW SECONDS`; rank 0 prints one line of JSON: for each number of
+streams the payload rates of both sides, bytes/s, in the order of their turns. The rank that receives runs iperf3's server.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from commbench.backends.tcp_communicator import TcpCommunicator
 from commbench.contracts import Planned, World
 from commbench.control import StoreControl
 
-TURNS, WINDOW, STREAMS = 4, 64, (1, 4)
+TURNS, STREAMS = 4, (1, 4)
 PATIENCE_S = 60.0
 IPERF3 = ["timeout", "-k", "5", "300", "iperf3"]  # ends even where nobody is left to end it
 BLOCK = "1M"  # the largest that iperf3 takes; our messages are cut by the kernel alone
@@ -101,13 +101,13 @@ class Wire:
         return iperf3(self._seconds, job.case.streams or 1, *self._server) if self._rank == 0 else 0.0
 
 
-def main(rank: int, host: str, port: int, nodes: int, message_bytes: int, seconds: int) -> None:
+def main(rank: int, host: str, port: int, nodes: int, message_bytes: int, window: int, seconds: int) -> None:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     patience = timedelta(seconds=PATIENCE_S)
     control = StoreControl(TCPStore(host, port, None, rank == 0, patience, wait_for_workers=False), rank, 2)
     places = ONE_NODE if nodes == 1 else TWO_NODES
-    words = ["backend=tcp", "benchmark=p2p_bandwidth", f"window={WINDOW}", f"streams={list(STREAMS)}"]
+    words = ["backend=tcp", "benchmark=p2p_bandwidth", f"window={window}", f"streams={list(STREAMS)}", "cache=warm"]
     jobs = planned([*words, f"sizes=[{message_bytes}]"], rank, places)
     communicator = Tcp().open(World(rank, 2, places, (rank,)), control)
     with iperf3_server() if rank == 1 else nullcontext() as server_port:
