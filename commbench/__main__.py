@@ -13,7 +13,9 @@ RANK_0_SPEAKS_S = 10.0
 
 USAGE = """commbench [-m] [KEY=VALUE ...]      measure: gloo on this machine with 2 ranks, unless told otherwise
 commbench resume RUN [--force]       measure what is missing or failed in a run, in the same folder
+commbench report PATH... [--html F]  what to use, what is slow, how sure that is; one page with pictures
 commbench compare BASE NEW           did it get faster: a verdict a case, with its interval
+commbench ab BASE... --vs NEW...     both in turn, in fresh worlds, 10 launches each, then the same verdict
 commbench predict PATH... --params N the communication of a data-parallel step on what was measured
 commbench export PATH... --csv FILE  results as CSV
 commbench doctor                     what this machine has and which backends can run
@@ -25,6 +27,7 @@ Every key with its meaning:         commbench --keys
 What would run, without running:    plan=true"""
 
 READING = {  # command about results -> the module that has it
+    "report": "commbench.report.report_command",
     "compare": "commbench.report.compare_command",
     "predict": "commbench.report.predict_command",
     "export": "commbench.report.export_command",
@@ -34,6 +37,7 @@ READING = {  # command about results -> the module that has it
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 all ok, 1 a case failed or missed `expect`, 2 bad configuration, 3 the world broke."""
     from commbench.errors import CommbenchError, Missing, WorldBroken
+    from commbench.printable import printable
 
     words = sys.argv[1:] if argv is None else list(argv)
     try:
@@ -43,15 +47,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             from commbench.app import resume
 
             return resume(words[1:])
+        if words[:1] == ["ab"]:
+            from commbench.ab import ab
+
+            return ab(words[1:])
         return _command(_parser().parse_intermixed_args(words))
     except CommbenchError as error:
         _refuse(error.exit_status)
         if _speaks():
-            print(f"commbench: {error}", file=sys.stderr)
+            if not (isinstance(error, WorldBroken) and error.told):
+                print(f"commbench: {printable(str(error))}", file=sys.stderr)
         else:
             if isinstance(error, Missing) or not isinstance(error, WorldBroken):  # rank 0 says the same, or never will
                 time.sleep(RANK_0_SPEAKS_S)
-            print(f"commbench: {_who()}: {error}", file=sys.stderr)
+            print(f"commbench: {_who()}: {printable(str(error))}", file=sys.stderr)
         if isinstance(error, WorldBroken):
             _leave(error.exit_status)
         return error.exit_status

@@ -6,7 +6,7 @@ import os
 import secrets
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -21,6 +21,7 @@ from commbench import launch
 from commbench.contracts import World
 from commbench.earlier import UNFINISHED, Earlier, blame
 from commbench.errors import CommbenchError, ConfigError, WorldBroken
+from commbench.experiments import Asked, asked, check_experiment, lacks, widest
 from commbench.folder import check_output, new_folder
 from commbench.jobs import Door, Job
 from commbench.keys import construct
@@ -34,17 +35,18 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
     place, overrides = _place(), list(overrides)
     folder = config_dir if config_dir is None else str(Path(config_dir).absolute())
     with _exported(launch.CONFIG_DIR, folder), Door(os.environ.get(launch.CONFIG_DIR)) as door:
-        sweep = door.sweep_of(overrides) if any(one.startswith("experiment=") for one in overrides) else []
-        if place is not None and (multirun or sweep):
-            raise ConfigError(_refused_multirun(door, [*sweep, *overrides], place))
-        jobs = door.jobs([*sweep, *overrides], multirun=multirun or bool(sweep))
+        found = asked(door, overrides, multirun)
+        jobs = found.jobs
+        if place is not None and found.fresh:
+            raise ConfigError(_refused_multirun(found, place))
         if place is not None:
             return _work(jobs[0], place)
+        check_experiment(found)
         for job in jobs:
             check_here(job)
         if any(job.settings.plan for job in jobs):
             return _print_plans(jobs)
-        if not (multirun or sweep):
+        if not found.fresh:
             return _started(jobs[0])
         with _exported(launch.SWEEP, f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"):
             return max(_swept(door, overrides, jobs))
@@ -68,37 +70,35 @@ def run_one(*overrides: str) -> Path:
     Raises ConfigError, WorldBroken; a failed case or a missed `expect` is in the results.
     """
     with Door() as door:
-        job = door.jobs(overrides, multirun=False)[0]
+        found = asked(door, overrides, multirun=False)
+        if found.fresh:
+            raise ConfigError(
+                f"{len(found.jobs)} worlds are asked for; from Python one at a time: add part=N, one value"
+            )
+        job = found.jobs[0]
         if job.settings.plan:
             raise ConfigError("plan=true measures nothing; leave it out here, or use it on the command line")
         check_here(job)
         folder = new_folder(job.settings.output)
-        _started(job, folder)
+        if _started(job, folder) == WorldBroken.exit_status:
+            raise WorldBroken(f"results are not complete in {folder}; what was lost is said on stderr")
     return Path(folder)
 
 
 def check_here(job: Job) -> None:
     """What this machine can't do, in one line; raises ConfigError."""
     settings = job.settings
-    reason = settings.backend.missing()
+    reason, wide = next(lacks(settings), None), widest(settings)
+    if reason is not None and reason.startswith("layout="):
+        lines = launch.given_lines(job.overrides, wide.nodes, wide.ranks_per_node)
+        raise ConfigError(f"{reason}; start its ranks yourself:{lines}")
     if reason is not None:
-        raise ConfigError(f"backend={settings.backend.name}: {reason}")
-    if settings.device not in settings.backend.devices:
-        devices = ", ".join(settings.backend.devices)
-        raise ConfigError(
-            f"device={settings.device} can't be used with backend={settings.backend.name}; allowed: {devices}"
-        )
+        raise ConfigError(reason)
     if settings.plan:
         return
     check_output(settings.output)
     if not settings.backend.launchers:
         return
-    wide = max(settings.layouts, key=lambda one: one.nodes, default=Layout(1, 2))
-    if wide.nodes > 1:
-        lines = launch.given_lines(job.overrides, wide.nodes, wide.ranks_per_node)
-        raise ConfigError(
-            f"layout={wide} needs {wide.nodes} nodes, this is one machine; start its ranks yourself:{lines}"
-        )
     launch.choose(settings, _launcher).command(wide.size, (), getattr(settings.backend, "library", None))
 
 
@@ -106,9 +106,11 @@ def resume(words: Sequence[str]) -> int:
     """`commbench resume RUN [--force]`: measure what is missing or failed, in the same folder; the exit status."""
     folder, force = _resumed(words)
     run = load_run(folder)
-    overrides = [str(word) for word in run["overrides"]]
+    overrides = _words(run, "overrides", folder)
     if not any(word.startswith("layout=") for word in overrides):  # the world of that day decided
-        overrides.append(f"layout=[{','.join(run['layouts'])}]")
+        overrides.append(f"layout=[{','.join(_words(run, 'layouts', folder))}]")
+    if not isinstance(run.get("config"), dict) or not isinstance(run.get("config_dir", ""), str | None):
+        raise ConfigError(f"{folder}/run.json is not as commbench writes it: config or config_dir")
     place, mode = _place(), "force" if force else "retry"
     with _exported(launch.CONFIG_DIR, run.get("config_dir")), Door(run.get("config_dir")) as door:
         job = door.jobs(overrides, multirun=False)[0]
@@ -118,8 +120,7 @@ def resume(words: Sequence[str]) -> int:
         if place is None:
             check_here(job)
             return _started(job, str(folder), mode)
-        with _exported(launch.FOLDER, str(folder)), _exported(launch.RESUME, mode):
-            return _work(job, place)
+        return _work(job, place, (str(folder), mode))
 
 
 def _resumed(words: Sequence[str]) -> tuple[Path, bool]:
@@ -132,6 +133,14 @@ def _resumed(words: Sequence[str]) -> tuple[Path, bool]:
     return folder, "--force" in words
 
 
+def _words(run: Mapping[str, Any], key: str, folder: Path) -> list[str]:
+    """A list of texts in run.json; raises ConfigError where somebody else wrote it."""
+    found = run.get(key)
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise ConfigError(f"{folder}/run.json is not as commbench writes it: {key} is no list of texts")
+    return found
+
+
 def _started(job: Job, folder: str | None = None, resume: str | None = None) -> int:
     """One job in its own world, and in fresh ones for what a broken one has left; the exit status of its run."""
     folder = folder or new_folder(job.settings.output)
@@ -142,7 +151,7 @@ def _started(job: Job, folder: str | None = None, resume: str | None = None) -> 
             return _start_world(job, folder, resume)
         except WorldBroken as error:
             suspect = blame(folder)
-            if suspect is None or left == 0:
+            if suspect is None or left == 0 or job.settings.on_error == "stop":
                 raise
             print(f"commbench: {error}; in {suspect}. A fresh world takes what is left", file=sys.stderr, flush=True)
             resume = resume or "rest"
@@ -170,10 +179,9 @@ def _place() -> Place | None:
     return place
 
 
-def _work(job: Job, place: Place) -> int:
-    """One rank of a given world."""
+def _work(job: Job, place: Place, goes_on: tuple[str, str] | None = None) -> int:
+    """One rank of a world. `goes_on`: folder and mode of the run that a given world resumes."""
     backend = job.settings.backend
-    folder = os.environ.get(launch.FOLDER)
     if place.launcher not in backend.launchers:
         allowed = ", ".join(backend.launchers) or "none: it hosts all ranks itself, start it without a launcher"
         raise ConfigError(f"backend={backend.name} can't run under {place.launcher}; allowed: {allowed}")
@@ -183,8 +191,13 @@ def _work(job: Job, place: Place) -> int:
     if job.settings.plan:
         return _print_plans([job], place.size) if place.rank == 0 else 0
     os.environ.update(backend.environment(job.settings.cuda_ipc, job.settings.interface) | dict(job.settings.env))
+    folder = os.environ.get(launch.FOLDER)
+    if folder is None:
+        return _session(job, place, *(goes_on or (None, None)))
     status = _session(job, place, folder, os.environ.get(launch.RESUME))
-    return 0 if folder else status  # the parent reads it from run.json; launchers would wrap it in their own words
+    if place.rank == 0:
+        launch.leave_status(folder, status)
+    return 0  # the parent reads it in the folder; launchers would wrap it in their own words
 
 
 def _session(job: Job, place: Place | None, folder: str | None, resume: str | None = None) -> int:
@@ -194,7 +207,8 @@ def _session(job: Job, place: Place | None, folder: str | None, resume: str | No
     sweep_id = os.environ.get(launch.SWEEP) or None
     earlier = None if resume is None or folder is None else _earlier(folder, resume, place)
     config_dir = os.environ.get(launch.CONFIG_DIR)
-    request = Request(job.overrides, job.config, job.digest, sweep_id, folder, earlier, config_dir)
+    parent = launch.FOLDER in os.environ
+    request = Request(job.overrides, job.config, job.digest, sweep_id, folder, earlier, config_dir, parent)
     return run_in_world(job.settings, request, place)
 
 
@@ -205,7 +219,10 @@ def _earlier(folder: str, resume: str, place: Place | None) -> Earlier:
     run, cases = load_run(folder), load(folder)
     unfinished = cases.stop_reason.isin(UNFINISHED)
     recorded = dict(zip(cases.case_id[~unfinished], cases.status[~unfinished], strict=True))
-    return Earlier(recorded, run.get("broken", {}), run, retry=resume != "rest", force=resume != "retry")
+    failed = cases[cases.status == "failed"]
+    reasons = dict(zip(failed.case_id, failed.reason, strict=True))
+    retry, force = resume != "rest", resume != "retry"
+    return Earlier(recorded, run.get("broken", {}), run, retry=retry, force=force, reasons=reasons)
 
 
 def _swept(door: Door, overrides: Sequence[str], jobs: Sequence[Job]) -> list[int]:
@@ -234,8 +251,10 @@ def task(config: DictConfig) -> int:
         return error.exit_status
 
 
-def _refused_multirun(door: Door, overrides: Sequence[str], place: Place) -> str:
-    lines = "".join(f"\n  {shlex.join(job.overrides)}" for job in door.jobs(overrides, multirun=True))
+def _refused_multirun(found: Asked, place: Place) -> str:
+    if not found.jobs:
+        return "; ".join(found.refused)
+    lines = "".join(f"\n  {shlex.join(job.overrides)}" for job in found.jobs)
     return f"a sweep needs fresh worlds, this is one world of {place.size} ranks; run these one by one:{lines}"
 
 

@@ -392,10 +392,11 @@ class Buffer(Protocol):
 
 class Runner(Protocol):
     """A lowered program. `progress` holds (repetition, step) and may be read from another thread; step is -1 where the
-    engine does not write it (the Python loop: its stack tells)."""
+    engine does not write it (the Python loop: its stack tells). `calls` are the library's calls, by step."""
 
     engine: str
     progress: NDArray[np.int64]
+    calls: tuple[str, ...]
 
     def __call__(self, n: int) -> NDArray[np.int64]:
         """Run n repetitions; stamps [hosted, n, 2] in ns. Raises CommunicationError."""

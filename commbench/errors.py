@@ -5,6 +5,7 @@ CommbenchError
  ├── WorldBroken        exit 3: ranks are gone or stuck; what was finished is kept
  │    └── Missing       ... and these are the ranks that did not arrive
  ├── CommunicationError a library call failed; the case is `failed`
+ ├── Unsaved            exit 3: results that were measured are not where they belong
  └── Unsupported        a backend can't lower a step; the case is `skipped`
 """
 
@@ -26,18 +27,20 @@ class ConfigError(CommbenchError):
 
 
 class WorldBroken(CommbenchError):
-    """Raised when the world can't go on; results so far are on disk."""
+    """Raised when the world can't go on; results so far are on disk. `told`: the parent reads it in run.json."""
 
     exit_status = 3
+    told = False
 
 
 class Missing(WorldBroken):
-    """Raised when ranks did not arrive at a meeting point within its deadline."""
+    """Raised when ranks did not arrive at a meeting point within its deadline. `places`: where they are, in words."""
 
-    def __init__(self, ranks: Iterable[int], meeting: str, deadline_s: float) -> None:
-        self.ranks = tuple(ranks)
+    def __init__(self, ranks: Iterable[int], meeting: str, deadline_s: float, places: str = "") -> None:
+        self.ranks, self.meeting, self.deadline_s = tuple(ranks), meeting, deadline_s
         names = ", ".join(str(rank) for rank in self.ranks)
-        super().__init__(f"rank {names} did not arrive at {meeting!r} within {deadline_s:g} s")
+        text = f"rank {names} did not arrive at {meeting!r} within {deadline_s:g} s"
+        super().__init__(f"{text}: {places}" if places else text)
 
 
 class CommunicationError(CommbenchError):
@@ -46,3 +49,9 @@ class CommunicationError(CommbenchError):
 
 class Unsupported(CommbenchError):
     """Raised when a backend has no way to run a step; the message is the skip's reason."""
+
+
+class Unsaved(CommbenchError):
+    """Raised by a writer at the end of a run: what is saved, what is not, and where the rest is now."""
+
+    exit_status = 3

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +19,19 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from omegaconf.resolvers import oc
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from commbench.errors import ConfigError
 from commbench.keys import FRESH_WORLD, first_line, unknown_key
+from commbench.printable import one_line
+from commbench.redaction import MASK, is_secret, recorded
 from commbench.settings import Settings, from_config
 
 CONFIG_MODULE = "commbench.conf"
 EVERY = "all"  # benchmark=all
+ENV_RESOLVER = "oc.env"
+FULL = "full"  # scale=full
 AXES = (
     "benchmark", "writer", "layout", "dtype", "sizes", "pairs", "window", "reduction", "in_place", "engine",
     "timing_mode", "expect",
@@ -32,19 +39,22 @@ AXES = (
 GROUP_NAMES = ("backend", "benchmark", "timing", "launcher", "writer", "experiment")
 
 
+# names of variables that make a process load or run something else
+LOADING = re.compile("^LD_|PATH|PRELOAD|PYTHON|PLUGIN|MODULE|LIBMPI|LIBRARY|COMMAND|AGENT|LAUNCH|SHELL|EXEC|ENV$")
+
+
 @dataclass(frozen=True)
 class Job:
-    """One point of a sweep: its overrides and what they mean."""
+    """One point of a sweep: its overrides and what they mean.
+
+    `config` is without credentials, for the record; `digest` is that of the whole configuration but its output: equal
+    on all ranks that were given the same.
+    """
 
     overrides: tuple[str, ...]
     settings: Settings
     config: dict[str, Any]
-
-    @property
-    def digest(self) -> str:
-        """Equal on all ranks that were given the same configuration."""
-        text = json.dumps({key: value for key, value in self.config.items() if key != "output"}, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+    digest: str
 
 
 class Door:
@@ -59,15 +69,22 @@ class Door:
         GlobalHydra.instance().clear()
         self._context = initialize_config_module(CONFIG_MODULE, version_base="1.3", job_name="commbench")
         self._context.__enter__()
+        OmegaConf.register_new_resolver(ENV_RESOLVER, _environment, replace=True)
         return self
 
     def __exit__(self, *_: object) -> None:
+        OmegaConf.register_new_resolver(ENV_RESOLVER, oc.env, replace=True)
         self._context.__exit__(None, None, None)
         GlobalHydra.instance().clear()
 
     def jobs(self, overrides: Sequence[str], multirun: bool) -> list[Job]:
-        """Every job of the command line, checked; raises ConfigError if any is wrong."""
-        given = [_spelled(one) for one in overrides]
+        """Every job of the command line, checked; raises ConfigError, in one line, if any is wrong."""
+        try:
+            return self._jobs([_spelled(one) for one in overrides], multirun)
+        except ConfigError as error:
+            raise ConfigError(one_line(str(error))) from error
+
+    def _jobs(self, given: list[str], multirun: bool) -> list[Job]:
         parsed = self._parsed(given)
         try:
             self._check(parsed, multirun)
@@ -76,8 +93,10 @@ class Door:
             raise ConfigError(f"{_explained(error)}; list the values: -m KEY=A,B") from error
         if not points:
             raise ConfigError("this sweep has no jobs; give each key at least one value")
+        if multirun and self._config_dir is not None:
+            self._refuse_exports(given)
         jobs = [self._job(self._everything(point)) for point in points]
-        return _ordered(jobs) if multirun else jobs
+        return ordered(jobs) if multirun else jobs
 
     def config(self, overrides: Iterable[str], hydra: bool = False) -> DictConfig:
         """A composed configuration; raises ConfigError."""
@@ -92,7 +111,13 @@ class Door:
         node = self.config(self.plain(overrides), hydra=True).hydra
         mode = str(OmegaConf.select(node, "mode") or "")
         params = OmegaConf.select(node, "sweeper.params") or {}
-        return [f"{key}={value}" for key, value in params.items()] if mode.endswith("MULTIRUN") else []
+        given = self.keys_of(overrides)
+        left = [f"{key}={value}" for key, value in params.items() if key not in given]
+        return left if mode.endswith("MULTIRUN") else []
+
+    def keys_of(self, overrides: Sequence[str]) -> list[str]:
+        """The key or group that each override sets."""
+        return [one.key_or_group for one in self._parsed([_spelled(one) for one in overrides])]
 
     def plain(self, overrides: Sequence[str]) -> list[str]:
         """The overrides that are the same in every job of a sweep."""
@@ -113,7 +138,7 @@ class Door:
         for one in overrides:
             try:
                 parsed += parser.parse_overrides([one])
-            except HydraException as error:
+            except (HydraException, ValueError, RecursionError) as error:  # a number of 5000 digits, 1000 brackets
                 raise ConfigError(_unreadable(one)) from error
             if not parsed[-1].key_or_group:
                 raise ConfigError(_unreadable(one))
@@ -161,20 +186,78 @@ class Door:
         return {str(key): value for key, value in node.items()}
 
     def _job(self, overrides: list[str]) -> Job:
-        return job_of(self.config(overrides), overrides)
+        config = self.config(overrides)
+        self._refuse_powers(config, overrides)
+        return job_of(config, overrides)
+
+    def _refuse_powers(self, config: DictConfig, overrides: Sequence[str]) -> None:
+        """Raises ConfigError where a file gives itself what only the command line may: to bring foreign code in."""
+        given = [one.key_or_group for one in self._parsed(overrides)]
+        if "allow" not in given and config.get("allow"):
+            raise ConfigError(
+                "allow is set by a file; a file can't permit itself: give allow=[MODULE] on the command line"
+            )
+        if self._config_dir is None:
+            return
+        exported = OmegaConf.select(config, "env")
+        for name in map(str, exported) if isinstance(exported, DictConfig) and "env" not in given else ():
+            if LOADING.search(name.upper()) and f"env.{name}" not in given:
+                raise ConfigError(
+                    f"a file sets env.{name}, which can load code; give env.{name}=... on the command line"
+                )
+        library = OmegaConf.select(config, "backend.library")
+        if isinstance(library, str) and "/" in library and "backend.library" not in given:
+            raise ConfigError(f"a file sets backend.library={library}; give it on the command line to load it")
+
+    def _refuse_exports(self, overrides: Sequence[str]) -> None:
+        """Raises ConfigError for variables that Hydra would set for a file's sake."""
+        exports = OmegaConf.select(self.config(self.plain(overrides), hydra=True), "hydra.job.env_set")
+        if exports and not any(one.lstrip("+").startswith("hydra.job.env_set") for one in overrides):
+            raise ConfigError(f"a file sets hydra.job.env_set={exports}; use env.NAME=TEXT on the command line")
 
 
 def job_of(config: DictConfig, overrides: Iterable[str]) -> Job:
-    """Check a composed configuration; raises ConfigError."""
-    settings = from_config(config)
+    """Check a composed configuration; raises ConfigError, in one line."""
+    try:
+        settings = from_config(config)
+    except ConfigError as error:
+        raise ConfigError(one_line(str(error))) from error
     plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)
-    return Job(tuple(overrides), settings, {str(key): value for key, value in plain.items()})
+    whole = {str(key): value for key, value in plain.items()}
+    _check_part(whole["scale"], whole["part"], whole["parts"])
+    text = json.dumps({key: value for key, value in whole.items() if key != "output"}, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return Job(tuple(overrides), settings, {key: recorded(key, value) for key, value in whole.items()}, digest)
+
+
+def _check_part(scale: object, part: object, parts: Any) -> None:
+    """Raises ConfigError for a scale or a part that the experiment's file does not list."""
+    scales = list(parts) if isinstance(parts, dict) else []
+    elsewhere = "it belongs to an experiment: experiment=NAME"
+    if scale != FULL and scale not in scales:
+        allowed = f"allowed: {', '.join(scales)}" if scales else elsewhere
+        raise ConfigError(f"scale={scale} is unknown; {allowed}")
+    count = len(parts.get(scale) or ()) if scales else 0
+    if part is not None and (type(part) is not int or not 1 <= part <= count):
+        raise ConfigError(f"part={part} is unknown; {f'scale={scale} has 1 to {count}' if count else elsewhere}")
+
+
+def _environment(name: str, default: str | None = "\0") -> Any:
+    """oc.env, but for credentials: whatever a key refers to is written into every result."""
+    if is_secret(str(name)):
+        raise ConfigError(
+            f"${{oc.env:{name}}} would write a credential into every result; export it to the ranks instead"
+        )
+    return oc.env(name) if default == "\0" else oc.env(name, default)
 
 
 def _spelled(override: str) -> str:
     """Spare users three traps of Hydra's grammar: new keys of env, numbers in env, and comparisons in expect."""
     key, _, value = override.partition("=")
+    name = key.lstrip("+").removeprefix("env.")
+    if value.strip("'") == MASK and key.lstrip("+").startswith("env."):
+        return f"++env.{name}={_quoted(_own(name))}"
     if key.startswith("env.") and value not in ("", "null") and value[0] not in '[{"' and not set(value) & set("',("):
         return f"++{key}='{value}'"  # 1e3 stays 1e3
     if override.startswith(("env.", "env={")):
@@ -183,6 +266,19 @@ def _spelled(override: str) -> str:
         texts = [f"'{one.strip()}'" for one in value.strip("[]").split(",")]
         return f"expect=[{','.join(texts)}]" if value.startswith("[") else f"expect='{value}'"
     return override
+
+
+def _own(name: str) -> str:
+    """The value of a variable whose record has only its name; raises ConfigError where it is not exported here."""
+    if name not in os.environ:
+        raise ConfigError(f"env.{name} is a credential and was not recorded; export {name}=... and try again")
+    return os.environ[name]
+
+
+def _quoted(text: str) -> str:
+    """In Hydra's grammar a backslash counts as itself, but for those right before a quote."""
+    escaped = re.sub(r"(\\*)'", r"\1\1\\'", text)
+    return f"'{escaped}{escaped[len(escaped.rstrip(chr(92))) :]}'"
 
 
 def _choices(override: Override) -> Iterator[str | None]:
@@ -200,7 +296,7 @@ def _choices(override: Override) -> Iterator[str | None]:
                 yield name
 
 
-def _ordered(jobs: list[Job]) -> list[Job]:
+def ordered(jobs: list[Job]) -> list[Job]:
     """launch is the outermost axis; within one launch the order is shuffled by seed, so that drift hits all alike."""
     launches = sorted({job.settings.launch for job in jobs})
     ordered = []

@@ -10,14 +10,24 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from commbench.contracts import Backend, Benchmark, Launcher, Writer
 from commbench.errors import ConfigError
 
 INT64_MAX = 2**63 - 1
-TARGET_PACKAGE = "commbench."
+OWN = {  # key or group -> where a `_target_` of it may lie without being named in `allow`
+    "backend": "commbench.backends.",
+    "benchmark": "commbench.benchmarks.",
+    "writer": "commbench.writers.",
+    "launcher": "commbench.launchers.",
+    "timing": "commbench.settings.Timing",
+    "budget": "commbench.settings.Budget",
+}
+CONTRACTS = {"backend": Backend, "benchmark": Benchmark, "writer": Writer, "launcher": Launcher}
 KEYS = (
     "backend", "benchmarks", "timing", "launcher", "writers", "budget", "layout", "dtype", "sizes", "pairs", "schedule",
     "window", "streams", "reduction", "root", "in_place", "engine", "timing_mode", "sync", "cache", "device",
-    "cuda_ipc", "interface", "env", "launch", "bind", "expect", "preflight", "plan", "label", "seed", "output", "allow",
+    "cuda_ipc", "interface", "env", "launch", "bind", "expect", "preflight", "on_error", "plan", "label", "seed",
+    "output", "allow", "scale", "part", "parts",
 )  # fmt: skip
 GROUPS = {"benchmarks": "benchmark", "writers": "writer"}  # keys whose group has another name
 FRESH_WORLD = ("backend", "device", "cuda_ipc", "env", "interface", "launcher", "launch")
@@ -97,37 +107,61 @@ class Keys:
 
 
 def construct(node: Any, where: str, allow: tuple[str, ...]) -> Any:
-    """Build a node's `_target_` with typed fields; raises ConfigError for foreign modules, keys and types."""
+    """Build a node's `_target_` with typed fields; raises ConfigError for foreign modules, keys and types.
+
+    `where` begins with the key or group (`backend`, `writer console`), whose contract the result must meet.
+    """
     if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
         raise ConfigError(f"{where}={node} has no _target_; choose a file of its group, e.g. {where}=NAME")
-    target: str = node["_target_"]
-    module, _, name = target.rpartition(".")
-    if not target.startswith(TARGET_PACKAGE) and module not in allow:
-        raise ConfigError(f"{where}: _target_ {target} is outside commbench; permit it with allow=[{module}]")
-    try:
-        kind = getattr(importlib.import_module(module), name)
-        names = [field.name for field in fields(kind)]
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{where}: _target_ {target} is no dataclass that can be imported: {first_line(error)}"
-        ) from error
+    kind = _kind(node["_target_"], where, allow)
     given = {key: value for key, value in node.items() if key != "_target_"}
     try:
         typed = OmegaConf.structured(kind)
         _unlock(typed)
-        return OmegaConf.to_object(OmegaConf.merge(typed, OmegaConf.create(given)))
-    except (OmegaConfBaseException, OverflowError) as error:
-        known = ", ".join(names) or "none"
+        built = OmegaConf.to_object(OmegaConf.merge(typed, OmegaConf.create(given)))
+    except (OmegaConfBaseException, OverflowError, TypeError, AttributeError, ValueError) as error:
+        known = ", ".join(field.name for field in fields(kind)) or "none"
         key = ".".join(filter(None, (where, getattr(error, "full_key", None))))
         raise ConfigError(f"{key}: {first_line(error)}; its keys: {known}") from error
+    _check_contract(built, node["_target_"], where)
+    return built
+
+
+def _kind(target: str, where: str, allow: tuple[str, ...]) -> type:
+    """The dataclass that `_target_` names; nothing is imported that is neither ours nor allowed."""
+    module, _, name = target.rpartition(".")
+    group = where.partition(" ")[0]
+    own = (OWN[group],) if group in OWN else tuple(OWN.values())
+    if module not in allow and not target.startswith(own):
+        raise ConfigError(f"{where}: _target_ {target} is outside {own[0]}*; permit it with allow=[{module}]")
+    try:
+        kind = getattr(importlib.import_module(module), name)
+        fields(kind)
+        if not isinstance(kind, type) or (module not in allow and kind.__module__ != module):
+            raise TypeError(f"{name} is not defined in {module}")
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{where}: _target_ {target} is no dataclass that can be imported: {first_line(error)}"
+        ) from error
+    return kind
+
+
+def _check_contract(built: Any, target: str, where: str) -> None:
+    """Raises ConfigError for an object that lacks what its part of a run is asked for."""
+    group = where.partition(" ")[0]
+    contract = CONTRACTS.get(group, object)
+    wanted = {*vars(contract), *getattr(contract, "__annotations__", ())} if group in CONTRACTS else set()
+    lacking = sorted(name for name in wanted if not name.startswith("_") and not hasattr(built, name))
+    if lacking:
+        raise ConfigError(f"{where}: _target_ {target} is no {group}: it has no {', '.join(lacking)}")
 
 
 def _unlock(node: Any) -> None:
     """Frozen dataclasses make read-only nodes, at every depth."""
     OmegaConf.set_readonly(node, False)
-    for child in node.values():
-        if isinstance(child, DictConfig):
-            _unlock(child)
+    for name in node:
+        if not OmegaConf.is_missing(node, name) and isinstance(node[name], DictConfig):
+            _unlock(node[name])
 
 
 def unknown_key(key: str) -> str:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import signal
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from commbench.errors import ConfigError, WorldBroken
 from commbench.folder import write_json
+from commbench.keeper import keep, lost
 from commbench.settings import Settings
 
 FOLDER = "COMMBENCH_FOLDER"  # the run's folder, for the world that was started for it
@@ -23,8 +22,6 @@ SWEEP = "COMMBENCH_SWEEP"  # jobs of one command share it
 CONFIG_DIR = "COMMBENCH_CONFIG_DIR"  # the user's own YAML, for every world of a command
 TERMINAL = "COMMBENCH_TERMINAL"  # a person watches the parent's stderr: mpirun's ranks can't see that
 REFUSED = "refused"  # file in the folder: the world's exit status where it did not get as far as a run.json
-POLL_S = 0.2
-END_S = 10.0  # between asking a world to end and making it
 
 
 def start(settings: Settings, ranks: int, worker: Sequence[str], folder: str, resume: str | None = None) -> int:
@@ -46,59 +43,31 @@ def start(settings: Settings, ranks: int, worker: Sequence[str], folder: str, re
         **({RESUME: resume} if resume is not None else {}),
         **({TERMINAL: "1"} if sys.stderr.isatty() else {}),
     }
-    status = _watched(command, environment)
-    return _outcome(Path(folder), status)
+    status, first = keep(command, environment, Path(folder))
+    return _outcome(Path(folder), status, first)
 
 
-def _watched(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Wait for the launcher; a signal to us is passed on, so that no rank outlives its parent."""
-    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
-    with _terminable():
-        try:
-            while True:  # short waits: a signal handler that raises must not leave Popen's lock taken
-                with suppress(subprocess.TimeoutExpired):
-                    return process.wait(POLL_S)
-        except BaseException:
-            _end(process)
-            raise
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    def stop(number: int, frame: Any) -> None:
-        raise SystemExit(128 + number)  # the world is ended by whoever waits for it
-
-    previous = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _outcome(folder: Path, status: int) -> int:
+def _outcome(folder: Path, status: int, first: Sequence[str]) -> int:
     """The run's own exit status: launchers turn a worker's status into their own."""
     refused, record = folder / REFUSED, folder / "run.json"
     if refused.exists():
-        code = int(refused.read_text())
-        refused.unlink()
+        code = int(refused.read_text() or WorldBroken.exit_status)  # a full disk takes the file, not the number
+        with suppress(OSError):
+            refused.unlink()
         _remove_if_empty(folder)
         return code
+    if not folder.exists():
+        raise WorldBroken(f"{folder} is gone; the world ended with status {status}, its own message is above")
     if not record.exists():
         _remove_if_empty(folder)
         raise WorldBroken(f"the world ended with status {status} before it measured anything; its own message is above")
     run = json.loads(record.read_text())
-    if run.get("exit_status") is None or run.get("status") == "interrupted":  # not by us: we would not be here
-        reason = f"the world ended with status {status} in the middle of the run"
-        write_json(record, run | {"status": "broken", "exit_status": WorldBroken.exit_status, "reason": reason})
+    told = run.get("exit_status") is not None  # by rank 0 of this world
+    if not told or run.get("status") in ("broken", "interrupted"):  # not by us: we would not be here
+        said = run.get("reason") if told else lost(folder, first)
+        reason = said or f"the world ended with status {status} in the middle of the run"
+        with suppress(OSError):
+            write_json(record, run | {"status": "broken", "exit_status": WorldBroken.exit_status, "reason": reason})
         raise WorldBroken(f"{reason}; finished cases are in {folder}")
     return int(run["exit_status"])
 
@@ -110,15 +79,24 @@ def _reopen(folder: Path) -> None:
 
 
 def _remove_if_empty(folder: Path) -> None:
-    if not any(folder.iterdir()):
-        folder.rmdir()
+    with suppress(OSError):  # somebody else has removed it
+        if not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def refuse(folder: str | None, status: int) -> None:
     """Inside a world that was started for a folder: tell the parent why there is no run.json."""
     goes_on = RESUME in os.environ
     if folder is not None and Path(folder).is_dir() and (goes_on or not (Path(folder) / "run.json").exists()):
-        (Path(folder) / REFUSED).write_text(str(status))
+        with suppress(OSError):
+            (Path(folder) / REFUSED).write_text(str(status))
+
+
+def leave_status(folder: str, status: int) -> None:
+    """Inside such a world, at its end: the run's status, where no writer of ours has left a run.json."""
+    if not (Path(folder) / "run.json").exists():
+        with suppress(OSError):
+            (Path(folder) / REFUSED).write_text(str(status))
 
 
 def given_lines(overrides: Sequence[str], nodes: int, ranks_per_node: int) -> str:

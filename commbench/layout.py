@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from commbench.contracts import World
 from commbench.errors import ConfigError
 
+MOST_RANKS = 2**17
+
 
 @dataclass(frozen=True, order=True)
 class Layout:
@@ -20,7 +22,10 @@ class Layout:
         match = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,5})", str(text))
         if not match or isinstance(text, bool | int | float):
             raise ConfigError(f"layout={text} is no layout; write nodes x ranks per node, both >= 1, e.g. 1x2 or 2x4")
-        return cls(int(match[1]), int(match[2]))
+        layout = cls(int(match[1]), int(match[2]))
+        if layout.size > MOST_RANKS:
+            raise ConfigError(f"layout={layout} has {layout.size} ranks; at most {MOST_RANKS} are allowed")
+        return layout
 
     @property
     def size(self) -> int:

@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from commbench.clock import ClockCost, now_ns
 from commbench.contracts import Buffer, Communicator, Control, Pattern, Planned, Program, Runner
+from commbench.deadlines import BLOCK_S, deadline_s
 from commbench.errors import CommunicationError, Unsupported, WorldBroken
+from commbench.progress import Progress
 from commbench.records import Counts, Failure, Refused, Samples
 from commbench.settings import Settings
 from commbench.stats import StopRule, steady
 from commbench.timeline import Timeline
 
-BLOCK_S = 0.5  # the longest time without a decision
 BLOCK_STAMPS = 1_000_000  # of all ranks together: what rank 0 takes in at one meeting
 WARMUP_SHARE = 0.2  # of a case's time, but
 WARMUP_CAP_S = 5.0  # no longer than this: some series never get steady
@@ -32,8 +33,6 @@ LARGEST_WARMUP = 10_000  # repetitions of a block: a virtual clock costs nothing
 LARGEST_WINDOWS = 200  # repetitions of a window of messages
 TIMER_SHARE = 0.05  # of a sample that two clock reads may take (Hoefler & Belli 2015)
 LARGEST_BLOCK_K = 64
-MEMORY_S_PER_BYTE = 1 / 0.2e9  # slow enough for a first touch on a busy machine
-GRACE_S = 60.0
 FLUSH_S = 5.0  # of a soak: what an interruption could lose
 
 Outcome = Samples | Refused | Failure
@@ -41,10 +40,16 @@ Sink = Callable[[Samples], None]  # takes what a soak has so far, on rank 0
 
 
 def measure(
-    job: Planned, communicator: Communicator, control: Control, settings: Settings, clock: ClockCost, sink: Sink
+    job: Planned,
+    communicator: Communicator,
+    control: Control,
+    settings: Settings,
+    clock: ClockCost,
+    sink: Sink,
+    progress: Progress,
 ) -> Outcome:
     """Called by the ranks of the layout only. Rank 0 of it gets the samples, the others an empty copy of them."""
-    case = _Case(job, communicator, control, settings, clock, sink)
+    case = _Case(job, communicator, control, settings, clock, sink, progress)
     try:
         return case.run()
     except _Stopped as stop:
@@ -54,16 +59,6 @@ def measure(
         raise
     finally:
         case.release()
-
-
-def deadline_s(job: Planned) -> float:
-    """How long a block of this case may take before the ranks that did not come are called missing."""
-    return GRACE_S + 20 * BLOCK_S + 10 * job.node_bytes * MEMORY_S_PER_BYTE
-
-
-def patience_s(job: Planned, settings: Settings) -> float:
-    """How long a rank that this case does not need waits for the next one."""
-    return 3 * deadline_s(job) + 3 * settings.case_s
 
 
 class _Stopped(Exception):
@@ -79,6 +74,7 @@ class _Case:
     settings: Settings
     clock: ClockCost
     sink: Sink
+    progress: Progress
     buffers: dict[int, dict[str, Buffer]] = field(default_factory=dict)
     readings: list[tuple[int, dict[str, float]]] = field(default_factory=list)  # of this rank's counters
     wrong: int = 0  # elements, in all checks; on rank 0 until it is decided
@@ -130,13 +126,14 @@ class _Case:
 
     def _allocate(self) -> str | None:
         """Buffers of the hosted ranks; the problem in words, if there is one."""
+        self.progress.enter(f"preparing {self.job.case}")
         try:
             for rank, program in self._programs().items():
                 self.buffers[rank] = {
                     spec.name: self.communicator.allocate(spec, self.job.pool) for spec in program.buffers
                 }
         except MemoryError as error:
-            return f"out of memory: {error}"
+            return f"out of memory on rank {self.control.rank}: {error}"
         return None
 
     def _prepare(self, block_k: int) -> Runner:
@@ -233,15 +230,17 @@ class _Case:
     def _run(self, runner: Runner, n: int, phase: str) -> None:
         """Run n repetitions everywhere and gather the stamps on rank 0."""
         stamps = np.zeros((0, 0, 2), dtype=np.int64)
-        begin = time.perf_counter()
+        begin, what = time.perf_counter(), f"{phase} of {self.job.case}"
+        self.progress.enter(what, runner, self._deadline_s)
         try:
             stamps = runner(n)
         except CommunicationError as error:
             self.problem = str(error)
+        self.progress.enter(f"the meeting after {what}" + (f", {self.problem}" if self.problem else ""))
         readings = self.communicator.counters()
         if readings:
             self.readings.append((now_ns(), readings))
-        parts = self.control.collect(stamps, self._deadline_s, f"{phase} of {self.job.case}")
+        parts = self.control.collect(stamps, self._deadline_s, what)
         self.block_s = time.perf_counter() - begin
         self.spent_s += self.block_s
         self.last_n = n
@@ -296,6 +295,7 @@ class _Case:
 
     def _check(self, when: str, copies: int = 1) -> None:
         """Count the elements that are not what they must be, on all ranks, and take in the counters with them."""
+        self.progress.enter(f"the check at the {when} of {self.job.case}")
         wrong = 0
         for rank, name, buffer in self._held():
             pattern = self._pattern("expected", rank, name)
@@ -329,7 +329,7 @@ class _Case:
 
     @property
     def _deadline_s(self) -> float:
-        return deadline_s(self.job)
+        return deadline_s(self.job, self.settings)
 
     def _agree(self, problem: str | None) -> None:
         verdict = self.control.agree(problem, self._deadline_s, f"preparing {self.job.case}")

@@ -81,7 +81,7 @@ def _cases(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator
                 cache=benchmark.cache if settings.cache == "auto" else settings.cache,
                 cuda_ipc=settings.cuda_ipc,
                 interface=settings.interface,
-                env=settings.env,
+                env=settings.told_env,
             )
 
 

@@ -15,6 +15,7 @@ from commbench.earlier import Earlier
 from commbench.errors import ConfigError
 from commbench.folder import new_folder
 from commbench.provenance import limits
+from commbench.redaction import recorded_override
 from commbench.schema import SCHEMA_VERSION
 from commbench.settings import Settings
 
@@ -42,6 +43,7 @@ class Request:
     folder: str | None = None  # made by the parent that started this world
     earlier: Earlier | None = None  # where a run goes on
     config_dir: str | None = None
+    parent: bool = False  # it started this world, will say how it ended, and start a fresh one
 
 
 def preflight(
@@ -134,7 +136,7 @@ def _describe(
         "status": "running",
         "exit_status": None,
         "started_at": datetime.now(timezone.utc).isoformat(),
-        "overrides": list(request.overrides),
+        "overrides": [recorded_override(one) for one in request.overrides],
         "sweep_id": request.sweep_id,
         "launch": settings.launch,
         "label": settings.label,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -12,28 +14,33 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from commbench import clock as clocks
 from commbench import contracts as c
 from commbench import provenance
-from commbench.beacon import INTERRUPTED, beacon
+from commbench.beacon import INTERRUPTED, Watch, beacon
+from commbench.deadlines import patience_s
 from commbench.earlier import Earlier, land, take_off
-from commbench.errors import ConfigError, Unsupported, WorldBroken
+from commbench.errors import ConfigError, Missing, Unsupported, WorldBroken
+from commbench.expect import misses
+from commbench.floor import floor_s
+from commbench.keeper import report_lost
 from commbench.layout import Layout
-from commbench.measure import measure, patience_s
+from commbench.measure import measure
 from commbench.memory import buffer_bytes, high_water_bytes
 from commbench.plan import Facts, duration_s, plan
 from commbench.preflight import MEETING_S, Request, preflight
+from commbench.progress import Progress
 from commbench.provenance import limits
+from commbench.pulse import Pulse
 from commbench.records import Failure, Refused, Samples
 from commbench.rows import Circumstances, Outcome, count_table, row, sample_table, split
 from commbench.schema import CASES
-from commbench.settings import Expectation, Settings
+from commbench.settings import Settings
 from commbench.world import Place, assemble, bind, by_node, connect, hosted_world
+from commbench.writers.desk import Desk
 
-FLOOR_REPETITIONS = 200
-COMPARE = {">=": float.__ge__, "<=": float.__le__, ">": float.__gt__, "<": float.__lt__}
+BAD = ("failed", "invalid")
+LOCK_S = 5.0  # for a write of the main thread that goes on
 
 
 def run_in_world(settings: Settings, request: Request, place: Place | None) -> int:
@@ -49,24 +56,20 @@ def run_in_world(settings: Settings, request: Request, place: Place | None) -> i
     if settings.plan:
         control.farewell(MEETING_S)
         return 0
-    communicator = settings.backend.open(world, control)
-    session = _Session(settings, world, control, communicator, Facts(*facts), run, request.earlier)
-    try:
-        with beacon(lambda number: session.close("interrupted", number)):
+    session = _Session(settings, world, control, Facts(*facts), run, request)
+    with beacon(session.interrupted, session.look_around) as watch:
+        try:
+            session.open(watch)
             status = session.run()
-    except (KeyboardInterrupt, SystemExit) as stop:  # finished cases, and a soak's part, are kept
-        communicator.close(abort=True)
-        session.close("interrupted", INTERRUPTED + (2 if isinstance(stop, KeyboardInterrupt) else 15))
-        raise
-    except Exception as error:  # a full disk on rank 0 must not leave the others waiting for a run that is over
-        communicator.close(abort=True)
-        with suppress(OSError):
-            session.close("broken", WorldBroken.exit_status, str(error))
-        if world.rank == 0 and request.folder is None:  # nobody else would start a fresh world
-            print(f"commbench: finish it with: commbench resume {run['folder']}", file=sys.stderr)
-        raise error if isinstance(error, WorldBroken) else WorldBroken(f"{type(error).__name__}: {error}") from error
-    communicator.close()
-    control.farewell(MEETING_S)
+        except (KeyboardInterrupt, SystemExit) as stop:  # finished cases, and a soak's part, are kept
+            session.interrupted(INTERRUPTED + (2 if isinstance(stop, KeyboardInterrupt) else 15))
+            raise
+        except Exception as error:  # a full disk on rank 0 must not leave the others waiting for a run that is over
+            watch.claim()
+            broken = error if isinstance(error, WorldBroken) else WorldBroken(f"{type(error).__name__}: {error}")
+            broken.told = session.broken(str(error))
+            raise broken from error
+        session.end()
     return status
 
 
@@ -75,7 +78,8 @@ def _enter(settings: Settings, place: Place | None) -> tuple[c.World, c.Control]
         layouts = settings.layouts or (Layout(1, 2),)
         return hosted_world(max(one.nodes for one in layouts), max(one.ranks_per_node for one in layouts))
     backend = settings.backend
-    control = connect(place, getattr(backend, "library", "auto"), getattr(backend, "threads", "funneled"))
+    library, threads = getattr(backend, "library", "auto"), getattr(backend, "threads", "funneled")
+    control = connect(place, library, threads, interface=settings.interface)
     world = assemble(place, control)
     return world, by_node(world, control)
 
@@ -101,23 +105,51 @@ class _Session:
         settings: Settings,
         world: c.World,
         control: c.Control,
-        communicator: c.Communicator,
         facts: Facts,
         run: dict[str, Any],
-        earlier: Earlier | None,
+        request: Request,
     ) -> None:
         self._settings, self._world, self._control = settings, world, control
-        self._communicator, self._facts, self._run = communicator, facts, run
+        self._facts, self._run = facts, run
         self._jobs = plan(settings, world, facts)
         self._clock = clocks.calibrate()
         self._rows: dict[str, dict[str, Any]] = {}  # by case: a soak's newest counts
-        self._begun_writers: list[c.Writer] = []
+        self._desk = Desk(settings.writers)
         self._begun, self._patience_s = time.monotonic(), MEETING_S
-        self._earlier = earlier or Earlier()
-        if earlier is not None:
+        self._progress = Progress()
+        self._pulse: Pulse | None = None
+        self._communicator: c.Communicator  # once it is open
+        self._opened = False
+        self._at: tuple[c.Planned, datetime] | None = None  # the case that is being measured, and since when
+        self._dead = ""  # the ranks that had ended when a signal came
+        self._writing = threading.RLock()  # the pulse's thread may have to end the run at any moment
+        self._unwanted: str | None = None  # why no further case is wanted, on rank 0
+        self._given = not request.parent
+        self._request = request
+        self._earlier = request.earlier or Earlier()
+
+    def open(self, watch: Watch) -> None:
+        """The pulse first: a rank may be lost while the library opens, too."""
+        settings, control = self._settings, self._control
+        if len(self._world.hosted) < self._world.size:
+            self._pulse = Pulse(
+                control, self._progress, settings.budget.silence_s, partial(self._lost, watch), MEETING_S
+            )
+        self._progress.enter("opening the library", limit_s=MEETING_S)
+        self._communicator = settings.backend.open(self._world, control)
+        self._opened = True
+        if self._request.earlier is not None:
             self._jobs = self._left()
         groups = sorted({job.members for job in self._jobs if not job.skip} | {(0,)})
-        self._communicators = {members: communicator.subset(members) for members in groups}
+        self._communicators = {members: self._communicator.subset(members) for members in groups}
+        self._progress.enter("opened the library")
+
+    def end(self) -> None:
+        """After a run that has come to its end on all ranks."""
+        self._communicator.close()
+        if self._pulse is not None:  # from the farewell on the store may be gone, and nobody is to wonder
+            self._pulse.stop()
+        self._control.farewell(MEETING_S)
 
     def run(self) -> int:
         gc.collect()
@@ -125,13 +157,12 @@ class _Session:
         self._around = self._circumstances()
         if self._world.rank == 0:
             self._run["backend"] = {"name": self._settings.backend.name, **self._communicator.facts()}
+            self._run["processes"] = self._pulse.names() if self._pulse is not None else {}
             self._run["cases"] = sum(len(_row_ids(job)) for job in self._jobs)
             self._run["at_most_s"] = sum(duration_s(self._settings, job) for job in self._jobs)
             self._run["memory"] = {"imports_bytes": high_water_bytes(), "buffers_bytes": self._buffers_bytes()}
             self._run["calibration"] = {"clock_ns": vars(self._clock), "overhead_s": self._around.overhead_s}
-            for writer in self._settings.writers:
-                writer.begin(self._run, self._run["folder"])
-                self._begun_writers.append(writer)
+            self._desk.begin(self._run)
         for job in self._jobs:
             self._case(job)
         status = self._control.decide(self._finish() if self._world.rank == 0 else 0, self._patience_s, "end of run")
@@ -156,15 +187,81 @@ class _Session:
         """Rank 0: merge, write run.json, print the table."""
         if self._world.rank != 0:
             return
+        with self._writing:
+            self._close(status, exit_status, reason)
+
+    def _close(self, status: str, exit_status: int, reason: str | None) -> None:
         finished = datetime.now(timezone.utc).isoformat()
         self._run.setdefault("memory", {})["peak_bytes"] = high_water_bytes()
         self._run |= {"status": status, "exit_status": exit_status, "reason": reason, "finished_at": finished}
-        for writer in self._begun_writers:  # none, where the run ended before its first case
-            writer.end(self._run)
+        self._desk.end(self._run)
+
+    # ------------------------------------------------------------ early ends
+
+    def interrupted(self, status: int) -> None:
+        """By a signal: from a user, or from a launcher that has lost another rank."""
+        self._abandon()
+        if self._at is not None and self._dead:
+            self._record(self._at[0], Failure(self._dead), self._at[1])
+        self.close("interrupted", status, self._dead or None)
+        if self._dead and self._given and self._world.rank == 0:
+            self._say(self._dead)
+
+    def broken(self, reason: str) -> bool:
+        """Save what there is; whether whoever started this world will read and say why."""
+        self._abandon()
+        with suppress(OSError):
+            self.close("broken", WorldBroken.exit_status, reason)
+        if self._given and self._desk.begun:
+            self._say()
+        return not self._given and bool(self._desk.begun)
+
+    def look_around(self, number: int) -> bool:
+        """At once when a signal comes, for later the launcher will have ended others too; whether all ranks live."""
+        if number == signal.SIGTERM and self._pulse is not None and self._world.rank == 0:
+            self._dead = self._pulse.dead_here()
+        return not self._dead
+
+    def _lost(self, watch: Watch, reason: str, heard: bool) -> None:
+        """In the pulse's thread, while the main thread may be in a call that never ends."""
+        watch.finish(WorldBroken.exit_status, partial(self._save_lost, reason, heard))
+
+    def _save_lost(self, reason: str, heard: bool) -> None:
+        rank, node = self._world.rank, self._world.nodes[self._world.node_of(self._world.rank)]
+        if rank != 0:
+            if not self._given and self._request.folder is not None and not heard:
+                report_lost(self._request.folder, reason)
+            elif not heard and rank == min(one for one in node if one != 0):
+                self._say(reason)
+            return
+        if self._given or not self._desk.begun:
+            self._say(reason)
+        if self._writing.acquire(timeout=LOCK_S):
+            if self._at is not None:
+                self._record(self._at[0], Failure(reason), self._at[1])
+            self.close("broken", WorldBroken.exit_status, reason)
+
+    def _say(self, reason: str | None = None) -> None:
+        if reason is not None:
+            print(f"commbench: {reason}", file=sys.stderr)
+        if self._desk.begun:
+            print(f"commbench: finish it with: commbench resume {self._run['folder']}", file=sys.stderr, flush=True)
+
+    def _abandon(self) -> None:
+        if self._opened:
+            self._communicator.close(abort=True)
+
+    def _located(self, missing: Missing) -> Missing:
+        """With where the ranks are that did not come."""
+        places = self._pulse.named(missing.ranks) if self._pulse is not None and self._world.rank == 0 else ""
+        return Missing(missing.ranks, missing.meeting, missing.deadline_s, places)
+
+    # ------------------------------------------------------------ cases
 
     def _case(self, job: c.Planned) -> None:
         hopeless = self._earlier.hopeless(job.case.case_id)
-        reason = hopeless or job.skip or self._overdue()
+        reason = hopeless or job.skip or self._unwanted or self._overdue()
+        self._progress.enter(f"the start of {job.case}")
         skip = self._control.decide(reason, self._patience_s, f"start of {job.case}")
         self._patience_s = patience_s(job, self._settings)  # from here on the idle ranks wait for the next case
         started = datetime.now(timezone.utc)
@@ -179,10 +276,14 @@ class _Session:
         inner = self._control.subset(job.members)
         try:
             sink = partial(self._record, job, started=started)
-            outcome = measure(job, communicator, inner, self._settings, self._clock, sink)
+            self._at = job, started
+            outcome = measure(job, communicator, inner, self._settings, self._clock, sink, self._progress)
         except WorldBroken as error:
-            self._record(job, Failure(str(error)), started)
-            raise
+            told = self._located(error) if isinstance(error, Missing) else error
+            self._record(job, Failure(str(told)), started)
+            raise told from error
+        finally:
+            self._at = None
         self._record(job, outcome, started)
 
     def _overdue(self) -> str | None:
@@ -193,8 +294,9 @@ class _Session:
     def _record(self, job: c.Planned, outcome: Outcome, started: datetime) -> None:
         if self._world.rank != 0:
             return
-        for one, its_own in split(job, outcome):
-            self._record_one(one, its_own, started)
+        with self._writing:
+            for one, its_own in split(job, outcome):
+                self._record_one(one, its_own, started)
 
     def _record_one(self, job: c.Planned, outcome: Outcome, started: datetime) -> None:
         run_id = self._run["run_id"]
@@ -210,18 +312,20 @@ class _Session:
         samples = sample_table(job, outcome, run_id) if isinstance(outcome, Samples) else {}
         counters = count_table(job, outcome, run_id) if isinstance(outcome, Samples) else {}
         self._rows[values["case_id"]] = values
-        for writer in self._settings.writers:
-            writer.case(values, samples, counters)
+        if values["status"] in BAD and self._settings.on_error == "stop":
+            self._unwanted = self._unwanted or f"on_error=stop, after {job.case}"
+        self._desk.case(values, samples, counters)
 
     def _finish(self) -> int:
         missed = [line for expected in self._settings.expect for line in misses(expected, list(self._rows.values()))]
-        bad = [one for one in self._rows.values() if one["status"] in ("failed", "invalid")]
+        now = {name: one["status"] for name, one in self._rows.items()}
+        bad = [status for status in {**self._earlier.recorded, **now}.values() if status in BAD]
         status = 1 if bad or missed else 0
         land(self._run["folder"])
         self.close("done", status, "; ".join(missed) or None)
         for line in missed:
             print(line, file=sys.stderr)
-        return status
+        return int(self._run["exit_status"])  # of results that could not be saved, too
 
     def _circumstances(self) -> Circumstances:
         library = self._communicator.facts()
@@ -241,32 +345,10 @@ class _Session:
         if alone is not None and len(self._world.hosted) == 1:
             for engine in {job.case.engine for job in self._jobs if not job.skip}:
                 with suppress(Unsupported):
-                    floors[engine] = _floor_s(alone, engine)
+                    floors[engine] = floor_s(alone, engine)
         self._control.agree(None, MEETING_S, "calibration")
         return floors
 
 
 def _row_ids(job: c.Planned) -> list[str]:
     return [one.case.case_id for one, _ in split(job, Refused(""))]
-
-
-def _floor_s(communicator: c.Communicator, engine: str) -> float:
-    data = c.View("data")
-    program = c.Program((c.BufferSpec("data", 1, "float32"),), (c.AllReduce(data, data, "sum"),))
-    buffers = {0: {"data": communicator.allocate(program.buffers[0], 1)}}
-    stamps = communicator.prepare({0: program}, buffers, c.Mode(engine))(FLOOR_REPETITIONS)
-    return float(np.median(stamps[0, :, 1] - stamps[0, :, 0])) * 1e-9
-
-
-def misses(expected: Expectation, rows: list[dict[str, Any]]) -> list[str]:
-    """A line for each measured case that misses an expectation, and one where it matched no case at all."""
-    chosen = [one for one in rows if expected.benchmark in (None, one["benchmark"])]
-    numbers = [one for one in chosen if isinstance(one[expected.column], int | float)]
-    if not numbers:
-        return [f"expect {expected.text}: no measured case has {expected.column}"]
-    failed = [one for one in numbers if not COMPARE[expected.comparison](float(one[expected.column]), expected.bound)]
-    return [
-        f"expect {expected.text}: {one['benchmark']} {one['layout']} {one['message_bytes']} B"
-        f" has {one[expected.column]:g}"
-        for one in failed
-    ]

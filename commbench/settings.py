@@ -16,6 +16,7 @@ from commbench.dtypes import dtype
 from commbench.errors import ConfigError
 from commbench.keys import INT64_MAX, Keys, construct, first_line
 from commbench.layout import Layout
+from commbench.redaction import recorded
 from commbench.schema import CASES
 from commbench.units import parse_bytes
 
@@ -31,9 +32,14 @@ TIMING_MODES = ("auto", "host")
 SYNCS = ("barrier", "none")
 SCHEDULES = ("serial", "rounds")
 MOST_STREAMS = 64
+MOST_WINDOW = 16384  # messages in flight: each is a step of the program
+MOST_S = 1e8  # three years: a clock, a deadline and a store's timeout can still hold it
+MOST_REPETITIONS = 10**12
+MOST_PAIRS = 10**6  # of all layouts and sizes together: each is a case of its own
 CACHES = ("auto", "warm", "rotate")
 BINDS = ("auto", "core", "numa", "none")
 PREFLIGHTS = ("strict", "warn", "off")
+ON_ERRORS = ("continue", "stop")
 CUDA_IPC = ("auto", "on", "off")
 NUMBERS = tuple(column.name for column in CASES if column.kind in ("integer", "number"))
 EXPECTATION = re.compile(r"\s*(?:(\w+):)?(\w+)\s*(>=|<=|>|<)\s*([-+0-9.eE]+)\s*")
@@ -54,6 +60,12 @@ class Timing:
     interval_s: float = 0.1  # of a soak's time line
 
     def __post_init__(self) -> None:
+        for name in ("case_s", "z", "warmup_s", "duration_s", "interval_s"):
+            value = getattr(self, name)
+            if value is not None and not value <= MOST_S:
+                raise ConfigError(f"timing.{name}={value:g} is not at most {MOST_S:g}")
+        if max(self.repetitions or 1, self.warmup_repetitions) > MOST_REPETITIONS:
+            raise ConfigError(f"{self}: at most {MOST_REPETITIONS} repetitions of a kind are allowed")
         if not (0 < self.target < 1 and self.case_s > 0 and self.z > 0 and self.warmup_s >= 0):
             raise ConfigError(f"{self}: target lies between 0 and 1, case_s and z above 0, warmup_s from 0 on")
         if self.warmup_repetitions < 0 or (self.repetitions is not None and self.repetitions < 1):
@@ -70,16 +82,25 @@ class Budget:
     total_s: float | None = None
     memory_share: float = 0.5
     restarts: int = 2  # fresh worlds for what a broken one has left
+    late_s: float = 60.0  # how much longer than expected a rank may take to a meeting
+    silence_s: float = 8.0  # how long a rank may give no sign of life
 
     def __post_init__(self) -> None:
+        if not 1 <= self.late_s <= 86400:
+            raise ConfigError(f"budget.late_s={self.late_s:g} is not from 1 to 86400 seconds")
+        if not 5 <= self.silence_s <= 86400:
+            raise ConfigError(
+                f"budget.silence_s={self.silence_s:g} is not from 5 to 86400 seconds; ranks beat every 2 s"
+            )
         if not 0 < self.memory_share <= 1:
             raise ConfigError(f"budget.memory_share={self.memory_share} lies outside (0, 1]")
         if not 0 <= self.restarts <= 1000:
             raise ConfigError(f"budget.restarts={self.restarts} is not from 0 to 1000")
         for name in ("case_s", "total_s"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"budget.{name}={value} is not above 0; null means no bound")
+            if value is not None and not 0 < value <= MOST_S:
+                text = "is not above 0" if not value > 0 else f"is not at most {MOST_S:g}"
+                raise ConfigError(f"budget.{name}={value} {text}; null means no bound")
 
 
 @dataclass(frozen=True)
@@ -125,10 +146,16 @@ class Settings:
     bind: str
     expect: tuple[Expectation, ...]
     preflight: str
+    on_error: str
     plan: bool
     label: str
     seed: int
     output: str
+
+    @property
+    def told_env(self) -> tuple[tuple[str, str], ...]:
+        """`env` as it may be written down."""
+        return tuple((name, recorded(name, value)) for name, value in self.env)
 
     @property
     def case_s(self) -> float:
@@ -139,28 +166,27 @@ class Settings:
 
 def from_config(config: DictConfig) -> Settings:
     """Check a composed configuration; raises ConfigError naming the first key that is wrong."""
-    try:
-        raw = OmegaConf.to_container(config, resolve=True)
-    except OmegaConfBaseException as error:
-        raise ConfigError(f"the configuration has a broken reference: {first_line(error)}") from error
-    if not isinstance(raw, dict):
-        raise ConfigError(f"the configuration is a {type(raw).__name__}; it must be a mapping of keys")
-    keys = Keys({str(key): value for key, value in raw.items()})
+    keys = Keys(_plain(config))
     dtypes = tuple(dtype(str(name)).name for name in keys.listed("dtype"))
     benchmarks = keys.built_all("benchmarks", "benchmark")
+    sizes = tuple(sizes_bytes(keys.raw.get("sizes"), name) for name in dtypes)
+    layouts = () if keys.raw.get("layout") == "auto" else tuple(Layout.parse(text) for text in keys.listed("layout"))
+    timing = keys.built("timing")
+    if not isinstance(timing, Timing):
+        raise ConfigError(f"timing={timing} is no commbench.settings.Timing; derive it from that class")
     return Settings(
         backend=keys.built("backend"),
         benchmarks=benchmarks,
-        timing=keys.built("timing"),
+        timing=timing,
         launcher=None if keys.raw.get("launcher") is None else keys.built("launcher"),
         writers=keys.built_all("writers", "writer"),
-        budget=construct({"_target_": "commbench.settings.Budget", **keys.mapping("budget")}, "budget", ()),
-        layouts=() if keys.raw.get("layout") == "auto" else tuple(Layout.parse(text) for text in keys.listed("layout")),
+        budget=construct({**keys.mapping("budget"), "_target_": "commbench.settings.Budget"}, "budget", ()),
+        layouts=layouts,
         dtypes=dtypes,
-        sizes=tuple(sizes_bytes(keys.raw.get("sizes"), name) for name in dtypes),
-        pairs=_pairs(keys.raw.get("pairs")),
+        sizes=sizes,
+        pairs=_bounded(_pairs(keys.raw.get("pairs")), layouts, sum(map(len, sizes))),
         schedule=keys.choice("schedule", SCHEDULES),
-        windows=tuple(keys.integers("window", minimum=1)),
+        windows=tuple(keys.integers("window", minimum=1, maximum=MOST_WINDOW)),
         streams=tuple(keys.integers("streams", minimum=1, maximum=MOST_STREAMS)),
         reductions=tuple(keys.choices("reduction", REDUCTIONS)),
         roots=tuple(keys.integers("root", minimum=0)),
@@ -177,11 +203,22 @@ def from_config(config: DictConfig) -> Settings:
         bind=keys.choice("bind", BINDS),
         expect=_expectations(keys.listed("expect"), [one.name for one in benchmarks]),
         preflight=keys.switch("preflight", PREFLIGHTS),
+        on_error=keys.choice("on_error", ON_ERRORS),
         plan=keys.flag("plan"),
         label=keys.text("label") or "",
         seed=keys.integer("seed", minimum=0),
         output=keys.text("output") or "results",
     )
+
+
+def _plain(config: DictConfig) -> dict[str, Any]:
+    try:
+        raw = OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"the configuration has a broken reference: {first_line(error)}") from error
+    if not isinstance(raw, dict):
+        raise ConfigError(f"the configuration is a {type(raw).__name__}; it must be a mapping of keys")
+    return {str(key): value for key, value in raw.items()}
 
 
 def sizes_bytes(spec: Any, name: str) -> tuple[int, ...]:
@@ -253,6 +290,18 @@ def _pairs(value: Any) -> str | tuple[tuple[int, int], ...]:
         if not isinstance(pair, list) or len(pair) != 2 or not all(type(rank) is int and rank >= 0 for rank in pair):
             raise ConfigError(wanted)
     return tuple((pair[0], pair[1]) for pair in value)
+
+
+def _bounded(
+    pairs: str | tuple[tuple[int, int], ...], layouts: tuple[Layout, ...], sizes: int
+) -> str | tuple[tuple[int, int], ...]:
+    """The pairs; raises ConfigError where there would be more cases than anybody can plan or measure."""
+    cases = sum(one.size**2 for one in layouts) * sizes
+    if pairs == "all" and cases > MOST_PAIRS:
+        raise ConfigError(
+            f"pairs=all makes {cases} cases here, at most {MOST_PAIRS} are allowed; name pairs or fewer ranks"
+        )
+    return pairs
 
 
 def _environment(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -12,12 +12,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from commbench.address import LOOPBACK, interface_address, is_loopback, outer_address, own_address
 from commbench.contracts import Control, World
 from commbench.control import Alone, StoreControl
 from commbench.errors import ConfigError, WorldBroken
 from commbench.mpi_library import load, mismatch
 from commbench.node_control import join
 
+BACKLOG = 1024  # all ranks of a world come at once
 CONNECT_S = 120.0  # the slowest rank may still be importing from a network file system
 FLAT_RANKS = 64  # up to here rank 0's store alone is cheap enough: below 0.1 s of its processor's time a case
 
@@ -69,7 +71,11 @@ def _place(
 
 
 def connect(
-    place: Place, library: str = "auto", threads: str = "funneled", environ: Mapping[str, str] = os.environ
+    place: Place,
+    library: str = "auto",
+    threads: str = "funneled",
+    environ: Mapping[str, str] = os.environ,
+    interface: str | None = None,
 ) -> StoreControl:
     """The control plane of this world; raises ConfigError or WorldBroken. `library` is the MPI of mpirun's worlds."""
     from torch.distributed.distributed_c10d import PrefixStore
@@ -77,39 +83,88 @@ def connect(
     try:
         if place.launcher == "torchrun":
             owner = environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and place.rank == 0
-            store = _store(environ["MASTER_ADDR"], int(environ["MASTER_PORT"]), owner)
+            store = _named_store(environ["MASTER_ADDR"], int(environ["MASTER_PORT"]), owner)
         elif "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
-            store = _store(environ["MASTER_ADDR"], int(environ["MASTER_PORT"]), place.rank == 0)
+            store = _named_store(environ["MASTER_ADDR"], int(environ["MASTER_PORT"]), place.rank == 0)
         elif place.launcher == "mpirun":
-            store = _store_over_mpi(place, library, threads)
+            store = _store_over_mpi(place, library, threads, interface)
         else:
             raise ConfigError("srun exports no meeting point: export MASTER_ADDR (a host of rank 0) and MASTER_PORT")
-    except (RuntimeError, KeyError, ValueError) as error:
+    except (RuntimeError, KeyError, ValueError, OSError, OverflowError) as error:
         raise WorldBroken(f"rank {place.rank} found no control plane: {error}") from error
     attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return StoreControl(PrefixStore(f"commbench/{attempt}", store), place.rank, place.size)
 
 
-def _store(host: str, port: int, owner: bool) -> Any:
+def _named_store(host: str, port: int, owner: bool) -> Any:
+    """The store at an address that was given; its owner listens there and nowhere else, where the address is its own.
+
+    A name that is loopback only here (/etc/hosts often says so of a host's own) means another address elsewhere.
+    """
+    if not owner:
+        return _store(host, port)
+    address = own_address(host)
+    if address is None or (is_loopback(address) and host not in (address, "localhost")):
+        return _hosted(host, port, "")
+    return _hosted(host, port, address)
+
+
+def _store(host: str, port: int) -> Any:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    if owner:  # a connection for each rank: the usual 1024 files would end a world of 1000 ranks
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    return TCPStore(host, port, is_master=owner, timeout=timedelta(seconds=CONNECT_S), wait_for_workers=False)
+    return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=CONNECT_S), wait_for_workers=False)
 
 
-def _store_over_mpi(place: Place, library: str, threads: str) -> Any:
+def _hosted(host: str, port: int, address: str) -> Any:
+    """A store that listens at that address only ("": at all of them); others know it as `host`. Port 0: a free one."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    # a connection for each rank: the usual 1024 files would end a world of 1000 ranks
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    if not address and socket.has_dualstack_ipv6():
+        listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
+    else:
+        listener = socket.create_server((address, port), family=family, backlog=BACKLOG)
+    return TCPStore(
+        host,
+        int(listener.getsockname()[1]),
+        is_master=True,
+        timeout=timedelta(seconds=CONNECT_S),
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )
+
+
+def _store_over_mpi(place: Place, library: str, threads: str, interface: str | None) -> Any:
     """mpirun exports no address: rank 0 opens a port of its own and tells the others once, over MPI."""
     mpi = load(library, threads)
     world = mpi.COMM_WORLD
     if world.size != place.size:
         raise ConfigError(mismatch(place.size, mpi))
     homes = world.allgather(host_identity())
-    host = "127.0.0.1" if len(set(homes)) == 1 else socket.gethostname()
-    store = _store(host, 0, owner=True) if world.rank == 0 else None
-    host, port = world.bcast((host, store.port) if store is not None else None)
-    return store if store is not None else _store(host, port, owner=False)
+    store: Any = None
+    told: tuple[str, int, str | None] = ("", 0, None)
+    if world.rank == 0:
+        try:
+            address = _meeting_address(homes, interface)
+            store = _hosted(address, 0, address)
+            told = (address, store.port, None)
+        except (ConfigError, OSError, RuntimeError) as error:  # the others must not wait for an address
+            told = ("", 0, f"rank 0 can't host the meeting point: {error}")
+    host, port, problem = world.bcast(told)
+    if problem is not None:
+        raise ConfigError(problem)
+    return store if store is not None else _store(host, port)
+
+
+def _meeting_address(homes: list[str], interface: str | None) -> str:
+    """Of the chosen interface; else loopback on one node; else that of the way to the others. Raises ConfigError."""
+    if interface is not None:
+        return interface_address(interface)
+    others = [home.partition("|")[0] for home in dict.fromkeys(homes) if home != homes[0]]
+    return outer_address(*others) if others else LOOPBACK
 
 
 def host_identity() -> str:
@@ -172,7 +227,7 @@ def _physical(cores: list[int]) -> list[list[int]]:
     units: dict[tuple[int, ...], list[int]] = {}
     for core in cores:
         file = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
-        siblings = tuple(_parsed(file.read_text())) if file.exists() else (core,)
+        siblings = tuple(_parsed(file.read_text()) if file.exists() else ()) or (core,)
         units.setdefault(siblings, []).append(core)
     return list(units.values())
 
@@ -196,9 +251,13 @@ def _bind_numa(local_rank: int, ranks_here: int, cores: list[int]) -> str:
 
 
 def _parsed(text: str) -> list[int]:
+    """The processors of a list like 0-3,8; nothing of a text that is none."""
     cores: list[int] = []
-    for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
-        cores.extend(range(int(first), int(last or first) + 1))
+    for part in text.strip().split(","):
+        match = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", part)
+        if match is None:
+            return []
+        cores.extend(range(int(match[1]), int(match[2] or match[1]) + 1))
     return cores
 
 

@@ -84,6 +84,19 @@ ONE_LINE = {
     "backend.foo=1": "backend.foo",
     "backend=mpi backend.threads=foo": "backend.threads=foo is unknown; allowed: single, funneled",
     "~backend": "backend=None has no _target_",
+    "backend._target_=commbench.benchmarks.all_reduce.AllReduce": "is outside commbench.backends.*",
+    "backend._target_=commbench.backends.tcp.Options": "is no dataclass that can be imported: Options is not defined",
+    "backend._target_=commbench.backends.tcp_endpoint.Options": "Key 'library' not in 'Options'",
+    "timing._target_=commbench.settings.Budget": "is outside commbench.settings.Timing*",
+    "timing.case_s=inf": "timing.case_s=inf is not at most 1e+08",
+    "timing.repetitions=1000000000001": "at most 1000000000000 repetitions",
+    "budget.total_s=inf": "budget.total_s=inf is not at most 1e+08",
+    "layout=999999x999999": "layout=999999x999999 has 999998000001 ranks; at most 131072 are allowed",
+    "backend=simulated pairs=all layout=2000x1": "pairs=all makes 28000000 cases here, at most 1000000 are allowed",
+    "window=9223372036854775807": "window=9223372036854775807 is not an integer from 1 to 16384",
+    "label='${oc.env:HOME_TOKEN}'": "would write a credential into every result",
+    "label='${hydra:runtime.cwd}'": "HydraConfig was not set",
+    "env.X_TOKEN='***'": "env.X_TOKEN is a credential and was not recorded; export X_TOKEN=... and try again",
     "~seed": "seed=None is not an integer",
     "timing.target=abc": "timing.target: Value 'abc'",
     "timing.target=2": "target=2.0",
@@ -276,12 +289,14 @@ MINE = "# @package benchmarks.mine\n_target_: {}\n"
     [
         (
             MINE.format("json.JSONDecoder"),
-            "json.JSONDecoder is outside commbench; permit it with allow=[json]",
+            "json.JSONDecoder is outside commbench.benchmarks.*; permit it with allow=[json]",
         ),
         (MINE.format("os.system"), "permit it with allow=[os]"),
-        (MINE.format("commbench.nope.Nope"), "no dataclass that can be imported"),
+        (MINE.format("commbench.nope.Nope"), "commbench.nope.Nope is outside commbench.benchmarks.*"),
+        (MINE.format("commbench.benchmarks.nope.Nope"), "no dataclass that can be imported"),
         (MINE.format("commbench.benchmarks.all_reduce.Nope"), "no dataclass that can be imported"),
-        (MINE.format("commbench.stats.summarise"), "no dataclass that can be imported"),
+        (MINE.format("commbench.stats.summarise"), "outside commbench.benchmarks.*"),
+        (MINE.format("commbench.benchmarks.all_reduce.bus_factor"), "no dataclass that can be imported"),
         (MINE.format("commbench.benchmarks.all_reduce.AllReduce") + "foo: 1\n", "benchmark mine.foo"),
         ("# @package benchmarks.mine\nfoo: 1\n", "has no _target_"),
         ("_target_: commbench.benchmarks.all_reduce.AllReduce\n", "# @package benchmarks.NAME"),
@@ -353,15 +368,22 @@ def test_rank_0_of_a_world_says_why(
 
 
 @pytest.mark.parametrize("line", ["layout=2y4", "backend=mpi", "-m backend=gloo,mpi", "--foo"])
-def test_other_ranks_are_silent(line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_ranks_let_rank_0_speak_first(
+    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("commbench.__main__.RANK_0_SPEAKS_S", 0.1)
     enter(TORCHRUN_1, monkeypatch)
+    begin = time.monotonic()
     assert main(line.split()) == 2
-    assert capsys.readouterr() == ("", "")
+    assert time.monotonic() - begin > 0.1
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("commbench: rank 1 on ") and "Traceback" not in err
 
 
 def test_rank_0_tells_the_parent_that_started_it(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path("run")
     folder.mkdir()
+    monkeypatch.setattr("commbench.__main__.RANK_0_SPEAKS_S", 0.1)
     for place in (TORCHRUN_1, TORCHRUN_0):
         assert list(folder.iterdir()) == []
         enter(place | {launch.FOLDER: str(folder)}, monkeypatch)

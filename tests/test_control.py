@@ -24,6 +24,7 @@ from commbench.errors import Missing
 from commbench.jobs import Door
 from commbench.measure import measure
 from commbench.plan import Facts, plan
+from commbench.progress import Progress
 from commbench.records import Samples
 
 SIZES = [1, 2, 8, 64]
@@ -337,7 +338,9 @@ def test_all_ranks_run_the_same_counts_and_stop_together(size: int) -> None:
 
     def work(control: StoreControl) -> tuple[list[int], Any]:
         noise = Noise(control.rank, size)
-        return noise.counts, measure(planned, noise, control, settings, ClockCost(20.0, 20.0, 20.0), lambda _: None)  # type: ignore[arg-type]
+        return noise.counts, measure(
+            planned, noise, control, settings, ClockCost(20.0, 20.0, 20.0), lambda _: None, Progress()
+        )  # type: ignore[arg-type]
 
     with connected(size) as (_, controls):
         ends = no_error(together(work, controls))

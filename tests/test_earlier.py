@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_disk import small_disk
 
 import commbench
 from commbench.earlier import IN_FLIGHT, Earlier, blame, land, take_off
@@ -42,6 +43,9 @@ def test_what_is_left_of_a_run() -> None:
     recorded = {"good": "ok", "planned": "skipped", "bad": "failed", "wrong": "invalid", "suspect": "failed"}
     rest = Earlier(recorded, broken={"suspect": 1, "twice": 2})
     assert [case for case in (*recorded, "new", "twice") if rest.left(case, [case])] == ["suspect", "new", "twice"]
+    given_up = Earlier({"twice": "failed"}, broken={"twice": 2}, reasons={"twice": "rank 1 has ended"})
+    assert given_up.left("twice", ["twice"]), "it is to be written down why"
+    assert given_up.hopeless("twice") == "broke the world 2 times; it is not tried again; rank 1 has ended"
     again = Earlier(recorded, retry=True)
     assert [case for case in recorded if again.left(case, [case])] == ["bad", "wrong", "suspect"]
     assert rest.left("round", ["good", "new"]), "a round is measured as a whole"
@@ -81,7 +85,7 @@ def test_a_case_that_kills_a_rank_costs_itself_and_nothing_else(world: Callable[
     cases = run.cases.set_index(["benchmark", "message_bytes"])
     failed = cases[cases.status != "ok"]
     assert list(failed.index) == [("deadly", 16)]
-    assert list(failed.reason) == ["broke the world 2 times; it is not tried again"]
+    assert failed.reason.iloc[0].startswith("broke the world 2 times; it is not tried again; rank 1 on ")
     assert len(cases) == 6
     record = load_run(find_runs(run.output)[0])
     assert list(record["broken"].values()) == [2]
@@ -145,3 +149,51 @@ def test_resume_says_what_has_changed(tmp_path: Path) -> None:
     (folder / "run.json").write_text(json.dumps(record))
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and "begun with other seed" in done.stderr
+
+
+# ---------------------------------------------------------------- disks that take nothing
+
+
+def test_a_disk_that_takes_no_word_ends_no_run_and_blames_nobody(tmp_path: Path) -> None:
+    try:
+        with small_disk(tmp_path / "disk") as disk:
+            folder = str(disk.path)
+            (disk.path / "run.json").write_text(json.dumps({"schema_version": 1}))
+            take_off(folder, "abc", "all_reduce 8 B")
+            disk.fill()
+            take_off(folder, "def", "all_reduce 16 B")
+            assert sorted(one.name for one in disk.path.iterdir()) == ["ballast", "run.json"], "abc is not to blame"
+            disk.free()
+            take_off(folder, "ghi", "all_reduce 24 B")
+            disk.read_only(True)
+            take_off(folder, "jkl", "all_reduce 32 B")
+            land(folder)
+            assert blame(folder) is None, "a fresh world could not write either"
+    except RuntimeError as error:
+        pytest.skip(f"no disk to fill: {error}")
+    take_off(folder + "/nowhere", "abc", "all_reduce 8 B")
+    assert blame(folder + "/nowhere") is None
+
+
+@pytest.mark.parametrize("key", ["overrides", "layouts", "config", "config_dir"])
+def test_resume_refuses_a_run_json_of_somebody_else(tmp_path: Path, key: str) -> None:
+    folder = commbench.run("backend=simulated", "writer=parquet", "sizes=[8]", f"output={tmp_path}", *FIXED)
+    (folder / "run.json").write_text(json.dumps(load_run(folder) | {key: 7}))
+    command = [sys.executable, "-m", "commbench", "resume", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert key in done.stderr
+
+
+def test_a_given_world_resumes_and_tells_its_own_status(world: Callable[..., Any], tmp_path: Path) -> None:
+    run = world("commbench", "benchmark=all_reduce", "sizes=[8,64]", "expect='all_reduce:median_s<1e-12'", *FIXED)
+    assert run.status == 1
+    (folder,) = find_runs(run.output)
+    for part in folder.glob("*.parquet"):
+        part.unlink()
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "commbench"]
+    again = subprocess.run([*launch, "resume", str(folder)], capture_output=True, text=True, timeout=120)
+    assert again.returncode == 1, again.stderr
+    assert "exitcode  : 1" in again.stderr
+    assert set(commbench.load(folder).status) == {"ok"}
+    assert load_run(folder)["exit_status"] == 1

@@ -19,9 +19,9 @@ MODULES = {
     for file in sorted(PACKAGE.rglob("*.py"))
 }
 ROOMS = """
-0 words       contracts records clock units errors dtypes
+0 words       contracts records clock units errors dtypes printable
 1 parts       stats headline schema settings keys options layout pairs timeline links
-1 parts       memory payload mpi_library folder earlier
+1 parts       memory payload mpi_library folder earlier progress redaction address
 1 engines     engines
 2 backends    backends
 2 benchmarks  benchmarks
@@ -30,23 +30,23 @@ ROOMS = """
 2 writers     writers
 2 report      report
 3 plan        plan
-3 measure     measure
-3 launch      launch
-3 world       control node_control world
-3 rows        rows
+3 measure     measure deadlines
+3 launch      launch keeper deaths
+3 world       control node_control world pulse
+3 rows        rows expect floor
 3 preflight   preflight
 3 beacon      beacon
-3 jobs        jobs
+3 jobs        jobs experiments
 4 session     session
 4 doctor      doctor
-5 app         app
+5 app         app ab
 6 door        __main__
 """
 FORBIDDEN_NAMES = {"utils", "util", "common", "base", "helpers", "misc"}
 LIBRARIES = {"torch", "mpi4py", "cupy", "numba", "llvmlite", "pynvml"}
 PURE = {"__future__", "collections", "dataclasses", "functools", "itertools", "math", "typing"}
 BENCHMARKS_MAY = {f"commbench.{name}" for name in ("contracts", "records", "units", "errors", "dtypes", "payload")}
-READERS = {"app", "__main__", "doctor"}  # who may open the report
+READERS = {"app", "__main__", "doctor", "ab"}  # who may open the report
 
 
 @dataclass(frozen=True, order=True)

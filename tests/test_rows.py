@@ -18,6 +18,7 @@ from commbench.jobs import Door
 from commbench.measure import measure
 from commbench.memory import slot_bytes
 from commbench.plan import Facts, plan
+from commbench.progress import Progress
 from commbench.records import Block, Failure, Refused, Samples
 from commbench.rows import Circumstances, row, sample_table
 from commbench.schema import CASES, RESULTS, SAMPLES, VARIABLES
@@ -74,7 +75,9 @@ def simulated(benchmark: str, ranks: int, *overrides: str) -> tuple[Planned, Sam
         settings = door.jobs([*words, f"layout=[1x{ranks}]", "sizes=[60kB]", *overrides], multirun=False)[0].settings
     settings, (world, control) = replace(settings, pairs=((0, ranks - 1),)), hosted_world(1, ranks)
     (job,) = plan(settings, world, Facts(2**40, 2**20, 8))
-    outcome = measure(job, settings.backend.open(world, control), control, settings, AROUND.clock, lambda _: None)
+    outcome = measure(
+        job, settings.backend.open(world, control), control, settings, AROUND.clock, lambda _: None, Progress()
+    )
     assert isinstance(outcome, Samples)
     return job, outcome
 

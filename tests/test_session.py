@@ -394,3 +394,11 @@ def test_a_soak_that_is_interrupted_has_lost_nothing(tmp_path: Path) -> None:
     assert load_run(find_runs(output)[0])["status"] == "interrupted"
     counters = commbench.load(output, table="counters")
     assert counters[counters.name == "interval.repetitions"].value.sum() == case["repetitions"]
+
+
+@pytest.mark.parametrize(("bound", "status"), [("<100", 0), ("<1e-12", 1)])
+def test_a_world_without_a_run_json_tells_its_status(world: Callable[..., Any], bound: str, status: int) -> None:
+    words = ("benchmark=all_reduce", "sizes=[8]", f"expect='all_reduce:median_s{bound}'", "writer=console", *FIXED)
+    run = world("commbench", *words)
+    assert run.status == status, run.explain()
+    assert not list(run.output.rglob("refused"))

@@ -39,6 +39,7 @@ class PythonRunner:
     """See contracts.Runner; hosts one rank."""
 
     engine = "python"
+    calls: tuple[str, ...] = ()
 
     def __init__(self, calls: Lowered[Call], pool: int) -> None:
         self.progress = np.array([0, -1], dtype=np.int64)

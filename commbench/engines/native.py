@@ -43,7 +43,7 @@ class NativeRunner:
 
         self.progress = np.zeros(2, dtype=np.int64)
         self._run, self._keep = run, keep
-        self._steps = calls.steps
+        self.calls = tuple(call.name for call in calls.steps)
         self._enter = _table(calls.enter, 1)
         self._before = _table(calls.before, pool)
         self._timed = _table(calls.steps, pool)
@@ -59,7 +59,7 @@ class NativeRunner:
         if entered:
             self._run(self._before, self._timed, *clock, stamps[0], self.progress, failed)
         if failed[0] >= 0:
-            step = self._steps[failed[0]].name if entered and failed[0] < len(self._steps) else "synchronisation"
+            step = self.calls[failed[0]] if entered and failed[0] < len(self.calls) else "synchronisation"
             raise CommunicationError(f"{step} returned {failed[1]} in repetition {self.progress[0]}")
         return stamps
 

@@ -100,6 +100,7 @@ class VirtualRunner:
     """
 
     engine = "virtual"
+    calls: tuple[str, ...] = ()
 
     def __init__(
         self, programs: Mapping[int, c.Program], buffers: Buffers, model: Model, seed: int, nodes: Sequence[int] = ()

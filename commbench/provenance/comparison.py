@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from commbench.provenance.environment import without_digests
+
 MISSING = "missing"  # no JSON text looks like this, so it can't be mistaken for a value
 NODE = "host.boot_id"  # the same in all containers of a machine
 # Differ between ranks or from moment to moment without meaning anything.
@@ -29,26 +31,44 @@ OF_A_NODE = frozenset({"host.hostname"})
 OF_A_NODE_PREFIXES = ("ipc.platform.",)
 OF_A_NODE_SUFFIXES = (".ipv4",)
 
+NOT_RECORDED = frozenset({"run.digest"})  # of all that was configured, credentials too: only to compare ranks
+
 Groups = dict[str, list[int]]
 
 
 def differences(facts_by_rank: Sequence[Mapping[str, Any]]) -> dict[str, Groups]:
-    """key -> JSON text of each value -> the ranks that have it, for keys that should be equal and aren't."""
+    """key -> JSON text of each value -> the ranks that have it, for keys that should be equal and aren't.
+
+    Masked values that differ are told apart by numbers.
+    """
     keys = sorted({key for facts in facts_by_rank for key in facts} - VARYING)
     grouped = {key: _groups(key, facts_by_rank) for key in keys}
     return {
-        key: groups
+        key: _written(groups)
         for key, groups in grouped.items()
         if len(groups) > 1 and not (_is_of_a_node(key) and _agree_inside_nodes(groups, facts_by_rank))
     }
 
 
 def by_node(facts_by_rank: Sequence[Mapping[str, Any]], nodes: Sequence[int]) -> list[dict[str, Any]]:
-    """The facts of the first rank of each node, in the order of the nodes' numbers."""
+    """The facts of the first rank of each node, in the order of the nodes' numbers, as they may be written down."""
     first: dict[int, Mapping[str, Any]] = {}
     for node, facts in zip(nodes, facts_by_rank, strict=True):
         first.setdefault(node, facts)
-    return [dict(first[node]) for node in sorted(first)]
+    return [_recorded(first[node]) for node in sorted(first)]
+
+
+def _recorded(facts: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in facts.items() if key not in NOT_RECORDED}
+    return {key: without_digests(value) if isinstance(value, str) else value for key, value in kept.items()}
+
+
+def _written(groups: Groups) -> Groups:
+    texts = [without_digests(value) for value in groups]
+    return {
+        text if texts.count(text) == 1 else f"{text} ({texts[:place].count(text) + 1})": ranks
+        for place, (text, ranks) in enumerate(zip(texts, groups.values(), strict=True))
+    }
 
 
 def _groups(key: str, facts_by_rank: Sequence[Mapping[str, Any]]) -> Groups:

@@ -2,18 +2,21 @@
 
 A variable is kept when its name has one of PREFIXES or is one of NAMES, unless
 - its last word is one of RANK_WORDS: a launcher sets it differently for every rank or node, on purpose;
-- it is one of LAUNCHER_NOTES: what a launcher's daemons tell their own ranks, not what a user sets;
-- its name holds one of SECRET_WORDS. Credentials inside other values are masked with ***.
+- it is one of LAUNCHER_NOTES: what a launcher's daemons tell their own ranks, not what a user sets.
+Credentials are masked with ***: the whole value where the name is that of a credential, else what looks like one in
+it. A digest follows the masked value, so that ranks can be compared; `without_digests` takes it off for the record.
 CUDA_VISIBLE_DEVICES may differ by rank too, and stays: it decides whether CUDA IPC works.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Mapping
 
 from commbench.provenance.sources import Facts, key_part, one_line
+from commbench.redaction import MASK, is_secret, mask
 
 PREFIXES = (
     *("GLOO_", "NCCL_", "TORCH_", "PYTORCH_", "CUDA_", "COMMBENCH_"),
@@ -30,37 +33,31 @@ LAUNCHER_NOTES = (
     "OMPI_MCA_ess",
     "OMPI_FIRST_RANKS",
 )
-SECRET_WORDS = re.compile("TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|JWT", re.IGNORECASE)
-MASK = "***"
-URL = "://"
-BEFORE_AT = re.compile(r"(?<![^@/,;])[^@/,;]+@")
-NAMED_SECRETS = re.compile(
-    r"((?:token|secret|passw(?:or)?d|passphrase|api_?key|credentials?|jwt)\"?\s*[=:]\s*)[^\s,;&]+", re.IGNORECASE
-)
-JSON_WEB_TOKEN = re.compile(r"\beyJ[\w-]+\.[\w-]+(?:\.[\w-]*)?")
+DIGEST = " sha256:"  # after a masked value: ranks are compared, and nobody can read it in the record
+DIGEST_DIGITS = 16
+DIGESTED = re.compile(rf"{DIGEST}[0-9a-f]{{{DIGEST_DIGITS}}}")
 
 
 def collect(environ: Mapping[str, str] = os.environ) -> Facts:
     """The facts as `environment.NAME`."""
-    return {f"environment.{key_part(name)}": mask(environ[name]) for name in sorted(environ) if is_kept(name)}
+    return {f"environment.{key_part(name)}": _told(name, environ[name]) for name in sorted(environ) if is_kept(name)}
 
 
 def is_kept(name: str) -> bool:
     """Whether a variable belongs into the record; see the rule above."""
     if name not in NAMES and (not name.startswith(PREFIXES) or name.startswith(LAUNCHER_NOTES)):
         return False
-    return name.upper().rpartition("_")[2] not in RANK_WORDS and not SECRET_WORDS.search(name)
+    return name.upper().rpartition("_")[2] not in RANK_WORDS
 
 
-def mask(value: str) -> str:
-    """The value as one line, without what looks like credentials."""
-    hidden = " ".join(_mask_word(word) for word in one_line(value).split(" "))
-    return JSON_WEB_TOKEN.sub(MASK, NAMED_SECRETS.sub(rf"\g<1>{MASK}", hidden))
+def without_digests(value: str) -> str:
+    """A text with facts as it may be written down."""
+    return DIGESTED.sub("", value)
 
 
-def _mask_word(word: str) -> str:
-    """Rather too much than too little: in a URL a password may itself hold a slash, a comma or an @."""
-    scheme, found, rest = word.partition(URL)
-    if found and "@" in rest:
-        return f"{scheme}{URL}{MASK}@{rest.rpartition('@')[2]}"
-    return BEFORE_AT.sub(lambda match: f"{MASK}@" if ":" in match[0] else match[0], word)
+def _told(name: str, value: str) -> str:
+    plain = one_line(value)
+    hidden = MASK if is_secret(name) else mask(plain)
+    if hidden == plain:
+        return plain
+    return f"{hidden}{DIGEST}{hashlib.sha256(value.encode(errors='replace')).hexdigest()[:DIGEST_DIGITS]}"

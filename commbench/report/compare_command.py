@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from commbench.errors import ConfigError
 from commbench.options import Options
+from commbench.printable import printable
 from commbench.report.compare import Rules, compare_sides, noise_by_key, side
 from commbench.report.compare_input import Side, check_target, save
 from commbench.report.compare_join import parse_by
@@ -41,8 +42,8 @@ def command(words: list[str]) -> int:
     known = noise_by_key(equal[0], differences, options.seed) if equal else None
     rules = Rules(differences, options.paired, options.delta / 100, options.seed, known)
     frame = compare_sides(base, new, rules)
-    print("\n".join([*side_lines(base, new, *equal), *provenance_lines(base, new, rules.by), ""]))
-    print("\n".join([table_text(frame), *caption(frame, rules), *unjoined(frame), "", summary(frame)]))
+    print(printable("\n".join([*side_lines(base, new, *equal), *provenance_lines(base, new, rules.by), ""])))
+    print(printable("\n".join([table_text(frame), *caption(frame, rules), *unjoined(frame), "", summary(frame)])))
     if options.save is not None:
         _saved(new, options.save)
     return _status(frame, failures)
@@ -52,7 +53,7 @@ def _saved(new: Side, target: str, first: bool = False) -> int:
     """The first baseline has nothing to be compared with: only what was read is told."""
     save(new, target)
     told = f"saved: {target}: NEW, {plural(len(new.cases), 'row', 'rows')}, without samples"
-    print("\n".join([*(side_lines(new) if first else []), told]))
+    print(printable("\n".join([*(side_lines(new) if first else []), told])))
     return 0
 
 

@@ -84,7 +84,7 @@ def _attempt(name: str, path: Any, reader: Callable[[str, Any], Side]) -> Side:
         side = reader(name, path)
     except ConfigError:  # unlike units: the answer would be wrong, not incomplete
         raise
-    except (CommbenchError, pa.ArrowException, OSError, ValueError, TypeError) as error:
+    except (CommbenchError, pa.ArrowException, OSError, ValueError, TypeError, RecursionError) as error:
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return Side(name, pd.DataFrame(), problems=(line if str(path) in line else f"{path}: {line}",))
     if not len(side.cases):

@@ -54,8 +54,10 @@ def facts(run: Mapping[str, Any]) -> dict[str, str]:
     """Dotted name -> text of the value; of several nodes all values."""
     found = {key: _text(value) for key, value in _leaves("", run) if _matters(key) and not key.startswith(NODES)}
     by_key: dict[str, set[str]] = {}
-    for node in (run.get("provenance") or {}).get("nodes") or ():
-        for key, value in node.items():
+    provenance = run.get("provenance")
+    nodes = provenance.get("nodes") if isinstance(provenance, Mapping) else None
+    for node in nodes if isinstance(nodes, list) else ():
+        for key, value in node.items() if isinstance(node, Mapping) else ():
             by_key.setdefault(key, set()).add(_text(value))
     return found | {key: ", ".join(sorted(values)) for key, values in by_key.items() if _matters(key)}
 

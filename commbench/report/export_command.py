@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from commbench.errors import ConfigError
 from commbench.options import Options
+from commbench.printable import printable
 from commbench.report.load import load
 from commbench.schema import TABLES
 
@@ -120,7 +121,7 @@ def _write(file: Path, text: str, force: bool) -> None:
 
 def _print(text: str) -> int:
     try:
-        sys.stdout.write(text)
+        sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has seen enough, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -12,6 +12,7 @@ from commbench.dtypes import DTYPES
 from commbench.dtypes import dtype as dtype_of
 from commbench.errors import ConfigError
 from commbench.options import Options
+from commbench.printable import printable
 from commbench.report.crossover import UNDECIDED, about
 from commbench.report.families import families, ignored, varying
 from commbench.report.load import load
@@ -37,7 +38,7 @@ def command(words: list[str]) -> int:
     options = _parser().parse_args(words)
     steps = _steps(options)
     cases = load(*options.paths)
-    print(report(cases, steps, options.dtype, options.params is not None), end="")
+    print(printable(report(cases, steps, options.dtype, options.params is not None)), end="")
     return 0
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from commbench.links import FACTOR, SPREADS, Matrix, findings, matrices, slow_pairs
+from commbench.printable import printable
 from commbench.units import format_bytes, format_count, format_rate, format_seconds
 from commbench.writers.matrix import is_matrix, matrix_text
 
@@ -60,13 +61,13 @@ class Console:
             self._progress.update(self._task, advance=0 if again else 1, description=text)
             return
         result = format_seconds(row["median_s"]) if row["status"] == "ok" else f"{row['status']}: {row['reason']}"
-        print(f"[{len(self._rows)}/{self._cases}] {text}: {result}", file=sys.stderr, flush=True)
+        print(printable(f"[{len(self._rows)}/{self._cases}] {text}: {result}"), file=sys.stderr, flush=True)
 
     def end(self, run: Mapping[str, Any]) -> None:
         if self._progress is not None:
             self._progress.update(self._task, description="done")
             self._progress.stop()
-        print(table_text(run, list(self._rows.values())))
+        print(printable(table_text(run, list(self._rows.values()))))
         print(f"results: {run['folder']}")
         print(f"open:    python -c \"import commbench; print(commbench.load('{run['folder']}'))\"", flush=True)
 

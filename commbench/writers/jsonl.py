@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.errors import Unsaved
 from commbench.schema import SCHEMA_VERSION
+from commbench.writers.shelf import Shelf, opening, patience_s
 
 NAME = "cases.jsonl"
 
@@ -28,25 +30,34 @@ class Jsonl:
     """
 
     def __post_init__(self) -> None:
-        self._file: TextIO | None = None
+        self._shelf: Shelf | None = None
         self._identity: dict[str, Any] = {}
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
         self._identity = {"schema_version": SCHEMA_VERSION, "library": run["backend"].get("library")}
         path = Path(folder) / NAME
-        drop_torn_line(path)
-        self._file = path.open("a", encoding="utf-8")
+        with opening(path):
+            drop_torn_line(path)
+            path.touch()
+        self._shelf = Shelf(Path(folder))
 
     def case(
         self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
     ) -> None:
-        assert self._file is not None
-        self._file.write(line({**self._identity, **row, "env": dict(row["env"] or {})}))
-        self._file.flush()
+        assert self._shelf is not None
+        text = line({**self._identity, **row, "env": dict(row["env"] or {})})
+        self._shelf.append(NAME, text.encode())
 
     def end(self, run: Mapping[str, Any]) -> None:
-        if self._file is not None:  # a run may end before it has begun
-            self._file.close()
+        """Raises Unsaved where lines are missing in the file."""
+        shelf = self._shelf
+        if shelf is None or (shelf.retry(patience_s(run.get("status"))) and not shelf.dropped and not shelf.gone()):
+            return  # None: a run may end before it has begun
+        count = bytes(shelf.waiting[NAME].content).count(b"\n") if NAME in shelf.waiting else 0
+        refuge = shelf.rescue({}) if count else None
+        rest = f"; {count} lines of it are in {refuge / NAME}" if refuge is not None else ""
+        why = shelf.error or "it was there, and has been removed"
+        raise Unsaved(f"{shelf.folder / NAME} is not complete ({why}){rest}")
 
 
 def line(values: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from commbench.printable import printable
 from commbench.schema import VARIABLES
 from commbench.units import format_bytes
 
@@ -36,7 +37,7 @@ class Listing(ABC):
 
     def end(self, run: Mapping[str, Any]) -> None:
         if "backend" in run:  # a run may end before it has begun
-            print(self.text(run, list(self._rows.values())), flush=True)
+            print(printable(self.text(run, list(self._rows.values()))), flush=True)
 
     @abstractmethod
     def text(self, run: Mapping[str, Any], rows: Sequence[Row]) -> str:

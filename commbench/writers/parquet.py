@@ -4,77 +4,179 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-from commbench.folder import publish, write_json
+from commbench.errors import Unsaved
+from commbench.folder import json_text, publish
 from commbench.schema import SCHEMA_VERSION, TABLES, arrow_schema
+from commbench.writers.shelf import Shelf, clear_torn, opening, patience_s, say, words
+
+RECORD = "run.json"
+GROUP_ROWS = 100_000  # of a merged file
 
 
 @dataclass
 class Parquet:
-    """See contracts.Writer. Parts are written aside, synced and renamed; the end merges them into one file a table."""
+    """See contracts.Writer. Parts appear whole, by way of a Shelf; the end merges them into one file a table."""
 
     def __post_init__(self) -> None:
-        self._folder = Path()
+        self._shelf: Shelf | None = None
         self._metadata: dict[str, str] = {}
         self._next = 0
+        self._rows: dict[str, tuple[str, Mapping[str, Any]]] = {}  # by case: the name of its newest part, its row
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
-        self._folder = Path(folder)
-        parts = self._folder / "parts"
-        parts.mkdir(parents=True, exist_ok=True)
-        # a run that goes on: what an earlier start has left comes first
-        self._next = 1 + max((int(part.name.split(".")[0]) for part in parts.glob("*.parquet")), default=-1)
+        """Raises WorldBroken where nothing can be written."""
+        self._shelf = Shelf(Path(folder))
+        parts = self._shelf.folder / "parts"
         self._metadata = {"schema_version": str(SCHEMA_VERSION), "commbench_run": json.dumps(run)}
-        write_json(self._folder / "run.json", run)
+        with opening(self._shelf.folder):
+            parts.mkdir(parents=True, exist_ok=True)
+            clear_torn(parts)
+            clear_torn(self._shelf.folder)
+            # a run that goes on: what an earlier start has left comes first
+            self._next = 1 + max((int(part.name.split(".")[0]) for part in parts.glob("*.parquet")), default=-1)
+            self._shelf.place(RECORD, json_text(run).encode())
 
     def case(
         self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
     ) -> None:
         import pyarrow as pa
 
-        stem = self._folder / "parts" / f"{self._next:06d}"
+        assert self._shelf is not None
+        stem = f"parts/{self._next:06d}"
         self._next += 1
-        for name, columns in (("samples", samples), ("counters", counters)):
+        for table, columns in (("samples", samples), ("counters", counters)):
             if columns:
-                self._write(pa.table(dict(columns), schema=arrow_schema(name)), stem.with_suffix(f".{name}.parquet"))
+                content = self._encoded(pa.table(dict(columns), schema=arrow_schema(table)))
+                self._shelf.put(f"{stem}.{table}.parquet", content, keep=False)
         # the case comes last: a reader that finds it finds its samples and counters too
-        self._write(pa.Table.from_pylist([dict(row)], arrow_schema("cases")), stem.with_suffix(".cases.parquet"))
+        self._rows[row["case_id"]] = f"{stem}.cases.parquet", row
+        self._put_row(row["case_id"])
 
     def end(self, run: Mapping[str, Any]) -> None:
-        self._metadata["commbench_run"] = json.dumps(run)
-        for table in TABLES:
-            self._merge(table)
-        parts = self._folder / "parts"
-        if parts.exists() and not any(parts.iterdir()):
-            parts.rmdir()
-        write_json(self._folder / "run.json", run)
-
-    def _merge(self, table: str) -> None:
-        """Row group by row group, so that memory holds one part at a time."""
-        import pyarrow.parquet as pq
-
-        parts = sorted((self._folder / "parts").glob(f"*.{table}.parquet"))
-        target = self._folder / f"{table}.parquet"
-        if not parts and (table != "cases" or target.exists()):
+        """Raises Unsaved; what is saved stays in parts then, in the order of what is not."""
+        shelf, patience = self._shelf, patience_s(run.get("status"))
+        if shelf is None:  # a run may end before it has begun
             return
-        aside = target.with_suffix(".tmp")
-        schema = arrow_schema(table).with_metadata(self._metadata)
-        earlier = [target] if target.exists() else []
-        with pq.ParquetWriter(aside, schema, compression="zstd") as writer:
-            for part in (*earlier, *parts):
-                writer.write_table(pq.read_table(part).replace_schema_metadata(self._metadata))
-        publish(aside, target)
-        for part in parts:
-            part.unlink()
+        self._metadata["commbench_run"] = json.dumps(run)
+        gone = shelf.gone()
+        for case_id in [one for one, (name, _) in self._rows.items() if name in gone]:
+            self._put_row(case_id)
+        lost = [name for name in gone if not name.endswith(".cases.parquet")]
+        if shelf.retry(patience) and not shelf.dropped and not lost:
+            self._merge_all(shelf)
+        else:
+            run = {**run, "exit_status": max(Unsaved.exit_status, run.get("exit_status") or 0)}
+        shelf.put(RECORD, json_text(run).encode())
+        if not shelf.retry(0 if shelf.waiting.keys() - {RECORD} else patience) or shelf.dropped or lost:
+            raise Unsaved(self._told(shelf, run, {_stem(name) for name in lost}))
 
-    def _write(self, table: Any, target: Path) -> None:
+    def _put_row(self, case_id: str) -> None:
+        import pyarrow as pa
+
+        assert self._shelf is not None
+        name, row = self._rows[case_id]
+        self._shelf.put(name, self._encoded(pa.Table.from_pylist([dict(row)], arrow_schema("cases"))))
+
+    def _encoded(self, table: Any) -> memoryview:
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        aside = target.with_suffix(".tmp")
-        pq.write_table(table.replace_schema_metadata(self._metadata), aside, compression="zstd")
-        publish(aside, target)
+        sink = pa.BufferOutputStream()
+        pq.write_table(table.replace_schema_metadata(self._metadata), sink, compression="zstd")
+        return memoryview(sink.getvalue())
+
+    def _told(self, shelf: Shelf, run: Mapping[str, Any], lost: set[str]) -> str:
+        """One line: how many cases are saved, how many are not, why, and where the rest is now."""
+        missing = {*shelf.waiting, *shelf.dropped}
+        without = sum(name in missing for name, _ in self._rows.values())
+        others = {_stem(name) for name in missing if name.startswith("parts/")}
+        others -= {_stem(name) for name, _ in self._rows.values() if name in missing}
+        parts = [
+            f"{len(self._rows) - without} of {len(self._rows)} cases are saved in {shelf.folder}",
+            *([f"{without} are not"] if without else []),
+            *([f"samples or counters of {len(others)} more are not"] if others else []),
+            *([f"samples or counters of {len(lost)} are gone for good"] if lost else []),
+            *(["the end of the run is not in its run.json"] if RECORD in missing else []),
+        ]
+        why = f" ({shelf.error})" if shelf.error else ""
+        return f"{', '.join(parts)}{why}; {self._rescued(shelf, run)}"
+
+    def _rescued(self, shelf: Shelf, run: Mapping[str, Any]) -> str:
+        if not shelf.waiting:
+            return "what is missing is lost"
+        refuge = shelf.rescue({RECORD: json_text(run).encode()})
+        if refuge is None:
+            return "no folder for temporary files takes them either"
+        rest = f", but for {len(shelf.waiting)} files that did not fit" if shelf.waiting else ""
+        return f"they are in {refuge}{rest}: commbench.load('{shelf.folder}', '{refuge}') reads both"
+
+    def _merge_all(self, shelf: Shelf) -> None:
+        try:
+            for table in TABLES:
+                for part in self._merge(shelf.folder, table):
+                    shelf.forget(f"parts/{part.name}")
+                    part.unlink()
+            with suppress(OSError):  # what can't be read stays there
+                (shelf.folder / "parts").rmdir()
+        except OSError as error:
+            say(f"{shelf.folder}: results stay in its parts, which are read as well ({words(error)})")
+
+    def _merge(self, folder: Path, table: str) -> list[Path]:
+        """The parts that are in the table's file now. Memory holds a row group, or one part, at a time."""
+        import pyarrow.parquet as pq
+
+        parts = sorted((folder / "parts").glob(f"*.{table}.parquet"))
+        target, aside = folder / f"{table}.parquet", folder / f"{table}.tmp"
+        if not parts and (table != "cases" or target.exists()):
+            return []
+        schema, done = arrow_schema(table).with_metadata(self._metadata), []
+        try:
+            with pq.ParquetWriter(aside, schema, compression="zstd") as writer:
+                group: list[Any] = []
+                for part in ([target] if target.exists() else []) + parts:
+                    rows = _read(part, schema)
+                    if rows is not None:
+                        group.append(rows)
+                        done.append(part)
+                    elif part == target:
+                        return []
+                    if sum(map(len, group)) >= GROUP_ROWS:
+                        _write(writer, group)
+                _write(writer, group)
+            publish(aside, target)
+        finally:
+            with suppress(OSError):
+                aside.unlink()
+        return [part for part in done if part != target]
+
+
+def _write(writer: Any, group: list[Any]) -> None:
+    """One row group: a reader's cost is by the group, not by the row."""
+    import pyarrow as pa
+
+    if group:
+        writer.write_table(pa.concat_tables(group))
+    group.clear()
+
+
+def _read(file: Path, schema: Any) -> Any:
+    """Its rows; None, and a line, where it is damaged: then it stays where it is."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.ParquetFile(file).read().cast(schema)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        say(f"{file} can't be read, and stays: {str(error).splitlines()[0]}")
+        return None
+
+
+def _stem(name: str) -> str:
+    return name.split(".")[0]

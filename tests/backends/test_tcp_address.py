@@ -8,7 +8,8 @@ import socket
 import psutil
 import pytest
 
-from commbench.backends.tcp_address import INTERFACE, interface_address, listening_address
+from commbench.address import interface_address
+from commbench.backends.tcp_address import INTERFACE, listening_address
 from commbench.contracts import World
 from commbench.errors import ConfigError
 

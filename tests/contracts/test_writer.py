@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import commbench
+from commbench.folder import write_json
 from commbench.jobs import Door
 from commbench.keys import construct
 from commbench.schema import CASES, SCHEMA_VERSION
-from commbench.writers.parquet import write_json
 
 
 def writers() -> list[str]:

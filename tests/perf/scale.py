@@ -36,6 +36,7 @@ from commbench.measure import measure
 from commbench.memory import high_water_bytes
 from commbench.node_control import join
 from commbench.plan import Facts, plan
+from commbench.progress import Progress
 from commbench.records import Samples
 from commbench.rows import Circumstances, row, sample_table
 from commbench.settings import Settings
@@ -105,7 +106,7 @@ class Instant:
 
 
 def take_part(control: Control, settings: Settings, job: Planned) -> Any:
-    return measure(job, Instant(control.rank), control, settings, CLOCK, lambda _: None)  # type: ignore[arg-type]
+    return measure(job, Instant(control.rank), control, settings, CLOCK, lambda _: None, Progress())  # type: ignore[arg-type]
 
 
 def store(port: int, owner: bool) -> Any:
@@ -196,7 +197,7 @@ def recording_cost(size: int) -> dict[str, float]:
     prepare = communicator.prepare
     communicator.prepare = lambda *words: Stopwatch(prepare(*words), watch)  # type: ignore[assignment,method-assign]
     begin = time.perf_counter()
-    outcome = measure(job, communicator, control, settings, CLOCK, lambda _: None)
+    outcome = measure(job, communicator, control, settings, CLOCK, lambda _: None, Progress())
     decide_s = time.perf_counter() - begin - watch["simulated"]
     assert isinstance(outcome, Samples)
     begin = time.perf_counter()

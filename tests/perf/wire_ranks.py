@@ -1,7 +1,7 @@
 """One of two ranks on sockets: our p2p_bandwidth and iperf3 take turns on the same wire, each for about SECONDS.
 
 `wire_ranks.py RANK HOST PORT NODES MESSAGE_BYTES WINDOW SECONDS`; rank 0 prints one line of JSON: for each number of
-streams the payload rates of both sides, bytes/s, in the order of their turns. The rank that receives runs iperf3's server.
+streams the payload rates of both sides, bytes/s, in the order of their turns. The receiving rank runs iperf3's server.
 """
 
 from __future__ import annotations

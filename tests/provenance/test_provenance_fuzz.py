@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from commbench.provenance import cgroup, cpu, environment, host, ipc, network, sources, topology, virtualization
+from commbench import mpi_library, printable, redaction, world
+from commbench.backends import tcp_info
+from commbench.provenance import cgroup, cpu, environment, host, ipc, limits, network, sources, topology, virtualization
 
 DATA = Path(__file__).parent / "data"
 PROC = (
@@ -38,7 +42,12 @@ PARSERS = (
     cgroup.parse_mounts,
     cgroup.parse_cpu_max,
     network.parse_rate,
-    environment.mask,
+    redaction.mask,
+    redaction.recorded_override,
+    printable.one_line,
+    lambda text: world._parsed(text),
+    lambda text: tcp_info.parse_info(text.encode(errors="replace")),
+    lambda text: mpi_library.library_name(SimpleNamespace(Get_library_version=lambda: text)),
     ipc.parse_driver_version,
     ipc.parse_namespace,
     sources.parse_int,
@@ -91,10 +100,49 @@ def test_one_line_is_one_line_of_json(text: str) -> None:
 @settings(max_examples=60, deadline=None)
 @given(user=st.text("abcXYZ09", min_size=1, max_size=8), secret=st.text("qwert12$%&(/@", min_size=4, max_size=12))
 def test_a_password_in_a_url_never_survives(user: str, secret: str) -> None:
-    masked = environment.collect({"NCCL_PROXY": f"http://{user}:{secret}@host.example"})
-    assert masked == {"environment.NCCL_PROXY": "http://***@host.example"}
+    told = environment.collect({"NCCL_PROXY": f"http://{user}:{secret}@host.example"})["environment.NCCL_PROXY"]
+    assert environment.without_digests(told) == "http://***@host.example"
 
 
 @pytest.mark.parametrize("parser", PARSERS)
 def test_a_very_long_line_is_quick(parser) -> None:
     parser("a:" * 20_000)
+
+
+FILES = (
+    "proc/self/cgroup", "proc/self/mountinfo", "proc/self/status", "proc/meminfo", "proc/cpuinfo", "proc/stat",
+    "proc/loadavg", "proc/driver/nvidia/version", "sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.current",
+    "sys/fs/cgroup/memory.stat", "sys/fs/cgroup/cpu.max", "sys/fs/cgroup/memory.swap.max",
+    "sys/devices/system/cpu/online", "sys/devices/system/cpu/cpu0/cache/index3/size",
+    "sys/devices/system/cpu/cpu0/topology/thread_siblings_list", "sys/devices/system/node/node0/cpulist",
+    "sys/class/net/eth0/speed", "sys/class/infiniband/mlx5_0/ports/1/rate", "sys/class/dmi/id/sys_vendor",
+    "etc/os-release", "sys/kernel/mm/transparent_hugepage/enabled",
+)  # fmt: skip
+ANYTHING = st.binary(max_size=60) | damaged().map(lambda text: text.encode(errors="replace"))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(contents=st.dictionaries(st.sampled_from(FILES), ANYTHING, max_size=8))
+def test_a_machine_of_foreign_files_is_not_known_and_breaks_nothing(tmp_path: Path, contents: dict[str, bytes]) -> None:
+    root = tmp_path / "root"
+    for name, content in contents.items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    facts = {key: value for one in (host, limits, network, ipc) for key, value in one.collect(root).items()}
+    assert [key for key in facts if key.endswith(".error")] == []
+    json.dumps(facts)
+    room = limits.memory_limit_bytes(root)
+    assert room is None or room >= 0
+    shutil.rmtree(root, ignore_errors=True)
+
+
+@settings(max_examples=100, deadline=None)
+@given(cpus=st.sets(st.integers(0, 300), min_size=1))
+def test_the_processors_of_a_list_are_those_it_was_made_from(cpus: set[int]) -> None:
+    assert world._parsed(cpu.format_cpus(cpus)) == sorted(cpus)
+
+
+@pytest.mark.parametrize("text", ["0-99999999999999999999", "0-999999", "\u0660-\u0663", "x", ""])
+def test_what_names_no_processors_of_a_machine_names_none(text: str) -> None:
+    assert world._parsed(text) == []

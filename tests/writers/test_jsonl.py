@@ -7,6 +7,7 @@ import math
 import signal
 import subprocess
 import sys
+import tempfile
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_disk import Disk
 
 import commbench
+from commbench.errors import Unsaved
 from commbench.schema import CASES, SCHEMA_VERSION
 from commbench.writers.jsonl import NAME, Jsonl, line
 
@@ -83,6 +86,23 @@ def test_a_run_that_ended_before_it_began_writes_nothing(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     Jsonl().end({})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_lines_that_a_full_disk_refuses_are_rescued(
+    disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    writer = Jsonl()
+    writer.begin(RUN, str(disk.path))
+    writer.case(row("a"), {}, {})
+    disk.fill()
+    for case_id in "bcd":
+        writer.case(row(case_id, reason="long" * 2000), {}, {})
+    with pytest.raises(Unsaved, match=r"cases\.jsonl is not complete \(No space left on device\); 3 lines") as seen:
+        writer.end({**RUN, "status": "interrupted"})
+    assert [one["case_id"] for one in objects(disk.path)] == ["a"]
+    refuge = Path(str(seen.value).rpartition(" are in ")[2]).parent
+    assert [one["case_id"] for one in objects(refuge)] == ["b", "c", "d"]
 
 
 # ---------------------------------------------------------------- values

@@ -1,0 +1,74 @@
+"""The addresses of this machine: of an interface by name, of the way to another host, and of a host's own name."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+
+import psutil
+
+from commbench.errors import ConfigError
+
+LOOPBACK = "127.0.0.1"
+ANY_PORT = 9  # connecting a UDP socket sends nothing: the kernel only looks up its route
+
+
+def interface_address(name: str) -> str:
+    """The interface's IPv4 address, else an IPv6 one that is not link-local; raises ConfigError."""
+    found = psutil.net_if_addrs()
+    if name not in found:
+        raise ConfigError(f"interface={name} does not exist here; there are: {', '.join(sorted(found))}")
+    for family in (socket.AF_INET, socket.AF_INET6):
+        for one in found[name]:
+            if one.family == family and not one.address.lower().startswith("fe80"):
+                return one.address
+    raise ConfigError(f"interface={name} has no IP address; choose another one or give it one")
+
+
+def outer_address(*peers: str) -> str:
+    """Where other hosts reach this one: on the way to one of `peers`, else by its name, else an interface that is up.
+
+    Raises ConfigError where there is none but loopback.
+    """
+    for address in _candidates(peers):
+        if not is_loopback(address):
+            return address
+    raise ConfigError("this host has no address but loopback, and ranks on other nodes; choose one with interface=NAME")
+
+
+def own_address(host: str) -> str | None:
+    """The address of a host name, IPv4 first, if it belongs to this machine; None for another machine's or none."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            address = str(socket.getaddrinfo(host, None, family, socket.SOCK_STREAM)[0][4][0])
+            with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
+                probe.bind((address, 0))
+        except OSError:
+            continue
+        return address
+    return None
+
+
+def is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def _candidates(peers: tuple[str, ...]) -> Iterator[str]:
+    for find, host in (*((_route_source, peer) for peer in peers), (socket.gethostbyname, socket.gethostname())):
+        try:
+            yield find(host)
+        except OSError:
+            continue
+    # on the meeting point's own host both may be loopback: /etc/hosts often says so of one's own name
+    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
+    for name, addresses in psutil.net_if_addrs().items():
+        yield from (one.address for one in addresses if name in up and one.family == socket.AF_INET)
+
+
+def _route_source(host: str) -> str:
+    family, _, _, _, target = socket.getaddrinfo(host, ANY_PORT, type=socket.SOCK_DGRAM)[0]
+    with closing(socket.socket(family, socket.SOCK_DGRAM)) as probe:
+        probe.connect(target)
+        return str(probe.getsockname()[0])

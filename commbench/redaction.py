@@ -1,0 +1,72 @@
+"""Credentials in names and values: hidden wherever something is written down, names kept."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+SECRET_WORDS = re.compile("TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|JWT", re.IGNORECASE)
+MASK = "***"
+URL = "://"
+BEFORE_AT = re.compile(r"(?<![^@/,;])[^@/,;]+@")
+NAMED_SECRETS = re.compile(
+    r"((?:token|secret|passw(?:or)?d|passphrase|api_?key|credentials?|jwt)\"?\s*[=:]\s*)[^\s,;&]+", re.IGNORECASE
+)
+JSON_WEB_TOKEN = re.compile(r"\beyJ[\w-]+\.[\w-]+(?:\.[\w-]*)?")
+OVERRIDE = re.compile(r"([+~]*)([^=\s]+)=(.*)", re.DOTALL)
+# in a mapping of Hydra's grammar: NAME: 'text', NAME: "text" or NAME: text up to a comma or a bracket
+MAPPED = re.compile(r"""([\w.-]+)(\s*:\s*)('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,{}\[\]]+)""")
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable or key of that name is taken to hold a credential."""
+    return SECRET_WORDS.search(name) is not None
+
+
+def mask(value: str) -> str:
+    """The value as one line, without what looks like credentials."""
+    hidden = " ".join(_mask_word(word) for word in value.split(" "))
+    return JSON_WEB_TOKEN.sub(MASK, NAMED_SECRETS.sub(rf"\g<1>{MASK}", hidden))
+
+
+def recorded(name: str, value: Any) -> Any:
+    """A value of the configuration as it may be written down, at every depth; numbers, flags and nulls stay."""
+    if isinstance(value, dict):
+        return {key: recorded(str(key), one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [recorded(name, one) for one in value]
+    if is_secret(name) and value is not None and not isinstance(value, bool):
+        return MASK
+    return mask(value) if isinstance(value, str) else value
+
+
+def recorded_override(text: str) -> str:
+    """An override as it may be written down: KEY='***' where KEY or a name in its mapping is that of a credential."""
+    match = OVERRIDE.fullmatch(text)
+    if match is None:
+        return mask(text)
+    signs, key, value = match.groups()
+    if is_secret(key):
+        return f"{signs}{key}='{MASK}'"
+    if value.startswith(("{", "[")):
+        return f"{signs}{key}={MAPPED.sub(_mapped, value)}"
+    return f"{signs}{key}={_mask_quoted(value)}"
+
+
+def _mapped(match: re.Match[str]) -> str:
+    name, colon, value = match.groups()
+    return f"{name}{colon}'{MASK}'" if is_secret(name) else f"{name}{colon}{_mask_quoted(value)}"
+
+
+def _mask_quoted(value: str) -> str:
+    """A value of Hydra's grammar whose quotes stay where they are."""
+    quote = value[0] if len(value) > 1 and value[0] in "'\"" and value[-1] == value[0] else ""
+    return f"{quote}{mask(value[1:-1])}{quote}" if quote else mask(value)
+
+
+def _mask_word(word: str) -> str:
+    """Rather too much than too little: in a URL a password may itself hold a slash, a comma or an @."""
+    scheme, found, rest = word.partition(URL)
+    if found and "@" in rest:
+        return f"{scheme}{URL}{MASK}@{rest.rpartition('@')[2]}"
+    return BEFORE_AT.sub(lambda match: f"{MASK}@" if ":" in match[0] else match[0], word)

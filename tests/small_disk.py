@@ -1,0 +1,52 @@
+"""A real disk that gets full, read-only and free again: a tmpfs of 1 MiB. Needs root."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+MOUNT_S = 20
+
+
+@dataclass(frozen=True)
+class Disk:
+    path: Path
+
+    def fill(self, spare_bytes: int = 0) -> None:
+        """Until it takes not a byte more, but for the spare ones."""
+        with (self.path / "ballast").open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError:
+                file.truncate(max(0, file.tell() - spare_bytes))
+
+    def free(self) -> None:
+        (self.path / "ballast").unlink()
+
+    def read_only(self, on: bool) -> None:
+        mode = "remount,ro" if on else "remount,rw"
+        _command("mount", "-o", mode, str(self.path))
+
+
+@contextmanager
+def small_disk(path: Path) -> Iterator[Disk]:
+    """Mounted at the path while the context lasts. Raises RuntimeError, in words, where this user can't mount."""
+    path.mkdir(parents=True)
+    _command("mount", "-t", "tmpfs", "-o", "size=1m", "commbench-test", str(path))
+    try:
+        yield Disk(path)
+    finally:
+        _command("umount", "--lazy", str(path))
+
+
+def _command(*words: str) -> None:
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=MOUNT_S, check=False)
+    except FileNotFoundError as error:
+        raise RuntimeError(f"no {words[0]} here") from error
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip()}")
