@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 
 import commbench
+from commbench.folder import write_json
 from commbench.schema import CASES, SCHEMA_VERSION
-from commbench.writers.parquet import Parquet, write_json
+from commbench.writers.parquet import Parquet
 
 RAMP = [100.0, 9.0, 2.0, 5.0, 3.0]  # of the first call and the warm-up, in steady times; the rest is 1
 GAP_S = 0.5  # between two phases: checks and decisions
