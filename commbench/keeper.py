@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from commbench.deaths import Deaths
+from commbench.segments import mapped, sweep
 
 LOST = "lost"  # file in the folder: what a rank has to say of a rank 0 that says nothing
 LOOK_S = 1.0  # between two looks how the run is
@@ -26,19 +27,21 @@ def keep(command: Sequence[str], environment: Mapping[str, str], folder: Path) -
     A signal to us is passed on, so that no rank outlives its parent.
     """
     process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
-    deaths = Deaths(process)
+    deaths, left = Deaths(process), set[Path]()
     with _terminable():
         try:
-            _watch(process, deaths, folder)
+            _watch(process, deaths, folder, left)
         except BaseException:
             _end(process)
             raise
         finally:
             deaths.close()
+            sweep(left)
     return process.returncode, deaths.first
 
 
-def _watch(process: subprocess.Popen[bytes], deaths: Deaths, folder: Path) -> None:
+def _watch(process: subprocess.Popen[bytes], deaths: Deaths, folder: Path, left: set[Path]) -> None:
+    """`left` gets the shared memory of the ranks."""
     broken = watched = False
     while not deaths.wait(LOOK_S):
         if broken:  # launchers wait for half a minute for a rank that is stopped, or for ever
@@ -46,7 +49,9 @@ def _watch(process: subprocess.Popen[bytes], deaths: Deaths, folder: Path) -> No
             return
         run = _run(folder)
         if not watched and run.get("processes") and run.get("exit_status") is None:
-            deaths.watch({int(pid): name for pid, name in run["processes"].items()})
+            names = {int(pid): name for pid, name in run["processes"].items()}
+            deaths.watch(names)
+            left |= mapped(names)
             watched = True
         broken = (folder / LOST).exists() or (run.get("status") == "broken" and run.get("exit_status") is not None)
 

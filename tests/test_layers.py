@@ -31,7 +31,7 @@ ROOMS = """
 2 report      report
 3 plan        plan
 3 measure     measure deadlines
-3 launch      launch keeper deaths
+3 launch      launch keeper deaths segments
 3 world       control node_control world pulse
 3 rows        rows expect floor
 3 preflight   preflight
