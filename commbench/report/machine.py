@@ -22,6 +22,7 @@ FACTS = (  # shown for each machine where they are known, in this order
 )  # fmt: skip
 LINKED = re.compile(r"NV[0-9]+|X|PIX|PXB|PHB|NODE|SYS|SOC|PSB|N/A")
 DEVICE = re.compile(r"GPU[0-9]+|NIC[0-9]+|[a-z][a-z0-9_]*[0-9]")
+OF_A_RANK = ("run.bind",)  # each rank has cores of its own
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -132,11 +133,11 @@ def _labels(group: Sequence[Run]) -> str:
 
 
 def differences(runs: Iterable[Run]) -> list[tuple[str, str, str]]:
-    """What differs between the ranks of a run: fact, value, ranks; each once."""
+    """What differs between the ranks of a run and should not: fact, value, ranks; each once."""
     found: dict[tuple[str, str, str], None] = {}
     for run in runs:
         for key, groups in _mapping(_mapping(run.record, "provenance"), "differences").items():
-            if isinstance(groups, Mapping):
+            if isinstance(groups, Mapping) and key not in OF_A_RANK:
                 found |= {(str(key), str(value), ", ".join(map(str, ranks))): None for value, ranks in groups.items()}
     return list(found)
 
