@@ -13,11 +13,11 @@ LONGEST = 60  # characters of a value
 IGNORED = {
     "run_id", "folder", "started_at", "finished_at", "overrides", "sweep_id", "launch", "timing", "layouts", "cases",
     "at_most_s", "memory", "calibration", "reason", "exit_status", "config_dir", "world.ranks", "config.launch",
-    "config.label", "config.output", "config.expect", "config.writers", "run.digest", "host.boot_id",
+    "processes", "config.label", "config.output", "config.expect", "config.writers", "run.digest", "host.boot_id",
     "host.cpu_affinity", "host.cpu_current_mhz", "host.cpu_steal_jiffies", "host.cpu_total_jiffies", "host.load_1min",
     "host.memory_available_bytes", "limits.memory_allocatable_bytes", "limits.shm_free_bytes", "limits.swap_free_bytes",
 }  # fmt: skip
-IGNORED_SUFFIXES = ("_namespace", "._target_")
+IGNORED_SUFFIXES = ("_namespace", "._target_", ".environment.COMMBENCH_FOLDER")
 NODES = "provenance.nodes"
 
 
