@@ -208,8 +208,22 @@ def _session(job: Job, place: Place | None, folder: str | None, resume: str | No
     earlier = None if resume is None or folder is None else _earlier(folder, resume, place)
     config_dir = os.environ.get(launch.CONFIG_DIR)
     parent = launch.FOLDER in os.environ
-    request = Request(job.overrides, job.config, job.digest, sweep_id, folder, earlier, config_dir, parent)
+    request = Request(job.overrides, job.config, job.digest, sweep_id, folder, earlier, config_dir, abnormal, parent)
     return run_in_world(job.settings, request, place)
+
+
+def abnormal(folder: str) -> list[str]:
+    """A line for each case that is slower than the published values of this hardware, by more than half again."""
+    from commbench.report.reference import SLOW
+    from commbench.report.results import read
+    from commbench.report.summary import summary_of
+
+    judged = summary_of(read([folder])).judged
+    return [
+        f"expect normal: {one.case} has {one.measured}, not {one.published} ({one.reference.hardware}); {one.causes}"
+        for one in judged
+        if one.verdict == SLOW
+    ]
 
 
 def _earlier(folder: str, resume: str, place: Place | None) -> Earlier:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -43,6 +43,7 @@ class Request:
     folder: str | None = None  # made by the parent that started this world
     earlier: Earlier | None = None  # where a run goes on
     config_dir: str | None = None
+    judged: Callable[[str], list[str]] = lambda folder: []  # what in a folder misses expect=normal
     parent: bool = False  # it started this world, will say how it ended, and start a fresh one
 
 

@@ -121,9 +121,9 @@ class Pulse:
         words = [self._named(rank) for rank in ranks[:MOST_NAMED]]
         return "; ".join(words) + (f"; and {len(ranks) - MOST_NAMED} more" if len(ranks) > MOST_NAMED else "")
 
-    def dead_here(self) -> str:
-        """The ranks on this host whose process has ended, in the same words; empty where there are none."""
-        return self.named([rank for rank, host in enumerate(self.hosts) if self._state(host) == "has ended"])
+    def dead_here(self) -> list[int]:
+        """The ranks on this host whose process has ended."""
+        return [rank for rank, host in enumerate(self.hosts) if self._state(host) == "has ended"]
 
     def _state(self, host: Host) -> str | None:
         return host.state() if host.kernel and host.kernel == self._here.kernel else None

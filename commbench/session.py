@@ -204,7 +204,7 @@ class _Session:
         if self._at is not None and self._dead:
             self._record(self._at[0], Failure(self._dead), self._at[1])
         self.close("interrupted", status, self._dead or None)
-        if self._dead and self._given and self._world.rank == 0:
+        if self._dead and self._given:
             self._say(self._dead)
 
     def broken(self, reason: str) -> bool:
@@ -218,8 +218,11 @@ class _Session:
 
     def look_around(self, number: int) -> bool:
         """At once when a signal comes, for later the launcher will have ended others too; whether all ranks live."""
-        if number == signal.SIGTERM and self._pulse is not None and self._world.rank == 0:
-            self._dead = self._pulse.dead_here()
+        if number == signal.SIGTERM and self._pulse is not None:
+            dead = self._pulse.dead_here()
+            node = self._world.nodes[self._world.node_of(self._world.rank)]
+            if self._world.rank == min({0, *node} - {*dead}):  # rank 0, or the first that lives where it does not
+                self._dead = self._pulse.named(dead)
         return not self._dead
 
     def _lost(self, watch: Watch, reason: str, heard: bool) -> None:
@@ -318,6 +321,7 @@ class _Session:
 
     def _finish(self) -> int:
         missed = [line for expected in self._settings.expect for line in misses(expected, list(self._rows.values()))]
+        missed += self._request.judged(self._run["folder"]) if self._settings.expect_normal else []
         now = {name: one["status"] for name, one in self._rows.items()}
         bad = [status for status in {**self._earlier.recorded, **now}.values() if status in BAD]
         status = 1 if bad or missed else 0

@@ -42,6 +42,7 @@ PREFLIGHTS = ("strict", "warn", "off")
 ON_ERRORS = ("continue", "stop")
 CUDA_IPC = ("auto", "on", "off")
 NUMBERS = tuple(column.name for column in CASES if column.kind in ("integer", "number"))
+NORMAL = "normal"  # expect=normal
 EXPECTATION = re.compile(r"\s*(?:(\w+):)?(\w+)\s*(>=|<=|>|<)\s*([-+0-9.eE]+)\s*")
 
 
@@ -145,6 +146,7 @@ class Settings:
     launch: int
     bind: str
     expect: tuple[Expectation, ...]
+    expect_normal: bool  # no case is slower than the published values of its hardware
     preflight: str
     on_error: str
     plan: bool
@@ -202,6 +204,7 @@ def from_config(config: DictConfig) -> Settings:
         launch=keys.integer("launch", minimum=0),
         bind=keys.choice("bind", BINDS),
         expect=_expectations(keys.listed("expect"), [one.name for one in benchmarks]),
+        expect_normal=NORMAL in keys.listed("expect"),
         preflight=keys.switch("preflight", PREFLIGHTS),
         on_error=keys.choice("on_error", ON_ERRORS),
         plan=keys.flag("plan"),
@@ -261,7 +264,8 @@ def expectation(text: Any) -> Expectation:
     if match is None or bound is None:
         example = "'busbw_gb_per_s>=380' or 'all_reduce:median_s<1e-3'"
         raise ConfigError(
-            f"expect={text} is no comparison; write [benchmark:]column, one of >= <= > <, a number: {example}"
+            f"expect={text} is neither normal nor a comparison: write"
+            f" [benchmark:]column, one of >= <= > <, a number: {example}"
         )
     if match[2] not in NUMBERS:
         near = difflib.get_close_matches(match[2], NUMBERS, n=1)
@@ -271,7 +275,7 @@ def expectation(text: Any) -> Expectation:
 
 
 def _expectations(texts: list[Any], benchmarks: list[str]) -> tuple[Expectation, ...]:
-    expected = tuple(expectation(text) for text in texts if text is not None)
+    expected = tuple(expectation(text) for text in texts if text not in (None, NORMAL))
     for one in expected:
         if one.benchmark not in (None, *benchmarks):
             raise ConfigError(

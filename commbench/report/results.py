@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,22 +50,28 @@ class Results:
 
 def read(paths: Iterable[str | Path], benchmark: str | None = None) -> Results:
     """All runs below the folders, and parquet files of cases; raises ConfigError where nothing is left."""
-    import pyarrow as pa
-
-    found: list[tuple[Run, Any]] = []
-    problems: list[str] = []
-    for path in dict.fromkeys(file for one in paths for file in _sources(Path(one))):
-        try:
-            found.append(_from_file(path) if path.is_file() else _from_run(path))
-        except (CommbenchError, pa.ArrowException, OSError, ValueError, TypeError) as error:
-            line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            problems.append(line if str(path) in line else f"{path}: {line}")
+    sources = dict.fromkeys(file for one in paths for file in _sources(Path(one)))
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as readers:  # pyarrow reads outside the interpreter's lock
+        attempts = list(readers.map(_attempt, sources))
+    found = [one for one in attempts if not isinstance(one, str)]
+    problems = [one for one in attempts if isinstance(one, str)]
     tables = [table for _, table in found if table.num_rows]
     problems += [f"{run.folder or run.run_id} has no cases" for run, table in found if not table.num_rows]
     if not tables:
         raise ConfigError(f"nothing to report: {'; '.join(problems)}; give a folder with runs or a parquet of cases")
     frame = _frame(tables)
     return Results(_only(frame, benchmark), tuple(run for run, _ in found), tuple(problems))
+
+
+def _attempt(path: Path) -> tuple[Run, Any] | str:
+    """A run with its cases, or why it can't be read."""
+    import pyarrow as pa
+
+    try:
+        return _from_file(path) if path.is_file() else _from_run(path)
+    except (CommbenchError, pa.ArrowException, OSError, ValueError, TypeError) as error:
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return line if str(path) in line else f"{path}: {line}"
 
 
 def _sources(path: Path) -> list[Path]:

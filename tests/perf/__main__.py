@@ -18,6 +18,7 @@ from claim import MIB, Claim, Skipped, run
 from engines import claims_gloo, claims_mpi
 from growth import claims_growth
 from matrix import claims_matrix
+from reading import claims_report
 from wire import claims_link, claims_loopback
 
 HERE = Path(__file__).parent
@@ -63,6 +64,7 @@ SECTIONS: dict[str, Callable[[], list[Claim]]] = {
     "loopback": claims_loopback,
     "link": claims_link,
     "scale": claims_growth,
+    "report": claims_report,
     "matrix": claims_matrix,
 }
 ONLY_WHEN_ASKED = ("matrix",)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from commbench.app import abnormal
 from commbench.report.reference import FAST, NORMAL, SLOW, judge, references
-from commbench.schema import CASES
+from commbench.schema import CASES, arrow_schema
+
+sys.path.insert(0, str(Path(__file__).parent))
+from generated import row, run_of
 
 COLUMNS = {column.name: column for column in CASES}
 
@@ -50,3 +59,18 @@ def test_a_long_time_is_slow_and_a_short_one_fast() -> None:
 def test_another_place_size_or_backend_is_not_compared(more: dict[str, object]) -> None:
     assert judge(cases(**more), ["c5n.18xlarge"]) == []
     assert judge(cases(), ["other hardware"]) == []
+
+
+def test_expect_normal_is_judged_by_these_values(tmp_path: Path) -> None:
+    """A run that a published value knows: the label names the hardware."""
+    way = ("tcp", "python", 2e-6, 0.4e9)
+    folder = run_of(tmp_path, 0)
+    rng = np.random.default_rng(0)
+    rows = [row(folder.name, "p2p_bandwidth", way, "2x1", 2**22, rng) | {"label": "c5n.18xlarge"}]
+    pq.write_table(pa.Table.from_pylist(rows, arrow_schema("cases")), folder / "cases.parquet")
+    (said,) = abnormal(str(folder))
+    assert said.startswith("expect normal: p2p_bandwidth 4 MiB, tcp python 2x1 has ")
+    assert "c5n.18xlarge" in said and "connection" in said
+    fast = [rows[0] | {"algbw_gb_per_s": 1.18}]
+    pq.write_table(pa.Table.from_pylist(fast, arrow_schema("cases")), folder / "cases.parquet")
+    assert abnormal(str(folder)) == []
