@@ -39,6 +39,7 @@ def start(settings: Settings, ranks: int, worker: Sequence[str], folder: str, re
         **launcher.environment(ranks, library),
         **settings.backend.environment(settings.cuda_ipc, settings.interface),
         **dict(settings.env),
+        "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),  # its warnings bury our one line
         FOLDER: folder,
         **({RESUME: resume} if resume is not None else {}),
         **({TERMINAL: "1"} if sys.stderr.isatty() else {}),

@@ -64,6 +64,9 @@ def run_in_world(settings: Settings, request: Request, place: Place | None) -> i
         except (KeyboardInterrupt, SystemExit) as stop:  # finished cases, and a soak's part, are kept
             session.interrupted(INTERRUPTED + (2 if isinstance(stop, KeyboardInterrupt) else 15))
             raise
+        except ConfigError:  # all ranks know it: the library can't be opened like that
+            watch.claim()
+            raise
         except Exception as error:  # a full disk on rank 0 must not leave the others waiting for a run that is over
             watch.claim()
             broken = error if isinstance(error, WorldBroken) else WorldBroken(f"{type(error).__name__}: {error}")
@@ -196,8 +199,6 @@ class _Session:
         self._run |= {"status": status, "exit_status": exit_status, "reason": reason, "finished_at": finished}
         self._desk.end(self._run)
 
-    # ------------------------------------------------------------ early ends
-
     def interrupted(self, status: int) -> None:
         """By a signal: from a user, or from a launcher that has lost another rank."""
         self._abandon()
@@ -258,8 +259,6 @@ class _Session:
         """With where the ranks are that did not come."""
         places = self._pulse.named(missing.ranks) if self._pulse is not None and self._world.rank == 0 else ""
         return Missing(missing.ranks, missing.meeting, missing.deadline_s, places)
-
-    # ------------------------------------------------------------ cases
 
     def _case(self, job: c.Planned) -> None:
         hopeless = self._earlier.hopeless(job.case.case_id)
