@@ -6,7 +6,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 BENCH = timing=quick benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 sizes=decades layout=1x2
 
 .DEFAULT_GOAL := help
-.PHONY: help bench test check perf clean
+.PHONY: help bench test check perf faults clean
 
 help: ## these targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -24,6 +24,9 @@ check: $(VENV)/test ## ruff and mypy --strict
 
 perf: $(VENV)/test ## the tool's own speed as ratios, measured in alternating blocks; stored in perf/
 	$(BIN)/python tests/perf
+
+faults: $(VENV)/test ## every fault in every world and phase, about a quarter of an hour; rewrites docs/faults.md
+	$(BIN)/python tests/faults
 
 clean: ## remove the virtual environments and caches, keep results/
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

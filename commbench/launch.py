@@ -35,11 +35,11 @@ def start(settings: Settings, ranks: int, worker: Sequence[str], folder: str, re
     # a meeting point that somebody exported for another job is not ours
     inherited = {key: value for key, value in os.environ.items() if key not in ("MASTER_ADDR", "MASTER_PORT")}
     environment = {
+        "TORCH_CPP_LOG_LEVEL": "ERROR",  # its warnings would bury our one line
         **inherited,
         **launcher.environment(ranks, library),
         **settings.backend.environment(settings.cuda_ipc, settings.interface),
         **dict(settings.env),
-        "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),  # its warnings bury our one line
         FOLDER: folder,
         **({RESUME: resume} if resume is not None else {}),
         **({TERMINAL: "1"} if sys.stderr.isatty() else {}),
