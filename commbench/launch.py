@@ -87,8 +87,10 @@ def _remove_if_empty(folder: Path) -> None:
 
 def refuse(folder: str | None, status: int) -> None:
     """Inside a world that was started for a folder: tell the parent why there is no run.json."""
-    goes_on = RESUME in os.environ
-    if folder is not None and Path(folder).is_dir() and (goes_on or not (Path(folder) / "run.json").exists()):
+    if folder is None or not Path(folder).is_dir():
+        return
+    goes_on = RESUME in os.environ and status != WorldBroken.exit_status  # a world that broke is for the next one
+    if goes_on or not (Path(folder) / "run.json").exists():
         with suppress(OSError):
             (Path(folder) / REFUSED).write_text(str(status))
 
