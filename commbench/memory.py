@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.contracts import PERIOD, BufferSpec, Pattern, Segment
+from commbench.contracts import PERIOD, BufferSpec, Pattern, Planned, Segment
 from commbench.dtypes import DType, dtype
 
 PAGE_BYTES = mmap.PAGESIZE
@@ -141,3 +141,13 @@ def _differing(seen: NDArray[Any], wanted: NDArray[Any], kind: DType, ulp: int) 
     a, b = kind.decode(np.ascontiguousarray(seen)), kind.decode(np.ascontiguousarray(wanted))
     spacing = np.spacing(np.abs(b).astype(kind.word)) if kind.name != "bfloat16" else np.abs(b) / 128
     return int(np.count_nonzero(~(np.abs(a - b) <= ulp * spacing)))
+
+
+def largest_bytes(jobs: Iterable[Planned], rank: int) -> int:
+    """Of the buffers that a rank of the world holds in its largest case."""
+    needs = [0]
+    for job in jobs:
+        if not job.skip and rank in job.members:
+            program = job.benchmark.program(job.case, job.members.index(rank), job.size)
+            needs.append(sum(buffer_bytes(spec, job.pool) for spec in program.buffers))
+    return max(needs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -26,7 +27,7 @@ from commbench.floor import floor_s
 from commbench.keeper import report_lost
 from commbench.layout import Layout
 from commbench.measure import measure
-from commbench.memory import buffer_bytes, high_water_bytes
+from commbench.memory import high_water_bytes, largest_bytes
 from commbench.plan import Facts, duration_s, plan
 from commbench.preflight import MEETING_S, Request, preflight
 from commbench.progress import Progress
@@ -69,11 +70,17 @@ def run_in_world(settings: Settings, request: Request, place: Place | None) -> i
             raise
         except Exception as error:  # a full disk on rank 0 must not leave the others waiting for a run that is over
             watch.claim()
-            broken = error if isinstance(error, WorldBroken) else WorldBroken(f"{type(error).__name__}: {error}")
-            broken.told = session.broken(str(error))
+            broken = error if isinstance(error, WorldBroken) else WorldBroken(_unexpected(error, world.rank))
+            broken.told = session.broken(str(broken))
             raise broken from error
         session.end()
     return status
+
+
+def _unexpected(error: Exception, rank: int) -> str:
+    """The door names the other ranks."""
+    text = f"{type(error).__name__}: {error}"
+    return f"rank 0 on {socket.gethostname()}: {text}" if rank == 0 else text
 
 
 def _enter(settings: Settings, place: Place | None) -> tuple[c.World, c.Control]:
@@ -163,7 +170,10 @@ class _Session:
             self._run["processes"] = self._pulse.names() if self._pulse is not None else {}
             self._run["cases"] = sum(len(_row_ids(job)) for job in self._jobs)
             self._run["at_most_s"] = sum(duration_s(self._settings, job) for job in self._jobs)
-            self._run["memory"] = {"imports_bytes": high_water_bytes(), "buffers_bytes": self._buffers_bytes()}
+            self._run["memory"] = {
+                "imports_bytes": high_water_bytes(),
+                "buffers_bytes": largest_bytes(self._jobs, self._world.rank),
+            }
             self._run["calibration"] = {"clock_ns": vars(self._clock), "overhead_s": self._around.overhead_s}
             self._desk.begin(self._run)
         for job in self._jobs:
@@ -176,15 +186,6 @@ class _Session:
         orders = [job.order for job in self._jobs if self._earlier.left(job.case.case_id, _row_ids(job))]
         chosen = set(self._control.decide(orders, MEETING_S, "what is left"))
         return tuple(job for job in self._jobs if job.order in chosen)
-
-    def _buffers_bytes(self) -> int:
-        """Of the largest case on this rank."""
-        needs = [0]
-        for job in self._jobs:
-            if not job.skip and self._world.rank in job.members:
-                program = job.benchmark.program(job.case, job.members.index(self._world.rank), job.size)
-                needs.append(sum(buffer_bytes(spec, job.pool) for spec in program.buffers))
-        return max(needs)
 
     def close(self, status: str, exit_status: int, reason: str | None = None) -> None:
         """Rank 0: merge, write run.json, print the table."""

@@ -123,11 +123,11 @@ def test_every_flag_of_the_console_has_a_meaning_and_something_to_do() -> None:
 
 
 MEASURE = """
-import resource, sys
+import sys, time
+from commbench.memory import high_water_bytes
 from commbench.report.report_command import command
 command([sys.argv[1], "--html", sys.argv[2]])
-used = resource.getrusage(resource.RUSAGE_SELF)
-print(used.ru_utime + used.ru_stime, used.ru_maxrss * 1024, file=sys.stderr)
+print(time.process_time(), high_water_bytes(), file=sys.stderr)
 """
 
 
