@@ -41,17 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     words = sys.argv[1:] if argv is None else list(argv)
     try:
-        if words[:1] and words[0] in READING:
-            return _reading(words)
-        if words[:1] == ["resume"]:
-            from commbench.app import resume
-
-            return resume(words[1:])
-        if words[:1] == ["ab"]:
-            from commbench.ab import ab
-
-            return ab(words[1:])
-        return _command(_parser().parse_intermixed_args(words))
+        status = _reading(words) if words[:1] and words[0] in READING else _measuring(words)
+        if "mpi4py" not in sys.modules:  # MPI ends in order only at Python's own end
+            _leave(status)
+        return status
     except CommbenchError as error:
         _refuse(error.exit_status)
         if _speaks():
@@ -74,6 +67,18 @@ def _reading(words: list[str]) -> int:
 
     status: int = import_module(READING[words[0]]).command(words[1:])
     return status
+
+
+def _measuring(words: list[str]) -> int:
+    if words[:1] == ["resume"]:
+        from commbench.app import resume
+
+        return resume(words[1:])
+    if words[:1] == ["ab"]:
+        from commbench.ab import ab
+
+        return ab(words[1:])
+    return _command(_parser().parse_intermixed_args(words))
 
 
 def _command(arguments: argparse.Namespace) -> int:
@@ -139,7 +144,7 @@ def _who() -> str:
 
 
 def _leave(status: int) -> None:
-    """End a rank of a broken world at once: an orderly exit would wait in the library for ranks that are gone."""
+    """End a rank at once: Python's end would abort in gloo's last worker thread, or wait for ranks that are gone."""
     from commbench.world import detect
 
     if detect(os.environ) is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, cast
@@ -14,7 +13,6 @@ from commbench.engines.lowered import Lowered
 from commbench.errors import Unsupported
 from commbench.memory import HostBuffer
 
-WORKERS_S = 0.02  # a worker thread drops the last call's tensors under the GIL; if Python has ended by then, it aborts
 CALL_TIMEOUT = timedelta(minutes=10)  # a last resort; the control plane's deadlines come first
 
 
@@ -77,4 +75,3 @@ class TorchCommunicator:
 
         if not abort:  # a broken world's destructor waits for the dead; the process ends instead
             dist.destroy_process_group()
-            time.sleep(WORKERS_S)
