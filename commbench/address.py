@@ -1,8 +1,9 @@
-"""The addresses of this machine: of an interface by name, of the way to another host, and of a host's own name."""
+"""The addresses of this machine: of an interface, of the way to another host, and of a host's own name."""
 
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,19 +13,65 @@ import psutil
 from commbench.errors import ConfigError
 
 LOOPBACK = "127.0.0.1"
+NAME = re.compile(r"[^/\s]{1,15}")  # IFNAMSIZ, linux/if.h
 ANY_PORT = 9  # connecting a UDP socket sends nothing: the kernel only looks up its route
 
 
-def interface_address(name: str) -> str:
-    """The interface's IPv4 address, else an IPv6 one that is not link-local; raises ConfigError."""
-    found = psutil.net_if_addrs()
-    if name not in found:
-        raise ConfigError(f"interface={name} does not exist here; there are: {', '.join(sorted(found))}")
+def check_interface(asked: str) -> str:
+    """The key `interface` as it was given; raises ConfigError where it is neither a name nor a network."""
+    network = _network(asked)
+    if network is None and not NAME.fullmatch(asked):
+        raise ConfigError(f"interface={asked!r} is no interface; give a name (eth0) or a network (10.0.0.0/24)")
+    return asked
+
+
+def interface_name(asked: str) -> str:
+    """This machine's interface of that name, or the one with an address in that network; raises ConfigError."""
+    return _chosen(asked)[0]
+
+
+def interface_address(asked: str) -> str:
+    """That interface's IPv4 address, else an IPv6 one that is not link-local; raises ConfigError."""
+    return _chosen(asked)[1]
+
+
+def _chosen(asked: str) -> tuple[str, str]:
+    found = {name: list(_addresses(name)) for name in psutil.net_if_addrs()}
+    network = _network(asked)
+    if network is not None:
+        for name, addresses in sorted(found.items()):
+            for address in addresses:
+                if ipaddress.ip_address(address.partition("%")[0]) in network:
+                    return name, address
+        seen = ", ".join(f"{name} {addresses[0]}" for name, addresses in sorted(found.items()) if addresses)
+        raise ConfigError(f"interface={asked}: no address here is in that network; there are: {seen}")
+    if asked not in found:
+        raise ConfigError(f"interface={asked} does not exist here; there are: {', '.join(sorted(found))}")
+    if not found[asked]:
+        raise ConfigError(f"interface={asked} has no IP address; choose another one or give it one")
+    return asked, found[asked][0]
+
+
+def _addresses(name: str) -> Iterator[str]:
     for family in (socket.AF_INET, socket.AF_INET6):
-        for one in found[name]:
+        for one in psutil.net_if_addrs()[name]:
             if one.family == family and not one.address.lower().startswith("fe80"):
-                return one.address
-    raise ConfigError(f"interface={name} has no IP address; choose another one or give it one")
+                yield one.address
+
+
+def _network(asked: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    """Of 10.0.0.0/24; None for a name."""
+    if "/" not in asked:
+        return None
+    try:
+        return ipaddress.ip_network(asked, strict=False)
+    except ValueError as error:
+        raise ConfigError(f"interface={asked}: {error}; write a network like 10.0.0.0/24") from error
+
+
+def holder(address: str) -> str | None:
+    """The interface that has this address."""
+    return next((name for name in psutil.net_if_addrs() if address in _addresses(name)), None)
 
 
 def outer_address(*peers: str) -> str:

@@ -8,12 +8,10 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
@@ -21,12 +19,14 @@ from commbench import launch
 from commbench.contracts import World
 from commbench.earlier import UNFINISHED, Earlier, blame
 from commbench.errors import CommbenchError, ConfigError, WorldBroken
-from commbench.experiments import Asked, asked, check_experiment, lacks, widest
+from commbench.experiments import Asked, asked, check_experiment
 from commbench.folder import check_output, new_folder
 from commbench.jobs import Door, Job
-from commbench.keys import construct
 from commbench.layout import Layout
+from commbench.machine import lacks, launcher_of, mpi_library, widest
 from commbench.report.load import load, load_run
+from commbench.settings import Settings
+from commbench.sweep import starts_ranks, swept
 from commbench.world import Place, detect, hosted_world
 
 
@@ -41,15 +41,16 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
             raise ConfigError(_refused_multirun(found, place))
         if place is not None:
             return _work(jobs[0], place)
-        check_experiment(found)
+        elsewhere = found.fresh and starts_ranks(door, overrides)
+        check_experiment(found, elsewhere)
         for job in jobs:
-            check_here(job)
+            check_here(job, elsewhere)
         if any(job.settings.plan for job in jobs):
             return _print_plans(jobs)
         if not found.fresh:
             return _started(jobs[0])
         with _exported(launch.SWEEP, f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"):
-            return max(_swept(door, overrides, jobs))
+            return max(swept(door, overrides, jobs, task))
 
 
 @contextmanager
@@ -85,10 +86,10 @@ def run_one(*overrides: str) -> Path:
     return Path(folder)
 
 
-def check_here(job: Job) -> None:
-    """What this machine can't do, in one line; raises ConfigError."""
+def check_here(job: Job, elsewhere: bool = False) -> None:
+    """What this machine can't do, in one line; raises ConfigError. `elsewhere`: the ranks will not live here."""
     settings = job.settings
-    reason, wide = next(lacks(settings), None), widest(settings)
+    reason, wide = next(lacks(settings, elsewhere), None), widest(settings)
     if reason is not None and reason.startswith("layout="):
         lines = launch.given_lines(job.overrides, wide.nodes, wide.ranks_per_node)
         raise ConfigError(f"{reason}; start its ranks yourself:{lines}")
@@ -97,9 +98,10 @@ def check_here(job: Job) -> None:
     if settings.plan:
         return
     check_output(settings.output)
-    if not settings.backend.launchers:
+    if elsewhere or not settings.backend.launchers:
         return
-    launch.choose(settings, _launcher).command(wide.size, (), getattr(settings.backend, "library", None))
+    launcher = launcher_of(settings)
+    launcher.command(wide.nodes, wide.ranks_per_node, (), mpi_library(settings.backend, launcher))
 
 
 def resume(words: Sequence[str]) -> int:
@@ -160,15 +162,9 @@ def _started(job: Job, folder: str | None = None, resume: str | None = None) -> 
 
 def _start_world(job: Job, folder: str, resume: str | None) -> int:
     settings = job.settings
-    layouts = settings.layouts or (Layout(1, 2),)
-    settings = replace(settings, launcher=launch.choose(settings, _launcher))
-    ranks = max(one.ranks_per_node for one in layouts)
-    extra = ["layout=1x2"] if not settings.layouts else []
-    return launch.start(settings, ranks, [*job.overrides, *extra], folder, resume)
-
-
-def _launcher(name: str) -> Any:
-    return construct({"_target_": f"commbench.launchers.{name}.{name.capitalize()}"}, "launcher", ())
+    launcher, extra = launcher_of(settings), [] if settings.layouts else ["layout=1x2"]
+    library = mpi_library(settings.backend, launcher)
+    return launch.start(settings, launcher, library, widest(settings), [*job.overrides, *extra], folder, resume)
 
 
 def _place() -> Place | None:
@@ -190,17 +186,30 @@ def _work(job: Job, place: Place, goes_on: tuple[str, str] | None = None) -> int
         raise ConfigError(f"backend={backend.name}: {reason}")
     if job.settings.plan:
         return _print_plans([job], place.size) if place.rank == 0 else 0
-    os.environ.update(backend.environment(job.settings.cuda_ipc, job.settings.interface) | dict(job.settings.env))
+    problem = _exports(job.settings)
     folder = os.environ.get(launch.FOLDER)
     if folder is None:
-        return _session(job, place, *(goes_on or (None, None)))
-    status = _session(job, place, folder, os.environ.get(launch.RESUME))
+        earlier, mode = goes_on or (None, None)
+        return _session(job, place, earlier, mode, problem)
+    status = _session(job, place, folder, os.environ.get(launch.RESUME), problem)
     if place.rank == 0:
         launch.leave_status(folder, status)
     return 0  # the parent reads it in the folder; launchers would wrap it in their own words
 
 
-def _session(job: Job, place: Place | None, folder: str | None, resume: str | None = None) -> int:
+def _exports(settings: Settings) -> str | None:
+    """Export what the backend reads on this host; what is wrong with it, where the other ranks have to hear of it."""
+    os.environ.update(settings.env)
+    try:
+        os.environ.update(settings.backend.environment(settings.cuda_ipc, settings.interface) | dict(settings.env))
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def _session(
+    job: Job, place: Place | None, folder: str | None, resume: str | None = None, problem: str | None = None
+) -> int:
     from commbench.preflight import Request
     from commbench.session import run_in_world
 
@@ -208,7 +217,9 @@ def _session(job: Job, place: Place | None, folder: str | None, resume: str | No
     earlier = None if resume is None or folder is None else _earlier(folder, resume, place)
     config_dir = os.environ.get(launch.CONFIG_DIR)
     parent = launch.FOLDER in os.environ
-    request = Request(job.overrides, job.config, job.digest, sweep_id, folder, earlier, config_dir, abnormal, parent)
+    request = Request(
+        job.overrides, job.config, job.digest, sweep_id, folder, earlier, config_dir, abnormal, parent, problem
+    )
     return run_in_world(job.settings, request, place)
 
 
@@ -237,19 +248,6 @@ def _earlier(folder: str, resume: str, place: Place | None) -> Earlier:
     reasons = dict(zip(failed.case_id, failed.reason, strict=True))
     retry, force = resume != "rest", resume != "retry"
     return Earlier(recorded, run.get("broken", {}), run, retry=retry, force=force, reasons=reasons)
-
-
-def _swept(door: Door, overrides: Sequence[str], jobs: Sequence[Job]) -> list[int]:
-    """Hydra's launcher plugin runs the jobs: one after the other here, or as Slurm jobs."""
-    from hydra._internal.callbacks import Callbacks
-    from hydra.core.plugins import Plugins
-    from hydra.types import HydraContext
-
-    context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks())
-    config = door.config(door.plain(overrides), hydra=True)
-    launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=config)
-    returned = launcher.launch([list(job.overrides) for job in jobs], initial_job_idx=0)
-    return [int(one.return_value) for one in returned]
 
 
 def task(config: DictConfig) -> int:

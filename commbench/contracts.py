@@ -483,14 +483,26 @@ class Backend(Protocol):
 
 
 class Launcher(Protocol):
-    """How a world of this many ranks is started here."""
+    """How a world of so many nodes with so many ranks each is started from here."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
-    def command(self, ranks: int, worker: Sequence[str], library: str | None) -> list[str]:
-        """Raises ConfigError where the program to start it with is not installed."""
+    @property
+    def meets_over_mpi(self) -> bool:
+        """Whether its ranks load MPI to find each other, whatever the backend is."""
 
-    def environment(self, ranks: int, library: str | None) -> dict[str, str]: ...
+    @property
+    def reach(self) -> int:
+        """The most nodes that it can start ranks on; 1 is this machine."""
+
+    def command(
+        self, nodes: int, ranks_per_node: int, worker: Sequence[str], library: str | None, exports: Sequence[str] = ()
+    ) -> list[str]:
+        """`exports` are variables that ranks on other hosts need. Raises ConfigError where the program to start them
+        is not installed."""
+
+    def environment(self, nodes: int, ranks_per_node: int, library: str | None) -> dict[str, str]: ...
 
 
 class Writer(Protocol):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from commbench.errors import ConfigError
 from commbench.jobs import LOADING, Door, Job, ordered
-from commbench.layout import Layout
-from commbench.settings import Settings
+from commbench.machine import lacks
 
 KEY = "experiment="
 CPU = "cpu"
@@ -76,7 +75,12 @@ def _refuse_powers(door: Door, words: Sequence[str]) -> None:
     for word in words:
         (key,), value = door.keys_of([word]), word.partition("=")[2]
         loads = key.startswith("env.") and LOADING.search(key.upper().removeprefix("ENV."))
-        if loads or key in ("allow", "env") or key.startswith("hydra") or (key == "backend.library" and "/" in value):
+        if (
+            loads
+            or key in ("allow", "env")
+            or key.startswith(("hydra", "launcher."))
+            or (key == "backend.library" and "/" in value)
+        ):
             raise ConfigError(f"an experiment's file sets {word}; what loads code is given on the command line only")
 
 
@@ -84,30 +88,11 @@ def _meaning(job: Job) -> str:
     return json.dumps({key: value for key, value in job.config.items() if key != "part"}, sort_keys=True)
 
 
-def lacks(settings: Settings) -> Iterator[str]:
-    """What this machine has not, a line each: the library, the device, the nodes."""
-    backend = settings.backend
-    reason = backend.missing()
-    if reason is not None:
-        yield f"backend={backend.name}: {reason}"
-    if settings.device not in backend.devices:
-        allowed = ", ".join(backend.devices)
-        yield f"device={settings.device} can't be used with backend={backend.name}; allowed: {allowed}"
-    wide = widest(settings)
-    if wide.nodes > 1 and backend.launchers and not settings.plan:
-        yield f"layout={wide} needs {wide.nodes} nodes, this is one machine"
-
-
-def widest(settings: Settings) -> Layout:
-    """The layout with the most nodes."""
-    return max(settings.layouts, key=lambda one: one.nodes, default=Layout(1, 2))
-
-
-def check_experiment(found: Asked) -> None:
+def check_experiment(found: Asked, elsewhere: bool = False) -> None:
     """Raises ConfigError, one line with all that an experiment lacks on this machine."""
     if found.experiment is None:
         return
-    reasons = [*found.refused, *(reason for job in found.jobs for reason in lacks(job.settings))]
+    reasons = [*found.refused, *(reason for job in found.jobs for reason in lacks(job.settings, elsewhere))]
     if not reasons:
         return
     listed = "; ".join(f"({number}) {reason}" for number, reason in enumerate(dict.fromkeys(reasons), start=1))

@@ -9,11 +9,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from commbench.errors import ConfigError, WorldBroken
+from commbench.contracts import Launcher
+from commbench.errors import WorldBroken
 from commbench.folder import write_json
 from commbench.keeper import keep, lost
+from commbench.layout import Layout
 from commbench.settings import Settings
 
 FOLDER = "COMMBENCH_FOLDER"  # the run's folder, for the world that was started for it
@@ -21,29 +22,39 @@ RESUME = "COMMBENCH_RESUME"  # how a world goes on with a run: retry, force, or 
 SWEEP = "COMMBENCH_SWEEP"  # jobs of one command share it
 CONFIG_DIR = "COMMBENCH_CONFIG_DIR"  # the user's own YAML, for every world of a command
 TERMINAL = "COMMBENCH_TERMINAL"  # a person watches the parent's stderr: mpirun's ranks can't see that
+OURS = (SWEEP, CONFIG_DIR, "PYTHONPATH", "LD_LIBRARY_PATH", "PATH")  # as they are here; ranks on other hosts need them
 REFUSED = "refused"  # file in the folder: the world's exit status where it did not get as far as a run.json
 
 
-def start(settings: Settings, ranks: int, worker: Sequence[str], folder: str, resume: str | None = None) -> int:
-    """Run one world to its end; the exit status of its run. Raises ConfigError or WorldBroken."""
+def start(
+    settings: Settings,
+    launcher: Launcher,
+    library: str | None,
+    shape: Layout,
+    worker: Sequence[str],
+    folder: str,
+    resume: str | None = None,
+) -> int:
+    """Run one world to its end; the exit status of its run. `library` is the MPI that its ranks load, if they do.
+
+    Raises ConfigError or WorldBroken.
+    """
     if resume is not None:
         _reopen(Path(folder))
-    launcher = settings.launcher
-    assert launcher is not None
-    library = getattr(settings.backend, "library", None)
-    command = launcher.command(ranks, worker, library)
     # a meeting point that somebody exported for another job is not ours
     inherited = {key: value for key, value in os.environ.items() if key not in ("MASTER_ADDR", "MASTER_PORT")}
-    environment = {
-        "TORCH_CPP_LOG_LEVEL": "ERROR",  # its warnings would bury our one line
-        **inherited,
-        **launcher.environment(ranks, library),
+    exports = {
+        "TORCH_CPP_LOG_LEVEL": inherited.get("TORCH_CPP_LOG_LEVEL", "ERROR"),  # its warnings would bury our one line
+        **launcher.environment(shape.nodes, shape.ranks_per_node, library),
         **settings.backend.environment(settings.cuda_ipc, settings.interface),
         **dict(settings.env),
+        **{key: value for key, value in os.environ.items() if key in OURS},
         FOLDER: folder,
         **({RESUME: resume} if resume is not None else {}),
         **({TERMINAL: "1"} if sys.stderr.isatty() else {}),
     }
+    command = launcher.command(shape.nodes, shape.ranks_per_node, worker, library, sorted(exports))
+    environment = inherited | exports
     status, first = keep(command, environment, Path(folder))
     return _outcome(Path(folder), status, first)
 
@@ -110,16 +121,5 @@ def given_lines(overrides: Sequence[str], nodes: int, ranks_per_node: int) -> st
         f"\n  torchrun --nnodes {nodes} --nproc-per-node {ranks_per_node} --rdzv-backend c10d"
         f" --rdzv-endpoint HOST:29400 -m commbench {words}     (on each node)"
         f"\n  mpirun -n {ranks} --map-by ppr:{ranks_per_node}:node --hostfile HOSTS commbench {words}"
-        f"\n  srun --export=ALL,MASTER_ADDR=HOST,MASTER_PORT=29400 -N {nodes} --ntasks-per-node {ranks_per_node}"
-        f" commbench {words}"
+        f"\n  srun -N {nodes} --ntasks-per-node {ranks_per_node} commbench {words}"
     )
-
-
-def choose(settings: Settings, load: Any) -> Any:
-    """The launcher asked for, or the backend's first; raises ConfigError where the backend can't live under it."""
-    names = settings.backend.launchers
-    chosen = settings.launcher if settings.launcher is not None else load(names[0])
-    if chosen.name not in names:
-        allowed = ", ".join(names)
-        raise ConfigError(f"launcher={chosen.name} can't start {settings.backend.name}; allowed: {allowed}")
-    return chosen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from commbench import provenance
 from commbench.earlier import Earlier
 from commbench.errors import ConfigError
 from commbench.folder import new_folder
-from commbench.provenance import limits
+from commbench.provenance import limits, network
 from commbench.redaction import recorded_override
 from commbench.schema import SCHEMA_VERSION
 from commbench.settings import Settings
@@ -27,7 +28,12 @@ FREE = (
     # Open MPI's mpirun exports these differently on its own node and on the others
     "environment.LD_LIBRARY_PATH", "environment.OMPI_MCA_plm", "environment.OMPI_MCA_routed",
 )  # fmt: skip
-
+OF_A_NETWORK = tuple(  # interface=10.0.0.0/24: each host has its own name for it
+    f"environment.{name}"
+    for name in ("GLOO_SOCKET", "NCCL_SOCKET", "OMPI_MCA_btl_tcp_if", "UCX_NET", "FI_TCP", "MPIR_CVAR_NETWORK",
+                 "COMMBENCH_TCP_INTERFACE")
+)  # fmt: skip
+MEETING = ("MASTER_ADDR",)  # who is met there lives on the way to the other nodes
 OF_A_START = ("environment.COMMBENCH_", "environment.MASTER_", "environment.OMPI_APP_")  # new with every start
 UNCHANGED = ("versions.", "environment.", "host.hostname", "host.kernel", "host.cpu_model")  # while a run goes on
 
@@ -45,6 +51,7 @@ class Request:
     config_dir: str | None = None
     judged: Callable[[str], list[str]] = lambda folder: []  # what in a folder misses expect=normal
     parent: bool = False  # it started this world, will say how it ended, and start a fresh one
+    problem: str | None = None  # what this rank's own machine lacks: all ranks have to hear it
 
 
 def preflight(
@@ -55,12 +62,14 @@ def preflight(
     Raises ConfigError where ranks differ in what changes a measurement.
     """
     machine = [limits.memory_limit_bytes() or sys.maxsize, mine.get("host.cpu_llc_bytes") or 0]
-    gathered = control.gather([mine, machine, cores], MEETING_S, "preflight")
+    if len(world.nodes) > 1 and len(world.hosted) == 1:
+        mine |= network.way_out(settings.interface, [os.environ[name] for name in MEETING if name in os.environ])
+    gathered = control.gather([mine, machine, cores, request.problem], MEETING_S, "preflight")
     problem, run, agreed = None, {}, None
     if world.rank == 0:
         facts = [one[0] for one in gathered]
         differing = provenance.differences(facts)
-        problem = _difference_text(differing, settings.preflight)
+        problem = _lacking([one[3] for one in gathered], facts) or _difference_text(differing, settings)
         agreed = _agreed(world, gathered)
         run = _describe(settings, request, world, facts, differing)
         if request.earlier is not None:
@@ -85,9 +94,18 @@ def _agreed(world: c.World, gathered: list[Any]) -> list[int]:
     return [min(one[1][0] for one in gathered), max(one[1][1] for one in gathered), min(shared)]
 
 
-def _difference_text(differing: Mapping[str, Mapping[str, list[int]]], preflight: str) -> str | None:
+def _lacking(problems: list[str | None], facts: list[dict[str, Any]]) -> str | None:
+    """What ranks lack on their machines, a line each; equal ones once, with the first rank that has it."""
+    first = {problem: rank for rank, problem in reversed(list(enumerate(problems))) if problem is not None}
+    lines = [f"rank {rank} on {facts[rank].get('host.hostname')}: {text}" for text, rank in first.items()]
+    return "\n  ".join(sorted(lines)) or None
+
+
+def _difference_text(differing: Mapping[str, Mapping[str, list[int]]], settings: Settings) -> str | None:
     """None where the ranks agree in all that changes a measurement, or nobody wants to know."""
-    compared = (key for key in differing if key.startswith(COMPARED) and not key.startswith(FREE))
+    preflight, network = settings.preflight, "/" in (settings.interface or "")
+    free = FREE + (OF_A_NETWORK if network else ())
+    compared = (key for key in differing if key.startswith(COMPARED) and not key.startswith(free))
     grave = {key: differing[key] for key in compared}
     if not grave or preflight == "off":
         return None

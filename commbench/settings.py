@@ -11,6 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from commbench.address import check_interface
 from commbench.contracts import Backend, Benchmark, Launcher, Writer
 from commbench.dtypes import dtype
 from commbench.errors import ConfigError
@@ -199,7 +200,7 @@ def from_config(config: DictConfig) -> Settings:
         cache=keys.choice("cache", CACHES),
         device=keys.choice("device", DEVICES),
         cuda_ipc=keys.switch("cuda_ipc", CUDA_IPC),
-        interface=keys.text("interface"),
+        interface=_interface(keys.text("interface")),
         env=_environment(keys.mapping("env")),
         launch=keys.integer("launch", minimum=0),
         bind=keys.choice("bind", BINDS),
@@ -306,6 +307,10 @@ def _bounded(
             f"pairs=all makes {cases} cases here, at most {MOST_PAIRS} are allowed; name pairs or fewer ranks"
         )
     return pairs
+
+
+def _interface(given: str | None) -> str | None:
+    return given if given is None else check_interface(given)
 
 
 def _environment(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

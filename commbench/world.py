@@ -18,6 +18,7 @@ from commbench.control import Alone, StoreControl
 from commbench.errors import ConfigError, WorldBroken
 from commbench.mpi_library import load, mismatch
 from commbench.node_control import join
+from commbench.slurm import meeting_point
 
 BACKLOG = 1024  # all ranks of a world come at once
 CONNECT_S = 120.0  # the slowest rank may still be importing from a network file system
@@ -89,7 +90,7 @@ def connect(
         elif place.launcher == "mpirun":
             store = _store_over_mpi(place, library, threads, interface)
         else:
-            raise ConfigError("srun exports no meeting point: export MASTER_ADDR (a host of rank 0) and MASTER_PORT")
+            store = _named_store(*meeting_point(environ), place.rank == 0)
     except (RuntimeError, KeyError, ValueError, OSError, OverflowError) as error:
         raise WorldBroken(f"rank {place.rank} found no control plane: {error}") from error
     attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")

@@ -32,14 +32,14 @@ ROOMS = """
 3 plan        plan
 3 measure     measure deadlines
 3 launch      launch keeper deaths segments
-3 world       control node_control world pulse
+3 world       control node_control world pulse slurm
 3 rows        rows expect floor
 3 preflight   preflight
 3 beacon      beacon
-3 jobs        jobs experiments
+3 jobs        jobs experiments machine
 4 session     session
 4 doctor      doctor
-5 app         app ab
+5 app         app ab sweep
 6 door        __main__
 """
 FORBIDDEN_NAMES = {"utils", "util", "common", "base", "helpers", "misc"}

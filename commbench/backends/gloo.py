@@ -7,6 +7,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import ClassVar
 
+from commbench.address import interface_name
 from commbench.backends.forms import case_lacks
 from commbench.backends.torch_distributed import TorchCommunicator, open_group
 from commbench.backends.torch_lowering import LACKING
@@ -46,7 +47,7 @@ class Gloo:
         return case_lacks(LACKING, case) or _unreduced(case)
 
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
-        return {} if interface is None else {"GLOO_SOCKET_IFNAME": interface}
+        return {} if interface is None else {"GLOO_SOCKET_IFNAME": interface_name(interface)}
 
     def open(self, world: World, control: Control) -> TorchCommunicator:
         return open_group("gloo", world, control)

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any, ClassVar, cast
 
 from commbench import contracts as c
+from commbench.address import interface_name
 from commbench.backends.forms import case_lacks
 from commbench.backends.mpi_native import NativeLowering
 from commbench.backends.mpi_python import PythonLowering
@@ -18,6 +19,9 @@ from commbench.engines.native import NativeRunner
 from commbench.errors import ConfigError
 from commbench.memory import HostBuffer
 from commbench.mpi_library import CHOICES, THREADS, find, library_name, load, mismatch
+
+# Open MPI's TCP; UCX below either library; libfabric below MPICH, and MPICH's older device
+INTERFACE_NAMES = ("OMPI_MCA_btl_tcp_if_include", "UCX_NET_DEVICES", "FI_TCP_IFACE", "MPIR_CVAR_NETWORK_IFACE")
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,7 @@ class Mpi:
         library = find(self.library)
         exports = {} if library is None else {"MPI4PY_LIBMPI": library.path}
         if interface is not None:
-            names = ("OMPI_MCA_btl_tcp_if_include", "UCX_NET_DEVICES", "FI_TCP_IFACE")
-            exports |= dict.fromkeys(names, interface)
+            exports |= dict.fromkeys(INTERFACE_NAMES, interface_name(interface))
         return exports
 
     def open(self, world: c.World, control: c.Control) -> MpiCommunicator:

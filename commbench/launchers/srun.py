@@ -1,0 +1,58 @@
+"""Ranks on the nodes of a Slurm allocation, or of one that srun asks for."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from commbench.errors import ConfigError
+from commbench.mpi_library import find
+
+ALLOCATED = "SLURM_JOB_NUM_NODES"
+MOST_NODES = 2**17
+PMI = {"openmpi": "pmix", "mpich": "pmi2"}  # how a rank of that library finds its world under srun
+PORTS = range(15000, 30000)  # below the ones that Linux gives to clients
+
+
+@dataclass(frozen=True)
+class Srun:
+    """See contracts.Launcher. `options` go to srun as they are: partition, account, container.
+
+    The run's folder must be on a file system that the first node shares with this host.
+    """
+
+    name: ClassVar[str] = "srun"
+    meets_over_mpi: ClassVar[bool] = False
+    options: tuple[str, ...] = ()
+
+    @property
+    def reach(self) -> int:
+        """The allocation's nodes; without one srun asks for as many as are needed."""
+        allocated = os.environ.get(ALLOCATED, "")
+        return int(allocated) if allocated.isdigit() else MOST_NODES
+
+    def command(
+        self, nodes: int, ranks_per_node: int, worker: Sequence[str], library: str | None, exports: Sequence[str] = ()
+    ) -> list[str]:
+        if shutil.which("srun") is None:
+            raise ConfigError("launcher=srun: there is no srun here; start it on a host of the Slurm cluster")
+        step = ["--overlap"] if ALLOCATED in os.environ else []  # the script that we are in holds the allocation
+        shape = [f"--nodes={nodes}", f"--ntasks-per-node={ranks_per_node}", f"--ntasks={nodes * ranks_per_node}"]
+        # a rank binds itself (key `bind`); one that ends early ends all
+        rules = ["--cpu-bind=none", "--kill-on-bad-exit=1", "--export=ALL", f"--mpi={pmi(library)}"]
+        return ["srun", *step, *shape, *rules, *self.options, sys.executable, "-m", "commbench", *worker]
+
+    def environment(self, nodes: int, ranks_per_node: int, library: str | None) -> dict[str, str]:
+        """A port of its own for each world: an earlier one may not have given up its port yet."""
+        return {"MASTER_PORT": str(secrets.choice(PORTS)), "OMP_NUM_THREADS": "1"}
+
+
+def pmi(library: str | None) -> str:
+    """srun's --mpi for ranks that load this MPI library, or none."""
+    chosen = None if library is None else find(library)
+    return "none" if chosen is None else PMI[chosen.kind]
