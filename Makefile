@@ -6,16 +6,19 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 BENCH = timing=quick benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 sizes=decades layout=1x2
 
 .DEFAULT_GOAL := help
-.PHONY: help bench test check perf faults clean
+.PHONY: help bench test test-long check perf faults image-test clean
 
 help: ## these targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 bench: $(VENV)/run ## the main job: gloo and MPI, point to point and all_reduce, 2 ranks; tables and parquet
 	$(BIN)/commbench -m backend=gloo,mpi $(BENCH)
 
-test: $(VENV)/test ## the whole test suite
-	$(BIN)/python -m pytest
+test: $(VENV)/test ## the test suite, without what is marked long
+	$(BIN)/python -m pytest -m "not long"
+
+test-long: $(VENV)/test ## the rest of it: more worlds of each kind, virtual hosts, Slurm, faults
+	$(BIN)/python -m pytest -m long
 
 check: $(VENV)/test ## ruff and mypy --strict
 	$(BIN)/ruff check .
@@ -27,6 +30,9 @@ perf: $(VENV)/test ## the tool's own speed as ratios, measured in alternating bl
 
 faults: $(VENV)/test ## every fault in every world and phase, about a quarter of an hour; rewrites docs/faults.md
 	$(BIN)/python tests/faults
+
+image-test: ## build the image with docker, podman or buildah, run the main job in it, end one with SIGTERM
+	tests/image/image_test.sh
 
 clean: ## remove the virtual environments and caches, keep results/
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -186,6 +186,7 @@ def _work(job: Job, place: Place, goes_on: tuple[str, str] | None = None) -> int
         raise ConfigError(f"backend={backend.name}: {reason}")
     if job.settings.plan:
         return _print_plans([job], place.size) if place.rank == 0 else 0
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings would bury our one line
     problem = _exports(job.settings)
     folder = os.environ.get(launch.FOLDER)
     if folder is None:

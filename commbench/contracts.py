@@ -398,8 +398,9 @@ class Runner(Protocol):
     progress: NDArray[np.int64]
     calls: tuple[str, ...]
 
-    def __call__(self, n: int) -> NDArray[np.int64]:
-        """Run n repetitions; stamps [hosted, n, 2] in ns. Raises CommunicationError."""
+    def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """Run n repetitions; stamps [hosted, n, 2] in ns. Raises CommunicationError.
+        With sync=window repetition r begins no earlier than starts[r], ns on the clock of the stamps."""
 
 
 class Control(Protocol):

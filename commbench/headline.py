@@ -26,6 +26,16 @@ def repetition_times(stamps: NDArray[np.int64], shape: Shape, senders: Sequence[
     return np.asarray((decided[:, 1] - decided[:, 0]) / (NS_PER_S * shape.operations_per_sample), dtype=np.float64)
 
 
+def window_times(stamps: NDArray[np.int64], starts: NDArray[np.int64]) -> Series:
+    """Seconds [n] from the common start to the end on the last rank: max over ranks(end) - start, on the global clock.
+
+    `starts` [ranks, n] is the agreed instant on each rank's own clock, so the difference is taken there: the error of
+    the clocks moves when a rank begins, not how long it takes. The rule is ReproMPI's for windows (Hunold and
+    Carpen-Amarie): a delay of the start, as small as it is, counts.
+    """
+    return np.asarray((stamps[:, :, 1] - starts).max(axis=0) / NS_PER_S, dtype=np.float64)
+
+
 def deciding_rows(stamps: NDArray[np.int64], headline: str, senders: Sequence[int]) -> NDArray[np.intp]:
     """The row whose clock counts, for each repetition [n]; several initiators at once count as senders."""
     if headline not in HEADLINES:

@@ -208,6 +208,10 @@ class Door:
         library = OmegaConf.select(config, "backend.library")
         if isinstance(library, str) and "/" in library and "backend.library" not in given:
             raise ConfigError(f"a file sets backend.library={library}; give it on the command line to load it")
+        for key in ("launcher.agent", "launcher.options"):
+            value = OmegaConf.select(config, key)
+            if value and key not in given:
+                raise ConfigError(f"a file sets {key}={value}, which starts programs; give it on the command line")
 
     def _refuse_exports(self, overrides: Sequence[str]) -> None:
         """Raises ConfigError for variables that Hydra would set for a file's sake."""

@@ -15,6 +15,7 @@ from commbench.errors import WorldBroken
 from commbench.folder import write_json
 from commbench.keeper import keep, lost
 from commbench.layout import Layout
+from commbench.provenance.environment import is_kept
 from commbench.settings import Settings
 
 FOLDER = "COMMBENCH_FOLDER"  # the run's folder, for the world that was started for it
@@ -23,6 +24,7 @@ SWEEP = "COMMBENCH_SWEEP"  # jobs of one command share it
 CONFIG_DIR = "COMMBENCH_CONFIG_DIR"  # the user's own YAML, for every world of a command
 TERMINAL = "COMMBENCH_TERMINAL"  # a person watches the parent's stderr: mpirun's ranks can't see that
 OURS = (SWEEP, CONFIG_DIR, "PYTHONPATH", "LD_LIBRARY_PATH", "PATH")  # as they are here; ranks on other hosts need them
+OF_A_LAUNCHER = ("SLURM_", "OMPI_", "PRTE_", "PMIX_", "COMMBENCH_")  # they forward their own; ours say it below
 REFUSED = "refused"  # file in the folder: the world's exit status where it did not get as far as a run.json
 
 
@@ -48,7 +50,7 @@ def start(
         **launcher.environment(shape.nodes, shape.ranks_per_node, library),
         **settings.backend.environment(settings.cuda_ipc, settings.interface),
         **dict(settings.env),
-        **{key: value for key, value in os.environ.items() if key in OURS},
+        **{key: value for key, value in inherited.items() if key in OURS or _is_a_setting(key)},
         FOLDER: folder,
         **({RESUME: resume} if resume is not None else {}),
         **({TERMINAL: "1"} if sys.stderr.isatty() else {}),
@@ -57,6 +59,11 @@ def start(
     environment = inherited | exports
     status, first = keep(command, environment, Path(folder))
     return _outcome(Path(folder), status, first)
+
+
+def _is_a_setting(name: str) -> bool:
+    """Of a library, and compared before the first case: ranks on other hosts need it, too."""
+    return is_kept(name) and not name.startswith(OF_A_LAUNCHER)
 
 
 def _outcome(folder: Path, status: int, first: Sequence[str]) -> int:

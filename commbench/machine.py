@@ -9,6 +9,7 @@ from typing import Any
 from commbench.contracts import Backend, Launcher
 from commbench.errors import ConfigError
 from commbench.keys import construct
+from commbench.launchers.srun import ALLOCATED
 from commbench.layout import Layout
 from commbench.settings import Settings
 
@@ -22,7 +23,7 @@ def lacks(settings: Settings, elsewhere: bool = False) -> Iterator[str]:
     if settings.device not in backend.devices:
         allowed = ", ".join(backend.devices)
         yield f"device={settings.device} can't be used with backend={backend.name}; allowed: {allowed}"
-    wide = widest(settings)
+    wide = max(settings.layouts, key=lambda one: one.nodes, default=Layout(1, 2))
     if wide.nodes > 1 and backend.launchers and not settings.plan and not elsewhere:
         reach = launcher_of(settings).reach
         if wide.nodes > reach:
@@ -43,7 +44,7 @@ def launcher_of(settings: Settings) -> Launcher:
     """
     names = settings.backend.launchers
     wide = any(layout.nodes > 1 for layout in settings.layouts)
-    usual = "srun" if wide and "SLURM_JOB_ID" in os.environ and "srun" in names else names[0]
+    usual = "srun" if wide and ALLOCATED in os.environ and "srun" in names else names[0]
     chosen = settings.launcher if settings.launcher is not None else _load(usual)
     if chosen.name not in names:
         allowed = ", ".join(names)

@@ -19,20 +19,19 @@ from commbench.clock import ClockCost, now_ns
 from commbench.contracts import Buffer, Communicator, Control, Pattern, Planned, Program, Runner
 from commbench.deadlines import BLOCK_S, deadline_s
 from commbench.errors import CommunicationError, Unsupported, WorldBroken
+from commbench.global_clock import GlobalClocks
 from commbench.progress import Progress
 from commbench.records import Counts, Failure, Refused, Samples
 from commbench.settings import Settings
-from commbench.stats import StopRule, steady
+from commbench.stats import steady
+from commbench.stopping import samples_a_stamp, stop_rule
 from commbench.timeline import Timeline
+from commbench.window import Window
 
 BLOCK_STAMPS = 1_000_000  # of all ranks together: what rank 0 takes in at one meeting
 WARMUP_SHARE = 0.2  # of a case's time, but
 WARMUP_CAP_S = 5.0  # no longer than this: some series never get steady
-LARGEST_N = {"initiator": 10_000, "max_over_ranks": 2_000, "max_over_senders": 2_000}
 LARGEST_WARMUP = 10_000  # repetitions of a block: a virtual clock costs nothing, its samples do
-LARGEST_WINDOWS = 200  # repetitions of a window of messages
-TIMER_SHARE = 0.05  # of a sample that two clock reads may take (Hoefler & Belli 2015)
-LARGEST_BLOCK_K = 64
 FLUSH_S = 5.0  # of a soak: what an interruption could lose
 
 Outcome = Samples | Refused | Failure
@@ -47,9 +46,13 @@ def measure(
     clock: ClockCost,
     sink: Sink,
     progress: Progress,
+    clocks: GlobalClocks | None = None,
 ) -> Outcome:
-    """Called by the ranks of the layout only. Rank 0 of it gets the samples, the others an empty copy of them."""
-    case = _Case(job, communicator, control, settings, clock, sink, progress)
+    """Called by the ranks of the layout only. Rank 0 of it gets the samples, the others an empty copy of them.
+
+    `clocks` are needed for sync=window.
+    """
+    case = _Case(job, communicator, control, settings, clock, sink, progress, clocks)
     try:
         return case.run()
     except _Stopped as stop:
@@ -75,6 +78,8 @@ class _Case:
     clock: ClockCost
     sink: Sink
     progress: Progress
+    clocks: GlobalClocks | None = None
+    window: Window | None = None  # where repetitions begin at agreed instants
     buffers: dict[int, dict[str, Buffer]] = field(default_factory=dict)
     readings: list[tuple[int, dict[str, float]]] = field(default_factory=list)  # of this rank's counters
     wrong: int = 0  # elements, in all checks; on rank 0 until it is decided
@@ -95,9 +100,12 @@ class _Case:
         senders = job.senders[:1] if one else job.senders
         interval_s = None if timing.duration_s is None else timing.interval_s
         self.timeline = Timeline(job.shape.headline, job.active, senders, interval_s)
+        self.rule = stop_rule(job, self.settings)
 
     def run(self) -> Outcome:
         self._agree(self._allocate())
+        if self.job.case.sync == "window":
+            self._open_window()
         runner = self._prepare(1)
         self._fill()
         self._run(runner, 1, "connect")
@@ -136,6 +144,14 @@ class _Case:
             return f"out of memory on rank {self.control.rank}: {error}"
         return None
 
+    def _open_window(self) -> None:
+        assert self.clocks is not None
+        try:
+            clock = self.clocks.of(self.job.members, self.control, self._deadline_s)
+        except Unsupported as error:  # all ranks know it
+            raise _Stopped(Refused(str(error))) from error
+        self.window = Window(clock, self.control, self.job.active, self.timeline)
+
     def _prepare(self, block_k: int) -> Runner:
         self.block_k, problem, runner = block_k, None, None
         self.timeline.operations = self.job.shape.operations_per_sample * block_k
@@ -167,16 +183,9 @@ class _Case:
         self.typical_s = float(np.median(values))
         enough = len(values) >= timing.warmup_repetitions and self.spent_s >= timing.warmup_s
         if (enough and steady(values)) or self.spent_s >= min(WARMUP_CAP_S, WARMUP_SHARE * self.settings.case_s):
-            block_k = self._block_k(engine)
+            block_k = samples_a_stamp(self.job, engine, self.clock, self.typical_s)
             return 0, block_k, self._next(np.zeros(0), 0.0, self.typical_s * block_k)
         return self._affordable(self.typical_s, 2 * n), 1, 1
-
-    def _block_k(self, engine: str) -> int:
-        """Several samples between two stamps where the clock would be a visible part of one (method 2.1)."""
-        if not self.job.benchmark.self_synchronising or self.job.case.sync != "none" or engine == "virtual":
-            return 1
-        needed_s = 2 * self.clock.p50_ns * 1e-9 / TIMER_SHARE
-        return min(LARGEST_BLOCK_K, int(np.ceil(needed_s / self.typical_s))) if self.typical_s > 0 else 1
 
     def _measure(self, runner: Runner, n: int) -> str:
         """Blocks until the rule is satisfied; why it stopped."""
@@ -193,10 +202,11 @@ class _Case:
     def _judge(self) -> tuple[int, str | None]:
         """The next block's repetitions, and why to stop, by what rank 0 has seen."""
         values = self._measured()
-        return self._next(values, self.spent_s, None), self._rule().reason(values, self.spent_s)
+        between_s = self.spent_s if self.window is None else 0.0  # a window knows what a repetition costs
+        return self._next(values, between_s, self.typical_s), self.rule.reason(values, self.spent_s)
 
     def _next(self, values: NDArray[np.float64], spent_s: float, hint_s: float | None) -> int:
-        return self._bounded(self._rule().next_block(values, spent_s, BLOCK_S, hint_s))
+        return self._bounded(self.rule.next_block(values, spent_s, BLOCK_S, hint_s))
 
     def _soak(self, runner: Runner, n: int) -> str:
         """Blocks for a duration. What was gathered goes to the sink and is forgotten, every few seconds."""
@@ -229,11 +239,14 @@ class _Case:
 
     def _run(self, runner: Runner, n: int, phase: str) -> None:
         """Run n repetitions everywhere and gather the stamps on rank 0."""
-        stamps = np.zeros((0, 0, 2), dtype=np.int64)
+        stamps, starts = np.zeros((0, 0, 2), dtype=np.int64), None
         begin, what = time.perf_counter(), f"{phase} of {self.job.case}"
+        if self.window is not None:
+            self.progress.enter(f"the meeting before {what}")
+            starts = self.window.starts(n, phase == "measure", self._deadline_s)
         self.progress.enter(what, runner, self._deadline_s)
         try:
-            stamps = runner(n)
+            stamps = runner(n) if starts is None else runner(n, starts)
         except CommunicationError as error:
             self.problem = str(error)
         self.progress.enter(f"the meeting after {what}" + (f", {self.problem}" if self.problem else ""))
@@ -246,7 +259,9 @@ class _Case:
         self.last_n = n
         self.failed = sum(part.shape[1] != n for part in parts)
         if parts and not self.failed:
-            self.timeline.add(phase, np.concatenate(parts, axis=0)[list(self.job.active)])
+            (self.window or self.timeline).add(phase, np.concatenate(parts, axis=0)[list(self.job.active)])
+        if self.window is not None and self.window.problem:
+            self.problem, self.failed = self.window.problem, self.control.size
 
     def _verdict(self, judge: Callable[[], Any], when: str) -> Any:
         """One decision about all that rank 0 has seen since the last; a failure or a wrong element ends the case."""
@@ -273,19 +288,8 @@ class _Case:
         return self._bounded(min(n, LARGEST_WARMUP, int(share / max(sample_s, 1e-9))))
 
     def _bounded(self, n: int) -> int:
-        return max(1, min(n, BLOCK_STAMPS // len(self.job.active)))
-
-    def _rule(self) -> StopRule:
-        timing, windowed = self.settings.timing, (self.job.case.window or 1) > 1
-        largest = LARGEST_WINDOWS if windowed else LARGEST_N[self.job.shape.headline]
-        return StopRule(
-            target=timing.target,
-            z=timing.z,
-            min_repetitions=None,
-            max_repetitions=largest if timing.repetitions is None else timing.repetitions,
-            budget_s=self.settings.case_s,
-            fixed=timing.repetitions,
-        )
+        most = n if self.window is None else self.window.most(n)
+        return max(1, min(most, BLOCK_STAMPS // len(self.job.active)))
 
     # ------------------------------------------------------------ payload
 
@@ -337,7 +341,7 @@ class _Case:
             raise _Stopped(Refused(verdict))
 
     def _samples(self, reason: str, engine: str) -> Samples:
-        timeline = self.timeline
+        timeline, window = self.timeline, self.window
         first = timeline.times("connect")
         return Samples(
             ranks=self.job.active,
@@ -347,7 +351,9 @@ class _Case:
             wrong_elements=self.wrong,
             engine=engine,
             counts=timeline.counts(),
-            series=None if timeline.complete else self._measured(),
+            series=self._measured() if window is not None or not timeline.complete else None,
             repetitions=timeline.repetitions("measure"),
             first_call_s=float(first[0]) if len(first) else None,
+            late_repetitions=None if window is None else window.late,
+            clock_error_s=None if window is None else window.error_ns * 1e-9,
         )

@@ -109,7 +109,8 @@ def mismatch(expected: int, mpi: Any) -> str:
     library = library_name(mpi)
     return (
         f"the launcher started {expected} ranks but {library} sees {mpi.COMM_WORLD.size}: this MPI library does not "
-        f"belong to the launcher; start with its own launcher or set backend.library ({CHOICES})"
+        f"belong to the launcher; start with its own launcher (of srun: --mpi=pmi2 for MPICH, --mpi=pmix for Open MPI)"
+        f" or set backend.library ({CHOICES})"
     )
 
 

@@ -64,7 +64,7 @@ def _cases(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator
                 engine=settings.backend.engines[0] if engine == "auto" else engine,
                 timing_mode="host" if mode == "auto" else mode,
                 timing=settings.timing.name,
-                sync="none" if benchmark.self_synchronising and schedule != "rounds" else settings.sync,
+                sync=_sync(settings, benchmark, schedule),
                 device=settings.device,
                 dtype=kind,
                 layout=str(layout),
@@ -83,6 +83,14 @@ def _cases(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator
                 interface=settings.interface,
                 env=settings.told_env,
             )
+
+
+def _sync(settings: Settings, benchmark: Benchmark, schedule: str | None) -> str:
+    """A window is for operations of all ranks; pairs that run at once keep their barrier."""
+    if benchmark.self_synchronising and schedule != "rounds":
+        return "none"
+    paired = {"pair", "pairs"} & set(benchmark.axes)
+    return "barrier" if paired and settings.sync == "window" else settings.sync
 
 
 def _messages(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[tuple[str, int, int]]:
@@ -183,6 +191,10 @@ def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: 
         return f"root {case.root} is not in layout {layout}, which has ranks 0 to {layout.size - 1}"
     if case.engine not in settings.backend.engines:
         return f"{case.backend} has no {case.engine} engine; it has: {', '.join(settings.backend.engines)}"
+    if case.sync == "window" and not settings.backend.launchers:
+        return f"{case.backend} has one clock for all its ranks, which begin together; use sync=barrier"
+    if case.sync == "window" and case.timing_mode != "host":
+        return f"sync=window waits on the host's clock, timing_mode={case.timing_mode} does not; use sync=barrier"
     if case.device not in settings.backend.devices:
         return f"{case.backend} does not run on {case.device}"
     return settings.backend.supports(case, layout.size)

@@ -12,6 +12,7 @@ from typing import Any
 
 from commbench import contracts as c
 from commbench import provenance
+from commbench.bounds import Wire
 from commbench.earlier import Earlier
 from commbench.errors import ConfigError
 from commbench.folder import new_folder
@@ -33,6 +34,7 @@ OF_A_NETWORK = tuple(  # interface=10.0.0.0/24: each host has its own name for i
     for name in ("GLOO_SOCKET", "NCCL_SOCKET", "OMPI_MCA_btl_tcp_if", "UCX_NET", "FI_TCP", "MPIR_CVAR_NETWORK",
                  "COMMBENCH_TCP_INTERFACE")
 )  # fmt: skip
+USED = "network.used"
 MEETING = ("MASTER_ADDR",)  # who is met there lives on the way to the other nodes
 OF_A_START = ("environment.COMMBENCH_", "environment.MASTER_", "environment.OMPI_APP_")  # new with every start
 UNCHANGED = ("versions.", "environment.", "host.hostname", "host.kernel", "host.cpu_model")  # while a run goes on
@@ -140,6 +142,13 @@ def _continued(earlier: Earlier, run: Mapping[str, Any]) -> dict[str, Any]:
     last = {key: earlier.run.get(key) for key in ("status", "reason", "finished_at")}
     segments = [*earlier.run.get("segments", []), last]
     return {**run, **{key: earlier.run[key] for key in kept if key in earlier.run}, "segments": segments}
+
+
+def wires(run: Mapping[str, Any]) -> tuple[Wire | None, ...]:
+    """Of each node, the interface to the others and its rate; None where that is not known. Only rank 0 has a run."""
+    nodes = run["provenance"]["nodes"] if run else []
+    found = [(node.get(f"{USED}.interface"), node.get(f"{USED}.speed_mbit_per_s")) for node in nodes]
+    return tuple(None if name is None or speed is None else Wire(name, speed) for name, speed in found)
 
 
 def _describe(

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 PHASES = ("connect", "warmup", "measure")
+LATE = "late"  # measured repetitions that a rank began after the agreed instant; in no statistic
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +49,8 @@ class Samples:
     """A measured case; `ranks` names the rows of the stamps (ranks of the layout that took part).
 
     `series` holds the measured samples' seconds by the headline rule where the blocks are not all here: a soak
-    writes them as it goes, a large world keeps a part. `repetitions` is how many there were then.
+    writes them as it goes, a large world keeps a part, a window counts from the agreed instant on. `repetitions` is
+    how many there were then. `late_repetitions` and `clock_error_s` are those of a window.
     """
 
     ranks: tuple[int, ...]
@@ -61,6 +63,8 @@ class Samples:
     series: NDArray[np.float64] | None = None
     repetitions: int | None = None
     first_call_s: float | None = None
+    late_repetitions: int | None = None
+    clock_error_s: float | None = None
 
     def stamps(self, phase: str) -> NDArray[np.int64]:
         """The repetitions of a phase that were kept of all ranks, [ranks, n, 2]."""

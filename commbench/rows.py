@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.bounds import Wire, bound
 from commbench.clock import ClockCost
-from commbench.contracts import Planned, Shape
+from commbench.contracts import Planned, Shape, World
 from commbench.headline import repetition_times
 from commbench.layout import Layout
 from commbench.memory import slot_bytes
@@ -36,6 +37,8 @@ class Circumstances:
     threads_per_rank: int
     cache_bytes: int
     transport: str | None
+    world: World
+    wires: tuple[Wire | None, ...]  # of each node
 
 
 def row(job: Planned, outcome: Outcome, around: Circumstances, started: datetime) -> dict[str, Any]:
@@ -125,11 +128,13 @@ def _numbers(job: Planned, samples: Samples, around: Circumstances) -> dict[str,
     summary["repetitions"] = samples.repetitions or summary["repetitions"]
     return {
         **summary,
-        **_rates(job, summary),
+        **_rates(job, summary, bound(job, around.wires, around.world.node_of)),
         "operations_per_sample": operations,
         "block_k": samples.block_k,
         "clock": "virtual" if samples.engine == "virtual" else "monotonic",
         "stop_reason": samples.stop_reason,
+        "clock_error_s": samples.clock_error_s,
+        "late_repetitions": samples.late_repetitions,
         "first_call_s": _first_call_s(job, samples),
         "overhead_s": _floor_s(job, samples, around),
         "wrong_elements": 0,
@@ -150,17 +155,22 @@ def _floor_s(job: Planned, samples: Samples, around: Circumstances) -> float | N
     return None if job.case.pairs else around.overhead_s.get(samples.engine)
 
 
-def _rates(job: Planned, summary: Mapping[str, Any]) -> dict[str, Any]:
+def _rates(job: Planned, summary: Mapping[str, Any], limit: tuple[float, str] | None) -> dict[str, Any]:
     """From times, never averaged: bytes over a statistic of the time (Hoefler & Belli 2015, rule 3)."""
     median_s = summary["median_s"]
     operation_bytes = job.shape.bytes_per_sample / job.shape.operations_per_sample
     factor = job.benchmark.bus_factor(job.size)
     algbw = _rate(operation_bytes, median_s)
+    busbw = None if factor is None or algbw is None else factor * algbw
+    limit_gb_per_s, limit_name = limit or (None, None)
     return {
         "algbw_gb_per_s": algbw,
         "algbw_ci_low_gb_per_s": _rate(operation_bytes, summary["ci_high_s"]),
         "algbw_ci_high_gb_per_s": _rate(operation_bytes, summary["ci_low_s"]),
-        "busbw_gb_per_s": None if factor is None or algbw is None else factor * algbw,
+        "busbw_gb_per_s": busbw,
+        "limit_gb_per_s": limit_gb_per_s,
+        "limit_name": limit_name,
+        "efficiency": None if busbw is None or limit_gb_per_s is None else busbw / limit_gb_per_s,
         "message_rate_per_s": 1 / median_s if median_s else None,
     }
 

@@ -38,7 +38,7 @@ VARIABLES = _columns(
     engine        | text    |   | python: what a training script sees; native: what C sees; virtual: simulated
     timing_mode   | text    |   | host on CPU
     timing        | text    |   | policy that decided the number of repetitions
-    sync          | text    |   | what came before each repetition, untimed: barrier or none
+    sync          | text    |   | how repetitions began together: a barrier, a window's start instants, none
     device        | text    |   | where the buffers lie
     dtype         | text    |   | element type
     layout        | text    |   | nodes x ranks per node
@@ -87,6 +87,8 @@ RESULTS = _columns(
     effective_repetitions  | number  |      | the same, corrected for autocorrelation
     stop_reason            | text    |      | ci, max_repetitions, budget, noise_stable, fixed
     lag1                   | number  |      | autocorrelation of neighbouring samples
+    clock_error_s          | number  | s    | sync=window: how far the ranks' global clocks are from rank 0's at most
+    late_repetitions       | integer |      | sync=window: repetitions that a rank began late; in no statistic
     first_call_s           | number  | s    | first operation, after a barrier; earlier connections are not in it
     min_s                  | number  | s    | fastest operation
     median_s               | number  | s    | median operation: half a round trip, one message, or one collective
@@ -120,7 +122,7 @@ SAMPLES = _columns(
     """
     run_id     | text    |    | folder of the run
     case_id    | text    |    | hash of the independent variables
-    phase      | text    |    | connect, warmup, measure
+    phase      | text    |    | connect, warmup, measure; late: measured, but a rank began after the agreed instant
     block      | integer |    | repetitions between two decisions
     repetition | integer |    | within the phase
     rank       | integer |    | rank of the layout

@@ -21,15 +21,17 @@ from commbench import provenance
 from commbench.beacon import INTERRUPTED, Watch, beacon
 from commbench.deadlines import patience_s
 from commbench.earlier import Earlier, land, take_off
+from commbench.entrance import bound, enter, refuse_misfits
 from commbench.errors import ConfigError, Missing, Unsupported, WorldBroken
 from commbench.expect import misses
 from commbench.floor import floor_s
+from commbench.global_clock import GlobalClocks
 from commbench.keeper import report_lost
 from commbench.layout import Layout
 from commbench.measure import measure
 from commbench.memory import high_water_bytes, largest_bytes
 from commbench.plan import Facts, duration_s, plan
-from commbench.preflight import MEETING_S, Request, preflight
+from commbench.preflight import MEETING_S, Request, preflight, wires
 from commbench.progress import Progress
 from commbench.provenance import limits
 from commbench.pulse import Pulse
@@ -37,7 +39,7 @@ from commbench.records import Failure, Refused, Samples
 from commbench.rows import Circumstances, Outcome, count_table, row, sample_table, split
 from commbench.schema import CASES
 from commbench.settings import Settings
-from commbench.world import Place, assemble, bind, by_node, connect, hosted_world
+from commbench.world import Place
 from commbench.writers.desk import Desk
 
 BAD = ("failed", "invalid")
@@ -46,12 +48,12 @@ LOCK_S = 5.0  # for a write of the main thread that goes on
 
 def run_in_world(settings: Settings, request: Request, place: Place | None) -> int:
     """Measure all cases as one rank of a world; the exit status. `place` is None where this process hosts all ranks."""
-    world, control = _enter(settings, place)
+    world, control = enter(settings, place)
     cores, quota = sorted(os.sched_getaffinity(0)), limits.cpu_limit_cores()
-    binding = _bind(settings, world)
+    binding = bound(settings, world)
     layouts = settings.layouts or (Layout(len(world.nodes), min(len(node) for node in world.nodes)),)
     settings = replace(settings, layouts=layouts)
-    _refuse_misfits(settings, world)
+    refuse_misfits(settings, world)
     mine = provenance.collect() | {"run.digest": request.digest, "run.bind": binding}
     facts, run = preflight(settings, request, world, control, mine, cores[: max(1, int(quota))])
     if settings.plan:
@@ -83,30 +85,6 @@ def _unexpected(error: Exception, rank: int) -> str:
     return f"rank 0 on {socket.gethostname()}: {text}" if rank == 0 else text
 
 
-def _enter(settings: Settings, place: Place | None) -> tuple[c.World, c.Control]:
-    if place is None:
-        layouts = settings.layouts or (Layout(1, 2),)
-        return hosted_world(max(one.nodes for one in layouts), max(one.ranks_per_node for one in layouts))
-    backend = settings.backend
-    library, threads = getattr(backend, "library", "auto"), getattr(backend, "threads", "funneled")
-    control = connect(place, library, threads, interface=settings.interface)
-    world = assemble(place, control)
-    return world, by_node(world, control)
-
-
-def _bind(settings: Settings, world: c.World) -> str:
-    if len(world.hosted) > 1:
-        return "none"
-    here = world.nodes[world.node_of(world.rank)]
-    return bind(settings.bind, here.index(world.rank), len(here), settings.backend.threads_per_rank)
-
-
-def _refuse_misfits(settings: Settings, world: c.World) -> None:
-    misfits = [layout.misfit(world) for layout in settings.layouts]
-    if all(misfits):
-        raise ConfigError(f"{misfits[0]}; start more ranks or choose a smaller layout")
-
-
 class _Session:
     """The cases of one run. Rank 0 records; the ranks that a case does not need sleep in the control plane."""
 
@@ -123,6 +101,7 @@ class _Session:
         self._facts, self._run = facts, run
         self._jobs = plan(settings, world, facts)
         self._clock = clocks.calibrate()
+        self._global_clocks = GlobalClocks(world, settings.interface)
         self._rows: dict[str, dict[str, Any]] = {}  # by case: a soak's newest counts
         self._desk = Desk(settings.writers)
         self._begun, self._patience_s = time.monotonic(), MEETING_S
@@ -280,7 +259,9 @@ class _Session:
         try:
             sink = partial(self._record, job, started=started)
             self._at = job, started
-            outcome = measure(job, communicator, inner, self._settings, self._clock, sink, self._progress)
+            outcome = measure(
+                job, communicator, inner, self._settings, self._clock, sink, self._progress, self._global_clocks
+            )
         except WorldBroken as error:
             told = self._located(error) if isinstance(error, Missing) else error
             self._record(job, Failure(str(told)), started)
@@ -340,6 +321,8 @@ class _Session:
             threads_per_rank=self._settings.backend.threads_per_rank,
             cache_bytes=self._facts.cache_bytes,
             transport=library.get("transport"),
+            world=self._world,
+            wires=wires(self._run),
         )
 
     def _floors(self) -> dict[str, float]:

@@ -30,7 +30,7 @@ REDUCTIONS = ("sum", "prod", "min", "max", "avg")
 DEVICES = ("cpu", "cuda")
 ENGINES = ("auto", "python", "native")
 TIMING_MODES = ("auto", "host")
-SYNCS = ("barrier", "none")
+SYNCS = ("barrier", "window", "none")
 SCHEDULES = ("serial", "rounds")
 MOST_STREAMS = 64
 MOST_WINDOW = 16384  # messages in flight: each is a step of the program
@@ -188,7 +188,7 @@ def from_config(config: DictConfig) -> Settings:
         dtypes=dtypes,
         sizes=sizes,
         pairs=_bounded(_pairs(keys.raw.get("pairs")), layouts, sum(map(len, sizes))),
-        schedule=keys.choice("schedule", SCHEDULES),
+        schedule=_schedule(keys),
         windows=tuple(keys.integers("window", minimum=1, maximum=MOST_WINDOW)),
         streams=tuple(keys.integers("streams", minimum=1, maximum=MOST_STREAMS)),
         reductions=tuple(keys.choices("reduction", REDUCTIONS)),
@@ -283,6 +283,13 @@ def _expectations(texts: list[Any], benchmarks: list[str]) -> tuple[Expectation,
                 f"expect={one.text}: {one.benchmark} does not run here; benchmarks: {', '.join(benchmarks)}"
             )
     return expected
+
+
+def _schedule(keys: Keys) -> str:
+    schedule = keys.choice("schedule", SCHEDULES)
+    if schedule == "rounds" and keys.raw.get("sync") == "window":
+        raise ConfigError("sync=window is for operations of all ranks; schedule=rounds needs sync=barrier")
+    return schedule
 
 
 def _pairs(value: Any) -> str | tuple[tuple[int, int], ...]:

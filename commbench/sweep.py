@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Callable, Collection, Sequence
-from itertools import groupby
+from pathlib import Path
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
@@ -23,22 +24,32 @@ SLURMS = (*SHAPE, "partition")  # keys of a Hydra launcher whose jobs have a tas
 
 
 def swept(door: Door, overrides: Sequence[str], jobs: Sequence[Job], task: Callable[[DictConfig], int]) -> list[int]:
-    """The exit status of each job. Where the launcher starts the ranks, neighbouring jobs of one shape are queued at
-    once, with as many nodes and tasks as their layouts need.
+    """The exit status of each job. Where the launcher starts the ranks, all jobs of one shape are queued at once, with
+    as many nodes and tasks as their layouts need.
 
-    Raises ConfigError where there is no Slurm, WorldBroken where it lost a job.
+    Raises ConfigError where there is no Slurm, WorldBroken where it refused or lost a job.
     """
-    config, starts = _composed(door, overrides), starts_ranks(door, overrides)
-    if starts and shutil.which("srun") is None:
-        raise ConfigError(
-            "hydra/launcher=submitit_slurm: there is no srun here; start on a host of the Slurm cluster"
-        )
+    config = _composed(door, overrides)
+    if not _starts(config):
+        return _launched(config, [list(job.overrides) for job in jobs], 0, task)
+    if shutil.which("srun") is None:
+        raise ConfigError("hydra/launcher=submitit_slurm: there is no srun here; start on a host of the Slurm cluster")
     statuses, given = list[int](), set(door.keys_of(overrides))
-    for world, group in groupby(jobs, lambda job: _world(job) if starts else None):
-        if world is not None:
-            _fit(config, *world, given)
-        statuses += _launched(config, [list(job.overrides) for job in group], len(statuses), task)
+    groups: dict[tuple[Layout, str], list[list[str]]] = {}
+    for job in jobs:
+        groups.setdefault(_world(job), []).append(list(job.overrides))
+    for world, lines in groups.items():
+        _fit(config, *world, given)
+        statuses += (ended := _launched(config, lines, len(statuses), task))
+        _tell(lines, ended)
+    print(f"results: {config.output}")
     return statuses
+
+
+def _tell(lines: list[list[str]], statuses: list[int]) -> None:
+    """The tables are in the jobs' own logs."""
+    for words, status in zip(lines, statuses, strict=True):
+        print(f"exit {status}: commbench {shlex.join(words)}", flush=True)
 
 
 def _launched(config: DictConfig, lines: list[list[str]], first: int, task: Callable[[DictConfig], int]) -> list[int]:
@@ -51,14 +62,18 @@ def _launched(config: DictConfig, lines: list[list[str]], first: int, task: Call
     except CommbenchError:
         raise
     except Exception as error:
-        where = config.hydra.launcher.get("submitit_folder")
-        said = f"; what its tasks printed is in {where}" if where else ""
-        raise WorldBroken(f"a job of the sweep was lost: {first_line(error)}{said}") from error
+        logs = str(config.hydra.launcher.get("submitit_folder", "")).partition("%")[0]
+        said = f"; what jobs print is below {logs}" if Path(logs).is_dir() and any(Path(logs).iterdir()) else ""
+        raise WorldBroken(f"a job of the sweep was refused or lost: {first_line(error)}{said}") from error
 
 
 def starts_ranks(door: Door, overrides: Sequence[str]) -> bool:
     """Whether Hydra's launcher starts the ranks of each job, on nodes that this machine knows nothing of."""
-    return all(key in _composed(door, overrides).hydra.launcher for key in SLURMS)
+    return _starts(_composed(door, overrides))
+
+
+def _starts(config: DictConfig) -> bool:
+    return all(key in config.hydra.launcher for key in SLURMS)
 
 
 def _composed(door: Door, overrides: Sequence[str]) -> DictConfig:

@@ -32,11 +32,11 @@ class Timeline:
         self._next, self._raw, self._condensed = 0, 0, 0
         self.operations = 1  # of a sample, to give interval times per operation
 
-    def add(self, phase: str, stamps: NDArray[np.int64]) -> None:
-        """Stamps [ranks, n, 2] of consecutive repetitions, in ns."""
+    def add(self, phase: str, stamps: NDArray[np.int64], times: Series | None = None) -> None:
+        """Stamps [ranks, n, 2] of consecutive repetitions, in ns; their seconds, where they are not the headline's."""
         rows = deciding_rows(stamps, self._headline, self._senders)
         decided = stamps[rows, np.arange(stamps.shape[1])]
-        times = (decided[:, 1] - decided[:, 0]) / NS_PER_S
+        times = (decided[:, 1] - decided[:, 0]) / NS_PER_S if times is None else times
         series = self._series.setdefault(phase, _Thinned())
         self._keep(phase, series.total, stamps, rows, decided)
         series.append(times)

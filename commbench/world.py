@@ -58,6 +58,11 @@ def _is_step(environ: Mapping[str, str]) -> bool:
     return step.isdigit() and int(step) < 0xFFFFFFF0  # the batch, interactive and extern steps count down from the top
 
 
+def _is_slurms_pmi(environ: Mapping[str, str]) -> bool:
+    """srun --mpi=pmi2 exports what hydra does; ranks without MPICH can't meet over it."""
+    return "MPI_LOCALRANKID" not in environ and "OMPI_COMM_WORLD_RANK" not in environ and _is_step(environ)
+
+
 def _place(
     launcher: str, environ: Mapping[str, str], rank: str, size: str, local: str, hint: str | None = None
 ) -> Place:
@@ -87,7 +92,7 @@ def connect(
             store = _named_store(environ["MASTER_ADDR"], int(environ["MASTER_PORT"]), owner)
         elif "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
             store = _named_store(environ["MASTER_ADDR"], int(environ["MASTER_PORT"]), place.rank == 0)
-        elif place.launcher == "mpirun":
+        elif place.launcher == "mpirun" and not _is_slurms_pmi(environ):
             store = _store_over_mpi(place, library, threads, interface)
         else:
             store = _named_store(*meeting_point(environ), place.rank == 0)

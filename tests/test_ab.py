@@ -64,7 +64,9 @@ def test_the_order_is_drawn_by_the_seed() -> None:
 # ---------------------------------------------------------------- verdicts
 
 
-@pytest.mark.parametrize(("change", "verdict", "status"), [(SLOWER, "SLOWER", 1), (FASTER, "FASTER", 0)])
+@pytest.mark.parametrize(
+    ("change", "verdict", "status"), [(SLOWER, "SLOWER", 1), pytest.param(FASTER, "FASTER", 0, marks=pytest.mark.long)]
+)
 def test_a_planted_tenth_is_found(
     change: tuple[str, ...], verdict: str, status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,6 +105,7 @@ def test_variables_that_differ_are_compared_by_name(capsys: pytest.CaptureFixtur
     assert "--by=env" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_real_run(world: Callable[..., object]) -> None:
     """Two launches a side on gloo."""
     words = ("benchmark=[p2p_latency]", "sizes=[8]", "timing=fixed", "timing.repetitions=5", "layout=1x2")

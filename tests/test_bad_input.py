@@ -68,7 +68,7 @@ ONE_LINE = {
     "writer=foo": "writer=foo is unknown; allowed: console, jsonl,",
     "writer=[parquet,foo]": "writer=foo is unknown; allowed: console, jsonl,",
     "writer=[]": "writer=[] leaves nothing to do",
-    "launcher=foo": "launcher=foo is unknown; allowed: auto, mpirun, torchrun",
+    "launcher=foo": "launcher=foo is unknown; allowed: auto, mpirun, srun, torchrun",
     "backend=mpi launcher=torchrun": "launcher=torchrun can't start mpi; allowed: mpirun",
     "experiment=foo": "experiment=foo is unknown",
     "hydra/launcher=foo": "hydra/launcher=foo is unknown; allowed: basic",
@@ -145,7 +145,7 @@ ONE_LINE = {
     "plan=maybe": "plan=maybe is neither true nor false",
     "in_place=2": "in_place=2 is neither true nor false",
     "bind=foo": "bind=foo is unknown; allowed: auto, core, numa, none",
-    "sync=foo": "sync=foo is unknown; allowed: barrier, none",
+    "sync=foo": "sync=foo is unknown; allowed: barrier, window, none",
     "cache=foo": "cache=foo is unknown; allowed: auto, warm, rotate",
     "engine=foo": "engine=foo is unknown; allowed: auto, python, native",
     "engine=[]": "engine=[] measures nothing",
@@ -234,6 +234,13 @@ def test_several_nodes_outside_a_world_come_with_three_launch_lines(refused: Ref
     assert [line.split()[0] for line in launches] == ["torchrun", "mpirun", "srun"]
     assert all("commbench layout=2x4 'sizes=[8,1KiB]'" in line for line in launches)
     assert "--nnodes 2 --nproc-per-node 4" in launches[0] and "-n 8" in launches[1] and "-N 2" in launches[2]
+
+
+def test_a_file_may_not_say_what_logs_in_to_hosts(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "launcher").mkdir()
+    text = "_target_: commbench.launchers.mpirun.Mpirun\nhosts: [a]\nagent: /bin/sh\n"
+    (tmp_path / "launcher" / "mine.yaml").write_text(text)
+    assert "a file sets launcher.agent=/bin/sh" in refused(f"--config-dir {tmp_path} launcher=mine backend=mpi")[0]
 
 
 def test_the_widest_layout_of_a_list_counts(refused: Refused) -> None:
@@ -358,6 +365,7 @@ def test_a_sweep_inside_a_world_lists_its_jobs(refused: Refused, monkeypatch: py
         (TORCHRUN_0 | {"RANK": "abc"}, "layout=1x2", "torchrun exported no usable world: RANK='abc', WORLD_SIZE='2'"),
         (TORCHRUN_0 | {"RANK": "2"}, "layout=1x2", "torchrun exported no usable world: RANK='2', WORLD_SIZE='2'"),
         (SBATCH, "layout=2x1", "layout=2x1 needs 2 nodes, this is one machine"),  # a batch script is no world
+        (SBATCH | {"SLURM_JOB_NUM_NODES": "2"}, "layout=[2x1,3x1]", "layout=3x1 needs 3 nodes, the launcher has 2"),
     ],
 )
 def test_rank_0_of_a_world_says_why(

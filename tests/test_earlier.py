@@ -73,6 +73,7 @@ def test_the_case_in_flight_is_blamed_once(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- real worlds
 
 
+@pytest.mark.long
 def test_a_case_that_kills_a_rank_costs_itself_and_nothing_else(world: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "deadly.py").write_text(DEADLY)
     (tmp_path / "conf" / "benchmark").mkdir(parents=True)
@@ -185,6 +186,7 @@ def test_resume_refuses_a_run_json_of_somebody_else(tmp_path: Path, key: str) ->
     assert key in done.stderr
 
 
+@pytest.mark.long
 def test_a_given_world_resumes_and_tells_its_own_status(world: Callable[..., Any], tmp_path: Path) -> None:
     run = world("commbench", "benchmark=all_reduce", "sizes=[8,64]", "expect='all_reduce:median_s<1e-12'", *FIXED)
     assert run.status == 1
@@ -194,6 +196,6 @@ def test_a_given_world_resumes_and_tells_its_own_status(world: Callable[..., Any
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "commbench"]
     again = subprocess.run([*launch, "resume", str(folder)], capture_output=True, text=True, timeout=120)
     assert again.returncode == 1, again.stderr
-    assert "exitcode  : 1" in again.stderr
+    assert "exitcode  : 1" in again.stderr, again.stderr
     assert set(commbench.load(folder).status) == {"ok"}
     assert load_run(folder)["exit_status"] == 1

@@ -234,6 +234,7 @@ def test_python_runs_one_world_at_a_time() -> None:
         (("experiment=exchange_quiz", "budget.case_s=0.2"), {"mpi"}, 1),
     ],
 )  # fmt: skip
+@pytest.mark.long
 def test_it_runs_as_far_as_cpus_go(
     words: tuple[str, ...], backends: set[str], cases: int, world: Callable[..., object]
 ) -> None:

@@ -78,7 +78,7 @@ def listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
     ]
 
 
-@pytest.mark.parametrize("kind", ["openmpi", "mpich"])
+@pytest.mark.parametrize("kind", ["openmpi", pytest.param("mpich", marks=pytest.mark.long)])
 def test_in_a_world_of_mpirun_the_meeting_point_and_tcp_listen_on_loopback_only(kind: str, tmp_path: Path) -> None:
     library = find(kind)
     assert library is not None, f"{kind}: make test installs both wheels"
@@ -98,6 +98,7 @@ def connected_to(processes: list[psutil.Process]) -> set[int]:
     return {one.raddr.port for one in found if one.status == psutil.CONN_ESTABLISHED}
 
 
+@pytest.mark.long
 def test_a_stranger_at_a_tcp_port_of_a_real_run_changes_nothing_and_is_told_once(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "commbench", "backend=tcp", *SOAK[:2], "timing=soak", "timing.duration_s=6"]
     with running(tmp_path, *words, "timing.interval_s=0.5") as process:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 MIB = 1 << 20
 FIXED = ("timing=fixed", "timing.repetitions=5", "timing.warmup_repetitions=1", "timing.warmup_s=0", "cache=warm")
 
@@ -45,6 +47,7 @@ class Rss:
 """
 
 
+@pytest.mark.long
 def test_a_rank_that_gets_no_memory_makes_the_case_a_skip_on_all(world: Callable[..., Any], tmp_path: Path) -> None:
     script = tmp_path / "limited.py"
     script.write_text(LIMITED_RANK)

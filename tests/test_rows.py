@@ -13,7 +13,7 @@ import pytest
 from numpy.random import default_rng
 
 from commbench.clock import ClockCost
-from commbench.contracts import Planned
+from commbench.contracts import Planned, World
 from commbench.jobs import Door
 from commbench.measure import measure
 from commbench.memory import slot_bytes
@@ -53,6 +53,8 @@ AROUND = Circumstances(
     threads_per_rank=1,
     cache_bytes=2**20,
     transport="tcp",
+    world=World(0, 8, (tuple(range(8)),), (0,)),
+    wires=(),
 )
 OF_A_RUN = {"run_id", "sweep_id", "launch", "label", "segment"}  # the session adds them
 NUMBERS = {column.name for column in RESULTS} - {"nodes", "ranks_per_node", "world_size", "transport"}

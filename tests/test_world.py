@@ -18,6 +18,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from commbench.contracts import World
 from commbench.control import Alone, StoreControl
 from commbench.errors import ConfigError, WorldBroken
+from commbench.slurm import meeting_point
 from commbench.world import Place, assemble, bind, connect, detect, host_identity, hosted_world
 
 ENVIRONMENTS = Path(__file__).parent / "data" / "environments"
@@ -126,11 +127,21 @@ def test_a_missing_size_is_named(name: str, variable: str) -> None:
 # ---------------------------------------------------------------- the control plane of a world
 
 
-def test_srun_without_a_meeting_point_says_what_to_export() -> None:
-    environ = saved("srun_step")[0]
+def test_srun_without_a_node_list_says_what_to_export() -> None:
+    environ = {name: value for name, value in saved("srun_step")[0].items() if not name.endswith("NODELIST")}
     place = detect(environ)
     assert place is not None
-    with pytest.raises(ConfigError, match=r"MASTER_ADDR.*MASTER_PORT"):
+    with pytest.raises(ConfigError, match="export MASTER_ADDR"):
+        connect(place, environ=environ)
+
+
+def test_ranks_that_slurms_pmi_started_meet_without_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("commbench.world.CONNECT_S", 1.0)
+    environ = saved("srun_step_pmi2")[1] | {"MASTER_ADDR": "127.0.0.1"}
+    _, port = meeting_point(environ)
+    place = detect(environ)
+    assert place is not None and place.launcher == "mpirun"
+    with pytest.raises(WorldBroken, match=rf"127\.0\.0\.1, {port}\)"):
         connect(place, environ=environ)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.clock import now_ns
+from commbench.engines.doze import doze
 from commbench.engines.lowered import Lowered
 from commbench.errors import CommunicationError
 
@@ -45,12 +46,13 @@ class PythonRunner:
         self.progress = np.array([0, -1], dtype=np.int64)
         self._loop = _Source(pool).build(calls)
 
-    def __call__(self, n: int) -> NDArray[np.int64]:
+    def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         stamps = np.zeros((1, n, 2), dtype=np.int64)
+        instants = () if starts is None else (starts.tolist(), doze)  # numpy's integers would slow the wait
         enabled = gc.isenabled()
         gc.disable()  # as timeit does: a collection is not communication
         try:
-            self._loop(n, stamps[0], self.progress, now_ns)
+            self._loop(n, stamps[0], self.progress, now_ns, *instants)
         except Exception as error:
             raise CommunicationError(f"{type(error).__name__}: {error}") from error
         finally:
@@ -73,12 +75,15 @@ class _Source:
         timed = [self._line(call) for call in calls.steps]
         rotate = [f"{name} = {name}_all[k]" for name in self._rotating]
         advance = ["k += 1", f"if k == {self._pool}: k = 0"] if rotate else []
+        # what decides is the stamp behind the wait: a rank that lost its core in it has begun late, too
+        wait = ["s = starts[r]", "doze(s - clock())", "while clock() < s: pass"] if calls.windowed else []
         body = [
-            "progress[0] = r", *rotate, *before,
+            "progress[0] = r", *rotate, *before, *wait,
             "t0 = clock()", *timed, "t1 = clock()",
             "row = stamps[r]; row[0] = t0; row[1] = t1", *advance,
         ]  # fmt: skip
-        head = "\n    ".join(["def loop(n, stamps, progress, clock):", *enter, "k = 0", "for r in range(n):"])
+        given = ", starts, doze" if calls.windowed else ""
+        head = "\n    ".join([f"def loop(n, stamps, progress, clock{given}):", *enter, "k = 0", "for r in range(n):"])
         text = "\n        ".join([head, *body])
         names = ", ".join(self._names)
         source = f"def make({names}):\n  {text.replace(chr(10), chr(10) + '  ')}\n  return loop"

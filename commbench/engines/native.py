@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.clock import now_ns
+from commbench.engines.doze import doze
 from commbench.engines.lowered import Lowered
 from commbench.errors import CommunicationError
 
@@ -47,17 +49,25 @@ class NativeRunner:
         self._enter = _table(calls.enter, 1)
         self._before = _table(calls.before, pool)
         self._timed = _table(calls.steps, pool)
+        self._windowed = calls.windowed
         self._clock = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value
 
-    def __call__(self, n: int) -> NDArray[np.int64]:
+    def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        if (starts is not None) != self._windowed:
+            raise ValueError("start instants belong to programs that were prepared with sync=window, and to no others")
+        at_once = np.zeros(0, dtype=np.int64)
         stamps = np.zeros((1, n, 2), dtype=np.int64)
         failed = np.full(2, -1, dtype=np.int64)
         moment = np.zeros(2, dtype=np.int64)
         clock = (self._clock, time.CLOCK_MONOTONIC, moment)
-        self._run(self._enter, _table((), 1), *clock, np.zeros((1, 2), dtype=np.int64), self.progress, failed)
+        nothing = np.zeros((1, 2), dtype=np.int64)
+        self._run(self._enter, _table((), 1), *clock, at_once, nothing, self.progress, failed)
         entered = failed[0] < 0
         if entered:
-            self._run(self._before, self._timed, *clock, stamps[0], self.progress, failed)
+            instants = at_once if starts is None else starts
+            if starts is not None:
+                doze(int(starts[0]) - now_ns())
+            self._run(self._before, self._timed, *clock, instants, stamps[0], self.progress, failed)
         if failed[0] >= 0:
             step = self.calls[failed[0]] if entered and failed[0] < len(self.calls) else "synchronisation"
             raise CommunicationError(f"{step} returned {failed[1]} in repetition {self.progress[0]}")

@@ -51,15 +51,27 @@ def _call(row: Any) -> Any:
 
 
 @njit(
-    "void(int64[:,:,::1], int64[:,:,::1], int64, int64, int64[::1], int64[:,::1], int64[::1], int64[::1])",
+    "void(int64[:,:,::1], int64[:,:,::1], int64, int64, int64[::1], int64[::1], int64[:,::1], int64[::1], int64[::1])",
     nogil=True,
     cache=True,
 )
 def run(
-    before: Any, timed: Any, clock: int, clock_id: int, moment: Any, stamps: Any, progress: Any, failed: Any
+    before: Any,
+    timed: Any,
+    clock: int,
+    clock_id: int,
+    moment: Any,
+    starts: Any,
+    stamps: Any,
+    progress: Any,
+    failed: Any,
 ) -> None:
-    """One repetition a row of `stamps` [n, 2]; stops at the first error with failed = (step, code)."""
+    """One repetition a row of `stamps` [n, 2]; stops at the first error with failed = (step, code).
+
+    Where `starts` is not empty, repetition r begins no earlier than starts[r] on the same clock.
+    """
     pool = timed.shape[0]
+    windowed = starts.shape[0] > 0
     for repetition in range(stamps.shape[0]):
         copy = repetition % pool
         progress[0] = repetition
@@ -69,6 +81,9 @@ def run(
             if code != 0 and before[copy, step, CHECKED] != 0:
                 failed[0], failed[1] = timed.shape[1], code
                 return
+        if windowed:
+            while _read(clock, clock_id, moment) < starts[repetition]:
+                pass
         stamps[repetition, 0] = _read(clock, clock_id, moment)
         for step in range(timed.shape[1]):
             progress[1] = step

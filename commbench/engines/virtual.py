@@ -112,17 +112,19 @@ class VirtualRunner:
         self._noise_state = 0.0
         self._now_s, self._done = 0.0, 0
 
-    def __call__(self, n: int) -> NDArray[np.int64]:
+    def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        if starts is not None:
+            raise Unsupported("the simulated engine knows no start instants: all its ranks begin together")
         pool = max((buffer.pool for held in self._buffers.values() for buffer in held.values()), default=1)
         block = _Block(self._programs, self._buffers, self._model, self._nodes, self._late(n), copies=min(n, pool))
         ends = block.run() * self._factors(n)
         self._corrupt(n)
         span = ends.max(axis=0)
-        starts = self._now_s + np.concatenate(([0.0], np.cumsum(span)[:-1]))
+        begins = self._now_s + np.concatenate(([0.0], np.cumsum(span)[:-1]))
         self._now_s += float(span.sum())
         self._done += n
         self.progress[:] = n, 0
-        begun = np.broadcast_to(starts, ends.shape)
+        begun = np.broadcast_to(begins, ends.shape)
         return np.rint(np.stack([begun, begun + ends], axis=2) * 1e9).astype(np.int64)
 
     def _factors(self, n: int) -> Times:

@@ -56,6 +56,7 @@ def cold_start(*paths: str | Path) -> pd.DataFrame:
 
 def _ramp(case: dict[Any, Any], samples: pd.DataFrame) -> dict[str, float | None]:
     """The derived columns of one case."""
+    samples = samples[samples["phase"].isin(PHASES)]  # late ones are in no statistic
     phases = samples["phase"].map(PHASES.index)
     values = ["start_ns", "elapsed_ns"]
     table = samples.assign(phase=phases).pivot(index=["phase", "repetition"], columns="rank", values=values)

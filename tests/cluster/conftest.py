@@ -11,6 +11,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests here import virtual_hosts; tests are no package
 
+import slurm_cluster
+from slurm_cluster import SlurmCluster
 from virtual_hosts import Link, VirtualHosts, missing, virtual_hosts
 
 
@@ -27,3 +29,13 @@ def cluster(tmp_path: Path) -> Iterator[Callable[..., VirtualHosts]]:
             return stack.enter_context(virtual_hosts(count, tmp_path / "hosts", link))
 
         yield make
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    """Two idle nodes for all tests of a file; a skip where the machine can't."""
+    reason = slurm_cluster.missing()
+    if reason is not None:
+        pytest.skip(reason)
+    with slurm_cluster.slurm_cluster(2, tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster

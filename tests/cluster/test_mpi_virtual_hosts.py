@@ -16,7 +16,8 @@ from virtual_hosts import VirtualHosts
 from commbench.launchers.mpirun import YIELDING
 from commbench.mpi_library import MpiLibrary, find
 
-LIBRARIES = ("openmpi", "mpich")
+LONG = pytest.mark.long
+LIBRARIES = ("openmpi", pytest.param("mpich", marks=LONG))
 RATE_MBIT = 200.0
 MESSAGE_BYTES = 256 * 1024
 BUCKET = 0.85  # of a message's time on the line is left, where tbf's bucket was full before it
@@ -53,7 +54,7 @@ def openmpi(hosts: VirtualHosts, library: MpiLibrary, each: int) -> list[str]:
     return [library.launcher(), *words, "--host", hosts.slots(each), "--map-by", "node", "--bind-to", "none", *wires]
 
 
-@pytest.mark.parametrize(("library", "count", "each"), [("openmpi", 2, 2), ("mpich", 4, 1)])
+@pytest.mark.parametrize(("library", "count", "each"), [("openmpi", 2, 2), pytest.param("mpich", 4, 1, marks=LONG)])
 def test_each_layout_is_a_subgroup_of_the_world(
     cluster: Callable[..., VirtualHosts], world: Callable[..., Any], library: str, count: int, each: int
 ) -> None:

@@ -201,7 +201,7 @@ def recording_cost(size: int) -> dict[str, float]:
     decide_s = time.perf_counter() - begin - watch["simulated"]
     assert isinstance(outcome, Samples)
     begin = time.perf_counter()
-    record(job, outcome)
+    record(job, outcome, world)
     return {
         "plan_s": plan_s,
         "measure_s": decide_s,
@@ -211,8 +211,8 @@ def recording_cost(size: int) -> dict[str, float]:
     }
 
 
-def record(job: Planned, outcome: Samples) -> None:
-    around = Circumstances(CLOCK, {}, 8, 1, 2**20, None)
+def record(job: Planned, outcome: Samples, world: World) -> None:
+    around = Circumstances(CLOCK, {}, 8, 1, 2**20, None, world, ())
     values = row(job, outcome, around, datetime.now(timezone.utc)) | {"run_id": "scale"}
     with tempfile.TemporaryDirectory() as folder:
         writer = Parquet()

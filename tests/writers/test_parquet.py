@@ -231,18 +231,21 @@ def test_the_refuge_may_be_full_too(disk: Disk) -> None:
     assert told[1].endswith("no folder for temporary files takes them either")
 
 
+@pytest.mark.long
 def test_a_run_that_is_killed_at_any_moment_leaves_what_it_has_measured(tmp_path: Path) -> None:
     chance = random.Random(7)
     moments = [chance.randint(1, 59) for _ in range(KILLS - 1)] + [60]  # the last one while parts are merged
+    killed = []
     for number in range(0, KILLS, 2):  # two at a time
         outputs = [tmp_path / f"{number}{one}" for one in "ab"]
         runs = [started(output, tmp_path / "refuge") for output in outputs]
         for output, run, moment in zip(outputs, runs, moments[number:], strict=False):
-            check_killed(run, output, moment, chance.uniform(0, 0.02))
+            killed.append(check_killed(run, output, moment, chance.uniform(0, 0.02)))
+    assert sum(killed) >= KILLS // 3, "too many were at their end before they could be killed"
 
 
-def check_killed(run: subprocess.Popen[str], output: Path, moment: int, after_s: float) -> None:
-    """Kill the run shortly after it has told this many cases, then read its folder."""
+def check_killed(run: subprocess.Popen[str], output: Path, moment: int, after_s: float) -> bool:
+    """Kill the run shortly after it has told this many cases, then read its folder; whether it was still running."""
 
     def kill() -> None:
         (pid,) = subprocess.run(
@@ -260,9 +263,10 @@ def check_killed(run: subprocess.Popen[str], output: Path, moment: int, after_s:
         case_seen(moment, kill)(line)
 
     status, _ = ended(run, seen)
-    assert status in (0, 128 + signal.SIGKILL, -signal.SIGKILL) and (status or moment == 60)
+    assert status in (0, 128 + signal.SIGKILL, -signal.SIGKILL)
     (folder,) = output.iterdir()
     cases = commbench.load(folder)
     assert len(cases) >= told >= moment, "a case that was told is on disk"
     assert set(cases.status) == {"ok"} and load_run(folder)["schema_version"] == SCHEMA_VERSION
     assert set(commbench.load(folder, table="samples").case_id) >= set(cases.case_id)
+    return status != 0

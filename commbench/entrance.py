@@ -1,0 +1,36 @@
+"""Into the world: who is here, where each rank runs, and whether what was asked fits."""
+
+from __future__ import annotations
+
+from commbench import contracts as c
+from commbench.errors import ConfigError
+from commbench.layout import Layout
+from commbench.settings import Settings
+from commbench.world import Place, assemble, bind, by_node, connect, hosted_world
+
+
+def enter(settings: Settings, place: Place | None) -> tuple[c.World, c.Control]:
+    """The world and its control plane; `place` is None where this process hosts all ranks."""
+    if place is None:
+        layouts = settings.layouts or (Layout(1, 2),)
+        return hosted_world(max(one.nodes for one in layouts), max(one.ranks_per_node for one in layouts))
+    backend = settings.backend
+    library, threads = getattr(backend, "library", "auto"), getattr(backend, "threads", "funneled")
+    control = connect(place, library, threads, interface=settings.interface)
+    world = assemble(place, control)
+    return world, by_node(world, control)
+
+
+def bound(settings: Settings, world: c.World) -> str:
+    """Pin this rank as asked; what was done, in words."""
+    if len(world.hosted) > 1:
+        return "none"
+    here = world.nodes[world.node_of(world.rank)]
+    return bind(settings.bind, here.index(world.rank), len(here), settings.backend.threads_per_rank)
+
+
+def refuse_misfits(settings: Settings, world: c.World) -> None:
+    """Raises ConfigError where no layout fits into this world."""
+    misfits = [layout.misfit(world) for layout in settings.layouts]
+    if all(misfits):
+        raise ConfigError(f"{misfits[0]}; start more ranks or choose a smaller layout")

@@ -1,0 +1,171 @@
+"""commbench on a real Slurm of two virtual hosts: allocations, job scripts, given worlds, MPI, and sweeps as jobs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slurm_cluster import SlurmCluster, missing, slurm_cluster
+
+import commbench
+from commbench.mpi_library import find
+
+SCRIPT = Path(__file__).parents[2] / "deploy" / "slurm" / "commbench.sbatch"
+AMOUNT = ("benchmark=[p2p_latency,all_reduce]", "sizes=[8,64KiB]", "timing=fixed", "timing.repetitions=5")
+# no binding: the virtual hosts share this machine's cores
+SHORT = (*AMOUNT, "timing.warmup_repetitions=1", "timing.warmup_s=0", "bind=none")
+MPICH = {"UCX_TLS": "tcp,self"}  # the virtual hosts have one kernel, through whose memory it would send
+PATIENCE_S = 60
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(autouse=True)
+def nobody_says_where_to_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def folders(output: Path) -> list[Path]:
+    """Of the runs, in order; a sweep keeps Slurm's own logs beside them."""
+    return sorted(path.parent for path in output.glob("*/run.json"))
+
+
+def run_json(folder: Path) -> dict[str, Any]:
+    described = json.loads((folder / "run.json").read_text())
+    assert isinstance(described, dict)
+    return described
+
+
+def check(run: Any, launcher: str, nodes: list[list[int]]) -> None:
+    """One run, every case of it measured, by these ranks of these nodes."""
+    assert run.status == 0, run.explain()
+    [folder] = folders(run.output)
+    size = sum(len(ranks) for ranks in nodes)
+    assert run_json(folder)["world"] == {"size": size, "nodes": len(nodes), "ranks": nodes, "launcher": launcher}
+    cases = run.cases
+    assert set(cases.status) == {"ok"} and set(cases.wrong_elements) == {0}
+    assert set(cases.benchmark) == {"p2p_latency", "all_reduce"}
+
+
+def library_or_skip(slurm: SlurmCluster, choice: str, plugin: str | None) -> str:
+    """The path of an MPI library, where srun has the plugin that its ranks find each other by."""
+    library = find(choice) if "/" not in choice or Path(choice).is_file() else None
+    if library is None:
+        pytest.skip(f"{choice} is not installed")
+    if plugin is not None and not slurm.speaks(plugin):
+        pytest.skip(f"srun --mpi=list has no {plugin} (Debian: libpmix-dev brings the file that it loads)")
+    return library.path
+
+
+def test_in_an_allocation_srun_starts_the_ranks(slurm: SlurmCluster, world: Callable[..., Any]) -> None:
+    inside = slurm.command("salloc", "--nodes=2", "--ntasks-per-node=2", "commbench")
+    run = world(*inside, "backend=gloo", "layout=[2x1,2x2]", *SHORT)
+    check(run, "srun", [[0, 1], [2, 3]])
+    assert set(run.cases.layout) == {"2x1", "2x2"}
+
+
+def test_more_nodes_than_the_allocation_has_are_refused(slurm: SlurmCluster, world: Callable[..., Any]) -> None:
+    run = world(*slurm.command("salloc", "--quiet", "--nodes=2", "commbench"), "layout=3x1")
+    assert run.status == 2
+    assert "layout=3x1 needs 3 nodes, the launcher has 2" in run.stderr
+
+
+def test_open_mpi_in_an_allocation_meets_through_pmix(slurm: SlurmCluster, world: Callable[..., Any]) -> None:
+    library = library_or_skip(slurm, "openmpi", "pmix")
+    inside = slurm.command("salloc", "--nodes=2", "--ntasks-per-node=1", "commbench")
+    check(world(*inside, "backend=mpi", f"backend.library={library}", "layout=2x1", *SHORT), "srun", [[0], [1]])
+
+
+def test_mpich_is_a_given_world_under_srun(slurm: SlurmCluster, world: Callable[..., Any]) -> None:
+    library = library_or_skip(slurm, "mpich", "pmi2")
+    step = slurm.command("srun", "--mpi=pmi2", "--nodes=2", "--ntasks-per-node=1", "python", "-m", "commbench")
+    check(world(*step, "backend=mpi", f"backend.library={library}", *SHORT, env=MPICH), "mpirun", [[0], [1]])
+
+
+def test_mpirun_of_open_mpi_4_reads_the_allocation(slurm: SlurmCluster, world: Callable[..., Any]) -> None:
+    library = library_or_skip(slurm, "/usr/lib/x86_64-linux-gnu/libmpi.so.40", None)
+    mpirun = ("mpirun.openmpi", "--bind-to", "none", "--map-by", "node", "python", "-m", "commbench")
+    inside = slurm.command("salloc", "--nodes=2", "--ntasks-per-node=1", *mpirun)
+    check(world(*inside, "backend=mpi", f"backend.library={library}", *SHORT), "mpirun", [[0], [1]])
+
+
+def test_the_shipped_script_is_a_given_world(slurm: SlurmCluster, world: Callable[..., Any], tmp_path: Path) -> None:
+    submit = slurm.command("sbatch", "--wait", f"--chdir={tmp_path}", str(SCRIPT))
+    run = world(*submit, *SHORT)
+    check(run, "srun", [[0], [1]])
+    [log] = tmp_path.glob("commbench-*.log")
+    assert log.read_text().count("results: ") == 1, "only rank 0 prints"
+
+
+def test_a_cancelled_job_keeps_what_it_has(slurm: SlurmCluster, tmp_path: Path) -> None:
+    output = tmp_path / "results"
+    soak = ("benchmark=p2p_latency", "sizes=[8,64,512,4KiB,32KiB]", "timing=soak", "timing.duration_s=2", "bind=none")
+    submit = ("sbatch", "--parsable", f"--chdir={tmp_path}", str(SCRIPT), *soak, f"output={output}")
+    job = slurm.said(*submit).strip()
+    until(lambda: any(output.glob("*/parts/*.cases.parquet")), slurm)
+    slurm.said("scancel", job)
+    until(lambda: not slurm.said("squeue", "--noheader", f"--jobs={job}").strip(), slurm)
+    [folder] = folders(output)
+    described = run_json(folder)
+    log = next(tmp_path.glob("commbench-*.log")).read_text()
+    assert (described["status"], described["exit_status"]) == ("interrupted", 143), log
+    statuses = list(commbench.load(folder).status)
+    assert statuses.count("ok") >= 1 and len(statuses) < 5, log
+
+
+def until(reached: Callable[[], bool], slurm: SlurmCluster) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not reached():
+        assert time.monotonic() < deadline, slurm.explain()
+        time.sleep(0.2)
+
+
+def test_a_job_that_slurm_refuses_breaks_the_sweep(slurm: SlurmCluster, world: Callable[..., Any]) -> None:
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    sweep = ("-m", "hydra/launcher=submitit_slurm", "hydra.launcher.partition=nowhere", "layout=1x2")
+    run = world(*slurm.command("commbench", *sweep), *SHORT)
+    assert run.status == 3
+    [line] = [line for line in run.stderr.splitlines() if line.startswith("commbench: ")]
+    assert "nowhere" in line
+
+
+def test_a_sweep_is_a_job_for_each_world(slurm: SlurmCluster, world: Callable[..., Any]) -> None:
+    library = library_or_skip(slurm, "mpich", "pmi2")
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    sweep = ("-m", "hydra/launcher=submitit_slurm", "hydra.launcher.partition=main", "hydra.launcher.timeout_min=5")
+    axes = ("backend=gloo,mpi", "layout=1x2,2x1")
+    run = world(*slurm.command("commbench", *sweep, *axes), *SHORT, env=MPICH | {"MPI4PY_LIBMPI": library})
+    assert run.status == 0, run.explain()
+    runs = [run_json(folder) for folder in folders(run.output)]
+    assert len({one["sweep_id"] for one in runs}) == 1 and runs[0]["sweep_id"]
+    worlds = {tuple(one["overrides"][:2]): one["world"]["ranks"] for one in runs}
+    shapes = {"layout=1x2": [[0, 1]], "layout=2x1": [[0], [1]]}
+    expected = {(f"backend={name}", layout): ranks for name in ("gloo", "mpi") for layout, ranks in shapes.items()}
+    assert worlds == expected
+    assert set(run.cases.status) == {"ok"} and len(run.cases) == 16
+    assert set(zip(run.cases.layout, run.cases.nodes, strict=True)) == {("1x2", 1), ("2x1", 2)}
+
+
+def test_nothing_stays_after_a_failure(tmp_path: Path) -> None:
+    reason = missing()
+    if reason is not None:
+        pytest.skip(reason)
+    pids: list[int] = []
+    with pytest.raises(ZeroDivisionError), slurm_cluster(2, tmp_path / "slurm") as cluster:
+        cluster.said("sbatch", "--nodes=2", f"--chdir={tmp_path}", "--wrap=srun sleep 60")
+        until(lambda: "slurmstepd" in "".join(map(command_of, cluster.hosts.hosts[1].pids())), cluster)
+        pids += cluster.hosts.pids()
+        raise ZeroDivisionError
+    assert len(pids) > 5 and not any(map(command_of, pids))
+
+
+def command_of(pid: int) -> str:
+    """Empty for a process that has ended, whether or not its parent has noticed."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""

@@ -1,0 +1,143 @@
+"""Links of known rate: every backend must say that rate, and the slow host must be named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from virtual_hosts import BURST, QUEUE, Host, VirtualHosts
+
+from commbench.report.load import load_run
+
+pytestmark = pytest.mark.long
+PORT = 29533  # in networks of the test's own
+FIXED = ("timing=fixed", "timing.warmup_repetitions=1", "timing.warmup_s=0", "cache=warm", "bind=none")
+MIB = 2**20
+# all ends of all links are on the same two cores: spinning ranks yield to those that have something to do
+YIELDING = ("env.OMPI_MCA_mpi_yield_when_idle=1", "env.MPIR_CVAR_CH4_PROGRESS_THROTTLE=1")
+WIRES = ("env.OMPI_MCA_pml=ob1", "env.OMPI_MCA_btl='tcp,self'", "env.UCX_TLS='tcp,self'")
+
+
+def torchrun(world: Callable[..., Any], hosts: VirtualHosts, each: int, *words: str) -> Any:
+    """An agent on every host; what became of the first one's."""
+    size = ("--nnodes", str(len(hosts.hosts)), "--nproc-per-node", str(each))
+    meeting = ("--master-addr", hosts.hosts[0].address, "--master-port", str(PORT))
+
+    def agent(rank: int) -> Any:
+        command = (sys.executable, "-m", "torch.distributed.run", *size, "--node-rank", str(rank), *meeting)
+        given = ("-m", "commbench", f"interface={hosts.network}", *FIXED, *words)
+        return world(*hosts.hosts[rank].command(*command, *given), env={"OMP_NUM_THREADS": "1"})
+
+    with ThreadPoolExecutor(len(hosts.hosts)) as pool:
+        return next(iter(list(pool.map(agent, range(len(hosts.hosts))))))
+
+
+def mpirun(world: Callable[..., Any], hosts: VirtualHosts, kind: str, *words: str) -> Any:
+    """commbench itself starts the ranks, through its launcher, from the first host."""
+    names = ",".join(host.name for host in hosts.hosts)
+    launcher = ("launcher=mpirun", f"launcher.hosts=[{names}]", f"launcher.agent={hosts.agent}")
+    where = (*launcher, f"backend.library={kind}", f"layout={len(hosts.hosts)}x1", f"interface={hosts.network}")
+    given = (sys.executable, "-m", "commbench", "backend=mpi", *where, *WIRES, *YIELDING, *FIXED, *words)
+    return world(*hosts.hosts[0].command(*given))
+
+
+def started(world: Callable[..., Any], hosts: VirtualHosts, backend: str, *words: str) -> Any:
+    if backend in ("openmpi", "mpich"):
+        return mpirun(world, hosts, backend, *words)
+    return torchrun(world, hosts, 1, f"backend={backend}", *words)
+
+
+def iperf3_mbit(server: Host, client: Host, seconds: int) -> float:
+    """What iperf3's receiver saw; the first second, which fills queues, does not count."""
+    listen = server.command("iperf3", "--server", "--one-off")
+    with subprocess.Popen(listen, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as serving:
+        try:
+            time.sleep(0.5)
+            send = ("iperf3", "--client", server.address, "--time", str(seconds), "--omit", "1", "--json")
+            done = subprocess.run(client.command(*send), capture_output=True, text=True, timeout=30, check=True)
+        finally:
+            serving.terminate()
+    return float(json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"]) / 1e6
+
+
+@pytest.mark.parametrize("rate_mbit", [200, 1000])
+def test_every_backend_says_how_fast_the_link_is(
+    cluster: Callable[..., VirtualHosts], world: Callable[..., Any], rate_mbit: int
+) -> None:
+    if shutil.which("iperf3") is None:
+        pytest.skip("iperf3 is not installed (apt-get install iperf3)")
+    hosts = cluster(2, rate_mbit=rate_mbit)
+    amount = ("benchmark=p2p_bandwidth", f"sizes=[{rate_mbit * 5000}]", "window=4", "timing.repetitions=9")
+    seen = {}
+    for backend in ("gloo", "tcp", "openmpi", "mpich"):
+        run = started(world, hosts, backend, *amount)
+        assert run.status == 0, run.explain()
+        [case] = pd.DataFrame(
+            run.cases[run.cases.backend == backend.replace("openmpi", "mpi").replace("mpich", "mpi")]
+            .sort_values("started_at")
+            .tail(1)
+        ).itertuples()
+        seen[backend] = case.algbw_gb_per_s * 8e3
+    truth = iperf3_mbit(hosts.hosts[1], hosts.hosts[0], 2)
+    for backend, mbit in seen.items():
+        assert 0.9 * rate_mbit <= mbit <= rate_mbit, f"{backend}: {seen}, iperf3 {truth}"
+        assert abs(mbit / truth - 1) < 0.03, f"{backend}: {seen}, iperf3 {truth}"
+
+
+def test_the_one_slow_host_is_named(cluster: Callable[..., VirtualHosts], world: Callable[..., Any]) -> None:
+    hosts = cluster(4, rate_mbit=200)
+    slow = hosts.hosts[2]
+    slower = ["tc", "-n", slow.name, "qdisc", "change", "dev", "eth0", "root", "tbf", "rate", "100mbit"]
+    subprocess.run([*slower, "burst", BURST, "latency", QUEUE], check=True, timeout=10)
+    words = ("backend=tcp", "benchmark=p2p_bandwidth", "pairs=all", "sizes=[1MB]", "window=2", "timing.repetitions=7")
+    run = torchrun(world, hosts, 1, *words)
+    assert run.status == 0, run.explain()
+    [line] = [line for line in run.stdout.splitlines() if "slow" in line and "rank" in line][:1]
+    assert "rank 2" in line and slow.name in line, run.stdout
+
+
+def test_a_ring_takes_as_long_on_two_hosts_as_on_four(
+    cluster: Callable[..., VirtualHosts], world: Callable[..., Any]
+) -> None:
+    """Both are bound by the same link: each one carries 2 (n - 1) / n of the message in either direction."""
+    median_s = {}
+    for count, each in ((2, 2), (4, 1)):
+        words = ("backend=gloo", "benchmark=all_reduce", f"sizes=[{64 * MIB}]", "timing.repetitions=3")
+        run = torchrun(world, cluster(count, rate_mbit=1000), each, *words)
+        assert run.status == 0, run.explain()
+        median_s[f"{count}x{each}"] = run.cases.set_index("layout").median_s[f"{count}x{each}"]
+    assert abs(median_s["2x2"] / median_s["4x1"] - 1) < 0.1, median_s
+
+
+def test_the_limit_is_that_of_the_interface(cluster: Callable[..., VirtualHosts], world: Callable[..., Any]) -> None:
+    """A veth says 10 Gb/s of itself, whatever tc makes of it."""
+    hosts = cluster(2)
+    run = torchrun(world, hosts, 1, "backend=tcp", "benchmark=p2p_bandwidth", "sizes=[1MB]", "timing.repetitions=5")
+    assert run.status == 0, run.explain()
+    [case] = run.cases.itertuples()
+    assert (case.limit_gb_per_s, case.limit_name) == (1.25, f"{hosts.interface} 10 Gb/s")
+    assert case.efficiency == pytest.approx(case.busbw_gb_per_s / 1.25)
+    [folder] = run.output.iterdir()
+    used = [node["network.used.address"] for node in load_run(folder)["provenance"]["nodes"]]
+    assert used == [host.address for host in hosts.hosts]
+
+
+def test_an_interface_that_one_host_lacks_is_told_by_all(
+    cluster: Callable[..., VirtualHosts], world: Callable[..., Any]
+) -> None:
+    hosts = cluster(2)
+    address = ["addr", "add", "10.79.0.1/24", "dev", hosts.interface]
+    subprocess.run(["ip", "-n", hosts.hosts[0].name, *address], check=True, timeout=10)
+    run = torchrun(world, hosts, 1, "backend=gloo", "benchmark=barrier", "interface=10.79.0.0/24")
+    assert run.status != 0
+    assert f"rank 1 on {hosts.hosts[1].name}: interface=10.79.0.0/24: no address here is in that network" in run.stderr
+    assert not list(Path(run.output).glob("*/cases.parquet"))

@@ -1,0 +1,169 @@
+"""Windows on a global clock: its error holds where the truth is known, and repetitions begin together by it.
+
+All virtual hosts share one kernel. So clocks differ by exactly what was planted: through the clock that production code
+is given, or by a time namespace, whose CLOCK_MONOTONIC really is another.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from virtual_hosts import VirtualHosts
+
+PORT = 29541  # in networks of the test's own
+SPREAD_US, WITHIN = 50, 19  # the error of a line, and in how many of 20 the truth lies inside
+AHEAD_S = 86_400
+QUICK = ("timing=quick", "sync=window", "cache=warm", "bind=none")
+RANK = """
+import sys, json
+import numpy as np
+from torch.distributed import TCPStore
+from commbench.clock import now_ns
+from commbench.control import StoreControl
+from commbench.global_clock import GlobalClock
+
+rank, size, fits, host, port = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
+control = StoreControl(TCPStore(host, port, is_master=rank == 0, wait_for_workers=False), rank, size)
+began = control.decide(now_ns(), 60)
+
+def planted(seed, one):
+    random = np.random.default_rng([seed, one])
+    offset, slope = int(random.integers(-10**16, 10**16)), float(random.uniform(-1e-4, 1e-4))
+    return lambda: (now := now_ns()) + offset + round(slope * (now - began))
+
+def distance(line, own, reference):
+    "How far the line is from the truth, how far it says it is, and how long it took to read both clocks at one time."
+    before, middle, after = reference(), own(), reference()
+    off = int(line.reference(np.array([middle]))[0]) - (before + after) // 2
+    return [off, line.error_at(middle), after - before]
+
+for seed in range(fits):
+    clock = GlobalClock(control, [[one] for one in range(size)], None, 30, planted(seed, rank))
+    clock.refresh(30)
+    found = control.gather(distance(clock.lines[rank], planted(seed, rank), planted(seed, 0)), 30)
+    if rank == 0:
+        print(json.dumps(found), flush=True)
+    clock.close()
+control.farewell(30)
+"""
+
+
+def test_the_true_offset_lies_inside_the_reported_error(cluster: Callable[..., VirtualHosts]) -> None:
+    """Four hosts: 1 and 2 compare themselves with 0, and 3 with 1, so that errors add."""
+    hosts = cluster(4)
+
+    def rank(one: int) -> subprocess.CompletedProcess[str]:
+        words = (sys.executable, "-c", RANK, str(one), "4", "20", hosts.hosts[0].address, str(PORT))
+        command = ["timeout", "-k", "5", "90", *hosts.hosts[one].command(*words)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    with ThreadPoolExecutor(4) as pool:
+        ends = list(pool.map(rank, range(4)))
+    assert [end.returncode for end in ends] == [0] * 4, ends[0].stderr[-3000:] + ends[1].stderr[-3000:]
+    seen = np.array([json.loads(line) for line in ends[0].stdout.splitlines()])
+    assert seen.shape == (20, 4, 3)
+    inside = (np.abs(seen[:, :, 0]) <= seen[:, :, 1] + seen[:, :, 2] / 2).sum(axis=0)
+    assert (inside >= WITHIN).all(), seen
+    error_us = np.median(seen[:, :, 1], axis=0) / 1e3
+    assert error_us[0] == 0 and (error_us[1:3] > 0).all()
+    assert (error_us[1:3] < SPREAD_US).all() and error_us[3] < 2 * SPREAD_US, error_us
+
+
+def torchrun(world: Callable[..., Any], hosts: VirtualHosts, *words: str) -> Any:
+    """An agent on each of two hosts, the second one a day ahead; what became of the first one's."""
+    size = ("--nnodes", "2", "--nproc-per-node", "1")
+    meeting = ("--master-addr", hosts.hosts[0].address, "--master-port", str(PORT))
+    ahead = ("unshare", "--time", "--monotonic", str(AHEAD_S), "--fork", "--kill-child")
+
+    def agent(rank: int) -> Any:
+        command = (sys.executable, "-m", "torch.distributed.run", *size, "--node-rank", str(rank), *meeting)
+        given = ("-m", "commbench", f"interface={hosts.network}", *words)
+        inside = (*ahead, *command) if rank == 1 else command
+        return world(*hosts.hosts[rank].command(*inside, *given), env={"OMP_NUM_THREADS": "1"})
+
+    with ThreadPoolExecutor(2) as pool:
+        return next(iter(list(pool.map(agent, range(2)))))
+
+
+def check_case(case: Any, run: Any) -> None:
+    """Its statistics are those of the repetitions in time, all others are kept apart."""
+    assert case.status == "ok" and case.sync == "window", run.explain()
+    samples = run.samples[run.samples.case_id == case.case_id]
+    counted = samples.groupby("phase").repetition.nunique()
+    assert counted["measure"] == case.repetitions >= 1
+    assert counted.get("late", 0) == case.late_repetitions
+    measured = samples[samples.phase == "measure"].groupby("repetition").elapsed_ns.max()
+    assert 0 <= case.median_s - measured.median() * 1e-9 <= 2e-6, "from the common start, not from each rank's own"
+
+
+def test_repetitions_begin_together_on_hosts_whose_clocks_are_a_day_apart(
+    cluster: Callable[..., VirtualHosts], world: Callable[..., Any]
+) -> None:
+    hosts = cluster(2)
+    tried = ["unshare", "--time", "--monotonic", "1", "--fork", "true"]
+    if shutil.which("unshare") is None or subprocess.run(tried, capture_output=True, check=False).returncode:
+        pytest.skip("this kernel has no time namespaces")
+    run = torchrun(world, hosts, "backend=gloo", "benchmark=[all_reduce,p2p_latency]", "sizes=[40]", *QUICK)
+    assert run.status == 0, run.explain()
+    cases = run.cases.set_index("benchmark")
+    assert cases["sync"].to_dict() == {"all_reduce": "window", "p2p_latency": "none"}
+    assert pd.isna(cases.late_repetitions["p2p_latency"]) and pd.isna(cases.clock_error_s["p2p_latency"])
+    [case] = run.cases[run.cases.benchmark == "all_reduce"].itertuples()
+    check_case(case, run)
+    assert 0 < case.clock_error_s < 1e-3
+    samples = run.samples[(run.samples.case_id == case.case_id) & (run.samples.phase == "measure")]
+    starts = samples.pivot(index="repetition", columns="rank", values="start_ns")
+    apart_s = (starts[1] - starts[0]) * 1e-9 - AHEAD_S
+    assert apart_s.abs().max() < case.clock_error_s + 3e-6, "in truth, all that count began within the error"
+
+
+def test_window_and_barrier_tell_the_same_of_one_host(world: Callable[..., Any]) -> None:
+    words = ("backend=gloo", "benchmark=all_reduce", "sizes=[8MiB]", "timing=quick", "layout=1x2", "bind=none")
+    for sync in ("window", "barrier"):
+        run = world("commbench", *words, f"sync={sync}")
+        assert run.status == 0, run.explain()
+    cases = run.cases.set_index("sync")
+    [case] = run.cases[run.cases["sync"] == "window"].itertuples()
+    check_case(case, run)
+    assert case.clock_error_s == 0, "ranks of a node share its clock"
+    assert pd.isna(cases.late_repetitions["barrier"])
+    assert 1 / 5 < cases.median_s["window"] / cases.median_s["barrier"] < 5, cases.median_s
+
+
+def test_both_engines_of_mpi_wait_for_the_instant(world: Callable[..., Any]) -> None:
+    words = ("backend=mpi", "engine=[native,python]", "benchmark=all_reduce", "sizes=[40]", "layout=1x2")
+    run = world("commbench", *words, *QUICK)
+    assert run.status == 0, run.explain()
+    assert set(run.cases.engine) == {"native", "python"}
+    for case in run.cases.itertuples():
+        check_case(case, run)
+
+
+def test_what_has_one_clock_for_all_ranks_is_skipped_with_the_reason(world: Callable[..., Any]) -> None:
+    run = world("commbench", "backend=simulated", "benchmark=[all_reduce,p2p_latency]", "sizes=[40]", *QUICK)
+    assert run.status == 0, run.explain()
+    cases = run.cases.set_index("benchmark")
+    assert cases.status.to_dict() == {"all_reduce": "skipped", "p2p_latency": "ok"}
+    assert "use sync=barrier" in cases.reason["all_reduce"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("sync=windows",), "sync=windows is unknown"),
+        (("sync=window", "schedule=rounds", "benchmark=p2p_latency"), "schedule=rounds"),
+    ],
+)
+def test_what_can_not_be_is_one_line(world: Callable[..., Any], words: tuple[str, ...], told: str) -> None:
+    run = world("commbench", "backend=gloo", *words)
+    assert run.status == 2
+    assert told in run.stderr and len(run.stderr.strip().splitlines()) == 1, run.stderr

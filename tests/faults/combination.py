@@ -1,0 +1,172 @@
+"""Faults as data: what breaks, in which world, at which moment, on which rank, and how that has to end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+OWN = ("gloo", "openmpi", "mpich", "tcp")  # worlds that commbench starts
+GIVEN = ("torchrun", "mpirun openmpi", "mpirun openmpi 4", "mpirun mpich")  # started by hand: gloo, then mpi
+HOSTS = ("torchrun, 2 hosts", "openmpi, 2 hosts", "mpich, 2 hosts")
+PHASES = ("starting", "opening", "preparing", "at the start", "in a call", "in a check", "between cases", "closing")
+EARLY = ("starting", "opening")  # no case has begun: nothing can be lost, and no fresh world would do better
+SIGNALS = {"SIGINT": 130, "Ctrl-C": 130, "SIGTERM": 143, "SIGHUP": 129}
+LATE_S = 3.0  # budget.late_s of the combinations that wait for it
+DEATH_S = 20.0  # the pulse's 10 s, and the end of a world
+SIGNAL_S = 2.0
+FINISHED = 3  # cases before the one that breaks
+
+
+@dataclass(frozen=True)
+class Combination:
+    """`times`: in how many worlds it happens; `restarts`: budget.restarts, of worlds that commbench starts."""
+
+    fault: str
+    phase: str
+    rank: int
+    world: str
+    times: int = 1
+    restarts: int = 2
+
+    def __str__(self) -> str:
+        more = f", {self.times} times" if self.times > 1 else ""
+        more += ", no restart" if self.own and not self.restarts else ""
+        return f"{self.fault} of rank {self.rank} {self.phase}, {self.world}{more}"
+
+    @property
+    def own(self) -> bool:
+        return self.world in OWN
+
+    @property
+    def finished(self) -> int:
+        """Cases of five that have ended when it happens. A row that is just being made has not."""
+        exceptions = {"closing": 5, "between cases": FINISHED - 1} | dict.fromkeys(EARLY, 0)
+        return exceptions.get(self.phase, FINISHED)
+
+    @property
+    def waits(self) -> bool:
+        """Whether nobody but the deadline notices it."""
+        return self.fault == "hang"
+
+    @property
+    def bound_s(self) -> float:
+        """From the fault until the world is gone."""
+        if self.fault in SIGNALS:
+            return SIGNAL_S
+        return LATE_S + 25.0 if self.waits else DEATH_S
+
+    @property
+    def statuses(self) -> tuple[int, ...]:
+        """Exit statuses that are right. A launcher that was started by hand turns 3 into its own."""
+        if self.fault in SIGNALS:
+            return (SIGNALS[self.fault], -1) if self.fault == "SIGHUP" else (SIGNALS[self.fault],)
+        if self.fault == "no memory":
+            return (0,)
+        if self.phase == "closing":  # everything is measured, and the world did break
+            return (0, 3)
+        if not self.own:
+            return tuple(range(1, 256))
+        if self.phase in EARLY or self.times > self.restarts:
+            return (3,)
+        return (1,) if self.times > 1 else (0,)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all other cases are measured in the end."""
+        return (self.statuses[0] in (0, 1) and self.own) or self.fault == "no memory"
+
+
+def table() -> Iterator[Combination]:
+    """Each once."""
+    seen = set()
+    for one in (*_deaths(), *_hangs(), *_memory(), *_signals(), *_given(), *_links()):
+        if one not in seen:
+            seen.add(one)
+            yield one
+
+
+def quick() -> list[Combination]:
+    """What `make test` affords: the ones that end soon, and every kind of world."""
+    return [
+        Combination("kill", "in a call", 1, "gloo"),
+        Combination("kill", "in a call", 0, "openmpi", restarts=0),
+        Combination("segfault", "in a call", 1, "mpich", restarts=0),
+        Combination("exit 0", "in a call", 1, "tcp", restarts=0),
+        Combination("raise", "in a check", 0, "gloo", restarts=0),
+        Combination("no memory", "preparing", 1, "openmpi"),
+        Combination("SIGTERM", "in a call", 0, "mpich"),
+        Combination("kill", "in a call", 1, "torchrun"),
+    ]
+
+
+def _deaths() -> Iterator[Combination]:
+    for phase, rank in product(PHASES, (0, 1)):
+        restarted = (phase, rank) in (("at the start", 0), ("in a call", 1), ("between cases", 1))
+        yield Combination("kill", phase, rank, "gloo", restarts=2 if restarted else 0)
+    for world in ("openmpi", "mpich", "tcp"):
+        yield Combination("kill", "in a call", 0, world, restarts=0)
+        yield Combination("kill", "in a call", 1, world)
+    for world in ("openmpi", "mpich"):
+        yield Combination("kill", "opening", 1, world)
+        yield Combination("kill", "between cases", 0, world, restarts=0)
+    for world in OWN:
+        yield Combination("stop", "in a call", 1, world, restarts=2 if world == "openmpi" else 0)
+    for fault, worlds in (
+        ("segfault", ("gloo", "mpich")),
+        ("exit 0", ("gloo", "openmpi", "tcp")),
+        ("exit 1", ("mpich",)),
+    ):
+        for world in worlds:
+            yield Combination(fault, "in a call", 1, world, restarts=0)
+    for fault in ("stop", "exit 0", "exit 1"):
+        yield Combination(fault, "in a call", 0, "gloo", restarts=0)
+    yield Combination("stop", "between cases", 1, "gloo")
+    yield Combination("stop", "in a call", 0, "openmpi", restarts=0)
+    yield Combination("stop", "in a call", 0, "mpich", restarts=0)
+    yield Combination("segfault", "at the start", 0, "tcp")
+    yield Combination("exit 1", "at the start", 1, "openmpi", restarts=0)
+    yield Combination("exit 0", "opening", 1, "mpich")
+    yield Combination("kill", "in a call", 1, "gloo", times=2)
+    yield Combination("kill", "at the start", 0, "openmpi", times=2)
+
+
+def _hangs() -> Iterator[Combination]:
+    yield Combination("hang", "at the start", 1, "gloo")
+    yield Combination("hang", "at the start", 1, "openmpi", restarts=0)
+    yield Combination("hang", "in a call", 0, "gloo", restarts=0)
+    yield Combination("hang", "in a call", 1, "openmpi", restarts=0)
+    yield Combination("hang", "in a call", 1, "tcp", restarts=0)
+    yield Combination("hang with GIL", "at the start", 1, "gloo", restarts=0)
+    yield Combination("hang with GIL", "in a call", 1, "openmpi", restarts=0)
+    yield Combination("hang with GIL", "in a call", 0, "mpich", restarts=0)
+    yield Combination("raise", "at the start", 1, "gloo")
+    yield Combination("raise", "in a check", 0, "gloo", restarts=0)
+
+
+def _memory() -> Iterator[Combination]:
+    for world, rank in product(("gloo", "openmpi"), (0, 1)):
+        yield Combination("no memory", "preparing", rank, world)
+
+
+def _signals() -> Iterator[Combination]:
+    for fault, world in product(("Ctrl-C", "SIGTERM"), OWN):
+        yield Combination(fault, "in a call", 0, world)
+    yield Combination("SIGINT", "in a call", 0, "gloo")
+    for world in ("gloo", "openmpi"):
+        yield Combination("SIGHUP", "in a call", 0, world)
+    yield Combination("SIGTERM", "at the start", 0, "gloo")
+    yield Combination("Ctrl-C", "in a check", 1, "mpich")
+
+
+def _given() -> Iterator[Combination]:
+    for world, rank in product(GIVEN, (0, 1)):
+        yield Combination("kill", "in a call", rank, world)
+    for world in ("torchrun", "mpirun openmpi", "mpirun mpich"):
+        yield Combination("stop", "in a call", 1, world)
+    yield Combination("hang", "at the start", 1, "torchrun")
+
+
+def _links() -> Iterator[Combination]:
+    for world in HOSTS:
+        yield Combination("link down", "in a call", 1, world)

@@ -1,0 +1,216 @@
+"""One combination played through: start the world, let the fault happen, watch how it ends."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from combination import FINISHED, HOSTS, LATE_S, Combination
+from planted import PLAN, Plan
+from sizes import as_given, in_order
+from stack import STACKS, command, commands_on_hosts
+from traces import TOKEN, Traces, command_of
+from virtual_hosts import Host, VirtualHosts, virtual_hosts
+
+NOISE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\0")  # prterun ends its own messages with a zero byte
+LIMIT_S = 120.0  # of a combination; whoever is not done by then hangs
+TICK_S = 0.05
+LOOK_S = 1.0
+TIMING = ("timing=fixed", "timing.repetitions=30", "timing.warmup_repetitions=1", "timing.warmup_s=0")
+
+Act = Callable[[subprocess.Popen[bytes]], object]
+
+
+@dataclass
+class Scene:
+    """What was seen. Times are those of time.time(); `lines` are stderr's. `status`: None where it had to be killed."""
+
+    one: Combination
+    sizes: list[int]  # in the order the cases run
+    folder: Path
+    begun: float = 0.0
+    ended: float = 0.0
+    status: int | None = None
+    marks: list[float] = field(default_factory=list)  # when the fault began
+    lines: list[tuple[float, str]] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    stays: bool = False  # a launcher that still waits for a host that is gone, when all ranks that can be reached ended
+
+    @property
+    def output(self) -> Path:
+        return self.folder / "results"
+
+    @property
+    def stderr(self) -> str:
+        return "\n".join(line for _, line in self.lines)
+
+    @property
+    def stdout(self) -> str:
+        return "\n".join(one.read_text(errors="replace") for one in sorted(self.folder.glob("out-*")))
+
+
+def play(one: Combination, folder: Path) -> Scene:
+    """Run it in that folder, which must be empty and a path without links."""
+    scene, traces = Scene(one, in_order(one), folder), Traces(secrets.token_hex(8))
+    environment = _environment(scene, traces.token)
+    where = virtual_hosts(2, folder / "hosts") if one.world in HOSTS else nullcontext()
+    with where as hosts, _terminal(one) as ends:
+        words = [*TIMING, *_budget(one), as_given(scene.sizes), f"output={scene.output}"]
+        lines = [command(one.world, words)] if hosts is None else commands_on_hosts(one.world, hosts, words)
+        processes = [_start(scene, number, line, environment, ends) for number, line in enumerate(lines)]
+        try:
+            _watch(scene, processes, traces, _act(one, hosts, ends), _lonely(one, hosts))
+            _end_launcher(scene, traces)
+            scene.left = traces.left()
+        finally:
+            traces.end()
+            for process in processes:
+                process.wait()
+    return scene
+
+
+def _budget(one: Combination) -> list[str]:
+    late_s = LATE_S if one.waits else 60.0
+    return [f"budget.restarts={one.restarts}", f"budget.late_s={late_s:g}"]
+
+
+def _environment(scene: Scene, token: str) -> dict[str, str]:
+    one = scene.one
+    size = scene.sizes[FINISHED - 1 if one.phase == "between cases" else FINISHED]
+    plan = Plan(one.fault, one.phase, one.rank, size, one.times, str(scene.folder))
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    environment["RES_OPTIONS"] = "timeout:1 attempts:1"  # torch asks DNS for the name of 127.0.0.1
+    if os.geteuid() == 0:
+        environment |= {
+            f"{kind}_ALLOW_RUN_AS_ROOT{more}": "1" for kind in ("OMPI", "PRTE") for more in ("", "_CONFIRM")
+        }
+    return environment | {TOKEN: token, PLAN: json.dumps(asdict(plan))}
+
+
+def _start(
+    scene: Scene, number: int, line: list[str], environment: dict[str, str], ends: list[int]
+) -> subprocess.Popen[bytes]:
+    """In a session of its own, on the terminal if there is one."""
+    scene.begun = time.time()
+    with (scene.folder / f"out-{number}").open("wb") as out, (scene.folder / f"err-{number}").open("wb") as err:
+        return subprocess.Popen(
+            line,
+            env=environment,
+            cwd=scene.folder,
+            stdin=ends[1] if ends else subprocess.DEVNULL,
+            stdout=ends[1] if ends else out,
+            stderr=err,
+            start_new_session=True,
+            preexec_fn=_take_terminal if ends else None,
+        )
+
+
+# ---------------------------------------------------------------- faults from outside
+
+
+def _act(one: Combination, hosts: VirtualHosts | None, ends: list[int]) -> Act | None:
+    """What is done here when the rank has come to the moment; None where it breaks by itself."""
+    acts: dict[str, Act] = {
+        "SIGINT": lambda process: process.send_signal(signal.SIGINT),
+        "SIGTERM": lambda process: process.send_signal(signal.SIGTERM),
+        "Ctrl-C": lambda process: os.killpg(process.pid, signal.SIGINT),
+        "SIGHUP": lambda process: os.close(ends.pop(0)),
+    }
+    if hosts is not None:
+        down = ["ip", "-n", hosts.hosts[one.rank].name, "link", "set", "eth0", "down"]
+        acts["link down"] = lambda process: subprocess.run(down, check=True, timeout=10)
+    return acts.get(one.fault)
+
+
+@contextmanager
+def _terminal(one: Combination) -> Iterator[list[int]]:
+    """Our end of a terminal that can be closed, and the end to run on; empty where none is needed."""
+    ends = list(os.openpty()) if one.fault == "SIGHUP" else []
+    try:
+        yield ends
+    finally:
+        for end in ends:
+            os.close(end)
+
+
+def _take_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+# ---------------------------------------------------------------- watching
+
+
+def _watch(
+    scene: Scene, processes: list[subprocess.Popen[bytes]], traces: Traces, act: Act | None, lonely: Host | None
+) -> None:
+    """Until all commands have ended, or the time is over; or all ranks of a lonely host have."""
+    looked, read = 0.0, dict.fromkeys(sorted(scene.folder.glob("err-*")), 0)
+    running = True
+    while running and not scene.stays and time.time() < scene.begun + LIMIT_S:
+        time.sleep(TICK_S)
+        running = any(process.poll() is None for process in processes)
+        scene.stays = running and lonely is not None and bool(scene.marks) and not _ranks(lonely)
+        _read_on(scene, read)
+        if _new_marks(scene) and act is not None:
+            traces.look()
+            scene.marks[-1] = time.time()
+            act(processes[0])
+        if time.time() > looked + LOOK_S:
+            traces.look()
+            looked = time.time()
+    scene.ended, scene.status = time.time(), processes[0].poll()
+
+
+def _lonely(one: Combination, hosts: VirtualHosts | None) -> Host | None:
+    """The host that is left where an mpirun, which waits for the other one for minutes, was started on it."""
+    return hosts.hosts[0] if hosts is not None and STACKS[one.world].library is not None else None
+
+
+def _ranks(host: Host) -> list[int]:
+    return [pid for pid in host.pids() if _is_rank(pid)]
+
+
+def _is_rank(pid: int) -> bool:
+    words = command_of(pid).split()
+    return words[:1] == [sys.executable] and "commbench" in words[1:4]
+
+
+def _end_launcher(scene: Scene, traces: Traces) -> None:
+    """Where it stays: all but the ranks, which have to end by themselves."""
+    for pid in traces.pids() if scene.stays else ():
+        if not _is_rank(pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _new_marks(scene: Scene) -> bool:
+    found = sorted(scene.folder.glob("mark-*"))
+    new = found[len(scene.marks) :]
+    scene.marks += [float(one.read_text()) for one in new]
+    return bool(new)
+
+
+def _read_on(scene: Scene, read: dict[Path, int]) -> None:
+    """Whole lines that have come to the files since the last time."""
+    for path, begin in read.items():
+        with path.open("rb") as file:
+            file.seek(begin)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        read[path] += len(whole)
+        scene.lines += [
+            (time.time(), NOISE.sub("", line).strip()) for line in whole.decode(errors="replace").splitlines()
+        ]

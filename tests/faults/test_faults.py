@@ -1,0 +1,112 @@
+"""A few faults in real worlds, and that the table's judge sees what is lost, late or left over."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from combination import GIVEN, HOSTS, OWN, PHASES, SIGNALS, Combination, quick, table
+from scene import Scene, play
+from sizes import in_order
+from stack import lacking
+from traces import TOKEN, Traces
+from verdict import judge
+
+import commbench
+
+LONG = pytest.mark.long  # the first three stand for all in `make test`
+
+
+@pytest.mark.parametrize(
+    "one", [one if at < 3 else pytest.param(one, marks=LONG) for at, one in enumerate(quick())], ids=str
+)
+def test_nothing_is_lost_and_the_end_comes_in_time(one: Combination, tmp_path: Path) -> None:
+    reason = lacking(one.world)
+    if reason is not None:
+        pytest.skip(reason)
+    scene = play(one, tmp_path)
+    verdict = judge(scene)
+    assert verdict.wrong == [], f"{verdict}\n{scene.stdout[-2000:]}\n{scene.stderr[-4000:]}"
+    assert verdict.times == one.times and verdict.lost == 0
+
+
+def test_the_table_is_wide_and_the_quick_set_is_part_of_it() -> None:
+    whole = list(table())
+    assert len(whole) == len(set(whole)) >= 60
+    assert {one.world for one in whole} == {*OWN, *GIVEN, *HOSTS}
+    assert {one.phase for one in whole} == set(PHASES)
+    assert set(SIGNALS) < {one.fault for one in whole}
+    assert min(Counter(one.rank for one in whole).values()) >= 20, "rank 0 is another matter than the others"
+    assert set(quick()) <= set(whole)
+
+
+# ---------------------------------------------------------------- the judge
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    """A run that had a rank without memory, had there been one: five cases, none of them skipped."""
+    folder = tmp_path_factory.mktemp("finished")
+    one = Combination("kill", "in a call", 1, "gloo")
+    sizes = in_order(one)
+    words = ["backend=simulated", "writer=parquet", "timing=quick", "benchmark=[all_reduce]", "layout=1x2"]
+    commbench.run(*words, f"sizes={sizes}", f"output={folder / 'results'}")
+    lines = [
+        (101.5, "commbench: rank 1 on a (pid 7) has ended; in all_reduce 1x2 float32 32 B. A fresh world takes ...")
+    ]
+    return Scene(one, sizes, folder, begun=90.0, ended=115.0, status=0, marks=[100.0], lines=lines)
+
+
+def test_a_good_end_has_nothing_wrong(finished: Scene) -> None:
+    verdict = judge(finished)
+    assert (verdict.wrong, verdict.lost, verdict.finished, verdict.seconds) == ([], 0, 3, 1.5)
+    assert verdict.message.startswith("rank 1 on a (pid 7) has ended")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"status": 1}, "exit status 1"),
+        ({"status": None}, "did not end by itself"),
+        ({"marks": []}, "happened 0 times"),
+        ({"marks": [80.0]}, "took 21.5 s"),
+        ({"left": ["process 7 (python)"]}, "left over: process 7"),
+        ({"lines": [(101.5, "commbench: it broke. A fresh world takes what is left")]}, "no line names a rank"),
+        ({"sizes": [8, 16, 48, 32, 24]}, "lost: 48 B is nowhere"),
+        ({"one": Combination("kill", "in a call", 1, "gloo", times=2, restarts=2)}, "32 B is ok, has to be failed"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_bad_end_is_seen(finished: Scene, change: dict[str, object], said: str) -> None:
+    verdict = judge(replace(finished, **change))  # type: ignore[arg-type]
+    assert [text for text in verdict.wrong if said in text], verdict.wrong
+    assert verdict.lost == ("lost" in said)
+
+
+def test_what_is_left_over_is_found_and_ended(tmp_path: Path) -> None:
+    shared = Path("/dev/shm") / f"commbench-test-{os.getpid()}"
+    code = (
+        "import mmap, pathlib, socket, sys, time\n"
+        "file = open(sys.argv[1], 'w+b')\nfile.truncate(mmap.PAGESIZE)\nheld = mmap.mmap(file.fileno(), 0)\n"
+        "server = socket.create_server(('127.0.0.1', 0))\nprint(server.getsockname()[1], flush=True)\ntime.sleep(60)"
+    )
+    traces = Traces(str(tmp_path))
+    environment = {**os.environ, TOKEN: traces.token}
+    command = [sys.executable, "-c", code, str(shared)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        traces.look()
+        assert traces.pids() == [process.pid]
+        found = traces.left()
+        assert len(found) == 3 and found[1:] == [str(shared), f"port {port}"]
+        traces.end()
+        process.wait(10)
+    assert traces.left() == [str(shared)]
+    shared.unlink()
+    assert traces.left() == []

@@ -1,0 +1,80 @@
+"""What a run holds of the machine: processes, shared memory, listening ports; and what of it stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+TOKEN = "COMMBENCH_FAULT_ID"  # in the environment of every process of a run
+SHARED = "/dev/shm/"
+LISTENS = "0A"  # in the fourth column of /proc/net/tcp
+GONE_S = 3.0  # a process that was ended may take a moment to be gone
+
+
+@dataclass
+class Traces:
+    """Of the processes whose environment has this token; `look` from time to time, then ask what is left."""
+
+    token: str
+    shared: set[str] = field(default_factory=set)
+    sockets: set[str] = field(default_factory=set)  # inodes: another process may get the same port soon
+
+    def pids(self) -> list[int]:
+        """Those that run; a zombie has ended, whoever has to reap it."""
+        mark = f"{TOKEN}={self.token}".encode()
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # ended meanwhile
+                if mark in (process / "environ").read_bytes().split(b"\0"):
+                    found.append(int(process.name))
+        return found
+
+    def look(self) -> None:
+        listening = _listening()
+        for pid in self.pids():
+            with suppress(OSError):
+                lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+                self.shared |= {line[line.index(SHARED) :].split()[0] for line in lines if SHARED in line}
+                links = [str(one.readlink()) for one in Path(f"/proc/{pid}/fd").iterdir()]
+                self.sockets |= {inode for inode in listening if f"socket:[{inode}]" in links}
+
+    def left(self) -> list[str]:
+        """What is still there, in words; waits GONE_S for it to go."""
+        until = time.monotonic() + GONE_S
+        while (kept := self._kept()) and time.monotonic() < until:
+            time.sleep(0.1)
+        return kept
+
+    def _kept(self) -> list[str]:
+        kept = [f"process {pid} ({command_of(pid)[:80]})" for pid in self.pids()]
+        kept += [one for one in sorted(self.shared) if Path(one).exists()]
+        listening = _listening()
+        return kept + [f"port {listening[inode]}" for inode in sorted(self.sockets) if inode in listening]
+
+    def end(self) -> None:
+        """Kill what is left."""
+        for pid in self.pids():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _listening() -> dict[str, int]:
+    """Ports by the inode of their socket, in this network namespace."""
+    found = {}
+    for name in ("tcp", "tcp6"):
+        for line in Path("/proc/net", name).read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == LISTENS:
+                found[words[9]] = int(words[1].rpartition(":")[2], 16)
+    return found
+
+
+def command_of(pid: int) -> str:
+    """Its words, with spaces between; empty where it has ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""
