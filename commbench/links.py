@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.layout import Layout
 from commbench.pairs import Pair, pairs_text
 from commbench.schema import VARIABLES
 from commbench.units import format_bytes, format_seconds
@@ -50,6 +51,12 @@ class Finding:
     rank: int | None
     ratio: float
     text: str
+    layout: str
+
+    def said(self, run: Mapping[str, Any]) -> str:
+        """The text, with the host of the rank where run.json knows it."""
+        host = None if self.rank is None else _host(run, self.layout, self.rank)
+        return self.text if host is None else f"{self.text} ({host})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +159,28 @@ def _finding(
     more = [f"{name} {matrix.shared[name]}" for name in told if matrix.shared[name] is not None]
     where = ", ".join([f"{benchmark} {format_bytes(message_bytes)}", *more])
     pair_text = None if pair is None else pairs_text([pair])
-    return Finding(kind, matrix.run_id, benchmark, message_bytes, pair_text, rank, ratio, f"{where}: {text}")
+    return Finding(
+        kind,
+        matrix.run_id,
+        benchmark,
+        message_bytes,
+        pair_text,
+        rank,
+        ratio,
+        f"{where}: {text}",
+        matrix.shared["layout"],
+    )
+
+
+def _host(run: Mapping[str, Any], layout: str, rank: int) -> str | None:
+    """Where a rank of the layout lives; None where one host holds all, or the record is not as ours."""
+    nodes = run.get("provenance", {}).get("nodes", [])
+    if len(nodes) < 2:
+        return None
+    chosen = Layout.parse(layout)
+    wide = [node for node, ranks in enumerate(run["world"]["ranks"]) if len(ranks) >= chosen.ranks_per_node]
+    name = nodes[wide[rank // chosen.ranks_per_node]].get("host.hostname")
+    return None if name is None else str(name)
 
 
 def _slow_text(matrix: Matrix, pair: Pair, name: str, typical_s: float) -> str:

@@ -76,7 +76,10 @@ class Summary:
 
     def _links(self) -> Iterator[str]:
         told = [one for one in self.slow if one.kind != "slow" or one.rank is None]
-        yield from (f"{KINDS[one.kind]}: {one.text}." for one in told[:MOST_SENTENCES])
+        records = {run.run_id: run.record for run in self.results.runs}
+        yield from (
+            f"{KINDS[one.kind]}: {one.said(records.get(str(one.run_id), {}))}." for one in told[:MOST_SENTENCES]
+        )
         if len(told) > MOST_SENTENCES:
             yield f"{len(told) - MOST_SENTENCES} more slow pairs; commbench.slow_pairs(PATH) has all."
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -21,12 +22,18 @@ def cluster(tmp_path: Path) -> Iterator[Callable[..., VirtualHosts]]:
     """cluster(2, rate_mbit=200): hosts until the test ends, however it ends; a skip where the machine can't."""
     with ExitStack() as stack:
 
-        def make(count: int, rate_mbit: float | None = None, delay_ms: float | None = None) -> VirtualHosts:
+        def make(
+            count: int,
+            rate_mbit: float | None = None,
+            delay_ms: float | None = None,
+            slow: Mapping[int, float] = MappingProxyType({}),
+        ) -> VirtualHosts:
             link = Link(rate_mbit, delay_ms)
+            others = {host: Link(mbit, delay_ms) for host, mbit in slow.items()}
             reason = missing(link)
             if reason is not None:
                 pytest.skip(reason)
-            return stack.enter_context(virtual_hosts(count, tmp_path / "hosts", link))
+            return stack.enter_context(virtual_hosts(count, tmp_path / "hosts", link, others))
 
         yield make
 

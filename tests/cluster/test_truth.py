@@ -12,9 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
-from virtual_hosts import BURST, QUEUE, Host, VirtualHosts
+from virtual_hosts import Host, VirtualHosts
 
 from commbench.report.load import load_run
 
@@ -57,16 +56,17 @@ def started(world: Callable[..., Any], hosts: VirtualHosts, backend: str, *words
 
 
 def iperf3_mbit(server: Host, client: Host, seconds: int) -> float:
-    """What iperf3's receiver saw; the first second, which fills queues, does not count."""
-    listen = server.command("iperf3", "--server", "--one-off")
-    with subprocess.Popen(listen, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as serving:
+    """The fastest half second that iperf3's receiver saw, as ours is the fastest window: both share busy cores."""
+    listen = server.command("iperf3", "--server", "--one-off", "--json", "--interval", "0.5")
+    with subprocess.Popen(listen, stdout=subprocess.PIPE, text=True) as serving:
         try:
             time.sleep(0.5)
-            send = ("iperf3", "--client", server.address, "--time", str(seconds), "--omit", "1", "--json")
-            done = subprocess.run(client.command(*send), capture_output=True, text=True, timeout=30, check=True)
+            send = ("iperf3", "--client", server.address, "--time", str(seconds), "--interval", "0.5")
+            subprocess.run(client.command(*send), capture_output=True, timeout=30, check=True)
+            seen = json.loads(serving.communicate(timeout=10)[0])
         finally:
             serving.terminate()
-    return float(json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"]) / 1e6
+    return max(float(one["sum"]["bits_per_second"]) for one in seen["intervals"][:-1]) / 1e6
 
 
 @pytest.mark.parametrize("rate_mbit", [200, 1000])
@@ -76,46 +76,40 @@ def test_every_backend_says_how_fast_the_link_is(
     if shutil.which("iperf3") is None:
         pytest.skip("iperf3 is not installed (apt-get install iperf3)")
     hosts = cluster(2, rate_mbit=rate_mbit)
-    amount = ("benchmark=p2p_bandwidth", f"sizes=[{rate_mbit * 5000}]", "window=4", "timing.repetitions=9")
+    amount = ("benchmark=p2p_bandwidth", f"sizes=[{rate_mbit * 5000}]", "window=8", "timing.repetitions=9")
     seen = {}
     for backend in ("gloo", "tcp", "openmpi", "mpich"):
         run = started(world, hosts, backend, *amount)
         assert run.status == 0, run.explain()
-        [case] = pd.DataFrame(
-            run.cases[run.cases.backend == backend.replace("openmpi", "mpi").replace("mpich", "mpi")]
-            .sort_values("started_at")
-            .tail(1)
-        ).itertuples()
-        seen[backend] = case.algbw_gb_per_s * 8e3
-    truth = iperf3_mbit(hosts.hosts[1], hosts.hosts[0], 2)
+        case = run.cases.sort_values("started_at").iloc[-1]  # of all worlds of this test the last one
+        seen[backend] = case.message_bytes * 8e-6 / case.min_s
+    truth = iperf3_mbit(hosts.hosts[1], hosts.hosts[0], 5)
     for backend, mbit in seen.items():
         assert 0.9 * rate_mbit <= mbit <= rate_mbit, f"{backend}: {seen}, iperf3 {truth}"
         assert abs(mbit / truth - 1) < 0.03, f"{backend}: {seen}, iperf3 {truth}"
 
 
 def test_the_one_slow_host_is_named(cluster: Callable[..., VirtualHosts], world: Callable[..., Any]) -> None:
-    hosts = cluster(4, rate_mbit=200)
-    slow = hosts.hosts[2]
-    slower = ["tc", "-n", slow.name, "qdisc", "change", "dev", "eth0", "root", "tbf", "rate", "100mbit"]
-    subprocess.run([*slower, "burst", BURST, "latency", QUEUE], check=True, timeout=10)
+    hosts = cluster(4, rate_mbit=200, slow={2: 100})
     words = ("backend=tcp", "benchmark=p2p_bandwidth", "pairs=all", "sizes=[1MB]", "window=2", "timing.repetitions=7")
     run = torchrun(world, hosts, 1, *words)
     assert run.status == 0, run.explain()
+    print(run.stdout)
     [line] = [line for line in run.stdout.splitlines() if "slow" in line and "rank" in line][:1]
-    assert "rank 2" in line and slow.name in line, run.stdout
+    assert "rank 2" in line and hosts.hosts[2].name in line, run.stdout
 
 
 def test_a_ring_takes_as_long_on_two_hosts_as_on_four(
     cluster: Callable[..., VirtualHosts], world: Callable[..., Any]
 ) -> None:
     """Both are bound by the same link: each one carries 2 (n - 1) / n of the message in either direction."""
-    median_s = {}
+    fastest_s = {}
     for count, each in ((2, 2), (4, 1)):
         words = ("backend=gloo", "benchmark=all_reduce", f"sizes=[{64 * MIB}]", "timing.repetitions=3")
-        run = torchrun(world, cluster(count, rate_mbit=1000), each, *words)
+        run = torchrun(world, cluster(count, rate_mbit=400), each, *words)
         assert run.status == 0, run.explain()
-        median_s[f"{count}x{each}"] = run.cases.set_index("layout").median_s[f"{count}x{each}"]
-    assert abs(median_s["2x2"] / median_s["4x1"] - 1) < 0.1, median_s
+        fastest_s[f"{count}x{each}"] = run.cases.set_index("layout").min_s[f"{count}x{each}"]
+    assert abs(fastest_s["2x2"] / fastest_s["4x1"] - 1) < 0.1, fastest_s
 
 
 def test_the_limit_is_that_of_the_interface(cluster: Callable[..., VirtualHosts], world: Callable[..., Any]) -> None:

@@ -13,15 +13,17 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 NETWORK = "10.78.0"
 NAMESPACES = Path("/run/netns")
 PROGRAMS = ("ip", "tc", "nsenter", "unshare", "mount", "hostname", "timeout")
 CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}  # bits of CapEff, capability.h
+MTU = "9000"  # with 1500 B two cores can't pass the packets of 1 Gb/s through both ends' buckets
 BURST = "16kb"  # larger buckets let a message pass above the line rate
 QUEUE = "50ms"  # a packet waits no longer in a full tbf
 COMMAND_S = 10
@@ -114,10 +116,13 @@ def missing(link: Link = Link()) -> str | None:
 
 
 @contextmanager
-def virtual_hosts(count: int, folder: Path, link: Link = Link()) -> Iterator[VirtualHosts]:
+def virtual_hosts(
+    count: int, folder: Path, link: Link = Link(), others: Mapping[int, Link] = MappingProxyType({})
+) -> Iterator[VirtualHosts]:
     """Hosts that can reach each other by name, for as long as the block runs; their processes end with it.
 
-    `folder` gets the scripts and the hosts file. Raises CalledProcessError; ask `missing` first.
+    `others` are the links of hosts that have another one than the rest. `folder` gets the scripts and the hosts file.
+    Raises CalledProcessError; ask `missing` first.
     """
     mark = f"{os.getpid()}-{next(_serial)}"
     names = [f"node{index}-{mark}" for index in range(count)]
@@ -132,7 +137,7 @@ def virtual_hosts(count: int, folder: Path, link: Link = Link()) -> Iterator[Vir
             stack.callback(_remove, one)
         _run("ip", "-n", switch.name, "link", "add", "bridge", "up", "type", "bridge")
         for index, host in enumerate(hosts):
-            _join(host, switch, f"port{index}", link)
+            _join(host, switch, f"port{index}", others.get(index, link))
         yield VirtualHosts(hosts, agent)
 
 
@@ -140,6 +145,8 @@ def _join(host: Host, switch: Host, port: str, link: Link) -> None:
     inside, outside = ("ip", "-n", host.name), ("ip", "-n", switch.name)
     wire = ["link", "add", "eth0", "netns", host.name, "type", "veth", "peer", "name", port, "netns", switch.name]
     _run("ip", *wire)
+    _run(*inside, "link", "set", "eth0", "mtu", MTU)
+    _run(*outside, "link", "set", port, "mtu", MTU)
     _run(*outside, "link", "set", port, "master", "bridge", "up")
     _run(*inside, "addr", "add", f"{host.address}/24", "dev", "eth0")
     for interface in ("lo", "eth0"):
