@@ -76,7 +76,7 @@ def test_every_backend_says_how_fast_the_link_is(
     if shutil.which("iperf3") is None:
         pytest.skip("iperf3 is not installed (apt-get install iperf3)")
     hosts = cluster(2, rate_mbit=rate_mbit)
-    amount = ("benchmark=p2p_bandwidth", f"sizes=[{rate_mbit * 5000}]", "window=8", "timing.repetitions=9")
+    amount = ("benchmark=p2p_bandwidth", f"sizes=[{rate_mbit * 5000}]", "window=4", "timing.repetitions=20")
     seen = {}
     for backend in ("gloo", "tcp", "openmpi", "mpich"):
         run = started(world, hosts, backend, *amount)
