@@ -16,6 +16,7 @@ from commbench.deaths import Deaths
 from commbench.segments import mapped, sweep
 
 LOST = "lost"  # file in the folder: what a rank has to say of a rank 0 that says nothing
+START_LOOK_S = 0.5
 LOOK_S = 1.0  # between two looks how the run is
 END_S = 10.0  # between asking a world to end and making it
 BROKEN_END_S = 2.0  # where rank 0 has ended already, and a launcher waits for a rank that is stopped
@@ -26,6 +27,8 @@ def keep(command: Sequence[str], environment: Mapping[str, str], folder: Path) -
 
     A signal to us is passed on, so that no rank outlives its parent.
     """
+    with suppress(OSError):  # the last word of a rank of an earlier world, which came when that was over
+        (folder / LOST).unlink()
     process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
     deaths, left = Deaths(process), set[Path]()
     with _terminable():
@@ -43,7 +46,7 @@ def keep(command: Sequence[str], environment: Mapping[str, str], folder: Path) -
 def _watch(process: subprocess.Popen[bytes], deaths: Deaths, folder: Path, left: set[Path]) -> None:
     """`left` gets the shared memory of the ranks."""
     broken = watched = False
-    while not deaths.wait(LOOK_S):
+    while not deaths.wait(LOOK_S if watched else START_LOOK_S):
         if broken:  # launchers wait for half a minute for a rank that is stopped, or for ever
             _end(process, BROKEN_END_S)
             return
@@ -53,6 +56,8 @@ def _watch(process: subprocess.Popen[bytes], deaths: Deaths, folder: Path, left:
             deaths.watch(names)
             left |= mapped(names)
             watched = True
+        if not watched:  # ranks that have not told who they are may die, too
+            left |= mapped(one.pid for one in _descendants(process.pid))
         broken = (folder / LOST).exists() or (run.get("status") == "broken" and run.get("exit_status") is not None)
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -96,7 +97,7 @@ def test_the_rank_that_a_launcher_lost_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["run.json", "lost"])
 def test_a_broken_world_whose_launcher_goes_on_is_ended_with_all_its_processes(tmp_path: Path, how: str) -> None:
     if how == "lost":
-        keeper.report_lost(str(tmp_path), "rank 0 is silent")
+        threading.Timer(1.5, keeper.report_lost, [str(tmp_path), "rank 0 is silent"]).start()
     broken = {"status": "broken", "exit_status": 3} if how == "run.json" else {}
     begin = time.monotonic()
     status, _ = keeper.keep(started(tmp_path, **broken), os.environ, tmp_path)
@@ -110,3 +111,9 @@ def test_a_broken_world_whose_launcher_goes_on_is_ended_with_all_its_processes(t
     if how == "lost":
         assert keeper.lost(tmp_path, ["rank 1"]) == "rank 0 is silent"
         assert not (tmp_path / keeper.LOST).exists()
+
+
+def test_the_last_word_of_an_earlier_world_does_not_end_the_next_one(tmp_path: Path) -> None:
+    keeper.report_lost(str(tmp_path), "rank 1 lost rank 0")
+    status, _ = keeper.keep([sys.executable, "-c", "import time; time.sleep(2.5)"], os.environ, tmp_path)
+    assert status == 0 and keeper.lost(tmp_path, []) == "rank 0 left no word"

@@ -8,43 +8,53 @@ from collections.abc import Mapping, Sequence
 from commbench.links import CLASSES, Matrix
 from commbench.pairs import Pair
 from commbench.report.markup import Markup, element, joined
-from commbench.report.style import link_colours, ramp
+from commbench.report.style import LINK_CLASSES, link_colours, ramp
 from commbench.units import format_bytes, format_rate, format_seconds
 
+WIDE = 2.0  # a class whose slowest pair takes this times its fastest one's time uses all of its shades
+LIGHTEST = 0.15
 LARGEST = 64  # ranks of a side; a larger matrix is told by its classes
 
 
 def pairs_table(matrix: Matrix, title: str, slow: Mapping[Pair, object]) -> Markup:
-    """Senders down, receivers across; dark is slow, a ring is a slow link. Without cells beyond LARGEST ranks."""
+    """Senders down, receivers across; a colour for each class of links, dark is slow in it, a ring is a slow link.
+
+    Without cells beyond LARGEST ranks.
+    """
     ranks = matrix.ranks
-    times = [time for cells in matrix.classes.values() for time in cells.values()]
-    if len(ranks) > LARGEST or not times:
+    if len(ranks) > LARGEST or not any(matrix.classes.values()):
         return joined(element("h3", title), _classes(matrix))
     head = element("tr", element("th", "from \\ to"), (element("th", str(rank), scope="col") for rank in ranks))
     rows = [
         element("tr", element("th", str(first), scope="row"),
-                (_cell(matrix, (first, second), slow, min(times), max(times)) for second in ranks))
+                (_cell(matrix, (first, second), slow) for second in ranks))
         for first in ranks
     ]  # fmt: skip
     body = element("table", element("caption", title), head, rows, class_="matrix")
     return joined(element("div", body, class_="scroll"), _classes(matrix))
 
 
-def _cell(matrix: Matrix, pair: Pair, slow: Mapping[Pair, object], least: float, most: float) -> Markup:
+def _cell(matrix: Matrix, pair: Pair, slow: Mapping[Pair, object]) -> Markup:
     row = matrix.rows.get(pair)
     if row is None or row["status"] != "ok":
         reason = "not measured" if row is None else f"{row['status']}: {row['reason']}"
         return element("td", "·" if row is None else str(row["status"])[:4], title=reason, class_="none")
     time = float(row["median_s"])
-    share = math.log(time / least) / math.log(most / least) if most > least else 0.0
-    fill, ink = ramp(share)
+    name, times = next((name, times) for name, times in matrix.classes.items() if pair in times)
+    fill, ink = _colour(name, time, min(times.values()), max(times.values()))
     rate = row["algbw_gb_per_s"]
     interval = f"{format_seconds(row['ci_low_s'])} .. {format_seconds(row['ci_high_s'])}"
     tip = f"{pair[0]} to {pair[1]}: {format_seconds(time)} ({interval}), {format_rate(rate)} GB/s"
-    tip += ", slow for its class" if pair in slow else ""
+    tip += f", {name}{', slow for its class' if pair in slow else ''}"
     shown = format_rate(rate) if matrix.shared["window"] is not None else format_seconds(time)
     return element("td", shown, title=tip, style=f"background:{fill};color:{ink}", tabindex="0",
                    class_="slow" if pair in slow else None)  # fmt: skip
+
+
+def _colour(name: str, time: float, least: float, most: float) -> tuple[str, str]:
+    """Fill and ink; pairs that are alike stay light, however exactly they were told apart."""
+    share = math.log(time / least) / max(math.log(most / least), math.log(WIDE)) if most > least else 0.0
+    return ramp(LIGHTEST + (1 - LIGHTEST) * share, LINK_CLASSES[name])
 
 
 def _classes(matrix: Matrix) -> Markup:
@@ -53,7 +63,8 @@ def _classes(matrix: Matrix) -> Markup:
         order = sorted(times, key=lambda pair: (times[pair], pair))
         ends = [f"{format_seconds(times[pair])} ({pair[0]}-{pair[1]})" for pair in (order[0], order[-1])]
         middle = format_seconds(times[order[(len(order) - 1) // 2]])
-        items.append(element("li", f"{len(order)} pairs {CLASSES[name]}: {middle}, {ends[0]} to {ends[1]}"))
+        swatch = element("span", " ", class_="swatch", style=f"background:{_colour(name, 1.0, 1.0, 1.0)[0]}")
+        items.append(element("li", swatch, f" {len(order)} pairs {CLASSES[name]}: {middle}, {ends[0]} to {ends[1]}"))
     return element("ul", items)
 
 

@@ -129,7 +129,7 @@ def _pairs(summary: Summary) -> Iterator[Markup]:
     runs = many["run_id"].drop_duplicates().iloc[-MOST_MATRICES:]
     found = matrices(_plain(row) for row in many[many["run_id"].isin(runs)].to_dict("records"))
     if found:
-        yield _note("Senders down, receivers across. Dark is slow; a red ring is a pair that is slow for its class.")
+        yield _note("Senders down, receivers across. Dark is slow; a black ring is a pair that is slow for its class.")
     for matrix in sorted(found, key=_place)[:MOST_MATRICES]:
         yield pairs_table(matrix, matrix_title(matrix), slow_pairs(matrix))
     if len(found) > MOST_MATRICES:

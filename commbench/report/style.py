@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from commbench.units import format_bytes, format_rate, format_seconds
 
@@ -22,6 +22,11 @@ LINKS = {  # how two devices are wired, or a pair's class -> fill and ink: near 
 }  # fmt: skip
 UNKNOWN_LINK = ("#FFFFFF", "#374151")
 RAMP = ((247, 251, 255), (158, 202, 225), (49, 130, 189), (8, 48, 107))  # light is fast, dark is slow
+LINK_CLASSES = {  # of pairs: grey for a rank and itself, green within a node, orange between nodes; fast to slow
+    "self": ((249, 250, 251), (209, 213, 219), (107, 114, 128), (31, 41, 55)),
+    "same node": ((236, 253, 245), (140, 214, 190), (0, 158, 115), (0, 68, 50)),
+    "other node": ((255, 247, 236), (253, 205, 140), (230, 130, 30), (110, 50, 0)),
+}
 INK_CHANGES = 0.5  # of the ramp, from which on white text is read better
 MOST_TICKS = 8
 
@@ -58,11 +63,11 @@ def link_colours(link: str) -> tuple[str, str]:
     return LINKS.get(link.rstrip("0123456789"), UNKNOWN_LINK)
 
 
-def ramp(share: float) -> tuple[str, str]:
+def ramp(share: float, stops: Sequence[tuple[int, int, int]] = RAMP) -> tuple[str, str]:
     """Fill and ink for a place between 0 (light) and 1 (dark)."""
-    place = min(max(share, 0.0), 1.0) * (len(RAMP) - 1)
-    left = min(int(place), len(RAMP) - 2)
-    mixed = (round(a + (b - a) * (place - left)) for a, b in zip(RAMP[left], RAMP[left + 1], strict=True))
+    place = min(max(share, 0.0), 1.0) * (len(stops) - 1)
+    left = min(int(place), len(stops) - 2)
+    mixed = (round(a + (b - a) * (place - left)) for a, b in zip(stops[left], stops[left + 1], strict=True))
     return "#{:02X}{:02X}{:02X}".format(*mixed), "#FFFFFF" if share > INK_CHANGES else "#111827"
 
 
