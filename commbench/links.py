@@ -174,13 +174,13 @@ def _finding(
 
 def _host(run: Mapping[str, Any], layout: str, rank: int) -> str | None:
     """Where a rank of the layout lives; None where one host holds all, or the record is not as ours."""
-    nodes = run.get("provenance", {}).get("nodes", [])
-    if len(nodes) < 2:
+    try:
+        nodes, homes = run["provenance"]["nodes"], run["world"]["ranks"]
+        chosen = Layout.parse(layout)
+        wide = [node for node, ranks in enumerate(homes) if len(ranks) >= chosen.ranks_per_node]
+        return None if len(nodes) < 2 else str(nodes[wide[rank // chosen.ranks_per_node]]["host.hostname"])
+    except (KeyError, IndexError, TypeError, AttributeError):
         return None
-    chosen = Layout.parse(layout)
-    wide = [node for node, ranks in enumerate(run["world"]["ranks"]) if len(ranks) >= chosen.ranks_per_node]
-    name = nodes[wide[rank // chosen.ranks_per_node]].get("host.hostname")
-    return None if name is None else str(name)
 
 
 def _slow_text(matrix: Matrix, pair: Pair, name: str, typical_s: float) -> str:

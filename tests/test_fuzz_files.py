@@ -84,6 +84,7 @@ def commands(path: Path, good: Path) -> list[list[str]]:
         ["compare", str(path), str(good)],
         ["export", str(path), "--csv", "-"],
         ["predict", str(path), "--params", "1e6"],
+        ["report", str(path), "--html", "page.html"],
     ]
 
 

@@ -62,9 +62,8 @@ def machines(runs: Iterable[Run]) -> list[Machine]:
 
 
 def nodes_of(run: Run) -> list[Mapping[str, Any]]:
-    provenance = run.record.get("provenance")
-    nodes = provenance.get("nodes") if isinstance(provenance, Mapping) else None
-    return [node for node in nodes or () if isinstance(node, Mapping)]
+    nodes = _mapping(run.record, "provenance").get("nodes")
+    return [node for node in _listed(nodes) if isinstance(node, Mapping)]
 
 
 def _machine(nodes: Sequence[Mapping[str, Any]]) -> Machine:
@@ -114,7 +113,7 @@ def heads(runs: Iterable[Run]) -> list[Head]:
 
 def _head(record: Mapping[str, Any]) -> tuple[str, ...]:
     backend, world = _mapping(record, "backend"), _mapping(record, "world")
-    ipc, layouts = _mapping(record, "cuda_ipc"), record.get("layouts") or []
+    ipc, layouts = _mapping(record, "cuda_ipc"), _listed(record.get("layouts"))
     ranks = f"{world.get('size', '?')} ranks on {world.get('nodes', '?')} node(s), {world.get('launcher', '?')}"
     asked = f"asked {ipc.get('asked', '?')}, effective {ipc.get('effective') or 'none (no GPU)'}"
     return (
@@ -128,6 +127,10 @@ def _mapping(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _labels(group: Sequence[Run]) -> str:
     return ", ".join(sorted({str(run.record["label"]) for run in group if run.record.get("label")}))
 
@@ -138,7 +141,9 @@ def differences(runs: Iterable[Run]) -> list[tuple[str, str, str]]:
     for run in runs:
         for key, groups in _mapping(_mapping(run.record, "provenance"), "differences").items():
             if isinstance(groups, Mapping) and key not in OF_A_RANK:
-                found |= {(str(key), str(value), ", ".join(map(str, ranks))): None for value, ranks in groups.items()}
+                found |= {
+                    (str(key), str(value), ", ".join(map(str, _listed(ranks)))): None for value, ranks in groups.items()
+                }
     return list(found)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from commbench.errors import ConfigError
 from commbench.options import Options
+from commbench.printable import printable
 from commbench.report.report_text import text_of
 from commbench.report.results import read
 from commbench.report.summary import summary_of
@@ -24,13 +25,13 @@ def command(words: list[str]) -> int:
         _check(Path(options.html))
     summary = summary_of(read(options.paths, options.benchmark))
     for line in summary.results.problems:
-        print(f"left out: {line}", file=sys.stderr)
+        print(printable(f"left out: {line}"), file=sys.stderr)
     if options.html is not None:
         from commbench.report.page import page
         from commbench.report.samples import raw_of
 
         _write(Path(options.html), page(summary, raw_of(summary.results)))
-    _print(text_of(summary, options.top) + (f"\npage: {options.html}\n" if options.html is not None else ""))
+    _print(printable(text_of(summary, options.top)) + (f"\npage: {options.html}\n" if options.html is not None else ""))
     return 0
 
 

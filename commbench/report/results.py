@@ -69,7 +69,7 @@ def _attempt(path: Path) -> tuple[Run, Any] | str:
 
     try:
         return _from_file(path) if path.is_file() else _from_run(path)
-    except (CommbenchError, pa.ArrowException, OSError, ValueError, TypeError) as error:
+    except (CommbenchError, pa.ArrowException, OSError, ValueError, TypeError, RecursionError) as error:
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return line if str(path) in line else f"{path}: {line}"
 

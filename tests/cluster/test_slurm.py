@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -100,6 +102,13 @@ def test_the_shipped_script_is_a_given_world(slurm: SlurmCluster, world: Callabl
     check(run, "srun", [[0], [1]])
     [log] = tmp_path.glob("commbench-*.log")
     assert log.read_text().count("results: ") == 1, "only rank 0 prints"
+    [folder] = folders(run.output)
+    for part in folder.glob("*.parquet"):
+        part.unlink()
+    step = slurm.command("srun", "--nodes=2", "--ntasks-per-node=1", "--mpi=none", sys.executable, "-m", "commbench")
+    again = subprocess.run([*step, "resume", str(folder)], capture_output=True, text=True, timeout=90, check=False)
+    assert again.returncode == 0, again.stderr
+    assert set(run.cases.status) == {"ok"} and set(run.cases.segment) == {1}
 
 
 def test_a_cancelled_job_keeps_what_it_has(slurm: SlurmCluster, tmp_path: Path) -> None:

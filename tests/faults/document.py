@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,6 +15,7 @@ from verdict import SHORT, Verdict
 
 FILE = Path(__file__).parents[2] / "docs" / "faults.md"
 LOAD = "\n## Load\n"
+FILES = re.compile(r"/\S+/(?=\w+\.py)")  # where this checkout lies is nobody's business
 HEAD = f"""# What breaks, and what is left
 
 `make faults` plays every line of this table in a world of its own and writes it; it exits 1 where a finished case is
@@ -64,7 +66,7 @@ def _row(one: Verdict) -> tuple[str, ...]:
     what: Combination = one.one
     world = what.world + (", no restart" if what.own and not what.restarts else "")
     message = one.message if len(one.message) <= SHORT else one.message[: SHORT - 3] + "..."
-    told = message + "".join(f" **{text}**" for text in one.wrong)
+    told = FILES.sub("", message) + "".join(f" **{text}**" for text in one.wrong)
     cells = (what.fault, one.times, what.phase, what.rank, world, one.finished, one.lost, f"{one.seconds:.1f} s")
     return (*(str(cell) for cell in cells), str(one.status), told)
 

@@ -114,7 +114,7 @@ def _start(
             stdout=ends[1] if ends else out,
             stderr=err,
             start_new_session=True,
-            preexec_fn=_take_terminal if ends else None,
+            preexec_fn=_take_terminal if ends else _listen,
         )
 
 
@@ -146,7 +146,14 @@ def _terminal(one: Combination) -> Iterator[list[int]]:
             os.close(end)
 
 
+def _listen() -> None:
+    """As in a shell: who is started in the background inherits that SIGINT, and with nohup SIGHUP, is ignored."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def _take_terminal() -> None:
+    _listen()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
