@@ -58,7 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             _leave(error.exit_status)
         return error.exit_status
     except KeyboardInterrupt:
+        _leave(130)
         return 130
+    except SystemExit as stop:
+        if isinstance(stop.code, int):
+            _leave(stop.code)
+        raise
 
 
 def _reading(words: list[str]) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import threading
 import time
@@ -124,6 +125,13 @@ class Pulse:
     def dead_here(self) -> list[int]:
         """The ranks on this host whose process has ended."""
         return [rank for rank, host in enumerate(self.hosts) if self._state(host) == "has ended"]
+
+    def wake(self) -> None:
+        """The ranks on this host that are stopped: who ends the world is heard by them only then."""
+        for host in self.hosts:
+            if self._state(host) == STATES["T"]:
+                with suppress(OSError):  # it has ended meanwhile
+                    os.kill(host.pid, signal.SIGCONT)
 
     def _state(self, host: Host) -> str | None:
         return host.state() if host.kernel and host.kernel == self._here.kernel else None

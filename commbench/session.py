@@ -38,6 +38,7 @@ from commbench.pulse import Pulse
 from commbench.records import Failure, Refused, Samples
 from commbench.rows import Circumstances, Outcome, count_table, row, sample_table, split
 from commbench.schema import CASES
+from commbench.segments import mapped, sweep
 from commbench.settings import Settings
 from commbench.world import Place
 from commbench.writers.desk import Desk
@@ -195,6 +196,7 @@ class _Session:
             self.close("broken", WorldBroken.exit_status, reason)
         if self._given and self._desk.begun:
             self._say()
+        self._clear()
         return not self._given and bool(self._desk.begun)
 
     def look_around(self, number: int) -> bool:
@@ -210,7 +212,14 @@ class _Session:
         """In the pulse's thread, while the main thread may be in a call that never ends."""
         watch.finish(WorldBroken.exit_status, partial(self._save_lost, reason, heard))
 
+    def _clear(self) -> None:
+        """What the parent does in a world of its own: let nobody of this host stay, nor the library's shared memory."""
+        if self._given and self._pulse is not None:
+            self._pulse.wake()
+            sweep(mapped([os.getpid()]))
+
     def _save_lost(self, reason: str, heard: bool) -> None:
+        self._clear()
         rank, node = self._world.rank, self._world.nodes[self._world.node_of(self._world.rank)]
         if rank != 0:
             if not self._given and self._request.folder is not None and not heard:

@@ -71,6 +71,10 @@ class Combination:
             return (3,)
         return (1,) if self.times > 1 else (0,)
 
+    def hydras_own(self, left: str) -> bool:
+        """It kills all ranks at once when one dies: of a world that it was started for by hand nobody is left to clean."""
+        return self.world == "mpirun mpich" and self.fault == "kill" and left.startswith("/dev/shm/mpich_shm_")
+
     @property
     def complete(self) -> bool:
         """Whether all other cases are measured in the end."""

@@ -15,7 +15,9 @@ SAID = "commbench: "
 NAMED = re.compile(r"ranks? [\d, ]+ (on|at|did)|; in \w+ \d+x\d+")  # a rank with its host, or the case
 PATH = re.compile(r"; finished cases are in [^\s;]+")
 # torchrun, prterun, hydra, of a rank that a signal has ended
-LAUNCHERS = re.compile(r"rank\s+: \d+ \(local_rank|with PID \d+ on node|RUNNING AT \w+|exited on signal")
+LAUNCHERS = re.compile(
+    r"prun:\S+|prterun:\S+|rank\s+: \d+ \(local_rank|with PID \d+ on node|RUNNING AT \w+|exited on signal"
+)
 SHORT = 240  # letters of a message in the table
 
 
@@ -45,7 +47,7 @@ def judge(scene: Scene) -> Verdict:
     seconds, message = _seconds(scene), _message(scene)
     wrong = [f"lost: {size} B is {status_of.get(size, 'nowhere')}" for size in lost]
     wrong += _wrong_end(scene, seconds) + _wrong_words(scene, message) + _wrong_rest(scene, status_of)
-    wrong += [f"left over: {what}" for what in scene.left]
+    wrong += [f"left over: {what}" for what in scene.left if not one.hydras_own(what)]
     whole_s, status = scene.ended - scene.begun, "launcher waits" if scene.stays else scene.status
     return Verdict(one, len(scene.marks), len(ended), len(lost), seconds, whole_s, status, message, wrong)
 
@@ -77,7 +79,8 @@ def _message(scene: Scene) -> str:
     """
     after = [PATH.sub("", line) for at, line in scene.lines if scene.marks and at >= scene.marks[0]]
     said = [line.removeprefix(SAID) for line in after if line.startswith(SAID)]
-    launchers = [] if scene.one.own else [f"(launcher) {line}" for line in after if LAUNCHERS.search(line)]
+    theirs = [] if scene.one.own else [*after, *(line.strip(" =|") for line in scene.stdout.splitlines())]
+    launchers = [f"(launcher) {line}" for line in theirs if LAUNCHERS.search(line)]
     return next((line for line in said if NAMED.search(line)), next(iter([*said, *launchers]), ""))
 
 
