@@ -19,6 +19,7 @@ import pandas as pd
 import pytest
 from virtual_hosts import VirtualHosts
 
+LONG = pytest.mark.long
 PORT = 29541  # in networks of the test's own
 SPREAD_US, WITHIN = 50, 19  # the error of a line, and in how many of 20 the truth lies inside
 AHEAD_S = 86_400
@@ -57,6 +58,7 @@ control.farewell(30)
 """
 
 
+@LONG
 def test_the_true_offset_lies_inside_the_reported_error(cluster: Callable[..., VirtualHosts]) -> None:
     """Four hosts: 1 and 2 compare themselves with 0, and 3 with 1, so that errors add."""
     hosts = cluster(4)
@@ -105,6 +107,7 @@ def check_case(case: Any, run: Any) -> None:
     assert 0 <= case.median_s - measured.median() * 1e-9 <= 2e-6, "from the common start, not from each rank's own"
 
 
+@LONG
 def test_repetitions_begin_together_on_hosts_whose_clocks_are_a_day_apart(
     cluster: Callable[..., VirtualHosts], world: Callable[..., Any]
 ) -> None:
@@ -126,6 +129,7 @@ def test_repetitions_begin_together_on_hosts_whose_clocks_are_a_day_apart(
     assert apart_s.abs().max() < case.clock_error_s + 3e-6, "in truth, all that count began within the error"
 
 
+@LONG
 def test_window_and_barrier_tell_the_same_of_one_host(world: Callable[..., Any]) -> None:
     words = ("backend=gloo", "benchmark=all_reduce", "sizes=[8MiB]", "timing=quick", "layout=1x2", "bind=none")
     for sync in ("window", "barrier"):
@@ -139,6 +143,7 @@ def test_window_and_barrier_tell_the_same_of_one_host(world: Callable[..., Any])
     assert 1 / 5 < cases.median_s["window"] / cases.median_s["barrier"] < 5, cases.median_s
 
 
+@LONG
 def test_both_engines_of_mpi_wait_for_the_instant(world: Callable[..., Any]) -> None:
     words = ("backend=mpi", "engine=[native,python]", "benchmark=all_reduce", "sizes=[40]", "layout=1x2")
     run = world("commbench", *words, *QUICK)
@@ -148,6 +153,7 @@ def test_both_engines_of_mpi_wait_for_the_instant(world: Callable[..., Any]) -> 
         check_case(case, run)
 
 
+@LONG
 def test_what_has_one_clock_for_all_ranks_is_skipped_with_the_reason(world: Callable[..., Any]) -> None:
     run = world("commbench", "backend=simulated", "benchmark=[all_reduce,p2p_latency]", "sizes=[40]", *QUICK)
     assert run.status == 0, run.explain()

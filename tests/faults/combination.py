@@ -72,7 +72,7 @@ class Combination:
         return (1,) if self.times > 1 else (0,)
 
     def hydras_own(self, left: str) -> bool:
-        """It kills all ranks at once when one dies: of a world that it was started for by hand nobody is left to clean."""
+        """It kills all ranks at once when one dies: in a world that it was given nobody is left to clean."""
         return self.world == "mpirun mpich" and self.fault == "kill" and left.startswith("/dev/shm/mpich_shm_")
 
     @property

@@ -29,7 +29,7 @@ call of the library; in a check; between cases (rank 0 records the third); closi
 *Finished*: cases that had ended at that moment. *Gone*: seconds from the fault until the broken world was gone; where
 commbench starts the world, a fresh one has then measured the rest (exit status 0, or 1 where the case broke two
 worlds), unless it may not (`budget.restarts=0`: 3). Launchers started by hand exit with a status of their own; hydra
-(MPICH) kills all ranks at once when one dies, so that its segment in /dev/shm stays: nobody of ours is left to remove it.
+(MPICH) kills all ranks at once when one dies, so that its segment in /dev/shm stays: nobody is left to remove it.
 """
 COLUMNS = ("fault", "times", "phase", "rank", "world", "finished", "lost", "gone", "exit", "message")
 
