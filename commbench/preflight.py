@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -13,6 +14,7 @@ from typing import Any
 from commbench import contracts as c
 from commbench import provenance
 from commbench.bounds import Wire
+from commbench.difference import skew_text, table
 from commbench.earlier import Earlier
 from commbench.errors import ConfigError
 from commbench.folder import new_folder
@@ -71,7 +73,7 @@ def preflight(
     if world.rank == 0:
         facts = [one[0] for one in gathered]
         differing = provenance.differences(facts)
-        problem = _lacking([one[3] for one in gathered], facts) or _difference_text(differing, settings)
+        problem = _lacking([one[3] for one in gathered], facts) or _difference_text(differing, facts, settings)
         agreed = _agreed(world, gathered)
         run = _describe(settings, request, world, facts, differing)
         if request.earlier is not None:
@@ -82,10 +84,22 @@ def preflight(
         control.farewell(MEETING_S)  # rank 0 may hold the store that the others read the verdict from
         raise ConfigError(problem)
     agreed = control.decide(agreed, MEETING_S, "preflight")
+    if len(world.nodes) > 1:  # all leave the decision within milliseconds
+        run |= _skew(settings, control.gather(time.time(), MEETING_S, "the clocks"), gathered)
     if world.rank == 0 and not settings.plan:
         run["run_id"] = Path(request.folder or new_folder(settings.output)).name
         run["folder"] = str(Path(request.folder or Path(settings.output).absolute() / run["run_id"]))
     return agreed, run
+
+
+def _skew(settings: Settings, times_s: list[float], gathered: list[Any]) -> dict[str, Any]:
+    """For the record of rank 0, which also says it where it is much."""
+    if not times_s:
+        return {}
+    text = skew_text(times_s, [one[0] for one in gathered])
+    if text is not None and settings.preflight != "off":
+        print(f"commbench: {text}", file=sys.stderr)
+    return {"clock_skew_s": max(times_s) - min(times_s)}
 
 
 def _agreed(world: c.World, gathered: list[Any]) -> list[int]:
@@ -103,7 +117,9 @@ def _lacking(problems: list[str | None], facts: list[dict[str, Any]]) -> str | N
     return "\n  ".join(sorted(lines)) or None
 
 
-def _difference_text(differing: Mapping[str, Mapping[str, list[int]]], settings: Settings) -> str | None:
+def _difference_text(
+    differing: Mapping[str, Mapping[str, list[int]]], facts: list[dict[str, Any]], settings: Settings
+) -> str | None:
     """None where the ranks agree in all that changes a measurement, or nobody wants to know."""
     preflight, network = settings.preflight, "/" in (settings.interface or "")
     free = FREE + (OF_A_NETWORK if network else ())
@@ -111,11 +127,7 @@ def _difference_text(differing: Mapping[str, Mapping[str, list[int]]], settings:
     grave = {key: differing[key] for key in compared}
     if not grave or preflight == "off":
         return None
-    lines = [
-        f"  {key}: " + ", ".join(f"{value} on rank {ranks}" for value, ranks in seen.items())
-        for key, seen in grave.items()
-    ]
-    text = "ranks differ:\n" + "\n".join(lines) + "\nmake them equal, or accept it with preflight=warn"
+    text = f"ranks differ:\n{table(grave, facts)}\nmake them equal, or accept it with preflight=warn"
     if preflight == "warn":
         print(text, file=sys.stderr)
         return None

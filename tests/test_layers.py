@@ -34,7 +34,7 @@ ROOMS = """
 3 launch      launch keeper deaths segments
 3 world       control node_control world pulse slurm entrance
 3 rows        rows expect floor
-3 preflight   preflight
+3 preflight   preflight difference
 3 beacon      beacon
 3 jobs        jobs experiments machine
 4 session     session
