@@ -21,6 +21,7 @@ pytestmark = pytest.mark.long
 PORT = 29533  # in networks of the test's own
 FIXED = ("timing=fixed", "timing.warmup_repetitions=1", "timing.warmup_s=0", "cache=warm", "bind=none")
 MIB = 2**20
+ALIKE, ATTEMPTS = 0.03, 3  # both ends of a link share two cores: what disturbs one makes it slow, never fast
 # all ends of all links are on the same two cores: spinning ranks yield to those that have something to do
 YIELDING = ("env.OMPI_MCA_mpi_yield_when_idle=1", "env.MPIR_CVAR_CH4_PROGRESS_THROTTLE=1")
 WIRES = ("env.OMPI_MCA_pml=ob1", "env.OMPI_MCA_btl='tcp,self'", "env.UCX_TLS='tcp,self'")
@@ -77,16 +78,17 @@ def test_every_backend_says_how_fast_the_link_is(
         pytest.skip("iperf3 is not installed (apt-get install iperf3)")
     hosts = cluster(2, rate_mbit=rate_mbit)
     amount = ("benchmark=p2p_bandwidth", f"sizes=[{rate_mbit * 5000}]", "window=4", "timing.repetitions=20")
-    seen = {}
-    for backend in ("gloo", "tcp", "openmpi", "mpich"):
-        run = started(world, hosts, backend, *amount)
-        assert run.status == 0, run.explain()
-        case = run.cases.sort_values("started_at").iloc[-1]  # of all worlds of this test the last one
-        seen[backend] = case.message_bytes * 8e-6 / case.min_s
-    truth = iperf3_mbit(hosts.hosts[1], hosts.hosts[0], 5)
+    seen, truth = dict.fromkeys(("gloo", "tcp", "openmpi", "mpich"), 0.0), 0.0
+    for _ in range(ATTEMPTS):
+        truth = max(truth, iperf3_mbit(hosts.hosts[1], hosts.hosts[0], 5))
+        for backend in [name for name, mbit in seen.items() if abs(mbit / truth - 1) >= ALIKE]:
+            run = started(world, hosts, backend, *amount)
+            assert run.status == 0, run.explain()
+            case = run.cases.sort_values("started_at").iloc[-1]  # of all worlds of this test the last one
+            seen[backend] = max(seen[backend], case.message_bytes * 8e-6 / case.min_s)
     for backend, mbit in seen.items():
         assert 0.9 * rate_mbit <= mbit <= rate_mbit, f"{backend}: {seen}, iperf3 {truth}"
-        assert abs(mbit / truth - 1) < 0.03, f"{backend}: {seen}, iperf3 {truth}"
+        assert abs(mbit / truth - 1) < ALIKE, f"{backend}: {seen}, iperf3 {truth}"
 
 
 def test_the_one_slow_host_is_named(cluster: Callable[..., VirtualHosts], world: Callable[..., Any]) -> None:
