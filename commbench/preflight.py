@@ -38,7 +38,10 @@ OF_A_NETWORK = tuple(  # interface=10.0.0.0/24: each host has its own name for i
 )  # fmt: skip
 USED = "network.used"
 MEETING = ("MASTER_ADDR",)  # who is met there lives on the way to the other nodes
-OF_A_START = ("environment.COMMBENCH_", "environment.MASTER_", "environment.OMPI_APP_")  # new with every start
+# new with every start, or only a permission to start
+OF_A_START = tuple(
+    f"environment.{name}" for name in ("COMMBENCH_", "MASTER_", "OMPI_APP_", "OMPI_ALLOW_RUN_AS", "PRTE_ALLOW_RUN_AS")
+)
 UNCHANGED = ("versions.", "environment.", "host.hostname", "host.kernel", "host.cpu_model")  # while a run goes on
 
 
