@@ -2,6 +2,7 @@
 
 SCHEMA_VERSION history:
   1  first version
+Results may be added within a version; another variable, identity, unit or meaning makes a new one.
 """
 
 from __future__ import annotations

@@ -140,6 +140,22 @@ def test_foreign_tables_are_named(killed: Path, tmp_path: Path) -> None:
         commbench.load(folder)
 
 
+def test_results_may_be_added_within_a_version(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    file = folder / "cases.parquet"
+    rows = pq.read_table(file)
+    later = rows.drop_columns(["clock_error_s"]).append_column("colour", pa.nulls(len(rows)))
+    pq.write_table(later, file)
+    seen = commbench.load(folder)
+    assert list(seen.columns) == arrow_schema("cases").names
+    assert seen["clock_error_s"].isna().all()
+    assert seen["median_s"].equals(commbench.load(finished)["median_s"])
+    pq.write_table(rows.drop_columns(["sync"]), file)
+    with pytest.raises(CommbenchError, match=r"cases\.parquet can't be read: it is no table of cases: it lacks sync;"):
+        commbench.load(folder)
+
+
 def test_an_empty_run_has_all_columns(killed: Path, tmp_path: Path) -> None:
     shutil.copy(killed / "run.json", tmp_path)
     assert list(commbench.load(tmp_path).columns) == arrow_schema("cases").names
