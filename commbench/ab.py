@@ -174,9 +174,9 @@ def differing(base: Job, new: Job) -> tuple[str, ...]:
 
 def _cases(job: Job) -> list[Case]:
     """What the side would measure here."""
-    layouts = job.settings.layouts or (Layout(1, 2),)
-    world = hosted_world(max(one.nodes for one in layouts), max(one.ranks_per_node for one in layouts))[0]
-    planned = plan(replace(job.settings, layouts=layouts), world, facts_here())
+    around = Layout.around(job.settings.layouts)
+    world, _ = hosted_world(around.nodes, around.ranks_per_node)
+    planned = plan(replace(job.settings, layouts=job.settings.layouts or (around,)), world, facts_here())
     return [one.case for one in planned if one.skip is None]
 
 

@@ -36,7 +36,7 @@ def interface_address(asked: str) -> str:
 
 
 def _chosen(asked: str) -> tuple[str, str]:
-    found = {name: list(_addresses(name)) for name in psutil.net_if_addrs()}
+    found = _addresses()
     network = _network(asked)
     if network is not None:
         for name, addresses in sorted(found.items()):
@@ -52,11 +52,17 @@ def _chosen(asked: str) -> tuple[str, str]:
     return asked, found[asked][0]
 
 
-def _addresses(name: str) -> Iterator[str]:
-    for family in (socket.AF_INET, socket.AF_INET6):
-        for one in psutil.net_if_addrs()[name]:
-            if one.family == family and not one.address.lower().startswith("fe80"):
-                yield one.address
+def _addresses() -> dict[str, list[str]]:
+    """By interface, IPv4 first; link-local ones reach nobody without the name of the interface."""
+    return {
+        name: [
+            one.address
+            for family in (socket.AF_INET, socket.AF_INET6)
+            for one in addresses
+            if one.family == family and not one.address.lower().startswith("fe80")
+        ]
+        for name, addresses in psutil.net_if_addrs().items()
+    }
 
 
 def _network(asked: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
@@ -71,7 +77,17 @@ def _network(asked: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None
 
 def holder(address: str) -> str | None:
     """The interface that has this address."""
-    return next((name for name in psutil.net_if_addrs() if address in _addresses(name)), None)
+    return next((name for name, addresses in _addresses().items() if address in addresses), None)
+
+
+def meeting_address(interface: str | None, *peers: str) -> str:
+    """Where others shall reach this host: on that interface, else on the way to the peers; loopback without any.
+
+    Raises ConfigError where there is none.
+    """
+    if interface is not None:
+        return interface_address(interface)
+    return outer_address(*peers) if peers else LOOPBACK
 
 
 def outer_address(*peers: str) -> str:

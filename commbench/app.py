@@ -16,17 +16,16 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from commbench import launch
-from commbench.contracts import World
 from commbench.earlier import UNFINISHED, Earlier, blame
 from commbench.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.experiments import Asked, asked, check_experiment
 from commbench.folder import check_output, new_folder
 from commbench.jobs import Door, Job
 from commbench.layout import Layout
-from commbench.machine import lacks, launcher_of, mpi_library, widest
+from commbench.machine import lacks, launcher_of, mpi_library
 from commbench.report.load import load, load_run
 from commbench.settings import Settings
-from commbench.sweep import starts_ranks, swept
+from commbench.sweep import composed, starts_ranks, swept
 from commbench.world import Place, detect, hosted_world
 
 
@@ -41,16 +40,17 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
             raise ConfigError(_refused_multirun(found, place))
         if place is not None:
             return _work(jobs[0], place)
-        elsewhere = found.fresh and starts_ranks(door, overrides)
+        config = composed(door, overrides) if found.fresh else None
+        elsewhere = config is not None and starts_ranks(config)
         check_experiment(found, elsewhere)
         for job in jobs:
             check_here(job, elsewhere)
         if any(job.settings.plan for job in jobs):
             return _print_plans(jobs)
-        if not found.fresh:
+        if config is None:
             return _started(jobs[0])
         with _exported(launch.SWEEP, f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"):
-            return max(swept(door, overrides, jobs, task))
+            return max(swept(config, door.keys_of(overrides), jobs, task))
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def run_one(*overrides: str) -> Path:
 def check_here(job: Job, elsewhere: bool = False) -> None:
     """What this machine can't do, in one line; raises ConfigError. `elsewhere`: the ranks will not live here."""
     settings = job.settings
-    reason, wide = next(lacks(settings, elsewhere), None), widest(settings)
+    reason, wide = next(lacks(settings, elsewhere), None), Layout.around(settings.layouts)
     if reason is not None and reason.startswith("layout="):
         lines = launch.given_lines(job.overrides, wide.nodes, wide.ranks_per_node)
         raise ConfigError(f"{reason}; start its ranks yourself:{lines}")
@@ -163,8 +163,8 @@ def _started(job: Job, folder: str | None = None, resume: str | None = None) -> 
 def _start_world(job: Job, folder: str, resume: str | None) -> int:
     settings = job.settings
     launcher, extra = launcher_of(settings), [] if settings.layouts else ["layout=1x2"]
-    library = mpi_library(settings.backend, launcher)
-    return launch.start(settings, launcher, library, widest(settings), [*job.overrides, *extra], folder, resume)
+    library, world = mpi_library(settings.backend, launcher), Layout.around(settings.layouts)
+    return launch.start(settings, launcher, library, world, [*job.overrides, *extra], folder, resume)
 
 
 def _place() -> Place | None:
@@ -200,12 +200,13 @@ def _work(job: Job, place: Place, goes_on: tuple[str, str] | None = None) -> int
 
 def _exports(settings: Settings) -> str | None:
     """Export what the backend reads on this host; what is wrong with it, where the other ranks have to hear of it."""
-    os.environ.update(settings.env)
+    exported, problem = dict[str, str](), None
     try:
-        os.environ.update(settings.backend.environment(settings.cuda_ipc, settings.interface) | dict(settings.env))
+        exported = settings.backend.environment(settings.cuda_ipc, settings.interface)
     except ConfigError as error:
-        return str(error)
-    return None
+        problem = str(error)
+    os.environ.update(exported | dict(settings.env))
+    return problem
 
 
 def _session(
@@ -276,10 +277,6 @@ def _print_plans(jobs: Sequence[Job], ranks: int = 2) -> int:
 
     facts = facts_here()
     for job in jobs:
-        print(plan_text(job.settings, _planned_world(job, ranks), facts))
+        world = Layout.around(job.settings.layouts, ranks)
+        print(plan_text(job.settings, hosted_world(world.nodes, world.ranks_per_node)[0], facts))
     return 0
-
-
-def _planned_world(job: Job, ranks: int) -> World:
-    layouts = job.settings.layouts or (Layout(1, ranks),)
-    return hosted_world(max(one.nodes for one in layouts), max(one.ranks_per_node for one in layouts))[0]

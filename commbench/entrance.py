@@ -12,8 +12,8 @@ from commbench.world import Place, assemble, bind, by_node, connect, hosted_worl
 def enter(settings: Settings, place: Place | None) -> tuple[c.World, c.Control]:
     """The world and its control plane; `place` is None where this process hosts all ranks."""
     if place is None:
-        layouts = settings.layouts or (Layout(1, 2),)
-        return hosted_world(max(one.nodes for one in layouts), max(one.ranks_per_node for one in layouts))
+        around = Layout.around(settings.layouts)
+        return hosted_world(around.nodes, around.ranks_per_node)
     backend = settings.backend
     library, threads = getattr(backend, "library", "auto"), getattr(backend, "threads", "funneled")
     control = connect(place, library, threads, interface=settings.interface)

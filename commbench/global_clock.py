@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.address import LOOPBACK, interface_address, outer_address
+from commbench.address import meeting_address
 from commbench.clock import now_ns
 from commbench.contracts import Control, World
 from commbench.errors import ConfigError, Unsupported, WorldBroken
@@ -284,12 +284,8 @@ class GlobalClock:
 def _listen(interface: str | None, homes: Sequence[str]) -> socket.socket:
     """On the chosen interface, else where the other nodes reach this one; loopback where they are on this host."""
     others = [one for one in dict.fromkeys(homes) if one != socket.gethostname()]
-    if interface is not None:
-        address = interface_address(interface)
-    elif others:
-        address = outer_address(*filter(None, [os.environ.get("MASTER_ADDR")]), *others)
-    else:
-        address = LOOPBACK
+    meeting = [os.environ["MASTER_ADDR"]] if others and os.environ.get("MASTER_ADDR") else []
+    address = meeting_address(interface, *meeting, *others)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     return socket.create_server((address, 0), family=family)
 

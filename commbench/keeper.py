@@ -51,14 +51,19 @@ def _watch(process: subprocess.Popen[bytes], deaths: Deaths, folder: Path, left:
             _end(process, BROKEN_END_S)
             return
         run = _run(folder)
-        if not watched and run.get("processes") and run.get("exit_status") is None:
-            names = {int(pid): name for pid, name in run["processes"].items()}
+        if not watched:
+            names = _processes(run)
             deaths.watch(names)
-            left |= mapped(names)
-            watched = True
-        if not watched:  # ranks that have not told who they are may die, too
-            left |= mapped(one.pid for one in _descendants(process.pid))
+            # ranks that have not told who they are may die, too
+            left |= mapped(names or [one.pid for one in _descendants(process.pid)])
+            watched = bool(names)
         broken = (folder / LOST).exists() or (run.get("status") == "broken" and run.get("exit_status") is not None)
+
+
+def _processes(run: Mapping[str, Any]) -> dict[int, str]:
+    """By process id, what to call it; empty before the ranks have told, and after the run."""
+    told = run.get("processes") if run.get("exit_status") is None else None
+    return {int(pid): name for pid, name in (told or {}).items()}
 
 
 def _run(folder: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from commbench.contracts import World
@@ -26,6 +27,12 @@ class Layout:
         if layout.size > MOST_RANKS:
             raise ConfigError(f"layout={layout} has {layout.size} ranks; at most {MOST_RANKS} are allowed")
         return layout
+
+    @classmethod
+    def around(cls, layouts: Sequence[Layout], ranks: int = 2) -> Layout:
+        """The smallest world that all of them fit into; without any, one node with so many ranks."""
+        every = layouts or (cls(1, ranks),)
+        return cls(max(one.nodes for one in every), max(one.ranks_per_node for one in every))
 
     @property
     def size(self) -> int:

@@ -31,12 +31,6 @@ def lacks(settings: Settings, elsewhere: bool = False) -> Iterator[str]:
             yield f"layout={wide} needs {wide.nodes} nodes, {where}"
 
 
-def widest(settings: Settings) -> Layout:
-    """The smallest world that every layout fits into."""
-    layouts = settings.layouts or (Layout(1, 2),)
-    return Layout(max(one.nodes for one in layouts), max(one.ranks_per_node for one in layouts))
-
-
 def launcher_of(settings: Settings) -> Launcher:
     """The launcher asked for, else srun for several nodes of an allocation, else the backend's first.
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 
 from commbench.errors import ConfigError
+from commbench.launchers.srun import PORTS
 
-PORTS = range(15000, 30000)  # below the ones that Linux gives to clients
 STEPS = 97  # neighbouring jobs and steps get ports that lie apart
 
 

@@ -17,24 +17,30 @@ from commbench.jobs import Door, Job
 from commbench.keys import first_line
 from commbench.launchers.srun import Srun, pmi
 from commbench.layout import Layout
-from commbench.machine import mpi_library, widest
+from commbench.machine import mpi_library
 
 SHAPE = ("nodes", "tasks_per_node")
 SLURMS = (*SHAPE, "partition")  # keys of a Hydra launcher whose jobs have a task for each rank
 
 
-def swept(door: Door, overrides: Sequence[str], jobs: Sequence[Job], task: Callable[[DictConfig], int]) -> list[int]:
+def composed(door: Door, overrides: Sequence[str]) -> DictConfig:
+    """The configuration with Hydra's own part, which names the launcher."""
+    return door.config(door.plain(overrides), hydra=True)
+
+
+def swept(
+    config: DictConfig, given: Collection[str], jobs: Sequence[Job], task: Callable[[DictConfig], int]
+) -> list[int]:
     """The exit status of each job. Where the launcher starts the ranks, all jobs of one shape are queued at once, with
-    as many nodes and tasks as their layouts need.
+    as many nodes and tasks as their layouts need; keys that were `given` stay.
 
     Raises ConfigError where there is no Slurm, WorldBroken where it refused or lost a job.
     """
-    config = _composed(door, overrides)
-    if not _starts(config):
+    if not starts_ranks(config):
         return _launched(config, [list(job.overrides) for job in jobs], 0, task)
     if shutil.which("srun") is None:
         raise ConfigError("hydra/launcher=submitit_slurm: there is no srun here; start on a host of the Slurm cluster")
-    statuses, given = list[int](), set(door.keys_of(overrides))
+    statuses = list[int]()
     groups: dict[tuple[Layout, str], list[list[str]]] = {}
     for job in jobs:
         groups.setdefault(_world(job), []).append(list(job.overrides))
@@ -67,21 +73,13 @@ def _launched(config: DictConfig, lines: list[list[str]], first: int, task: Call
         raise WorldBroken(f"a job of the sweep was refused or lost: {first_line(error)}{said}") from error
 
 
-def starts_ranks(door: Door, overrides: Sequence[str]) -> bool:
+def starts_ranks(config: DictConfig) -> bool:
     """Whether Hydra's launcher starts the ranks of each job, on nodes that this machine knows nothing of."""
-    return _starts(_composed(door, overrides))
-
-
-def _starts(config: DictConfig) -> bool:
     return all(key in config.hydra.launcher for key in SLURMS)
 
 
-def _composed(door: Door, overrides: Sequence[str]) -> DictConfig:
-    return door.config(door.plain(overrides), hydra=True)
-
-
 def _world(job: Job) -> tuple[Layout, str]:
-    return widest(job.settings), pmi(mpi_library(job.settings.backend, Srun()))
+    return Layout.around(job.settings.layouts), pmi(mpi_library(job.settings.backend, Srun()))
 
 
 def _fit(config: DictConfig, shape: Layout, kind: str, given: Collection[str]) -> None:

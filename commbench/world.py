@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from commbench.address import LOOPBACK, interface_address, is_loopback, outer_address, own_address
+from commbench.address import is_loopback, meeting_address, own_address
 from commbench.contracts import Control, World
 from commbench.control import Alone, StoreControl
 from commbench.errors import ConfigError, WorldBroken
@@ -167,10 +167,8 @@ def _store_over_mpi(place: Place, library: str, threads: str, interface: str | N
 
 def _meeting_address(homes: list[str], interface: str | None) -> str:
     """Of the chosen interface; else loopback on one node; else that of the way to the others. Raises ConfigError."""
-    if interface is not None:
-        return interface_address(interface)
-    others = [home.partition("|")[0] for home in dict.fromkeys(homes) if home != homes[0]]
-    return outer_address(*others) if others else LOOPBACK
+    others = (home.partition("|")[0] for home in dict.fromkeys(homes) if home != homes[0])
+    return meeting_address(interface, *others)
 
 
 def host_identity() -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from commbench.jobs import Door
-from commbench.sweep import starts_ranks
+from commbench.sweep import composed, starts_ranks
 
 pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install 'commbench[slurm]'")
 
@@ -33,7 +33,7 @@ def commbench(folder: Path, *words: str, env: dict[str, str]) -> subprocess.Comp
 )
 def test_only_slurm_jobs_start_the_ranks(launcher: str, starts: bool) -> None:
     with Door() as door:
-        assert starts_ranks(door, [f"hydra/launcher={launcher}", "layout=1x2,2x1"]) is starts
+        assert starts_ranks(composed(door, [f"hydra/launcher={launcher}", "layout=1x2,2x1"])) is starts
 
 
 def test_without_srun_one_line_says_so(tmp_path: Path) -> None:

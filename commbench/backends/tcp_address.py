@@ -6,7 +6,7 @@ import os
 import socket
 from typing import Any
 
-from commbench.address import LOOPBACK, interface_address, outer_address
+from commbench.address import meeting_address
 from commbench.contracts import World
 
 INTERFACE = "COMMBENCH_TCP_INTERFACE"  # exported from the key `interface`
@@ -17,12 +17,8 @@ def listening_address(world: World, store: Any) -> str:
 
     Raises ConfigError where there is none.
     """
-    interface = os.environ.get(INTERFACE)
-    if interface:
-        return interface_address(interface)
-    if len(world.nodes) == 1:
-        return LOOPBACK
-    return outer_address(os.environ.get("MASTER_ADDR") or _host_of(store))
+    peers = [os.environ.get("MASTER_ADDR") or _host_of(store)] if len(world.nodes) > 1 else []
+    return meeting_address(os.environ.get(INTERFACE) or None, *peers)
 
 
 def _host_of(store: Any) -> str:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from commbench.errors import ConfigError
+from commbench.layout import MOST_RANKS
 from commbench.mpi_library import find
 
 ALLOCATED = "SLURM_JOB_NUM_NODES"
-MOST_NODES = 2**17
 PMI = {"openmpi": "pmix", "mpich": "pmi2"}  # how a rank of that library finds its world under srun
 PORTS = range(15000, 30000)  # below the ones that Linux gives to clients
 
@@ -34,7 +34,7 @@ class Srun:
     def reach(self) -> int:
         """The allocation's nodes; without one srun asks for as many as are needed."""
         allocated = os.environ.get(ALLOCATED, "")
-        return int(allocated) if allocated.isdigit() else MOST_NODES
+        return int(allocated) if allocated.isdigit() else MOST_RANKS
 
     def command(
         self, nodes: int, ranks_per_node: int, worker: Sequence[str], library: str | None, exports: Sequence[str] = ()

@@ -24,24 +24,26 @@ def pairs_table(matrix: Matrix, title: str, slow: Mapping[Pair, object]) -> Mark
     ranks = matrix.ranks
     if len(ranks) > LARGEST or not any(matrix.classes.values()):
         return joined(element("h3", title), _classes(matrix))
+    colours = {pair: found for name, times in matrix.classes.items() for pair, found in _colours(name, times).items()}
     head = element("tr", element("th", "from \\ to"), (element("th", str(rank), scope="col") for rank in ranks))
     rows = [
         element("tr", element("th", str(first), scope="row"),
-                (_cell(matrix, (first, second), slow) for second in ranks))
+                (_cell(matrix, (first, second), colours, slow) for second in ranks))
         for first in ranks
     ]  # fmt: skip
     body = element("table", element("caption", title), head, rows, class_="matrix")
     return joined(element("div", body, class_="scroll"), _classes(matrix))
 
 
-def _cell(matrix: Matrix, pair: Pair, slow: Mapping[Pair, object]) -> Markup:
+def _cell(
+    matrix: Matrix, pair: Pair, colours: Mapping[Pair, tuple[str, str, str]], slow: Mapping[Pair, object]
+) -> Markup:
     row = matrix.rows.get(pair)
     if row is None or row["status"] != "ok":
         reason = "not measured" if row is None else f"{row['status']}: {row['reason']}"
         return element("td", "·" if row is None else str(row["status"])[:4], title=reason, class_="none")
     time = float(row["median_s"])
-    name, times = next((name, times) for name, times in matrix.classes.items() if pair in times)
-    fill, ink = _colour(name, time, min(times.values()), max(times.values()))
+    name, fill, ink = colours[pair]
     rate = row["algbw_gb_per_s"]
     interval = f"{format_seconds(row['ci_low_s'])} .. {format_seconds(row['ci_high_s'])}"
     tip = f"{pair[0]} to {pair[1]}: {format_seconds(time)} ({interval}), {format_rate(rate)} GB/s"
@@ -49,6 +51,12 @@ def _cell(matrix: Matrix, pair: Pair, slow: Mapping[Pair, object]) -> Markup:
     shown = format_rate(rate) if matrix.shared["window"] is not None else format_seconds(time)
     return element("td", shown, title=tip, style=f"background:{fill};color:{ink}", tabindex="0",
                    class_="slow" if pair in slow else None)  # fmt: skip
+
+
+def _colours(name: str, times: Mapping[Pair, float]) -> dict[Pair, tuple[str, str, str]]:
+    """Class, fill and ink of each pair."""
+    ends = min(times.values()), max(times.values())
+    return {pair: (name, *_colour(name, time, *ends)) for pair, time in times.items()}
 
 
 def _colour(name: str, time: float, least: float, most: float) -> tuple[str, str]:
