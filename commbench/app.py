@@ -181,7 +181,7 @@ def _work(job: Job, place: Place, goes_on: tuple[str, str] | None = None) -> int
     if place.launcher not in backend.launchers:
         allowed = ", ".join(backend.launchers) or "none: it hosts all ranks itself, start it without a launcher"
         raise ConfigError(f"backend={backend.name} can't run under {place.launcher}; allowed: {allowed}")
-    reason = backend.missing()
+    reason = backend.missing(job.settings.device)
     if reason is not None:
         raise ConfigError(f"backend={backend.name}: {reason}")
     if job.settings.plan:

@@ -42,12 +42,18 @@ class World:
 
 @dataclass(frozen=True)
 class Mode:
-    """How a program is run: what a backend must know to lower it, beside its steps."""
+    """How a program is run: what a backend must know to lower it, beside its steps.
+
+    `connected`: its steps have run before. What is captured must not be a first use.
+    """
 
     engine: str
     sync: str = "none"
     streams: int = 1
     timing_mode: str = "host"
+    device: str = "cpu"
+    staging: str = "none"
+    connected: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,7 @@ class Case:
 
     @property
     def mode(self) -> Mode:
-        return Mode(self.engine, self.sync, self.streams or 1, self.timing_mode)
+        return Mode(self.engine, self.sync, self.streams or 1, self.timing_mode, self.device, self.staging)
 
     def __str__(self) -> str:
         where = f" {self.pair}" if self.pair else ""
@@ -471,8 +477,8 @@ class Backend(Protocol):
     launchers: tuple[str, ...]  # where its worlds can live; the first one is `auto`; () hosts all ranks itself
     threads_per_rank: int
 
-    def missing(self) -> str | None:
-        """Why this machine can't run it, found without importing it; None if it can."""
+    def missing(self, device: str) -> str | None:
+        """Why this machine can't run it on cpu or cuda, found without importing it; None if it can."""
 
     def supports(self, case: Case, size: int) -> str | None:
         """The reason of a skip, from declared tables; None if it can."""
@@ -480,7 +486,18 @@ class Backend(Protocol):
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
         """What must be exported before the library starts."""
 
-    def open(self, world: World, control: Control) -> Communicator: ...
+    def open(self, world: World, control: Control, device: str) -> Communicator: ...
+
+
+@runtime_checkable
+class OnGpu(Protocol):
+    """What a backend tells beside, if it runs on cuda."""
+
+    shares_gpu: bool  # whether two of its ranks may use one GPU
+
+    def staging(self, benchmark: str) -> str:
+        """How an operation's messages reach device memory: none (the library does it), library (it copies through host
+        memory), pinned (we copy through pinned host memory, in the timed steps)."""
 
 
 class Launcher(Protocol):

@@ -70,7 +70,9 @@ def report(config_dir: str | None = None) -> str:
 
 def _state(backend: c.Backend | ConfigError) -> str:
     try:
-        return str(backend) if isinstance(backend, ConfigError) else backend.missing() or "can run here"
+        return (
+            str(backend) if isinstance(backend, ConfigError) else backend.missing(backend.devices[0]) or "can run here"
+        )
     except ConfigError as error:
         return str(error)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from commbench.settings import Expectation
+from commbench.expectation import Expectation
 
 COMPARE = {">=": float.__ge__, "<=": float.__le__, ">": float.__gt__, "<": float.__lt__}
 

@@ -25,7 +25,7 @@ OWN = {  # key or group -> where a `_target_` of it may lie without being named 
 CONTRACTS = {"backend": Backend, "benchmark": Benchmark, "writer": Writer, "launcher": Launcher}
 KEYS = (
     "backend", "benchmarks", "timing", "launcher", "writers", "budget", "layout", "dtype", "sizes", "pairs", "schedule",
-    "window", "streams", "reduction", "root", "in_place", "engine", "timing_mode", "sync", "cache", "device",
+    "window", "streams", "reduction", "root", "in_place", "engine", "timing_mode", "sync", "cache", "device", "staging",
     "cuda_ipc", "interface", "env", "launch", "bind", "expect", "preflight", "on_error", "plan", "label", "seed",
     "output", "allow", "scale", "part", "parts",
 )  # fmt: skip

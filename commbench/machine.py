@@ -17,7 +17,7 @@ from commbench.settings import Settings
 def lacks(settings: Settings, elsewhere: bool = False) -> Iterator[str]:
     """What this machine has not, a line each: the library, the device, and the nodes if the ranks shall live here."""
     backend = settings.backend
-    reason = backend.missing()
+    reason = backend.missing(settings.device)
     if reason is not None:
         yield f"backend={backend.name}: {reason}"
     if settings.device not in backend.devices:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.clock import ClockCost, now_ns
-from commbench.contracts import Buffer, Communicator, Control, Pattern, Planned, Program, Runner
+from commbench.contents import Contents
+from commbench.contracts import Communicator, Control, Planned, Program, Runner
 from commbench.deadlines import BLOCK_S, deadline_s
 from commbench.errors import CommunicationError, Unsupported, WorldBroken
 from commbench.global_clock import GlobalClocks
@@ -80,14 +81,13 @@ class _Case:
     progress: Progress
     clocks: GlobalClocks | None = None
     window: Window | None = None  # where repetitions begin at agreed instants
-    buffers: dict[int, dict[str, Buffer]] = field(default_factory=dict)
     readings: list[tuple[int, dict[str, float]]] = field(default_factory=list)  # of this rank's counters
     wrong: int = 0  # elements, in all checks; on rank 0 until it is decided
     failed: int = 0  # ranks whose last block did not end, on rank 0
     problem: str | None = None
     last_n: int = 1
-    salt: int = 0
     block_k: int = 1
+    connected: bool = False  # the steps have run
     block_s: float = 0.0  # of the last block, with its gathering
     spent_s: float = 0.0  # in blocks of the phase
     begun_s: float = 0.0  # when measuring began, and when a soak was last saved
@@ -101,23 +101,28 @@ class _Case:
         interval_s = None if timing.duration_s is None else timing.interval_s
         self.timeline = Timeline(job.shape.headline, job.active, senders, interval_s)
         self.rule = stop_rule(job, self.settings)
+        self.contents = Contents(job)
 
     def run(self) -> Outcome:
         self._agree(self._allocate())
         if self.job.case.sync == "window":
             self._open_window()
         runner = self._prepare(1)
-        self._fill()
+        self.contents.fill()
         self._run(runner, 1, "connect")
         self._check("start")
+        self.connected = True
         block_k, n = self._warm_up(runner)
         if block_k > 1:
             runner = self._prepare(block_k)
+            self.contents.zero = any(program.reset for program in self._programs().values())
         self._refill()  # from here on the checks look at what timed repetitions have moved
         self.spent_s, self.begun_s = 0.0, time.monotonic()
         self.saved_s = self.begun_s
         reason = self._measure(runner, n) if self.settings.timing.duration_s is None else self._soak(runner, n)
         self._check("end", copies=self.last_n)
+        if self.contents.zero:
+            self._look_again()
         self.timeline.close()
         return self._samples(reason, runner.engine)
 
@@ -128,7 +133,7 @@ class _Case:
             self.sink(self._samples("interrupted", self.job.case.engine))
 
     def release(self) -> None:
-        self.buffers.clear()
+        self.contents.buffers.clear()
 
     # ------------------------------------------------------------ phases
 
@@ -136,10 +141,7 @@ class _Case:
         """Buffers of the hosted ranks; the problem in words, if there is one."""
         self.progress.enter(f"preparing {self.job.case}")
         try:
-            for rank, program in self._programs().items():
-                self.buffers[rank] = {
-                    spec.name: self.communicator.allocate(spec, self.job.pool) for spec in program.buffers
-                }
+            self.contents.allocate(self.communicator, self._programs())
         except MemoryError as error:
             return f"out of memory on rank {self.control.rank}: {error}"
         return None
@@ -157,7 +159,8 @@ class _Case:
         self.timeline.operations = self.job.shape.operations_per_sample * block_k
         try:
             programs = {rank: program.repeated(block_k) for rank, program in self._programs().items()}
-            runner = self.communicator.prepare(programs, self.buffers, self.job.case.mode)
+            mode = replace(self.job.case.mode, connected=self.connected)
+            runner = self.communicator.prepare(programs, self.contents.buffers, mode)
         except Unsupported as error:
             problem = str(error)
         self._agree(problem)
@@ -293,17 +296,19 @@ class _Case:
 
     # ------------------------------------------------------------ payload
 
-    def _fill(self) -> None:
-        for rank, name, buffer in self._held():
-            buffer.write(self._pattern("fill", rank, name))
+    def _look_again(self) -> None:
+        """Sums in place that nothing reset between two stamps moved zeros: one more of them, with a payload."""
+        self.contents.zero, block_k = False, self.block_k
+        runner = self._prepare(1)
+        self._refill()
+        self._repeat(runner, 1, "check", lambda: None)
+        self._check("end")
+        self.block_k = block_k
 
     def _check(self, when: str, copies: int = 1) -> None:
         """Count the elements that are not what they must be, on all ranks, and take in the counters with them."""
         self.progress.enter(f"the check at the {when} of {self.job.case}")
-        wrong = 0
-        for rank, name, buffer in self._held():
-            pattern = self._pattern("expected", rank, name)
-            wrong += 0 if pattern is None else buffer.count_wrong(pattern, copies)
+        wrong = self.contents.count_wrong(copies)
         told = self.control.gather([wrong, self.readings], self._deadline_s, f"check at the {when} of {self.job.case}")
         self.readings = []
         for rank, (amount, readings) in enumerate(told):
@@ -312,14 +317,9 @@ class _Case:
                 self.timeline.count(Counts.of(rank, t_ns, values))
 
     def _refill(self) -> None:
-        """New values to send, and the sentinel where they must arrive: nothing old can pass for new."""
-        self.salt += 1
-        self._fill()
-
-    def _pattern(self, which: str, rank: int, name: str) -> Pattern | None:
-        rule = getattr(self.job.benchmark, which)
-        pattern: Pattern | None = rule(self.job.case, rank, self.job.size, name, self.salt)
-        return pattern
+        """New values: nothing old can pass for new."""
+        self.contents.salt += 1
+        self.contents.fill()
 
     # ------------------------------------------------------------ small things
 
@@ -327,9 +327,6 @@ class _Case:
         """Of the ranks that live in this process."""
         size, case = self.job.size, self.job.case
         return {rank: self.job.benchmark.program(case, rank, size) for rank in self.communicator.hosted}
-
-    def _held(self) -> list[tuple[int, str, Buffer]]:
-        return [(rank, name, buffer) for rank, held in self.buffers.items() for name, buffer in held.items()]
 
     @property
     def _deadline_s(self) -> float:

@@ -60,6 +60,12 @@ class HostBuffer:
         """The elements of one slot, as the dtype's machine words."""
         return self._bytes[copy, slot, : self.payload_bytes].view(self.dtype.word)
 
+    @property
+    def raw(self) -> NDArray[np.uint8]:
+        """All bytes of the first copy."""
+        first: NDArray[np.uint8] = self._bytes[0].reshape(-1)
+        return first
+
     def address(self, slot: int = 0, copy: int = 0) -> int:
         return int(self._bytes[copy, slot].ctypes.data)
 

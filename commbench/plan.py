@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from commbench.contracts import Benchmark, BufferSpec, Case, Planned, World
+from commbench.contracts import Benchmark, BufferSpec, Case, OnGpu, Planned, World
 from commbench.dtypes import dtype
 from commbench.layout import Layout
 from commbench.memory import buffer_bytes, slot_bytes
@@ -61,8 +61,8 @@ def _cases(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator
             yield Case(
                 benchmark=benchmark.name,
                 backend=settings.backend.name,
-                engine=settings.backend.engines[0] if engine == "auto" else engine,
-                timing_mode="host" if mode == "auto" else mode,
+                engine=_engine(settings) if engine == "auto" else engine,
+                timing_mode=mode,
                 timing=settings.timing.name,
                 sync=_sync(settings, benchmark, schedule),
                 device=settings.device,
@@ -77,12 +77,23 @@ def _cases(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator
                 root=root,
                 schedule=schedule,
                 streams=streams,
-                staging="none",
+                staging=_staging(settings, benchmark),
                 cache=benchmark.cache if settings.cache == "auto" else settings.cache,
                 cuda_ipc=settings.cuda_ipc,
                 interface=settings.interface,
                 env=settings.told_env,
             )
+
+
+def _engine(settings: Settings) -> str:
+    """The backend's first; what enqueues work on a GPU is Python."""
+    return settings.backend.engines[0] if settings.device == "cpu" else "python"
+
+
+def _staging(settings: Settings, benchmark: Benchmark) -> str:
+    if settings.device == "cpu" or settings.staging != "auto":
+        return "none" if settings.device == "cpu" else settings.staging
+    return settings.backend.staging(benchmark.name) if isinstance(settings.backend, OnGpu) else "none"
 
 
 def _sync(settings: Settings, benchmark: Benchmark, schedule: str | None) -> str:
@@ -189,14 +200,14 @@ def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: 
         return f"pairs {case.pair} run at once, but share a rank"
     if case.root is not None and case.root >= layout.size:
         return f"root {case.root} is not in layout {layout}, which has ranks 0 to {layout.size - 1}"
+    if case.device not in settings.backend.devices:
+        return f"{case.backend} does not run on {case.device}"
     if case.engine not in settings.backend.engines:
         return f"{case.backend} has no {case.engine} engine; it has: {', '.join(settings.backend.engines)}"
     if case.sync == "window" and not settings.backend.launchers:
         return f"{case.backend} has one clock for all its ranks, which begin together; use sync=barrier"
     if case.sync == "window" and case.timing_mode != "host":
         return f"sync=window waits on the host's clock, timing_mode={case.timing_mode} does not; use sync=barrier"
-    if case.device not in settings.backend.devices:
-        return f"{case.backend} does not run on {case.device}"
     return settings.backend.supports(case, layout.size)
 
 

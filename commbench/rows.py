@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from commbench.bounds import Wire, bound
 from commbench.clock import ClockCost
-from commbench.contracts import Planned, Shape, World
+from commbench.contracts import Planned, Program, Shape, World
 from commbench.headline import repetition_times
 from commbench.layout import Layout
 from commbench.memory import slot_bytes
@@ -23,6 +23,8 @@ from commbench.stats import Z95, Series, flags, summarise
 
 VISIBLE = 0.05  # a share of a number from which on its cause must be told
 CALL_SHARE = 0.1  # of the number that is the price of the call
+DEVICE_TIMED = ("device_event", "graph", "throughput")
+EVENT_NS = 500  # what CUDA's events resolve (CUDA Runtime API, cudaEventElapsedTime)
 GB = 1e9
 Outcome = Samples | Refused | Failure
 
@@ -90,7 +92,10 @@ def sample_table(job: Planned, samples: Samples, run_id: str) -> dict[str, NDArr
     if not parts:
         return {}
     table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return {**_identity(job, run_id, len(table["rank"])), **table, "elapsed_ns": table["end_ns"] - table["start_ns"]}
+    elapsed = table["end_ns"] - table["start_ns"]
+    if job.case.timing_mode in DEVICE_TIMED:  # an event tells a difference, and no instant that a host knows
+        table |= dict.fromkeys(("start_ns", "end_ns"), np.full(len(elapsed), None, dtype=object))
+    return {**_identity(job, run_id, len(elapsed)), **table, "elapsed_ns": elapsed}
 
 
 def _block_columns(block: Block, ranks: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
@@ -131,7 +136,7 @@ def _numbers(job: Planned, samples: Samples, around: Circumstances) -> dict[str,
         **_rates(job, summary, bound(job, around.wires, around.world.node_of)),
         "operations_per_sample": operations,
         "block_k": samples.block_k,
-        "clock": "virtual" if samples.engine == "virtual" else "monotonic",
+        "clock": _clock(job, samples),
         "stop_reason": samples.stop_reason,
         "clock_error_s": samples.clock_error_s,
         "late_repetitions": samples.late_repetitions,
@@ -140,6 +145,12 @@ def _numbers(job: Planned, samples: Samples, around: Circumstances) -> dict[str,
         "wrong_elements": 0,
         "flags": [*flags(times, Z95), *_circumstantial(job, samples, around, summary["median_s"])],
     }
+
+
+def _clock(job: Planned, samples: Samples) -> str:
+    if samples.engine == "virtual":
+        return "virtual"
+    return "device" if job.case.timing_mode in DEVICE_TIMED else "monotonic"
 
 
 def _times(job: Planned, samples: Samples, operations: int) -> Series:
@@ -151,8 +162,8 @@ def _times(job: Planned, samples: Samples, operations: int) -> Series:
 
 
 def _floor_s(job: Planned, samples: Samples, around: Circumstances) -> float | None:
-    """The call that was calibrated is a collective: it says nothing of a send."""
-    return None if job.case.pairs else around.overhead_s.get(samples.engine)
+    """The call that was calibrated is a collective by the host's clock: it says nothing of a send, nor of an event."""
+    return None if job.case.pairs or job.case.timing_mode in DEVICE_TIMED else around.overhead_s.get(samples.engine)
 
 
 def _rates(job: Planned, summary: Mapping[str, Any], limit: tuple[float, str] | None) -> dict[str, Any]:
@@ -190,14 +201,16 @@ def _circumstantial(job: Planned, samples: Samples, around: Circumstances, media
     """Flags that come from the machine and not from the series."""
     if samples.engine == "virtual":
         return []
+    read_ns = EVENT_NS if job.case.timing_mode in DEVICE_TIMED else 2 * around.clock.p50_ns
     layout, sample_s = Layout.parse(job.case.layout), median_s * job.shape.operations_per_sample * samples.block_k
     floor, threads = _floor_s(job, samples, around), around.threads_per_rank * (job.case.streams or 1)
     found = {
         "oversubscribed": layout.ranks_per_node * threads > around.cores,
-        "timer_limited": 2 * around.clock.p50_ns * 1e-9 > VISIBLE * sample_s,
+        "timer_limited": read_ns * 1e-9 > VISIBLE * sample_s,
         "python_bound": samples.engine == "python" and floor is not None and floor > CALL_SHARE * median_s,
         "in_cache": job.case.cache == "rotate" and _rotated_bytes(job) < 2 * around.cache_bytes,
         "thinned": samples.series is not None and len(samples.series) < (samples.repetitions or 0),
+        "zero_payload": samples.block_k > 1 and any(_program(job, rank).reset for rank in job.active),
         "skewed": layout.nodes == 1 and job.case.sync == "barrier" and _skew_s(samples) > VISIBLE * median_s,
     }
     return [name for name, present in found.items() if present]
@@ -205,9 +218,13 @@ def _circumstantial(job: Planned, samples: Samples, around: Circumstances, media
 
 def _rotated_bytes(job: Planned) -> int:
     """Of the largest buffer of any rank, all copies."""
-    programs = (job.benchmark.program(job.case, rank, job.size) for rank in job.active)
+    programs = (_program(job, rank) for rank in job.active)
     specs = (spec for program in programs for spec in program.buffers)
     return max((slot_bytes(spec) * spec.slots * job.pool for spec in specs), default=0)
+
+
+def _program(job: Planned, rank: int) -> Program:
+    return job.benchmark.program(job.case, rank, job.size)
 
 
 def _skew_s(samples: Samples) -> float:

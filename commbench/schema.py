@@ -37,10 +37,10 @@ VARIABLES = _columns(
     benchmark     | text    |   | operation that was measured
     backend       | text    |   | library that moved the bytes
     engine        | text    |   | python: what a training script sees; native: what C sees; virtual: simulated
-    timing_mode   | text    |   | host on CPU
+    timing_mode   | text    |   | host on a CPU; on a GPU host_sync, device_event, graph, throughput: never compared
     timing        | text    |   | policy that decided the number of repetitions
     sync          | text    |   | how repetitions began together: a barrier, a window's start instants, none
-    device        | text    |   | where the buffers lie
+    device        | text    |   | where the buffers lie: cpu, cuda
     dtype         | text    |   | element type
     layout        | text    |   | nodes x ranks per node
     pair          | text    |   | ranks of a point-to-point case; several pairs run at once
@@ -52,7 +52,7 @@ VARIABLES = _columns(
     root          | integer |   | root rank of a rooted collective
     schedule      | text    |   | how several pairs follow one another
     streams       | integer |   | parallel connections of a pair
-    staging       | text    |   | copies between device and host inside the timed steps
+    staging       | text    |   | none; library, pinned: who copies between device and host inside the timed steps
     cache         | text    |   | warm: the same buffers again; rotate: copies beyond the cache in turn
     cuda_ipc      | text    |   | CUDA IPC as asked: auto, on, off
     interface     | text    |   | network interface as asked
@@ -83,7 +83,7 @@ RESULTS = _columns(
     world_size             | integer |      | ranks of the layout
     operations_per_sample  | integer |      | messages or collectives between two stamps
     block_k                | integer |      | samples between two stamps, where the clock would be visible
-    clock                  | text    |      | monotonic: CLOCK_MONOTONIC; virtual: simulated
+    clock                  | text    |      | monotonic: CLOCK_MONOTONIC; device: the GPU's events; virtual: simulated
     repetitions            | integer |      | measured samples
     effective_repetitions  | number  |      | the same, corrected for autocorrelation
     stop_reason            | text    |      | ci, max_repetitions, budget, noise_stable, fixed
@@ -123,11 +123,11 @@ SAMPLES = _columns(
     """
     run_id     | text    |    | folder of the run
     case_id    | text    |    | hash of the independent variables
-    phase      | text    |    | connect, warmup, measure; late: measured, but a rank began after the agreed instant
+    phase      | text    |    | connect, warmup, measure; late: a rank began after the agreed instant; check: untimed
     block      | integer |    | repetitions between two decisions
     repetition | integer |    | within the phase
     rank       | integer |    | rank of the layout
-    start_ns   | integer | ns | this rank's own clock; null where only a device clock ran
+    start_ns   | integer | ns | this rank's own clock; null where only a device's clock ran
     end_ns     | integer | ns | the same
     elapsed_ns | integer | ns | of the whole sample, not of one operation
     """,

@@ -126,7 +126,7 @@ class _Session:
                 control, self._progress, settings.budget.silence_s, partial(self._lost, watch), MEETING_S
             )
         self._progress.enter("opening the library", limit_s=MEETING_S)
-        self._communicator = settings.backend.open(self._world, control)
+        self._communicator = settings.backend.open(self._world, control, settings.device)
         self._opened = True
         if self._request.earlier is not None:
             self._jobs = self._left()
@@ -339,9 +339,9 @@ class _Session:
         floors: dict[str, float] = {}
         alone = self._communicators[0,]
         if alone is not None and len(self._world.hosted) == 1:
-            for engine in {job.case.engine for job in self._jobs if not job.skip}:
+            for engine, mode in {job.case.engine: job.case.mode for job in self._jobs if not job.skip}.items():
                 with suppress(Unsupported):
-                    floors[engine] = floor_s(alone, engine)
+                    floors[engine] = floor_s(alone, mode)
         self._control.agree(None, MEETING_S, "calibration")
         return floors
 

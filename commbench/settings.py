@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,10 +14,10 @@ from commbench.address import check_interface
 from commbench.contracts import Backend, Benchmark, Launcher, Writer
 from commbench.dtypes import dtype
 from commbench.errors import ConfigError
+from commbench.expectation import NORMAL, Expectation, expectations
 from commbench.keys import INT64_MAX, Keys, construct, first_line
 from commbench.layout import Layout
 from commbench.redaction import recorded
-from commbench.schema import CASES
 from commbench.units import parse_bytes
 
 PRESETS = {  # elements; DESIGN: 40 B to 40 MB, to 4 GB for float32, and the peers' powers of two in bytes
@@ -27,9 +26,13 @@ PRESETS = {  # elements; DESIGN: 40 B to 40 MB, to 4 GB for float32, and the pee
 }
 OCTAVES_BYTES = tuple(2**k for k in range(3, 25))  # 8 B to 16 MiB
 REDUCTIONS = ("sum", "prod", "min", "max", "avg")
-DEVICES = ("cpu", "cuda")
+DEVICES = ("auto", "cpu", "cuda")
 ENGINES = ("auto", "python", "native")
-TIMING_MODES = ("auto", "host")
+TIMING_MODES = {  # of each device; the first one is `auto`
+    "cpu": ("host",),
+    "cuda": ("host_sync", "device_event", "graph", "throughput"),
+}
+STAGINGS = ("auto", "none", "pinned")
 SYNCS = ("barrier", "window", "none")
 SCHEDULES = ("serial", "rounds")
 MOST_STREAMS = 64
@@ -42,9 +45,6 @@ BINDS = ("auto", "core", "numa", "none")
 PREFLIGHTS = ("strict", "warn", "off")
 ON_ERRORS = ("continue", "stop")
 CUDA_IPC = ("auto", "on", "off")
-NUMBERS = tuple(column.name for column in CASES if column.kind in ("integer", "number"))
-NORMAL = "normal"  # expect=normal
-EXPECTATION = re.compile(r"\s*(?:(\w+):)?(\w+)\s*(>=|<=|>|<)\s*([-+0-9.eE]+)\s*")
 
 
 @dataclass(frozen=True)
@@ -106,17 +106,6 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Expectation:
-    """`column` of every case (of one benchmark, if named) compared with a number."""
-
-    text: str
-    benchmark: str | None
-    column: str
-    comparison: str
-    bound: float
-
-
-@dataclass(frozen=True)
 class Settings:
     """One job. Tuples are axes inside the run."""
 
@@ -141,6 +130,7 @@ class Settings:
     sync: str
     cache: str
     device: str
+    staging: str
     cuda_ipc: str
     interface: str | None
     env: tuple[tuple[str, str], ...]
@@ -173,12 +163,14 @@ def from_config(config: DictConfig) -> Settings:
     dtypes = tuple(dtype(str(name)).name for name in keys.listed("dtype"))
     benchmarks = keys.built_all("benchmarks", "benchmark")
     sizes = tuple(sizes_bytes(keys.raw.get("sizes"), name) for name in dtypes)
+    backend = keys.built("backend")
+    device = _device(keys, backend)
     layouts = () if keys.raw.get("layout") == "auto" else tuple(Layout.parse(text) for text in keys.listed("layout"))
     timing = keys.built("timing")
     if not isinstance(timing, Timing):
         raise ConfigError(f"timing={timing} is no commbench.settings.Timing; derive it from that class")
     return Settings(
-        backend=keys.built("backend"),
+        backend=backend,
         benchmarks=benchmarks,
         timing=timing,
         launcher=None if keys.raw.get("launcher") is None else keys.built("launcher"),
@@ -195,16 +187,17 @@ def from_config(config: DictConfig) -> Settings:
         roots=tuple(keys.integers("root", minimum=0)),
         in_place=tuple(keys.flags("in_place")),
         engines=tuple(keys.choices("engine", ENGINES)),
-        timing_modes=tuple(keys.choices("timing_mode", TIMING_MODES)),
+        timing_modes=_timing_modes(keys, device),
         sync=keys.choice("sync", SYNCS),
         cache=keys.choice("cache", CACHES),
-        device=keys.choice("device", DEVICES),
+        device=device,
+        staging=_staging(keys, device),
         cuda_ipc=keys.switch("cuda_ipc", CUDA_IPC),
         interface=_interface(keys.text("interface")),
         env=_environment(keys.mapping("env")),
         launch=keys.integer("launch", minimum=0),
         bind=keys.choice("bind", BINDS),
-        expect=_expectations(keys.listed("expect"), [one.name for one in benchmarks]),
+        expect=expectations(keys.listed("expect"), [one.name for one in benchmarks]),
         expect_normal=NORMAL in keys.listed("expect"),
         preflight=keys.switch("preflight", PREFLIGHTS),
         on_error=keys.choice("on_error", ON_ERRORS),
@@ -255,34 +248,31 @@ def _size(value: Any, name: str, itemsize: int) -> int:
     return size
 
 
-def expectation(text: Any) -> Expectation:
-    """From 'busbw_gb_per_s>=380' or 'all_reduce:median_s<1e-3'; raises ConfigError."""
-    match = EXPECTATION.fullmatch(str(text))
-    try:
-        bound = float(match[4]) if match else None
-    except ValueError:
-        bound = None
-    if match is None or bound is None:
-        example = "'busbw_gb_per_s>=380' or 'all_reduce:median_s<1e-3'"
+def _device(keys: Keys, backend: Backend) -> str:
+    """As asked; auto is where the backend is at home."""
+    device = keys.choice("device", DEVICES)
+    return backend.devices[0] if device == "auto" else device
+
+
+def _timing_modes(keys: Keys, device: str) -> tuple[str, ...]:
+    """Raises ConfigError for a clock that the device does not have."""
+    every = [mode for modes in TIMING_MODES.values() for mode in modes]
+    own = TIMING_MODES[device]
+    asked = [own[0] if mode == "auto" else mode for mode in keys.choices("timing_mode", ("auto", *every))]
+    strange = [mode for mode in asked if mode not in own]
+    if strange:
+        other = "cuda" if device == "cpu" else "cpu"
         raise ConfigError(
-            f"expect={text} is neither normal nor a comparison: write"
-            f" [benchmark:]column, one of >= <= > <, a number: {example}"
+            f"timing_mode={strange[0]} needs device={other}, this is device={device}; allowed: {', '.join(own)}"
         )
-    if match[2] not in NUMBERS:
-        near = difflib.get_close_matches(match[2], NUMBERS, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise ConfigError(f"expect={text}: {match[2]} is no column of numbers; {hint}columns: {', '.join(NUMBERS)}")
-    return Expectation(str(text), match[1], match[2], match[3], bound)
+    return tuple(dict.fromkeys(asked))
 
 
-def _expectations(texts: list[Any], benchmarks: list[str]) -> tuple[Expectation, ...]:
-    expected = tuple(expectation(text) for text in texts if text not in (None, NORMAL))
-    for one in expected:
-        if one.benchmark not in (None, *benchmarks):
-            raise ConfigError(
-                f"expect={one.text}: {one.benchmark} does not run here; benchmarks: {', '.join(benchmarks)}"
-            )
-    return expected
+def _staging(keys: Keys, device: str) -> str:
+    staging = keys.choice("staging", STAGINGS)
+    if device == "cpu" and staging == "pinned":
+        raise ConfigError("staging=pinned copies between a GPU and the host; with device=cpu there is none to copy")
+    return staging
 
 
 def _schedule(keys: Keys) -> str:

@@ -6,6 +6,7 @@ import math
 
 from commbench.clock import ClockCost
 from commbench.contracts import Planned
+from commbench.deadlines import BLOCK_S
 from commbench.settings import Settings
 from commbench.stats import StopRule
 
@@ -13,6 +14,7 @@ LARGEST_N = {"initiator": 10_000, "max_over_ranks": 2_000, "max_over_senders": 2
 LARGEST_WINDOWS = 200  # repetitions of a window of messages
 TIMER_SHARE = 0.05  # of a sample that two clock reads may take (Hoefler & Belli 2015)
 LARGEST_BLOCK_K = 64
+SEVERAL, SEVERAL_K = ("throughput", "graph"), 20  # timing modes of several samples a stamp; as nccl-tests repeats
 
 
 def stop_rule(job: Planned, settings: Settings) -> StopRule:
@@ -30,7 +32,12 @@ def stop_rule(job: Planned, settings: Settings) -> StopRule:
 
 
 def samples_a_stamp(job: Planned, engine: str, clock: ClockCost, sample_s: float) -> int:
-    """block_k: several samples between two stamps where the clock would be a visible part of one (method 2.1)."""
+    """block_k: several samples between two stamps where the clock would be a visible part of one (method 2.1).
+
+    Calls that follow one another without a wait, and graphs, are made of several by definition.
+    """
+    if job.case.timing_mode in SEVERAL:
+        return max(1, min(SEVERAL_K, int(BLOCK_S / sample_s))) if sample_s > 0 else SEVERAL_K
     if not job.benchmark.self_synchronising or job.case.sync != "none" or engine == "virtual":
         return 1
     needed_s = 2 * clock.p50_ns * 1e-9 / TIMER_SHARE

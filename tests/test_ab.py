@@ -80,6 +80,7 @@ def test_a_planted_tenth_is_found(
     assert "commbench compare" in out and "--paired" in out  # how to ask again
 
 
+@pytest.mark.long
 def test_equal_sides_are_not_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["ab", "--launches=4", *SIMULATED, LUCK, "--fail-on=slower", "--vs", "backend.seed=7${launch}"]
     assert main(words) == 0

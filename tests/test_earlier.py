@@ -94,6 +94,7 @@ def test_a_case_that_kills_a_rank_costs_itself_and_nothing_else(world: Callable[
     assert run.stderr.count("A fresh world takes what is left") == 2
 
 
+@pytest.mark.long
 def test_a_run_that_was_ended_is_finished_by_resume(world: Callable[..., Any], tmp_path: Path) -> None:
     output = tmp_path / "results"
     words = ["benchmark=[p2p_latency,all_reduce]", "sizes=[8,64,512]", *FIXED, f"output={output}"]

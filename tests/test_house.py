@@ -14,7 +14,7 @@ import commbench
 PACKAGE = Path(commbench.__file__).parent
 FILES = {str(file.relative_to(PACKAGE)): file.read_text() for file in sorted(PACKAGE.rglob("*.py"))}
 LONGEST_FUNCTION, MEDIAN_FUNCTION, LONGEST_FILE = 50, 10, 360
-DECLARATIONS = {"contracts.py": 520}  # its own bound: it has no behaviour, see below
+DECLARATIONS = {"contracts.py": 545}  # its own bound: it has no behaviour, see below
 BACKENDS = {"gloo", "nccl", "mpi", "cupy_nccl", "ipc_copy", "tcp", "simulated"} | {
     file.stem for file in (PACKAGE.parent / "conf" / "backend").glob("*.yaml")
 }

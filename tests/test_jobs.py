@@ -16,6 +16,7 @@ from omegaconf.errors import GrammarParseError
 import commbench
 from commbench.dtypes import DTYPES
 from commbench.errors import ConfigError
+from commbench.expectation import Expectation, expectation
 from commbench.jobs import Door, Job
 from commbench.keys import KEYS
 from commbench.layout import Layout
@@ -23,9 +24,7 @@ from commbench.schema import CASES
 from commbench.settings import (
     OCTAVES_BYTES,
     PRESETS,
-    Expectation,
     Settings,
-    expectation,
     from_config,
     sizes_bytes,
 )

@@ -20,8 +20,8 @@ MODULES = {
 }
 ROOMS = """
 0 words       contracts records clock units errors dtypes printable
-1 parts       stats headline schema settings keys options layout pairs timeline links bounds
-1 parts       memory payload mpi_library folder earlier progress redaction address
+1 parts       stats headline schema settings expectation keys options layout pairs timeline links bounds
+1 parts       memory device_memory payload mpi_library folder earlier progress redaction address
 1 engines     engines
 2 backends    backends
 2 benchmarks  benchmarks
@@ -30,7 +30,7 @@ ROOMS = """
 2 writers     writers
 2 report      report
 3 plan        plan
-3 measure     measure deadlines stopping window global_clock
+3 measure     measure contents deadlines stopping window global_clock
 3 launch      launch keeper deaths segments
 3 world       control node_control world pulse slurm entrance
 3 rows        rows expect floor

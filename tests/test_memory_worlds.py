@@ -62,6 +62,7 @@ def test_a_rank_that_gets_no_memory_makes_the_case_a_skip_on_all(world: Callable
     assert int(cases.loc[16, "order"]) > 0
 
 
+@pytest.mark.long
 def test_a_thousand_cases_leave_no_memory_behind(tmp_path: Path) -> None:
     (tmp_path / "rss_writer.py").write_text(RSS_WRITER)
     (tmp_path / "writer").mkdir()

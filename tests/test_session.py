@@ -177,6 +177,7 @@ def test_results_are_readable_while_the_run_goes_on(tmp_path: Path) -> None:
     assert len(seen) > 2 and max(seen) == 22
 
 
+@pytest.mark.long
 def test_more_ranks_than_cores_run_and_say_so(world: Callable[..., Any]) -> None:
     ranks = 2 * len(os.sched_getaffinity(0))
     run = world("commbench", "backend=mpi", f"layout=1x{ranks}", "benchmark=all_reduce", "sizes=[8]", *FIXED)
@@ -184,6 +185,7 @@ def test_more_ranks_than_cores_run_and_say_so(world: Callable[..., Any]) -> None
     assert "oversubscribed" in run.cases.iloc[0]["flags"]
 
 
+@pytest.mark.long
 def test_a_sweep_gives_a_fresh_world_for_each_job_and_no_hydra_folders(
     world: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -198,6 +200,7 @@ def test_a_sweep_gives_a_fresh_world_for_each_job_and_no_hydra_folders(
     assert {path.name for path in tmp_path.iterdir()} == {"results"}
 
 
+@pytest.mark.long
 def test_a_rank_that_differs_is_named(world: Callable[..., Any]) -> None:
     code = "import os, sys; os.environ['NCCL_ODD'] = 'x' * int(os.environ['RANK'])\n"
     code += "from commbench.__main__ import main; sys.exit(main())"
@@ -365,6 +368,7 @@ def test_a_round_of_pairs_gives_every_pair_a_row_and_samples_of_its_own(tmp_path
     assert ranks.to_dict() == own
 
 
+@pytest.mark.long
 def test_a_soak_keeps_a_time_line_of_all_repetitions(world: Callable[..., Any]) -> None:
     soak = ("timing=soak", "timing.duration_s=3", "timing.interval_s=0.1")
     run = world("commbench", "benchmark=p2p_latency", "sizes=[8]", "layout=1x2", *soak)

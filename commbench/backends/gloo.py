@@ -38,7 +38,7 @@ class Gloo:
     threads_per_rank: ClassVar[int] = 4  # the caller, two workers a group, one event loop a device (ProcessGroupGloo)
     library: str = "auto"
 
-    def missing(self) -> str | None:
+    def missing(self, device: str = "cpu") -> str | None:
         return None
 
     def supports(self, case: Case, size: int) -> str | None:
@@ -49,7 +49,7 @@ class Gloo:
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
         return {} if interface is None else {"GLOO_SOCKET_IFNAME": interface_name(interface)}
 
-    def open(self, world: World, control: Control) -> TorchCommunicator:
+    def open(self, world: World, control: Control, device: str = "cpu") -> TorchCommunicator:
         return open_group("gloo", world, control)
 
 

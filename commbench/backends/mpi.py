@@ -41,7 +41,7 @@ class Mpi:
         if self.threads not in THREADS:
             raise ConfigError(f"backend.threads={self.threads} is unknown; allowed: {', '.join(THREADS)}")
 
-    def missing(self) -> str | None:
+    def missing(self, device: str = "cpu") -> str | None:
         if find_spec("mpi4py") is None:
             return "mpi4py is not installed; pip install mpi4py"
         if find(self.library) is None:
@@ -59,7 +59,7 @@ class Mpi:
             exports |= dict.fromkeys(INTERFACE_NAMES, interface_name(interface))
         return exports
 
-    def open(self, world: c.World, control: c.Control) -> MpiCommunicator:
+    def open(self, world: c.World, control: c.Control, device: str = "cpu") -> MpiCommunicator:
         mpi = load(self.library, self.threads)
         if world.size != mpi.COMM_WORLD.size:
             raise ConfigError(mismatch(world.size, mpi))

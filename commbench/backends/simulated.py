@@ -24,7 +24,7 @@ class Simulated:
     model: Model = field(default_factory=Model)
     seed: int = 0
 
-    def missing(self) -> str | None:
+    def missing(self, device: str = "cpu") -> str | None:
         return None
 
     def supports(self, case: Case, size: int) -> str | None:
@@ -33,7 +33,7 @@ class Simulated:
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
         return {}
 
-    def open(self, world: World, control: Control) -> SimulatedCommunicator:
+    def open(self, world: World, control: Control, device: str = "cpu") -> SimulatedCommunicator:
         return SimulatedCommunicator(self, tuple(world.node_of(rank) for rank in range(world.size)))
 
 

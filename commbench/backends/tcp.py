@@ -49,7 +49,7 @@ class Tcp:
         if not 0.001 <= self.timeout_s <= 1e6:
             raise ConfigError(f"backend.timeout_s={self.timeout_s!r} lies outside 0.001 to 1000000 s")
 
-    def missing(self) -> str | None:
+    def missing(self, device: str = "cpu") -> str | None:
         return None if hasattr(socket, "TCP_INFO") else "backend tcp needs Linux: socket.TCP_INFO is missing"
 
     def supports(self, case: c.Case, size: int) -> str | None:
@@ -60,7 +60,7 @@ class Tcp:
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
         return {} if interface is None else {INTERFACE: interface}
 
-    def open(self, world: c.World, control: c.Control) -> TcpCommunicator:
+    def open(self, world: c.World, control: c.Control, device: str = "cpu") -> TcpCommunicator:
         """Every rank listens; addresses and a secret of 128 bits go over the control plane.
 
         Raises ConfigError where a rank can't listen, WorldBroken where its first peers can't be reached.

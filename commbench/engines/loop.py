@@ -6,7 +6,7 @@ A loop over a tuple of bound calls costs 9 % of an 8 B ping-pong, unrolled sourc
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ class PythonRunner:
 
     def __init__(self, calls: Lowered[Call], pool: int) -> None:
         self.progress = np.array([0, -1], dtype=np.int64)
-        self._loop = _Source(pool).build(calls)
+        self._loop = Source(pool).build(calls)
 
     def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         stamps = np.zeros((1, n, 2), dtype=np.int64)
@@ -61,7 +61,7 @@ class PythonRunner:
         return stamps
 
 
-class _Source:
+class Source:
     """Writes the loop's text and keeps the objects that it names."""
 
     def __init__(self, pool: int) -> None:
@@ -84,13 +84,20 @@ class _Source:
         ]  # fmt: skip
         given = ", starts, doze" if calls.windowed else ""
         head = "\n    ".join([f"def loop(n, stamps, progress, clock{given}):", *enter, "k = 0", "for r in range(n):"])
-        text = "\n        ".join([head, *body])
-        names = ", ".join(self._names)
-        source = f"def make({names}):\n  {text.replace(chr(10), chr(10) + '  ')}\n  return loop"
+        return self._made("\n        ".join([head, *body]))
+
+    def routine(self, calls: Sequence[Call]) -> Callable[[int], None]:
+        """The calls as a function of the copy that they use."""
+        lines = [self._line(call) for call in calls]
+        chosen = [f"{name} = {name}_all[k]" for name in self._rotating]
+        return self._made("\n    ".join(["def loop(k):", *chosen, *lines, "pass"]))
+
+    def _made(self, text: str) -> Callable[..., None]:
+        source = f"def make({', '.join(self._names)}):\n  {text.replace(chr(10), chr(10) + '  ')}\n  return loop"
         space: dict[str, Any] = {}
         exec(compile(source, "<commbench program>", "exec"), space)
-        loop: Callable[..., None] = space["make"](**self._names)
-        return loop
+        made: Callable[..., None] = space["make"](**self._names)
+        return made
 
     def _line(self, call: Call) -> str:
         args = [self._name(arg) for arg in call.args]

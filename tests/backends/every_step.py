@@ -343,7 +343,7 @@ def main(kind: str, choice: str, output: Path) -> int:
         return 0
     if "EVERY_STEP_RANK" in os.environ:
         gloo_rank(int(os.environ["EVERY_STEP_RANK"]), int(choice), output)
-        return 0
+        os._exit(0)  # gloo's threads may abort an interpreter that ends, as in commbench.__main__
     output.mkdir()
     ranks = [
         subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, "EVERY_STEP_RANK": str(rank)})

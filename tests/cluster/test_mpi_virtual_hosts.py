@@ -83,6 +83,7 @@ def check_link(case: Any) -> None:
     assert case.min_s >= floor_s if far else case.min_s < floor_s / 2, what  # a busy machine is slow, never fast
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_the_first_ranks_of_each_node_work_and_the_others_sleep(
     cluster: Callable[..., VirtualHosts], world: Callable[..., Any], library: str

@@ -41,7 +41,8 @@ def backends() -> list[Any]:
 
 def skip_without(backend: str) -> None:
     with Door() as door:
-        missing = door.jobs([f"backend={backend}"], multirun=False)[0].settings.backend.missing()
+        settings = door.jobs([f"backend={backend}"], multirun=False)[0].settings
+    missing = settings.backend.missing(settings.device)
     if missing and backend != "mpi":
         pytest.skip(missing)
 

@@ -225,12 +225,12 @@ class PlantedLatency(_Moments, P2PLatency):
 class _Opening:
     """Of a backend."""
 
-    def open(self, world: c.World, control: c.Control) -> Any:
+    def open(self, world: c.World, control: c.Control, device: str = "cpu") -> Any:
         plan = Plan.here()
         if plan is not None:
             (Path(plan.folder) / f"pid-{world.rank}").write_text(str(os.getpid()))
         reach("opening")
-        return Opened(super().open(world, control), CALLS[self.name])  # type: ignore[misc, attr-defined]
+        return Opened(super().open(world, control, device), CALLS[self.name])  # type: ignore[misc, attr-defined]
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,7 @@ def test_cases_that_are_not_ok_have_no_row(tmp_path: Path) -> None:
     assert list(commbench.cold_start(tmp_path).columns[:4]) == ["run_id", "launch", "label", "case_id"]
 
 
+@pytest.mark.long
 def test_a_real_world_has_a_first_call_and_two_launches(world: Callable[..., Any]) -> None:
     words = ("backend=gloo", "benchmark=[p2p_latency,all_reduce]", "sizes=[8]", "timing=quick", "writer=[parquet]")
     done = world("commbench", "-m", "launch=0,1", *words)

@@ -131,6 +131,7 @@ print(time.process_time(), high_water_bytes(), file=sys.stderr)
 """
 
 
+@pytest.mark.long
 def test_a_thousand_runs_are_read_in_bounded_time_and_memory(tmp_path: Path) -> None:
     results, page = tmp_path / "results", tmp_path / "page.html"
     copies = [run_of(results, number) for number in range(12)]

@@ -225,6 +225,7 @@ def test_a_folder_that_vanishes_costs_the_samples_in_it_and_no_row(tmp_path: Pat
     assert len(commbench.load(refuge_in(told[1]))) == 60
 
 
+@pytest.mark.long
 def test_the_refuge_may_be_full_too(disk: Disk) -> None:
     status, told = ended(started(disk.path / "results", disk.path / "refuge"))
     assert status == 3 and len(told) == 2
