@@ -6,7 +6,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 BENCH = timing=quick benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 sizes=decades layout=1x2
 
 .DEFAULT_GOAL := help
-.PHONY: help bench test test-long check perf faults image-test clean
+.PHONY: help bench test test-long check perf faults gpu-check image-test clean
 
 help: ## these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -30,6 +30,10 @@ perf: $(VENV)/test ## the tool's own speed as ratios, measured in alternating bl
 
 faults: $(VENV)/test ## every fault in every world and phase, about a quarter of an hour; rewrites docs/faults.md
 	$(BIN)/python tests/faults
+
+# with the Python, torch and CUDA that are there: PYTHON=... chooses one, OUT=... the folder
+gpu-check: ## every check that needs a GPU, at most 8 minutes, evidence in gpu-check/ (docs/gpu.md); exit 2 without a GPU
+	@$(PYTHON) tests/gpu $(or $(OUT),gpu-check)
 
 image-test: ## build the image with docker, podman or buildah, run the main job in it, end one with SIGTERM
 	tests/image/image_test.sh

@@ -8,13 +8,15 @@ if TYPE_CHECKING:
     from commbench.app import run_one as run
     from commbench.report.cold_start import cold_start as cold_start
     from commbench.report.compare import compare as compare
+    from commbench.report.launch_overhead import launch_overhead as launch_overhead
     from commbench.report.links import slow_pairs as slow_pairs
     from commbench.report.load import load as load
 
-__all__ = ["cold_start", "compare", "load", "run", "slow_pairs"]
+__all__ = ["cold_start", "compare", "launch_overhead", "load", "run", "slow_pairs"]
 _PLACES = {
     "cold_start": ("commbench.report.cold_start", "cold_start"),
     "compare": ("commbench.report.compare", "compare"),
+    "launch_overhead": ("commbench.report.launch_overhead", "launch_overhead"),
     "load": ("commbench.report.load", "load"),
     "run": ("commbench.app", "run_one"),
     "slow_pairs": ("commbench.report.links", "slow_pairs"),

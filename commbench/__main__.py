@@ -37,6 +37,7 @@ READING = {  # command about results -> the module that has it
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 all ok, 1 a case failed or missed `expect`, 2 bad configuration, 3 the world broke."""
     from commbench.errors import CommbenchError, Missing, WorldBroken
+    from commbench.mpi_library import give_up
     from commbench.printable import printable
 
     words = sys.argv[1:] if argv is None else list(argv)
@@ -50,10 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if _speaks():
             if not (isinstance(error, WorldBroken) and error.told):
                 print(f"commbench: {printable(str(error))}", file=sys.stderr)
-        else:
+        elif not _held(error):
             if isinstance(error, Missing) or not isinstance(error, WorldBroken):  # rank 0 says the same, or never will
                 time.sleep(RANK_0_SPEAKS_S)
             print(f"commbench: {_who()}: {printable(str(error))}", file=sys.stderr)
+        sys.stderr.flush()
+        give_up(error.exit_status)
         if isinstance(error, WorldBroken):
             _leave(error.exit_status)
         return error.exit_status
@@ -137,6 +140,11 @@ def _speaks() -> bool:
     except ConfigError:  # nobody knows who is rank 0
         return True
     return place is None or place.rank == 0
+
+
+def _held(error: Exception) -> bool:
+    """Rank 0 says the same, and MPI's end holds this rank until it has."""
+    return getattr(error, "shared", False) and "mpi4py.MPI" in sys.modules
 
 
 def _who() -> str:

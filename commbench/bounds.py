@@ -19,13 +19,19 @@ GB = 1e9
 
 @dataclass(frozen=True)
 class Wire:
-    """A node's interface and its line rate in one direction."""
+    """A node's interface and its line rate in one direction; `count` of them where a node has several alike."""
 
     name: str
     mbit_per_s: float
+    count: int = 1
+
+    @property
+    def total_mbit_per_s(self) -> float:
+        return self.count * self.mbit_per_s
 
     def __str__(self) -> str:
-        return f"{self.name} {self.mbit_per_s / 1e3:g} Gb/s"
+        many = f"{self.count} x " if self.count > 1 else ""
+        return f"{many}{self.name} {self.mbit_per_s / 1e3:g} Gb/s"
 
 
 def bound(job: c.Planned, wires: Sequence[Wire | None], node_of: Callable[[int], int]) -> tuple[float, str] | None:
@@ -33,28 +39,32 @@ def bound(job: c.Planned, wires: Sequence[Wire | None], node_of: Callable[[int],
 
     `wires` are those of the nodes; `node_of` takes a rank of the world.
     """
-    factor, nodes = job.benchmark.bus_factor(job.size), sorted({node_of(rank) for rank in _talking(job)})
+    factor, nodes = job.benchmark.bus_factor(job.size), sorted({node_of(rank) for rank in talking(job)})
     if factor is None or len(nodes) < 2 or len(wires) <= nodes[-1]:
         return None
-    known, share = [wire for node in nodes if (wire := wires[node]) is not None], _crossing(job)
+    known, share = [wire for node in nodes if (wire := wires[node]) is not None], crossing(job)
     if len(known) < len(nodes) or not share:
         return None
-    slowest = min(known, key=lambda wire: wire.mbit_per_s)
-    return factor * slowest.mbit_per_s * MBIT / GB / share, str(slowest)
+    slowest = min(known, key=lambda wire: wire.total_mbit_per_s)
+    return factor * slowest.total_mbit_per_s * MBIT / GB / share, str(slowest)
 
 
-def _talking(job: c.Planned) -> Sequence[int]:
+def talking(job: c.Planned) -> Sequence[int]:
     """World ranks; of several pairs at once none, since each has its own way."""
     if not job.case.pairs:
         return job.members
     return [job.members[rank] for rank in job.case.pairs[0]] if len(job.case.pairs) == 1 else []
 
 
-def _crossing(job: c.Planned) -> float | None:
-    """Bytes that the busiest node must send or receive, over the bytes of the operation; None where nobody knows."""
+def crossing(job: c.Planned, layout: Layout | None = None) -> float | None:
+    """Bytes that the busiest node must send or receive, over the bytes of the operation; None where nobody knows.
+
+    Another layout than the case's asks for other groups of ranks, all of one size, in the place of nodes.
+    """
     if job.case.pairs:  # a window's messages count for both: what crosses is what the factor says
         return job.benchmark.bus_factor(job.size)
-    layout, program = Layout.parse(job.case.layout), job.benchmark.program(job.case, 0, job.size)
+    layout = layout or Layout.parse(job.case.layout)
+    program = job.benchmark.program(job.case, 0, job.size)
     if not program.steps:
         return None
     rule = RULES.get(type(program.steps[0]))

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-NAMES = {"run.digest": "configuration (digest)"}
+NAMES = {
+    "run.digest": "configuration (digest)",
+    "gpu.own.name": "GPU",
+    "gpu.own.memory_total_bytes": "GPU memory (bytes)",
+    "gpu.own.driver_version": "GPU driver",
+}
 LONGEST = 48  # letters of a value
 MOST_HOSTS = 4
 SKEW_S = 1.0  # from which on log lines of two hosts can't be put in order

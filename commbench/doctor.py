@@ -15,7 +15,7 @@ from commbench.keys import construct
 from commbench.layout import Layout
 from commbench.plan import Facts, duration_s, plan
 from commbench.provenance import limits
-from commbench.settings import Settings
+from commbench.settings import TIMING_MODES, Settings
 from commbench.units import format_seconds
 from commbench.world import hosted_world
 
@@ -89,12 +89,17 @@ def operations(door: Door, backends: Sequence[c.Backend]) -> list[str]:
     words = ["backend=simulated", "benchmark=all", "in_place=[true,false]", "layout=1x4", "sizes=[960]"]
     settings = door.jobs(words, multirun=False)[0].settings
     heads = [f"`{one.name}` ({', '.join(one.engines)})" for one in backends]
-    columns = [_forms(replace(settings, backend=one)) for one in backends]
+    columns = [_forms(_at_home(settings, one)) for one in backends]
     lines = [f"| operation | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
     for benchmark in settings.benchmarks:
         cells = [FORMS[frozenset(column.get(benchmark.name, ()))] for column in columns]
         lines.append(f"| {' | '.join([f'`{benchmark.name}`', *cells])} |")
     return lines
+
+
+def _at_home(settings: Settings, backend: c.Backend) -> Settings:
+    device = backend.devices[0]
+    return replace(settings, backend=backend, device=device, timing_modes=TIMING_MODES[device][:1])
 
 
 def _forms(settings: Settings) -> dict[str, set[bool | None]]:

@@ -21,9 +21,16 @@ class CommbenchError(Exception):
 
 
 class ConfigError(CommbenchError):
-    """Raised at the door: says what was seen, what is allowed and what to do."""
+    """Raised at the door: says what was seen, what is allowed and what to do.
+
+    `shared`: all ranks of a world raise it, so rank 0's line is enough.
+    """
 
     exit_status = 2
+
+    def __init__(self, text: str, shared: bool = False) -> None:
+        super().__init__(text)
+        self.shared = shared
 
 
 class WorldBroken(CommbenchError):

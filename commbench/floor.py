@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from commbench import contracts as c
+from commbench.errors import Unsupported
 
-FLOOR_REPETITIONS = 200
+FLOOR_REPETITIONS, COPY_REPETITIONS = 200, 20
+COPY_BYTES = 256 * 2**20  # beyond any GPU's cache
+
+
+def floors_s(communicator: c.Communicator, jobs: Iterable[c.Planned]) -> dict[str, float]:
+    """By the engines of the jobs that are not skipped."""
+    floors: dict[str, float] = {}
+    for engine, mode in {job.case.engine: job.case.mode for job in jobs if not job.skip}.items():
+        with suppress(Unsupported, MemoryError):
+            floors[engine] = floor_s(communicator, mode)
+    return floors
 
 
 def floor_s(communicator: c.Communicator, mode: c.Mode) -> float:
@@ -18,5 +32,24 @@ def floor_s(communicator: c.Communicator, mode: c.Mode) -> float:
     program = c.Program((c.BufferSpec("data", 1, "float32"),), (c.AllReduce(data, data, "sum"),))
     buffers = {0: {"data": communicator.allocate(program.buffers[0], 1)}}
     runner = communicator.prepare({0: program}, buffers, replace(mode, sync="none", timing_mode=waited))
-    stamps = runner(FLOOR_REPETITIONS)
+    return _median_s(runner(FLOOR_REPETITIONS))
+
+
+def copy_gb_per_s(communicator: c.Communicator, jobs: Iterable[c.Planned]) -> float | None:
+    """Rate of a copy within the GPU of this rank, 10^9 B/s; None on CPUs and where it can't be had."""
+    modes = [job.case.mode for job in jobs if job.case.device == "cuda" and not job.skip]
+    if not modes:
+        return None
+    specs = tuple(c.BufferSpec(name, COPY_BYTES, "uint8") for name in ("source", "target"))
+    program = c.Program(specs, (c.Copy(c.View("source"), c.View("target")),))
+    mode = replace(modes[0], sync="none", timing_mode="host_sync", staging="none")
+    with suppress(Unsupported, MemoryError):
+        buffers = {0: {spec.name: communicator.allocate(spec, 1) for spec in specs}}
+        runner = communicator.prepare({0: program}, buffers, mode)
+        runner(1)
+        return COPY_BYTES / _median_s(runner(COPY_REPETITIONS)) / 1e9
+    return None
+
+
+def _median_s(stamps: NDArray[np.int64]) -> float:
     return float(np.median(stamps[0, :, 1] - stamps[0, :, 0])) * 1e-9

@@ -6,7 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,18 +33,22 @@ class MpiLibrary:
 
     def launcher(self) -> str:
         """The full path of its mpirun; raises ConfigError where it is not installed."""
-        prefixes = [*Path(self.path).parents[1:4], *Path(self.path).resolve().parents[1:4]]
-        # /bin may be a link to /usr/bin, and Open MPI reads its prefix from the path it was called by
-        folders = [(prefix / "bin").resolve() for prefix in prefixes]
-        for name in LAUNCHERS[self.kind]:
-            for folder in folders:
-                if os.access(folder / name, os.X_OK):
-                    return str(folder / name)
+        own = self.program(LAUNCHERS[self.kind])
+        if own is not None:
+            return own
         found = next((path for name in LAUNCHERS[self.kind] if (path := shutil.which(name))), None)
         if found is None:
             names = ", ".join(LAUNCHERS[self.kind])
             raise ConfigError(f"no launcher for {self.path}: none of {names} is installed; install one of them")
         return found
+
+    def program(self, names: Sequence[str]) -> str | None:
+        """The full path of the first of these programs that is installed beside it."""
+        prefixes = [*Path(self.path).parents[1:4], *Path(self.path).resolve().parents[1:4]]
+        # /bin may be a link to /usr/bin, and Open MPI reads its prefix from the path it was called by
+        folders = [(prefix / "bin").resolve() for prefix in prefixes]
+        places = (folder / name for name in names for folder in folders)
+        return next((str(place) for place in places if os.access(place, os.X_OK)), None)
 
     @property
     def version(self) -> int:
@@ -96,6 +101,18 @@ def _refuse_stranger(library: MpiLibrary, environ: Mapping[str, str]) -> None:
             f"backend.library={library.path} is {library.kind}, but {kind}'s launcher started this rank; "
             f"start with {own}, or set backend.library={kind}"
         )
+
+
+def give_up(status: int, environ: Mapping[str, str] = os.environ) -> None:
+    """Have MPICH's mpiexec end the world, for a rank that leaves before MPI began: else the others wait for ever.
+
+    Two lines of PMI-1, on the descriptor that mpiexec gave this rank. Does nothing elsewhere.
+    """
+    if "MPI_LOCALRANKID" not in environ or "mpi4py.MPI" in sys.modules:
+        return
+    words = f"cmd=init pmi_version=1 pmi_subversion=1\ncmd=abort exitcode={status}\n"
+    with suppress(KeyError, ValueError, OSError):  # another PMI
+        os.write(int(environ["PMI_FD"]), words.encode())
 
 
 def library_name(mpi: Any) -> str:

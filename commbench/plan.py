@@ -16,7 +16,7 @@ from commbench.pairs import all_pairs, pairs_text, rounds
 from commbench.settings import Settings
 
 WINDOW_CAP_BYTES = 256 * 2**20  # a rank's messages in flight
-ROTATION_CAP_BYTES = 64 * 2**20  # a rank's copies of one buffer
+ROTATION_CAP_BYTES = {"cpu": 64 * 2**20, "cuda": 512 * 2**20}  # a rank's copies of one buffer
 ROTATION_CAP_VIEWS = 1024  # prepared calls a buffer: beyond it small messages stay in cache, and say so
 LEAST_WINDOW = 2
 NO_DTYPE = "none"  # of an operation without a message
@@ -29,8 +29,10 @@ class Facts:
     """What the plan needs of the machine; agreed by all ranks (the least of all nodes)."""
 
     memory_bytes: int  # that may be allocated on a node now
-    cache_bytes: int  # last level
+    cache_bytes: int  # last level, of where the buffers lie
     cores: int  # that the ranks of a node share
+    gpu_bytes: int | None = None  # free on the fullest GPU
+    gpus: int = 1  # that the ranks of a node share
 
 
 def plan(settings: Settings, world: World, facts: Facts) -> tuple[Planned, ...]:
@@ -172,13 +174,22 @@ def _planned(
     members = layout.members(world)
     specs = [benchmark.program(case, rank, layout.size).buffers for rank in range(layout.size)]
     pool = _pool(case, specs, facts)
+    on_gpu = case.device == "cuda"
     needs = [sum(buffer_bytes(spec, pool) for spec in one) for one in specs]
-    node_bytes = _fullest_node(world, members, needs)
-    allowed = int(facts.memory_bytes * settings.budget.memory_share)
-    if node_bytes > allowed:
-        share = settings.budget.memory_share
-        reason = f"needs {node_bytes} B on a node, allowed are {allowed} B (budget.memory_share={share})"
+    once = [sum(buffer_bytes(spec, 1) for spec in one) for one in specs]  # what a host fills and checks for its GPU
+    node_bytes = _fullest_node(world, members, once if on_gpu else needs)
+    reason = _too_large(settings, "a node", node_bytes, facts.memory_bytes)
+    if on_gpu and reason is None and facts.gpu_bytes is not None:
+        ranks = -(-layout.ranks_per_node // facts.gpus)
+        reason = _too_large(settings, "a GPU", ranks * max(needs), facts.gpu_bytes)
     return Planned(0, case, benchmark, members, pool, node_bytes, reason)
+
+
+def _too_large(settings: Settings, where: str, needed: int, free: int) -> str | None:
+    share = settings.budget.memory_share
+    if needed <= int(free * share):
+        return None
+    return f"needs {needed} B on {where}, allowed are {int(free * share)} B (budget.memory_share={share})"
 
 
 def _fullest_node(world: World, members: tuple[int, ...], needs: list[int]) -> int:
@@ -214,9 +225,9 @@ def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: 
 def _pool(case: Case, specs: list[tuple[BufferSpec, ...]], facts: Facts) -> int:
     """How many copies rotation needs to walk through twice the cache (method: Intel MPI Benchmarks' -off_cache)."""
     everything = [spec for one in specs for spec in one]
-    if case.cache != "rotate" or not everything:
+    if case.cache != "rotate" or not everything or case.timing_mode == "graph":  # a graph is one copy's
         return 1
     largest = max(everything, key=lambda spec: slot_bytes(spec) * spec.slots)
     one_copy = slot_bytes(largest) * largest.slots
     wanted = -(-2 * max(facts.cache_bytes, case.message_bytes) // one_copy)
-    return max(1, min(wanted, ROTATION_CAP_BYTES // one_copy, ROTATION_CAP_VIEWS // largest.slots))
+    return max(1, min(wanted, ROTATION_CAP_BYTES[case.device] // one_copy, ROTATION_CAP_VIEWS // largest.slots))

@@ -19,12 +19,15 @@ from commbench.earlier import Earlier
 from commbench.errors import ConfigError
 from commbench.folder import new_folder
 from commbench.provenance import limits, network
+from commbench.provenance.gpu import own_gpu
 from commbench.redaction import recorded_override
 from commbench.schema import SCHEMA_VERSION
 from commbench.settings import Settings
+from commbench.shared_gpus import busy, duplicate, lacking
 
 MEETING_S = 120.0  # for preparations that every rank does at its own pace
-COMPARED = ("versions.", "environment.", "run.")  # facts that must be equal on every rank
+GPU = ("gpu.own.name", "gpu.own.memory_total_bytes", "gpu.own.driver_version")
+COMPARED = ("versions.", "environment.", "run.", *GPU)  # facts that must be equal on every rank
 # ... but for what may rightly differ by rank or node
 FREE = (
     "environment.CUDA_VISIBLE_DEVICES", "environment.SLURM_", "run.bind",
@@ -42,7 +45,7 @@ MEETING = ("MASTER_ADDR",)  # who is met there lives on the way to the other nod
 OF_A_START = tuple(
     f"environment.{name}" for name in ("COMMBENCH_", "MASTER_", "OMPI_APP_", "OMPI_ALLOW_RUN_AS", "PRTE_ALLOW_RUN_AS")
 )
-UNCHANGED = ("versions.", "environment.", "host.hostname", "host.kernel", "host.cpu_model")  # while a run goes on
+UNCHANGED = ("versions.", "environment.", "host.hostname", "host.kernel", "host.cpu_model", *GPU)  # while a run goes on
 
 
 @dataclass(frozen=True)
@@ -68,16 +71,21 @@ def preflight(
 
     Raises ConfigError where ranks differ in what changes a measurement.
     """
-    machine = [limits.memory_limit_bytes() or sys.maxsize, mine.get("host.cpu_llc_bytes") or 0]
     if len(world.nodes) > 1 and len(world.hosted) == 1:
         mine |= network.way_out(settings.interface, [os.environ[name] for name in MEETING if name in os.environ])
-    gathered = control.gather([mine, machine, cores, request.problem], MEETING_S, "preflight")
+    mine |= _own_gpu(settings, world)
+    cache_bytes = mine.get("gpu.own.l2_bytes") or mine.get("host.cpu_llc_bytes") or 0
+    machine = [limits.memory_limit_bytes() or sys.maxsize, cache_bytes]
+    gathered = control.gather([mine, machine, cores, request.problem or lacking(mine)], MEETING_S, "preflight")
     problem, run, agreed = None, {}, None
     if world.rank == 0:
         facts = [one[0] for one in gathered]
         differing = provenance.differences(facts)
-        problem = _lacking([one[3] for one in gathered], facts) or _difference_text(differing, facts, settings)
+        problem = _lacking([one[3] for one in gathered], facts) or _shared_text(settings, world, facts)
+        problem = problem or _difference_text(differing, facts, settings)
         agreed = _agreed(world, gathered)
+        if problem is None and _have_gpus(settings, world):
+            agreed += _gpus_agreed(facts)
         run = _describe(settings, request, world, facts, differing)
         if request.earlier is not None:
             problem = problem or _change_text(request.earlier, run)
@@ -85,7 +93,7 @@ def preflight(
     problem = control.agree(problem, MEETING_S, "preflight")
     if problem is not None:
         control.farewell(MEETING_S)  # rank 0 may hold the store that the others read the verdict from
-        raise ConfigError(problem)
+        raise ConfigError(problem, shared=True)
     agreed = control.decide(agreed, MEETING_S, "preflight")
     if len(world.nodes) > 1:  # all leave the decision within milliseconds
         run |= _skew(settings, control.gather(time.time(), MEETING_S, "the clocks"), gathered)
@@ -93,6 +101,34 @@ def preflight(
         run["run_id"] = Path(request.folder or new_folder(settings.output)).name
         run["folder"] = str(Path(request.folder or Path(settings.output).absolute() / run["run_id"]))
     return agreed, run
+
+
+def _gpus_agreed(facts: list[dict[str, Any]]) -> list[int]:
+    """Of a GPU the least memory that is free, and the fewest that a rank sees."""
+    free = [one.get("gpu.own.memory_free_bytes", one["gpu.own.memory_total_bytes"]) for one in facts]
+    return [min(free), min(one["gpu.own.visible"] for one in facts)]
+
+
+def _have_gpus(settings: Settings, world: c.World) -> bool:
+    """Whether each rank uses a GPU; ranks that one process hosts are no real ones."""
+    return settings.device == "cuda" and len(world.hosted) == 1
+
+
+def _own_gpu(settings: Settings, world: c.World) -> dict[str, Any]:
+    """Facts about the GPU that this rank will use: the n-th rank of a node takes the n-th GPU that it sees."""
+    if not _have_gpus(settings, world):
+        return {}
+    return own_gpu(world.nodes[world.node_of(world.rank)].index(world.rank))
+
+
+def _shared_text(settings: Settings, world: c.World, facts: list[dict[str, Any]]) -> str | None:
+    """Ranks that would meet on one GPU with a backend that can't do that; a GPU that others use is only said."""
+    if not _have_gpus(settings, world):
+        return None
+    for line in busy(facts) if settings.preflight != "off" else ():
+        print(f"commbench: {line}", file=sys.stderr)
+    backend = settings.backend
+    return None if getattr(backend, "shares_gpu", True) else duplicate(facts, world.nodes, backend.name)
 
 
 def _skew(settings: Settings, times_s: list[float], gathered: list[Any]) -> dict[str, Any]:
@@ -132,7 +168,7 @@ def _difference_text(
         return None
     text = f"ranks differ:\n{table(grave, facts)}\nmake them equal, or accept it with preflight=warn"
     if preflight == "warn":
-        print(text, file=sys.stderr)
+        print(f"commbench: {text}", file=sys.stderr)
         return None
     return text
 
@@ -186,6 +222,9 @@ def _describe(
         "timing": settings.timing.name,
         "world": {"size": world.size, "nodes": len(world.nodes), "ranks": world.nodes, "launcher": world.launcher},
         "cuda_ipc": {"asked": settings.cuda_ipc, "effective": facts[0].get("ipc.effective")},
+        "gpus": [{key: one[key] for key in sorted(one) if key.startswith("gpu.own.")} for one in facts]
+        if _have_gpus(settings, world)
+        else [],
         "topology": facts[0].get("topology.nvidia_smi_topo_m"),
         "config": request.config,
         "config_dir": request.config_dir,

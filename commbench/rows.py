@@ -10,16 +10,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.bounds import Wire, bound
+from commbench.bounds import Wire
 from commbench.clock import ClockCost
 from commbench.contracts import Planned, Program, Shape, World
+from commbench.evidence import Evidence
+from commbench.gpu_bounds import limit
 from commbench.headline import repetition_times
 from commbench.layout import Layout
 from commbench.memory import slot_bytes
+from commbench.nvml import throttled
 from commbench.pairs import pairs_text
 from commbench.records import Block, Failure, Refused, Samples
 from commbench.schema import CASES, VARIABLES
 from commbench.stats import Z95, Series, flags, summarise
+from commbench.wire_load import impossible, wire_gb_per_s
 
 VISIBLE = 0.05  # a share of a number from which on its cause must be told
 CALL_SHARE = 0.1  # of the number that is the price of the call
@@ -38,7 +42,7 @@ class Circumstances:
     cores: float  # that a node's ranks may use
     threads_per_rank: int
     cache_bytes: int
-    transport: str | None
+    evidence: Evidence
     world: World
     wires: tuple[Wire | None, ...]  # of each node
 
@@ -56,7 +60,7 @@ def row(job: Planned, outcome: Outcome, around: Circumstances, started: datetime
         "nodes": layout.nodes,
         "ranks_per_node": layout.ranks_per_node,
         "world_size": layout.size,
-        "transport": around.transport,
+        **({} if job.skip else around.evidence.of(job)),
     }
     match outcome:
         case Refused(reason):
@@ -131,9 +135,13 @@ def _numbers(job: Planned, samples: Samples, around: Circumstances) -> dict[str,
     times = _times(job, samples, operations)
     summary = asdict(summarise(times, Z95))
     summary["repetitions"] = samples.repetitions or summary["repetitions"]
+    rates = _rates(job, summary, around)
+    above = impossible(job, rates["efficiency"], rates["limit_name"], around.evidence.algorithm)
+    noted = flags(times, Z95) + (["impossible"] if above else [])
     return {
         **summary,
-        **_rates(job, summary, bound(job, around.wires, around.world.node_of)),
+        **rates,
+        "reason": above,
         "operations_per_sample": operations,
         "block_k": samples.block_k,
         "clock": _clock(job, samples),
@@ -143,7 +151,7 @@ def _numbers(job: Planned, samples: Samples, around: Circumstances) -> dict[str,
         "first_call_s": _first_call_s(job, samples),
         "overhead_s": _floor_s(job, samples, around),
         "wrong_elements": 0,
-        "flags": [*flags(times, Z95), *_circumstantial(job, samples, around, summary["median_s"])],
+        "flags": [*noted, *_circumstantial(job, samples, around, summary["median_s"])],
     }
 
 
@@ -166,19 +174,23 @@ def _floor_s(job: Planned, samples: Samples, around: Circumstances) -> float | N
     return None if job.case.pairs or job.case.timing_mode in DEVICE_TIMED else around.overhead_s.get(samples.engine)
 
 
-def _rates(job: Planned, summary: Mapping[str, Any], limit: tuple[float, str] | None) -> dict[str, Any]:
+def _rates(job: Planned, summary: Mapping[str, Any], around: Circumstances) -> dict[str, Any]:
     """From times, never averaged: bytes over a statistic of the time (Hoefler & Belli 2015, rule 3)."""
     median_s = summary["median_s"]
     operation_bytes = job.shape.bytes_per_sample / job.shape.operations_per_sample
     factor = job.benchmark.bus_factor(job.size)
     algbw = _rate(operation_bytes, median_s)
     busbw = None if factor is None or algbw is None else factor * algbw
-    limit_gb_per_s, limit_name = limit or (None, None)
+    seen = around.evidence
+    limit_gb_per_s, limit_name = limit(
+        job, around.wires, around.world.node_of, seen.gpus, seen.topologies, seen.copy_gb_per_s
+    ) or (None, None)
     return {
         "algbw_gb_per_s": algbw,
         "algbw_ci_low_gb_per_s": _rate(operation_bytes, summary["ci_high_s"]),
         "algbw_ci_high_gb_per_s": _rate(operation_bytes, summary["ci_low_s"]),
         "busbw_gb_per_s": busbw,
+        "wire_gb_per_s": wire_gb_per_s(job, algbw, seen.algorithm),
         "limit_gb_per_s": limit_gb_per_s,
         "limit_name": limit_name,
         "efficiency": None if busbw is None or limit_gb_per_s is None else busbw / limit_gb_per_s,
@@ -210,10 +222,16 @@ def _circumstantial(job: Planned, samples: Samples, around: Circumstances, media
         "python_bound": samples.engine == "python" and floor is not None and floor > CALL_SHARE * median_s,
         "in_cache": job.case.cache == "rotate" and _rotated_bytes(job) < 2 * around.cache_bytes,
         "thinned": samples.series is not None and len(samples.series) < (samples.repetitions or 0),
+        "throttled": any(throttled(mask) for mask in _throttle_masks(samples)),
         "zero_payload": samples.block_k > 1 and any(_program(job, rank).reset for rank in job.active),
         "skewed": layout.nodes == 1 and job.case.sync == "barrier" and _skew_s(samples) > VISIBLE * median_s,
     }
     return [name for name, present in found.items() if present]
+
+
+def _throttle_masks(samples: Samples) -> set[int]:
+    """NVML's reasons for a slower clock, as they were read around the blocks."""
+    return {int(mask) for one in samples.counts for mask in one.value[one.name == "gpu.throttle_reasons"]}
 
 
 def _rotated_bytes(job: Planned) -> int:

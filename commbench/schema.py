@@ -71,7 +71,7 @@ IDENTITY = _columns(
     order      | integer |   | place of the case in its run
     started_at | time    |   | wall clock, UTC
     status     | text    |   | ok, skipped, failed, invalid
-    reason     | text    |   | why it is not ok
+    reason     | text    |   | why it is not ok, or why its number can't be (flag impossible)
     flags      | texts   |   | what to know before trusting the median
     """,
 )

@@ -22,10 +22,13 @@ from commbench.beacon import INTERRUPTED, Watch, beacon
 from commbench.deadlines import patience_s
 from commbench.earlier import Earlier, land, take_off
 from commbench.entrance import bound, enter, refuse_misfits
-from commbench.errors import ConfigError, Missing, Unsupported, WorldBroken
+from commbench.errors import ConfigError, Missing, WorldBroken
+from commbench.evidence import gathered, recorded, transports
 from commbench.expect import misses
-from commbench.floor import floor_s
+from commbench.floor import copy_gb_per_s, floors_s
 from commbench.global_clock import GlobalClocks
+from commbench.ipc_memory import CudaExporter
+from commbench.ipc_probe import probe
 from commbench.keeper import report_lost
 from commbench.layout import Layout
 from commbench.measure import measure
@@ -146,7 +149,10 @@ class _Session:
         gc.freeze()  # what was imported stays: collections between cases then cost microseconds, not 50 ms
         self._around = self._circumstances()
         if self._world.rank == 0:
-            self._run["backend"] = {"name": self._settings.backend.name, **self._communicator.facts()}
+            self._run["backend"] = {"name": self._settings.backend.name, **recorded(self._communicator.facts())}
+            self._run["cuda_ipc"] = {**self._run.get("cuda_ipc", {}), **self._around.evidence.cuda_ipc}
+            if self._around.evidence.ignored:
+                print(f"commbench: {self._around.evidence.ignored}", file=sys.stderr)
             self._run["processes"] = self._pulse.names() if self._pulse is not None else {}
             self._run["cases"] = sum(len(_row_ids(job)) for job in self._jobs)
             self._run["at_most_s"] = sum(duration_s(self._settings, job) for job in self._jobs)
@@ -158,8 +164,14 @@ class _Session:
             self._desk.begin(self._run)
         for job in self._jobs:
             self._case(job)
+        self._note("transports", transports(self._control, self._communicator.facts(), self._patience_s))
         status = self._control.decide(self._finish() if self._world.rank == 0 else 0, self._patience_s, "end of run")
         return int(status)
+
+    def _note(self, name: str, value: Any) -> None:
+        """In run.json, which only rank 0 has."""
+        if self._world.rank == 0:
+            self._run[name] = value
 
     def _left(self) -> tuple[c.Planned, ...]:
         """The jobs that earlier starts of this run have not finished, by what rank 0 has read."""
@@ -322,28 +334,24 @@ class _Session:
         return int(self._run["exit_status"])  # of results that could not be saved, too
 
     def _circumstances(self) -> Circumstances:
-        library = self._communicator.facts()
+        library, alone, floors = self._communicator.facts(), self._communicators[0,], dict[str, float]()
+        evidence = gathered(self._world, self._control, library, self._run, MEETING_S)
+        if self._settings.device == "cuda" and "ipc_probe" not in library:
+            self._note("ipc_probe", probe(CudaExporter, self._world, self._control, MEETING_S))
+        if alone is not None and len(self._world.hosted) == 1:
+            floors = floors_s(alone, self._jobs)
+            evidence = replace(evidence, copy_gb_per_s=copy_gb_per_s(alone, self._jobs))
+        self._control.agree(None, MEETING_S, "calibration")
         return Circumstances(
             clock=self._clock,
-            overhead_s=self._floors(),
+            overhead_s=floors,
             cores=self._facts.cores,
             threads_per_rank=self._settings.backend.threads_per_rank,
             cache_bytes=self._facts.cache_bytes,
-            transport=library.get("transport"),
+            evidence=evidence,
             world=self._world,
             wires=wires(self._run),
         )
-
-    def _floors(self) -> dict[str, float]:
-        """Seconds of one call on a group of one rank, by engine: what is left when nothing has to travel."""
-        floors: dict[str, float] = {}
-        alone = self._communicators[0,]
-        if alone is not None and len(self._world.hosted) == 1:
-            for engine, mode in {job.case.engine: job.case.mode for job in self._jobs if not job.skip}.items():
-                with suppress(Unsupported):
-                    floors[engine] = floor_s(alone, mode)
-        self._control.agree(None, MEETING_S, "calibration")
-        return floors
 
 
 def _row_ids(job: c.Planned) -> list[str]:

@@ -145,7 +145,7 @@ def test_an_interruption_says_what_is_kept(monkeypatch: pytest.MonkeyPatch, caps
         ("ab", "--vs"),
         ("ab backend=simulated", "--vs"),
         ("ab --vs", "--vs"),
-        ("ab backend=simulated --vs backend=foo", "NEW: backend=foo is unknown; allowed: gloo"),
+        ("ab backend=simulated --vs backend=foo", "NEW: backend=foo is unknown; allowed: cupy_nccl, gloo"),
         ("ab backend=foo --vs seed=1", "BASE: backend=foo is unknown"),
         ("ab backend=simulated --vs sizs=[8]", "NEW: unknown key sizs; did you mean sizes?"),
         ("ab backend=simulated --vs sizes=[8],[16]", "NEW: sizes=[8],[16] has commas"),

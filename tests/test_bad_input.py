@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from commbench import launch, mpi_library
+from commbench import launch, mpi_library, nvml
 from commbench.__main__ import main
 
 Refused = Callable[[str], list[str]]
@@ -54,11 +54,11 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
 
 ONE_LINE = {
     # names of groups: what was seen, and the options
-    "backend=foo": "backend=foo is unknown; allowed: gloo, mpi, simulated",
-    "backend=": "backend= is unknown; allowed: gloo",
-    "backend=null": "backend=null is unknown; allowed: gloo",
-    "backend=GLOO": "backend=GLOO is unknown; allowed: gloo",
-    "backend=gloo/x": "backend=gloo/x is unknown; allowed: gloo",
+    "backend=foo": "backend=foo is unknown; allowed: cupy_nccl, gloo, ipc_copy, mpi, nccl, simulated",
+    "backend=": "backend= is unknown; allowed: cupy_nccl, gloo",
+    "backend=null": "backend=null is unknown; allowed: cupy_nccl, gloo",
+    "backend=GLOO": "backend=GLOO is unknown; allowed: cupy_nccl, gloo",
+    "backend=gloo/x": "backend=gloo/x is unknown; allowed: cupy_nccl, gloo",
     "benchmark=foo": "benchmark=foo is unknown; allowed: all_gather, all_reduce, all_to_all, barrier,",
     "benchmark=[p2p_latency,foo]": "benchmark=foo is unknown; allowed: all_gather, all_reduce, all_to_all, barrier,",
     "benchmark=[]": "benchmark=[] leaves nothing to do",
@@ -164,7 +164,8 @@ ONE_LINE = {
     "pairs=[[0,-1]]": "is neither neighbours, all nor a list",
     "label=[a,b]": "label takes one value a run",
     # devices this machine has not
-    "device=cuda": "device=cuda can't be used with backend=gloo; allowed: cpu",
+    "backend=tcp device=cuda": "device=cuda can't be used with backend=tcp; allowed: cpu",
+    "backend=nccl device=cpu": "device=cpu can't be used with backend=nccl; allowed: cuda",
     "device=tpu": "device=tpu is unknown; allowed: auto, cpu, cuda",
     "backend=mpi backend.library=/nonexistent": "backend.library=/nonexistent is no file; allowed: auto, openmpi",
     "backend=mpi backend.library=foo": "backend.library=foo is no file; allowed: auto, openmpi, mpich",
@@ -212,7 +213,7 @@ ONE_LINE = {
     "--config-dir /nonexistent": "--config-dir /nonexistent is no folder",
     # sweeps: one bad job is enough
     "-m layout=1x2,0x2": "layout=0x2 is no layout",
-    "-m backend=gloo,foo": "backend=foo is unknown; allowed: gloo, mpi, simulated",
+    "-m backend=gloo,foo": "backend=foo is unknown; allowed: cupy_nccl, gloo, ipc_copy, mpi, nccl, simulated",
     "-m benchmark=all_reduce,[foo]": "benchmark=foo is unknown",
     "-m backend=simulated,gloo,mpi sizes=[8],[10]": "sizes=[10] is no whole number of float32",
     "-m launch=range(0,3) seed=0,x": "seed=x is not an integer",
@@ -229,8 +230,20 @@ def test_bad_input_is_refused_in_one_line(line: str, said: str, refused: Refused
     assert said in lines[0]
 
 
-def test_nccl_is_a_name_that_does_not_exist_yet(refused: Refused) -> None:
-    assert refused("backend=nccl") == ["commbench: backend=nccl is unknown; allowed: gloo, mpi, simulated, tcp"]
+@pytest.mark.skipif(nvml.reason() is None, reason="there is an NVIDIA driver")
+@pytest.mark.parametrize(
+    ("line", "instead"),
+    [
+        ("backend=nccl", "take backend=gloo"),
+        ("backend=cupy_nccl", "take backend=gloo"),
+        ("device=cuda", "take device=cpu"),
+        ("backend=mpi device=cuda", "take device=cpu"),
+    ],
+)
+def test_without_a_driver_one_line_says_so(refused: Refused, line: str, instead: str) -> None:
+    (said,) = refused(line)
+    assert "no NVIDIA driver: libcuda.so.1 is not here; use a machine or container with an NVIDIA GPU, or" in said
+    assert said.endswith(instead)
 
 
 def test_several_nodes_outside_a_world_come_with_three_launch_lines(refused: Refused) -> None:

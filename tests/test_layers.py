@@ -21,7 +21,8 @@ MODULES = {
 ROOMS = """
 0 words       contracts records clock units errors dtypes printable
 1 parts       stats headline schema settings expectation keys options layout pairs timeline links bounds
-1 parts       memory device_memory payload mpi_library folder earlier progress redaction address
+1 parts       memory device_memory staging payload mpi_library folder earlier progress redaction address nvml cuda_ipc
+1 parts       ipc_memory ipc_probe
 1 engines     engines
 2 backends    backends
 2 benchmarks  benchmarks
@@ -33,8 +34,8 @@ ROOMS = """
 3 measure     measure contents deadlines stopping window global_clock
 3 launch      launch keeper deaths segments
 3 world       control node_control world pulse slurm entrance
-3 rows        rows expect floor
-3 preflight   preflight difference
+3 rows        rows expect floor wiring gpu_bounds wire_load evidence
+3 preflight   preflight difference shared_gpus
 3 beacon      beacon
 3 jobs        jobs experiments machine
 4 session     session

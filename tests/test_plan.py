@@ -129,7 +129,7 @@ def test_rotation_walks_through_twice_the_cache_unless_a_cap_says_less(size: str
     wanted = 2 * max(facts.cache_bytes, job.case.message_bytes)
 
     def within_caps(pool: int) -> bool:
-        return pool * one_copy <= ROTATION_CAP_BYTES and pool * spec.slots <= ROTATION_CAP_VIEWS
+        return pool * one_copy <= ROTATION_CAP_BYTES["cpu"] and pool * spec.slots <= ROTATION_CAP_VIEWS
 
     assert job.pool * one_copy >= wanted or not within_caps(job.pool + 1)
     assert job.pool == 1 or (within_caps(job.pool) and (job.pool - 1) * one_copy < wanted)
@@ -342,3 +342,29 @@ def test_rounds_hold_every_pair_once_and_start_together() -> None:
     serial = planned("benchmark=p2p_latency", "pairs=all", "sizes=[8]", "layout=1x4", world=WORLD)
     assert len(serial) == 16
     assert all(job.case.sync == "none" and job.case.schedule == "serial" for job in serial)
+
+
+# ---------------------------------------------------------------- GPUs
+
+
+@pytest.mark.parametrize(
+    ("gpus", "free_mib", "reason"),
+    [
+        (2, 100, None),
+        (1, 100, "needs 80003072 B on a GPU, allowed are 52428800 B (budget.memory_share=0.5)"),  # two ranks share it
+        (2, 70, "needs 40001536 B on a GPU, allowed are 36700160 B (budget.memory_share=0.5)"),
+        (1, 200, None),
+    ],
+)
+def test_a_gpu_must_have_room_for_the_ranks_that_share_it(gpus: int, free_mib: int, reason: str | None) -> None:
+    words = ["backend=gloo", "device=cuda", "benchmark=broadcast", "dtype=int8", "sizes=[40MB]", "layout=1x2"]
+    (job,) = planned(*words, facts=replace(FACTS, gpu_bytes=free_mib * 2**20, gpus=gpus))
+    assert job.skip == reason
+
+
+def test_a_gpu_has_modes_and_an_engine_of_its_own_and_graphs_do_not_rotate() -> None:
+    words = ["backend=gloo", "device=cuda", "benchmark=p2p_bandwidth", "sizes=[1MiB]", "layout=1x2", "cache=rotate"]
+    (job,) = planned(*words, facts=replace(FACTS, cache_bytes=50 * 2**20))
+    assert (job.case.timing_mode, job.case.engine, job.case.device) == ("host_sync", "python", "cuda")
+    (graph,) = planned(*words, "timing_mode=graph", facts=replace(FACTS, cache_bytes=50 * 2**20))
+    assert job.pool > 1 and graph.pool == 1

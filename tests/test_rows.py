@@ -14,6 +14,7 @@ from numpy.random import default_rng
 
 from commbench.clock import ClockCost
 from commbench.contracts import Planned, World
+from commbench.evidence import Evidence
 from commbench.jobs import Door
 from commbench.measure import measure
 from commbench.memory import slot_bytes
@@ -52,7 +53,7 @@ AROUND = Circumstances(
     cores=8,
     threads_per_rank=1,
     cache_bytes=2**20,
-    transport="tcp",
+    evidence=Evidence(transport="tcp"),
     world=World(0, 8, (tuple(range(8)),), (0,)),
     wires=(),
 )

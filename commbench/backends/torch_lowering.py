@@ -7,9 +7,11 @@ from typing import Any
 
 from commbench import contracts as c
 from commbench.backends.forms import Lacking, refuse
+from commbench.backends.torch_cuda import CudaMemory
+from commbench.device_memory import DeviceBuffer
+from commbench.dtypes import dtype
 from commbench.engines.loop import Call, Rotating
 from commbench.errors import Unsupported
-from commbench.memory import HostBuffer
 
 LACKING: Lacking = {
     ("all_reduce", False): "torch.distributed reduces in place only",
@@ -22,7 +24,7 @@ REDUCTIONS = {"sum": "SUM", "avg": "AVG", "prod": "PRODUCT", "min": "MIN", "max"
 class TorchLowering:
     """Peers and roots are ranks of the group. Raises Unsupported for a form that torch.distributed lacks."""
 
-    def __init__(self, group: Any, buffers: Mapping[str, HostBuffer]) -> None:
+    def __init__(self, group: Any, buffers: Mapping[str, c.Buffer]) -> None:
         import torch.distributed as dist
 
         self._dist, self._group, self._buffers = dist, group, buffers
@@ -33,17 +35,17 @@ class TorchLowering:
         dist, group = self._dist, self._group
         match step:
             case c.Send(data, peer):
-                return Call(dist.send, (self._tensor(data), None, group, 0, peer))
+                return Call(dist.send, (self.tensors(data), None, group, 0, peer))
             case c.Recv(data, peer):
-                return Call(dist.recv, (self._tensor(data), None, group, 0, peer))
+                return Call(dist.recv, (self.tensors(data), None, group, 0, peer))
             case c.Isend(data, peer, request):
-                return Call(dist.isend, (self._tensor(data), None, group, 0, peer), into=request)
+                return Call(dist.isend, (self.tensors(data), None, group, 0, peer), into=request)
             case c.Irecv(data, peer, request):
-                return Call(dist.irecv, (self._tensor(data), None, group, 0, peer), into=request)
+                return Call(dist.irecv, (self.tensors(data), None, group, 0, peer), into=request)
             case c.WaitAll(requests):
                 return Call(_wait_all, requests=requests)
             case c.Copy(source, target):
-                return Call(_copy, (self._tensor(target), self._tensor(source)))
+                return Call(_copy, (self.tensors(target), self.tensors(source)))
             case _:
                 return self._collective(step)
 
@@ -54,15 +56,15 @@ class TorchLowering:
             case c.Barrier():
                 return Call(dist.barrier, (group,))
             case c.Broadcast(data, root):
-                return Call(dist.broadcast, (self._tensor(data), None, group, False, root))
+                return Call(dist.broadcast, (self.tensors(data), None, group, False, root))
             case c.AllGather(send, recv):
-                return Call(self._named("all_gather"), (self._tensor(recv), self._tensor(send), group))
+                return Call(self._named("all_gather"), (self.tensors(recv), self.tensors(send), group))
             case c.Gather(send, recv, root):
-                return Call(dist.gather, (self._tensor(send), self._blocks(recv, root), None, group, False, root))
+                return Call(dist.gather, (self.tensors(send), self._blocks(recv, root), None, group, False, root))
             case c.Scatter(send, recv, root):
-                return Call(dist.scatter, (self._tensor(recv), self._blocks(send, root), None, group, False, root))
+                return Call(dist.scatter, (self.tensors(recv), self._blocks(send, root), None, group, False, root))
             case c.AllToAll(send, recv):
-                return Call(dist.all_to_all_single, (self._tensor(recv), self._tensor(send), None, None, group))
+                return Call(dist.all_to_all_single, (self.tensors(recv), self.tensors(send), None, None, group))
             case _:
                 return self._reduction(step)
 
@@ -70,12 +72,12 @@ class TorchLowering:
         dist, group = self._dist, self._group
         match step:
             case c.AllReduce(_, recv, reduction):
-                return Call(dist.all_reduce, (self._tensor(recv), self._operation(reduction), group))
+                return Call(dist.all_reduce, (self.tensors(recv), self._operation(reduction), group))
             case c.Reduce(send, _, reduction, root):
                 operation = self._operation(reduction)
-                return Call(dist.reduce, (self._tensor(send), None, operation, group, False, root))
+                return Call(dist.reduce, (self.tensors(send), None, operation, group, False, root))
             case c.ReduceScatter(send, recv, reduction):
-                tensors = self._tensor(recv), self._tensor(send)
+                tensors = self.tensors(recv), self.tensors(send)
                 return Call(self._named("reduce_scatter"), (*tensors, self._operation(reduction), group))
             case _:
                 raise Unsupported(f"torch.distributed has no {type(step).__name__}")
@@ -88,23 +90,32 @@ class TorchLowering:
     def _operation(self, reduction: str) -> Any:
         return getattr(self._dist.ReduceOp, REDUCTIONS[reduction])
 
-    def _tensor(self, view: c.View) -> Rotating:
+    def tensors(self, view: c.View) -> Rotating:
         """One tensor for each copy of the pool; the same object for the same view."""
         if view not in self._tensors:
-            import torch
-
             buffer = self._buffers[view.buffer]
-            kind = getattr(torch, buffer.spec.dtype)
-            stop = None if view.count is None else view.offset + view.count
-            words = (buffer.words(view.slot, copy)[view.offset : stop] for copy in range(buffer.pool))
-            self._tensors[view] = Rotating(tuple(torch.from_numpy(one).view(kind) for one in words))
+            stop = buffer.spec.count if view.count is None else view.offset + view.count
+            copies = (elements(buffer, view.slot, copy) for copy in range(buffer.pool))
+            self._tensors[view] = Rotating(tuple(one[view.offset : stop] for one in copies))
         return self._tensors[view]
 
     def _blocks(self, view: c.View, root: int) -> Rotating | None:
         """On the root a tensor for each rank, all of them parts of the view; the other ranks have no such buffer."""
         if self._rank != root:
             return None
-        return Rotating(tuple(list(one.chunk(self._size)) for one in self._tensor(view).values))
+        return Rotating(tuple(list(one.chunk(self._size)) for one in self.tensors(view).values))
+
+
+def elements(buffer: Any, slot: int, copy: int) -> Any:
+    """A slot as a tensor in the buffer's own memory: of the host, or of a GPU."""
+    import torch
+
+    kind = getattr(torch, buffer.spec.dtype)
+    if isinstance(buffer, DeviceBuffer) and isinstance(buffer.allocation, CudaMemory):
+        start = buffer.offset(slot, copy)
+        size = buffer.spec.count * dtype(buffer.spec.dtype).itemsize
+        return buffer.allocation.tensor[start : start + size].view(kind)
+    return torch.from_numpy(buffer.words(slot, copy)).view(kind)
 
 
 def _wait_all(works: list[Any]) -> None:

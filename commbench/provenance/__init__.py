@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from commbench.provenance import environment, host, ipc, limits, network, topology, versions
+from commbench.provenance import environment, gpu, host, ipc, limits, network, peer_access, topology, versions
 from commbench.provenance.comparison import by_node as by_node
 from commbench.provenance.comparison import differences as differences
 from commbench.provenance.sources import Facts, one_line
 
-MODULES: tuple[ModuleType, ...] = (host, limits, versions, network, environment, topology, ipc)
+MODULES: tuple[ModuleType, ...] = (host, limits, versions, network, environment, topology, gpu, peer_access, ipc)
 
 
 def collect() -> Facts:

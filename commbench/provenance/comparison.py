@@ -29,7 +29,7 @@ VARYING = frozenset(
 # Differ between nodes as they should; a difference inside one node means separate containers.
 OF_A_NODE = frozenset({"host.hostname"})
 OF_A_NODE_PREFIXES = ("ipc.platform.",)
-OF_A_NODE_SUFFIXES = (".ipv4",)
+OF_A_NODE_SUFFIXES = (".ipv4", ".uuid")
 
 NOT_RECORDED = frozenset({"run.digest"})  # of all that was configured, credentials too: only to compare ranks
 

@@ -47,6 +47,18 @@ MEANINGS = {
         "ranks left the barrier at times that differ by more than 5 % of the median",
         "the late rank is in the number; read it together with larger messages, where skew matters less",
     ),
+    "throttled": Meaning(
+        "the GPU slowed itself down while it was measured: heat, power or a hardware brake",
+        "look at clocks and temperature in counters.parquet; cool it, raise its power cap, or lock its clocks",
+    ),
+    "zero_payload": Meaning(
+        "sums in place that nothing reset between two stamps moved zeros; the payload was checked in a call of its own",
+        "nothing: zeros travel as fast as other numbers, unless the network compresses",
+    ),
+    "impossible": Meaning(
+        "the bus bandwidth is above the physical limit",
+        "switches that reduce (NVLS, SHARP) and trees move less than the factor says; else it is another link's limit",
+    ),
     "thinned": Meaning(
         "there were too many repetitions to keep; every second, fourth, ... one was kept",
         "nothing: medians and quantiles are not touched by it",

@@ -10,6 +10,7 @@ from commbench.links import Matrix, matrices, slow_pairs
 from commbench.report.choice import size_text
 from commbench.report.figure_matrix import matrix_title, pairs_table, wiring_table
 from commbench.report.figure_time import ecdf, ramp_histogram, time_line
+from commbench.report.launch_overhead import HEADS
 from commbench.report.machine import Machine, topology_cells
 from commbench.report.markup import Markup, element, joined, table
 from commbench.report.page_curves import Curves, curves_of, efficiency, layouts, panels, waterfalls
@@ -68,6 +69,7 @@ def _sections(summary: Summary, raw: Raw, curves: Curves) -> Iterator[Section]:
     yield "ramps", "From the first call to the steady rate", _ramps(raw)
     yield "distributions", "Distributions", _distributions(summary, raw)
     yield "fits", "Costs of a message and of its bytes", _fits(summary)
+    yield "launches", "What a launch costs", _overheads(summary)
     yield "normal", "Is this number normal?", _normal(summary)
     yield "flags", "Flags", _flags(summary)
     yield "missing", "Not measured", _missing(summary, raw)
@@ -204,6 +206,14 @@ def _fits(summary: Summary) -> Markup:
     rows = [(one.benchmark, one.name, one.sizes, one.alpha, one.rate, one.half, one.miss) for one in summary.fits]
     told = "Hockney's model, time = alpha + beta x bytes, in pieces where the protocol changes."
     return joined(_note(told), table(heads, rows)) if rows else Markup("")
+
+
+def _overheads(summary: Summary) -> Markup:
+    if not summary.overheads:
+        return Markup("")
+    told = "A call that the host waits for, and the same call in the replay of a graph: the difference is the launch."
+    rows = [one.cells() for one in summary.overheads[:MOST_ROWS]]
+    return joined(_note(told), table(HEADS, rows), _capped(len(summary.overheads)))
 
 
 def _normal(summary: Summary) -> Markup:

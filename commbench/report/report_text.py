@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 
 from commbench.report.choice import size_text
+from commbench.report.launch_overhead import HEADS
 from commbench.report.reference import NORMAL
 from commbench.report.style import interval_text
 from commbench.report.summary import Summary, reference_note
@@ -19,7 +20,8 @@ def text_of(summary: Summary, top: int) -> str:
     """All of it, tables cut after `top` rows with a line that says so."""
     width = max(int(os.environ.get("COLUMNS", "0") or 0), LEAST_WIDTH)
     parts = [_heads(summary, top, width), _answers(summary, width), _best(summary, top, width)]
-    parts += [_fits(summary, top, width), _normal(summary, width), _flags(summary, width), _lost(summary, top, width)]
+    parts += [_fits(summary, top, width), _overheads(summary, top, width), _normal(summary, width)]
+    parts += [_flags(summary, width), _lost(summary, top, width)]
     lines = "\n\n".join(part for part in parts if part).splitlines()
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
@@ -90,6 +92,11 @@ def _fits(summary: Summary, top: int, width: int) -> str:
     heads = ("benchmark", "case", "sizes", "alpha", "1 / beta", "n 1/2", "largest miss")
     rows = [(one.benchmark, one.name, one.sizes, one.alpha, one.rate, one.half, one.miss) for one in summary.fits]
     return _table("Costs: time = alpha + beta x bytes", heads, rows, top, width)
+
+
+def _overheads(summary: Summary, top: int, width: int) -> str:
+    rows = [one.cells() for one in summary.overheads]
+    return _table("What a launch costs: waiting for a call, and replaying it", HEADS, rows, top, width)
 
 
 def _normal(summary: Summary, width: int) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from commbench.links import Finding, findings
 from commbench.report.choice import Best, Choice, Fit, choice_of, size_text
 from commbench.report.flag_meanings import Flagged, flagged
+from commbench.report.launch_overhead import Launch, launches
 from commbench.report.machine import Head, Machine, differences, heads, machines
 from commbench.report.reference import NORMAL, Judged, judge, references
 from commbench.report.results import Results
@@ -44,6 +45,7 @@ class Summary:
     best: list[Best]
     crossings: list[str]
     fits: list[Fit]
+    overheads: list[Launch]
     slow: list[Finding]
     lost: list[Lost]
     flags: list[Flagged]
@@ -126,7 +128,8 @@ def summary_of(results: Results) -> Summary:
     found = machines(results.runs)
     labels = cases["label"].dropna().unique().tolist()
     return Summary(
-        results, choice, choice.best, choice.crossings(), choice.fits(), slow_links(cases), lost(cases),
+        results, choice, choice.best, choice.crossings(), choice.fits(), launches(cases),
+        slow_links(cases), lost(cases),
         flagged(cases), judge(choice.cases, [*(one.text for one in found), *map(str, labels)]), found,
         heads(results.runs), differences(results.runs),
     )  # fmt: skip

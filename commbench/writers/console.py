@@ -17,16 +17,28 @@ from commbench.writers.matrix import is_matrix, matrix_text
 
 LEAST_WIDTH = 140
 CONSTANT = (  # told once in the title where all rows share them
-    "layout", "pair", "dtype", "engine", "schedule", "window", "streams", "root", "reduction", "in_place",
+    "layout", "pair", "dtype", "engine", "schedule", "window", "streams", "root", "reduction", "in_place", "staging",
+    "link", "device", "timing_mode",
 )  # fmt: skip
 COLUMNS = (  # heading, justification
     ("benchmark", "left"), ("layout", "left"), ("pair", "left"), ("dtype", "left"), ("engine", "left"),
     ("schedule", "left"), ("window", "right"), ("streams", "right"), ("root", "right"), ("reduction", "left"),
-    ("in_place", "left"), ("message", "right"), ("median", "right"), ("95 % interval", "right"), ("p99", "right"),
-    ("algbw GB/s", "right"), ("busbw GB/s", "right"), ("messages/s", "right"), ("n", "right"), ("notes", "left"),
+    ("in_place", "left"), ("staging", "left"), ("link", "left"), ("message", "right"), ("median", "right"),
+    ("95 % interval", "right"), ("p99", "right"),
+    ("algbw GB/s", "right"), ("busbw GB/s", "right"), ("of limit", "right"), ("messages/s", "right"), ("n", "right"),
+    ("notes", "left"),
 )  # fmt: skip
-TEXTS = 11  # columns before the numbers
-UNSAID = {("dtype", "none"), ("schedule", "serial")}  # an operation without a message; pair after pair
+TEXTS = 13  # columns before the numbers
+UNSAID = {  # an operation without a message, pair after pair, and what is usual on a CPU
+    ("dtype", "none"), ("schedule", "serial"), ("staging", "none"), ("device", "cpu"), ("timing_mode", "host"),
+}  # fmt: skip
+CLOCKS = {
+    "host": "the host's clock around the calls",
+    "host_sync": "the host's clock around calls and synchronisation: what waits for the result sees this",
+    "device_event": "the GPU's events around isolated calls: without the launch",
+    "throughput": "the GPU's events around calls that follow one another without a wait",
+    "graph": "the GPU's events around the replay of a captured graph of calls",
+}
 NAMED_PAIRS = 3  # of those that run at once
 LARGEST_FINDINGS = 10
 
@@ -89,8 +101,10 @@ def table_text(run: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> str:
     listed = [row for row in rows if id(row) not in inside]
     console = RichConsole(file=io.StringIO(), width=width, highlight=False, markup=False)
     console.print(_title(run, rows))
-    if listed or not together:
-        console.print(_table(rows, listed), *([""] if together else []))
+    for mode, alike in (_by_clock(listed) or ({} if together else {None: []})).items():
+        if mode is not None:
+            console.print(f"timing_mode {mode}: {CLOCKS.get(mode, '')}")
+        console.print(_table(rows, alike), *([""] if together or mode is not None else []))
     for matrix in together:
         console.print(_matrix(matrix, rows, width), end="\n\n")
     console.print("\n".join([_caption(rows), *_findings(run, rows)]))
@@ -98,12 +112,20 @@ def table_text(run: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
+def _by_clock(rows: list[Mapping[str, Any]]) -> dict[str | None, list[Mapping[str, Any]]]:
+    """Rows of different clocks are never in one table; None where there is one clock only."""
+    modes = dict.fromkeys(row["timing_mode"] for row in rows)
+    if len(modes) < 2:
+        return {None: rows} if rows else {}
+    return {mode: [row for row in rows if row["timing_mode"] == mode] for mode in modes}
+
+
 def _table(rows: list[Mapping[str, Any]], listed: list[Mapping[str, Any]]) -> Any:
     """The listed rows; what all rows share is left out."""
     from rich.table import Table
 
     table = Table(box=None)
-    shown = [index for index, (name, _) in enumerate(COLUMNS) if name not in CONSTANT or not _constant(rows, name)]
+    shown = [index for index, (name, _) in enumerate(COLUMNS) if not _left_out(rows, name)]
     for index in shown:
         heading, side = COLUMNS[index]
         table.add_column(heading, justify=side, no_wrap=heading != "notes", overflow="fold")  # type: ignore[arg-type]
@@ -154,6 +176,12 @@ def _message(row: Mapping[str, Any]) -> str:
     return "-" if row["message_bytes"] == 0 else format_bytes(row["message_bytes"])
 
 
+def _left_out(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
+    if name == "of limit":
+        return all(row["efficiency"] is None for row in rows)
+    return name in CONSTANT and _constant(rows, name)
+
+
 def _constant(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
     return len({_shown(row, name) for row in rows} - {None}) < 2
 
@@ -189,8 +217,10 @@ def _cells(row: Mapping[str, Any], told: set[str]) -> tuple[str, ...]:
     return (
         *(_text(row, name) for name, _ in COLUMNS[:TEXTS]),
         _message(row), format_seconds(row["median_s"]), interval, format_seconds(row["p99_s"]),
-        format_rate(row["algbw_gb_per_s"]), format_rate(row["busbw_gb_per_s"]), format_count(row["message_rate_per_s"]),
-        format_count(row["repetitions"]), flags if row["status"] == "ok" else f"{row['status']}: {row['reason']}",
+        format_rate(row["algbw_gb_per_s"]), format_rate(row["busbw_gb_per_s"]),
+        "-" if row["efficiency"] is None else f"{100 * row['efficiency']:.3g} %",
+        format_count(row["message_rate_per_s"]), format_count(row["repetitions"]),
+        flags if row["status"] == "ok" else f"{row['status']}: {row['reason']}",
     )  # fmt: skip
 
 
@@ -210,6 +240,9 @@ MEANINGS = {
     "oversubscribed": "more threads than cores; the scheduler is part of the number",
     "timer_limited": "reading the clock takes more than 5 % of a sample",
     "python_bound": "more than a tenth of the number is the price of the call itself (a group of one rank)",
+    "throttled": "the GPU slowed itself down meanwhile (heat, power); counters.parquet has its clocks",
+    "zero_payload": "sums in place with nothing to reset them in between moved zeros; payload checked afterwards",
+    "impossible": "more than the limit: another algorithm (NVLS, a tree), or a limit that is not this case's",
     "in_cache": "rotation does not leave the last-level cache at this size",
     "skewed": "ranks left the barrier at times that differ by more than 5 % of the median",
 }

@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shown_gpus import ask, hgx, libraries
 
+import commbench
 from commbench.backends import gloo
 from commbench.backends.gloo import Gloo
 from commbench.contracts import Case
 from commbench.dtypes import DTYPES
+from commbench.jobs import Door
 
+HOST_GPU = Path(__file__).parent / "host_gpu"
 EVERY_STEP = str(Path(__file__).parent / "every_step.py")
 
 
@@ -37,11 +41,11 @@ def test_every_step_is_exact_or_refused(world: Callable[..., Any], size: int) ->
 
 
 def case(**more: Any) -> Case:
-    values = {"in_place": True, "reduction": None, "pair": None, "dtype": "float32"} | more
+    values = {"in_place": True, "reduction": None, "pair": None, "dtype": "float32"}
+    values |= {"device": "cpu", "timing_mode": "host", "staging": "none"} | more
     return Case(
-        backend="gloo", engine="python", timing_mode="host", timing="quick", sync="barrier", device="cpu",
-        layout="1x2", message_bytes=8, count=2, window=None, root=None, schedule=None, streams=None, staging="none",
-        cache="warm", cuda_ipc="auto", interface=None, **values,
+        backend="gloo", engine="python", timing="quick", sync="barrier", layout="1x2", message_bytes=8, count=2,
+        window=None, root=None, schedule=None, streams=None, cache="warm", cuda_ipc="auto", interface=None, **values,
     )  # fmt: skip
 
 
@@ -78,3 +82,58 @@ def test_an_older_torch_lacks_some_reductions(
 def test_a_message_to_oneself_is_refused() -> None:
     assert Gloo().supports(case(benchmark="p2p_latency", pair="0-1 2-2", in_place=None), 3)
     assert Gloo().supports(case(benchmark="p2p_latency", pair="0-1", in_place=None), 3) is None
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "staging", "timing_mode", "reason"),
+    [
+        ("all_reduce", "library", "host_sync", None),
+        ("all_reduce", "pinned", "host_sync", None),
+        ("p2p_latency", "pinned", "host_sync", None),
+        ("barrier", "none", "host_sync", None),
+        ("p2p_latency", "none", "host_sync", "can't send GPU memory as it is"),
+        ("all_reduce", "library", "device_event", "timing_mode=device_event would not see all of it"),
+        ("p2p_latency", "pinned", "graph", "timing_mode=graph would not see all of it"),
+    ],
+)
+def test_what_gloo_does_with_gpu_memory(benchmark: str, staging: str, timing_mode: str, reason: str | None) -> None:
+    asked = case(benchmark=benchmark, device="cuda", staging=staging, timing_mode=timing_mode)
+    found = Gloo().supports(asked, 2)
+    assert (found is None) if reason is None else (reason in str(found))
+
+
+def test_who_copies_is_told_for_every_operation() -> None:
+    with Door() as door:
+        told = {name: Gloo().staging(name) for name in door.options("benchmark")}
+    assert told.pop("barrier") == "none"
+    assert {name for name, staging in told.items() if staging == "library"} == {
+        "all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter", "scatter",
+    }  # fmt: skip
+    assert {staging for name, staging in told.items() if name.startswith(("p2p", "exchange"))} == {"pinned"}
+
+
+def test_a_driver_is_missing_for_cuda_only(tmp_path: Path) -> None:
+    code, imports = "[Gloo().missing('cpu'), Gloo().missing('cuda')]", "from commbench.backends.gloo import Gloo"
+    on_cpu, on_cuda = ask(tmp_path, None, code, imports)
+    assert on_cpu is None and on_cuda.startswith("no NVIDIA driver") and on_cuda.endswith("or take device=cpu")
+
+
+def test_messages_are_staged_and_collectives_given_as_they_are(world: Callable[..., Any], tmp_path: Path) -> None:
+    """On CPU tensors in a GPU's place (tests/backends/host_gpu): what is copied and by whom, and that it is right."""
+    (tmp_path / "machine").write_text(hgx(1))
+    shown = {"LD_LIBRARY_PATH": str(libraries()), "SHOWN_GPUS": str(tmp_path / "machine"), "PYTHONPATH": str(HOST_GPU)}
+    run = world(
+        "commbench", "--config-dir", str(HOST_GPU / "conf"), "allow=[host_gpu]", "backend=host_gloo", "layout=1x2",
+        "benchmark=all", "sizes=[12kB]", "window=3", "timing=fixed", "timing.repetitions=5",
+        "timing.warmup_repetitions=1", "timing.warmup_s=0", env=shown,
+    )  # fmt: skip
+    assert run.status == 0, run.explain()
+    cases = run.cases
+    assert set(cases.status) == {"ok"} and (cases.wrong_elements == 0).all()
+    assert dict(zip(cases.benchmark, cases.staging, strict=True)) == {
+        name: Gloo().staging(name) for name in cases.benchmark
+    }
+    counters = commbench.load(run.output, table="counters")
+    locked = counters[counters.name == "gpu.locked_buffers"].merge(cases[["case_id", "staging"]], on="case_id")
+    assert (locked[locked.staging == "pinned"].value > 0).all(), "twins are locked while they are used"
+    assert (locked[locked.staging != "pinned"].value == 0).all(), "and unlocked with their case"

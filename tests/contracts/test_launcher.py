@@ -25,7 +25,8 @@ def pairs() -> list[tuple[str, str]]:
     with Door() as door:
         here = [name for name in names if construct(door.group("launcher", name), name, ()).reach == 1]
         backends = [construct(door.group("backend", name), name, ()) for name in door.options("backend")]
-    return [(name, one.name) for name in here for one in backends if name in one.launchers]
+    usable = [one for one in backends if one.missing(one.devices[0]) is None]
+    return [(name, one.name) for name in here for one in usable if name in one.launchers]
 
 
 @pytest.mark.parametrize("name", launchers())

@@ -22,7 +22,7 @@ QUICK = ("timing=fixed", "timing.repetitions=7", "timing.warmup_repetitions=2", 
 SIZES = "sizes=[200kB]"  # 50000 floats: no multiple of 3 ranks, above every eager limit
 # what the other library or launcher shows, too: `make test-long`
 LONG = pytest.mark.long
-POINT_TO_POINT = {"tcp"}  # backends without collectives
+POINT_TO_POINT = {"tcp", "ipc_copy"}  # backends without collectives
 COLLECTIVES = {
     "all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter", "scatter",
 }  # fmt: skip

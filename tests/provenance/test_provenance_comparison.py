@@ -30,7 +30,9 @@ def test_what_always_varies_is_ignored(key):
     assert differences(ranks({key: 1}, {key: 2})) == {}
 
 
-@pytest.mark.parametrize("key", ["host.hostname", "ipc.platform.pid_namespace", "network.interface.eth0.ipv4"])
+@pytest.mark.parametrize(
+    "key", ["host.hostname", "ipc.platform.pid_namespace", "network.interface.eth0.ipv4", "gpu.0.uuid"]
+)
 def test_what_belongs_to_a_node_must_agree_only_inside_it(key):
     one, other, alien = ({"host.boot_id": node, key: value} for node, value in (("a", 1), ("b", 2), ("b", 1)))
     assert differences([one, one, other, other]) == {}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from commbench import contracts as c
 from commbench.backends.gloo import Gloo
+from commbench.backends.pinned_memory import with_twins
 from commbench.backends.torch_distributed import open_group
 from commbench.backends.torch_lowering import TorchLowering
 from commbench.clock import now_ns
@@ -23,6 +24,7 @@ from commbench.dtypes import dtype
 from commbench.engines.clocks import device_runner
 from commbench.engines.loop import Call
 from commbench.engines.lowered import Lowered
+from commbench.memory import HostBuffer
 
 Work = Callable[[], Any]
 
@@ -95,18 +97,23 @@ class QueuedBuffer(DeviceBuffer):
 
 @dataclass(frozen=True)
 class Queued(Gloo):
-    """See contracts.Backend and contracts.OnGpu."""
+    """See contracts.Backend and contracts.OnGpu. `pinned`: its library can't read the device's memory."""
 
     name: ClassVar[str] = "queued"
     devices: ClassVar[tuple[str, ...]] = ("cuda",)
     shares_gpu: ClassVar[bool] = True
     early: bool = False
+    pinned: bool = False
 
     def missing(self, device: str = "cuda") -> str | None:
         return None
 
+    def supports(self, case: c.Case, size: int) -> str | None:
+        """What gloo can do with host memory, in any timing mode."""
+        return super().supports(replace(case, device="cpu", timing_mode="host", staging="none"), size)
+
     def staging(self, benchmark: str) -> str:
-        return "none"
+        return "pinned" if self.pinned else "none"
 
     def open(self, world: c.World, control: c.Control, device: str = "cuda") -> Any:
         return QueuedCommunicator(open_group("gloo", world, control), QueuedDevice(self.early))
@@ -131,14 +138,17 @@ class QueuedCommunicator:
         self, programs: Mapping[int, c.Program], buffers: Mapping[int, Mapping[str, Any]], mode: c.Mode
     ) -> c.Runner:
         rank = self.hosted[0]
-        lowering, works = TorchLowering(self._inner._group, buffers[rank]), dict[int, Any]()
+        program, held = programs[rank], dict(buffers[rank])
+        if mode.staging == "pinned":
+            program, held = with_twins(program, rank, held, HostBuffer)
+        lowering, works = TorchLowering(self._inner._group, held), dict[int, Any]()
 
         def call(step: c.Step) -> Call:
             one = lowering.call(step)
             return Call(self._later, (one, works, *one.args))
 
-        pool = max((buffer.pool for buffer in buffers[rank].values()), default=1)
-        return device_runner(self._device, Lowered.of(programs[rank], mode.sync, call), pool, mode)
+        pool = max((buffer.pool for buffer in held.values()), default=1)
+        return device_runner(self._device, Lowered.of(program, mode.sync, call), pool, mode)
 
     def _later(self, call: Call, works: dict[int, Any], *args: Any) -> None:
         self._device.enqueue(lambda: _done(call, works, args))

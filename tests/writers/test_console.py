@@ -193,3 +193,23 @@ def test_a_planted_slow_pair_is_found_end_to_end(world: Callable[..., Any]) -> N
     text = done.stdout.splitlines()
     assert max(len(line) for line in text if "typical" in line or "node" in line) <= WIDTH
     assert sum("!" in line for line in text) == 3  # the head and two cells
+
+
+# ---------------------------------------------------------------- GPUs
+
+
+def test_clocks_are_never_in_one_table() -> None:
+    text = lines(row(timing_mode="host_sync"), row(timing_mode="graph", median_s=1e-6), row(timing_mode="host_sync"))
+    heads = [index for index, line in enumerate(text) if line.strip().startswith("benchmark")]
+    assert len(heads) == 2
+    assert [text[index - 1].split(":")[0] for index in heads] == ["timing_mode host_sync", "timing_mode graph"]
+    assert [cells(text[index - 1 :], "median")[:1] for index in heads] == [["us"], ["us"]]
+    one = lines(row(timing_mode="graph"))
+    assert "timing_mode graph" in one[0] and not any(line.startswith("timing_mode") for line in one)
+    assert "timing_mode" not in lines(row(timing_mode="host"))[0]
+
+
+def test_the_share_of_the_limit_is_told_where_there_is_one() -> None:
+    assert cells(lines(row(efficiency=0.9345), row(message_bytes=8)), "of limit") in (["-", "%"], ["%", "-"])
+    assert " 93.4 % " in "\n".join(lines(row(efficiency=0.934)))
+    assert not any("of limit" in line for line in lines(row()))

@@ -1,0 +1,141 @@
+"""One check: a command line of commbench, what must be seen, and how long it may take."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from machine import Machine
+
+GRACE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended, and the folder of what it left."""
+
+    folder: Path
+    status: int | None  # None: it took too long
+    stdout: str
+    stderr: str
+    seconds: float
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        import commbench
+
+        if not self.runs:
+            return []
+        table = commbench.load(self.folder / "results")
+        found: list[dict[str, Any]] = table.to_dict("records")
+        return found
+
+    @cached_property
+    def counter_names(self) -> set[str]:
+        import commbench
+
+        return set(commbench.load(self.folder / "results", table="counters").name) if self.runs else set()
+
+    @cached_property
+    def runs(self) -> list[dict[str, Any]]:
+        files = sorted((self.folder / "results").glob("*/run.json"))
+        return [json.loads(file.read_text()) for file in files]
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What must be seen; `missed` says in words what was seen instead, None where all is well."""
+
+    text: str
+    missed: Callable[[Outcome], str | None]
+
+
+@dataclass(frozen=True)
+class Check:
+    """`possible`: why this machine can't show it, or None. `beside`: a program that says `ready` and lives as long as
+    the command. `meanwhile`: what is done to the command while it runs."""
+
+    name: str
+    words: tuple[str, ...]
+    seen: tuple[Sight, ...]
+    possible: Callable[[Machine], str | None] = lambda machine: None
+    timeout_s: float = 60.0
+    env: Mapping[str, str] = field(default_factory=dict)
+    beside: str | None = None
+    meanwhile: Callable[[Path], None] | None = None
+
+
+def run(check: Check, out: Path, environment: Mapping[str, str], left_s: float) -> Outcome:
+    """Starts it in a folder of its own, where everything that it said stays."""
+    folder = out / check.name
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "commbench", *check.words]
+    if check.words[:1] != ("doctor",):
+        command.append(f"output={folder / 'results'}")
+    (folder / "command.txt").write_text(" ".join([*(f"{k}={v}" for k, v in check.env.items()), *command]) + "\n")
+    env = {**environment, **check.env}
+    companion = _companion(check.beside, env)
+    begin = time.monotonic()
+    try:
+        status, stdout, stderr = _finished(command, env, folder, min(check.timeout_s, left_s), check.meanwhile)
+    finally:
+        if companion is not None:
+            companion.kill()
+            companion.wait()
+    (folder / "stdout.txt").write_text(stdout)
+    (folder / "stderr.txt").write_text(stderr)
+    return Outcome(folder, status, stdout, stderr, time.monotonic() - begin)
+
+
+def _finished(
+    command: list[str], env: Mapping[str, str], folder: Path, limit_s: float, meanwhile: Callable[[Path], None] | None
+) -> tuple[int | None, str, str]:
+    """Its status and texts; who takes too long is asked to end, then ended with all its processes."""
+    process = subprocess.Popen(
+        command, env=env, cwd=folder, stdout=-1, stderr=-1, text=True, errors="replace", start_new_session=True
+    )
+    if meanwhile is not None:
+        threading.Thread(target=meanwhile, args=(folder,), daemon=True).start()
+    try:
+        stdout, stderr = process.communicate(timeout=limit_s)
+        return process.returncode, stdout, stderr
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGTERM)
+    try:
+        stdout, stderr = process.communicate(timeout=GRACE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        stdout, stderr = process.communicate()
+    return None, stdout, stderr
+
+
+def _companion(program: str | None, env: Mapping[str, str]) -> subprocess.Popen[str] | None:
+    if program is None:
+        return None
+    process = subprocess.Popen([sys.executable, "-c", program], env=env, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+def kill_a_rank(folder: Path, rank: int = 0, patience_s: float = 60.0) -> None:
+    """The process that run.json names, once its first case is under way."""
+    until = time.monotonic() + patience_s
+    while time.monotonic() < until:
+        for file in (folder / "results").glob("*/run.json"):
+            for pid, name in json.loads(file.read_text()).get("processes", {}).items():
+                if f"rank {rank}" in name:
+                    time.sleep(3.0)
+                    os.kill(int(pid), signal.SIGKILL)
+                    return
+        time.sleep(0.2)
