@@ -181,11 +181,11 @@ def _work(job: Job, place: Place, goes_on: tuple[str, str] | None = None) -> int
     if place.launcher not in backend.launchers:
         allowed = ", ".join(backend.launchers) or "none: it hosts all ranks itself, start it without a launcher"
         raise ConfigError(f"backend={backend.name} can't run under {place.launcher}; allowed: {allowed}")
+    if job.settings.plan:
+        return _print_plans([job], place.size) if place.rank == 0 else 0
     reason = backend.missing(job.settings.device)
     if reason is not None:
         raise ConfigError(f"backend={backend.name}: {reason}")
-    if job.settings.plan:
-        return _print_plans([job], place.size) if place.rank == 0 else 0
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings would bury our one line
     problem = _exports(job.settings)
     folder = os.environ.get(launch.FOLDER)
@@ -200,13 +200,13 @@ def _work(job: Job, place: Place, goes_on: tuple[str, str] | None = None) -> int
 
 def _exports(settings: Settings) -> str | None:
     """Export what the backend reads on this host; what is wrong with it, where the other ranks have to hear of it."""
-    exported, problem = dict[str, str](), None
+    given = dict(settings.env)
+    os.environ.update(given)  # first: a backend does not ask for what the user has asked for otherwise
     try:
-        exported = settings.backend.environment(settings.cuda_ipc, settings.interface)
+        os.environ.update(settings.backend.environment(settings.cuda_ipc, settings.interface) | given)
     except ConfigError as error:
-        problem = str(error)
-    os.environ.update(exported | dict(settings.env))
-    return problem
+        return str(error)
+    return None
 
 
 def _session(

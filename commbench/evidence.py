@@ -1,16 +1,20 @@
-"""What is known about the way of the bytes between GPUs: where they are, what lies between, what the library says."""
+"""What is known about the way of the bytes: where GPUs are, what lies between them, what the library says it took."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import permutations
 from typing import Any
 
+from commbench import nvml
+from commbench.bounds import Wire
 from commbench.contracts import Control, Planned, World
 from commbench.cuda_ipc import ASKED, without_effect
 from commbench.gpu_bounds import Gpu, gpu_of
-from commbench.provenance.nccl_log import Pair, Transport, effective_ipc, parse_log
+from commbench.provenance.nccl_log import Chosen, Pair, Transport, effective_ipc, parse_log
 from commbench.provenance.topology import Topology, parse_topo
 from commbench.wiring import link
 
@@ -19,98 +23,126 @@ LOG, IPC, LIBRARIES = "nccl_log", "cuda_ipc_effective", "ipc_libraries"
 FORCED = "NCCL_ALGO"
 HOST = ("library", "pinned")  # staging: the bytes take a way through the host
 
+Kinds = Mapping[Pair, tuple[str, ...]]  # by pairs of world ranks
+
+
+class LogReader:
+    """NCCL's log of this rank. Its lines name ranks of a communicator: what is new belongs to the one that was used."""
+
+    def __init__(self) -> None:
+        self._read = 0
+        self.kinds: dict[Pair, tuple[str, ...]] = {}
+        self.chosen: tuple[Chosen, ...] = ()
+        self.there = False  # whether the backend has such a log
+
+    def look(self, facts: Mapping[str, Any], members: Sequence[int]) -> None:
+        """`members` are the world ranks of the communicator."""
+        self.there = LOG in facts
+        text = facts.get(LOG) or ""
+        log, self._read = parse_log(text[self._read :]), len(text)
+        self.chosen += log.algorithms
+        for pair, kinds in log.kinds.items():
+            if max(pair) < len(members):
+                own = (members[pair[0]], members[pair[1]])
+                self.kinds[own] = tuple(dict.fromkeys((*self.kinds.get(own, ()), *kinds)))
+
+    def told(self) -> list[list[Any]]:
+        """Fit to be gathered: [from rank, to rank, kinds]."""
+        return [[*pair, list(kinds)] for pair, kinds in self.kinds.items()]
+
 
 @dataclass(frozen=True)
 class Evidence:
-    """`gpus` are those of the world's ranks, empty on a CPU. `kinds` are NCCL's transports by pairs of world ranks."""
+    """`gpus` are those of the world's ranks, empty on a CPU; `kinds` and `chosen` are what NCCL's log has said."""
 
     gpus: tuple[Gpu, ...] = ()
     topologies: Mapping[int, Topology] = field(default_factory=dict)
-    kinds: Mapping[Pair, tuple[str, ...]] = field(default_factory=dict)
-    transport: str | None = None  # of all pairs, as the library says
+    kinds: Kinds = field(default_factory=dict)
+    chosen: tuple[Chosen, ...] = ()
+    transport: str | None = None  # of all pairs, in the backend's own words
     ipc: str | None = None  # what the backend knows of itself
-    algorithm: str | None = None  # that NCCL was told to use
+    forced: str | None = None  # the algorithm that NCCL was told to use
     copy_gb_per_s: float | None = None  # within one GPU
     ignored: str | None = None  # why the setting cuda_ipc can't have had an effect
 
     def of(self, job: Planned) -> dict[str, str | None]:
-        """The columns transport, link and cuda_ipc_effective."""
+        """The columns transport, link and cuda_ipc_effective; null where nobody has said anything of these ranks."""
+        counted = Counter(kind for kinds in self._talked(job).values() for kind in kinds)
+        kinds = ", ".join(sorted(counted, key=lambda kind: (-counted[kind], kind)))
         return {
-            "transport": self._transport(job),
+            "transport": kinds or self.transport,
             "link": link(job, self.gpus, self.topologies) if self.gpus else None,
             IPC: self._ipc(job),
         }
+
+    def algorithm(self, job: Planned) -> str | None:
+        """That NCCL was told to use, or that its log names (NCCL_DEBUG_SUBSYS=INIT,TUNING)."""
+        said = Transport(algorithms=self.chosen).algorithm(job.case.message_bytes, job.case.benchmark)
+        return self.forced or said
 
     @property
     def cuda_ipc(self) -> dict[str, str | None]:
         """Of the whole run, for run.json."""
         return {"effective": self.ipc or effective_ipc(self.kinds, self._node_of), "ignored": self.ignored}
 
-    def _transport(self, job: Planned) -> str | None:
-        kinds = self._talked(job)
-        return ", ".join(dict.fromkeys(kind for one in kinds.values() for kind in one)) or self.transport
+    def knowing(self, told: Iterable[Iterable[Sequence[Any]]], chosen: tuple[Chosen, ...]) -> Evidence:
+        """With what the readers of all ranks have told, and this rank's algorithms."""
+        kinds = dict(self.kinds)
+        for first, second, texts in (line for one in told for line in one):
+            kinds[first, second] = tuple(dict.fromkeys((*kinds.get((first, second), ()), *texts)))
+        return replace(self, kinds=kinds, chosen=chosen)
 
     def _ipc(self, job: Planned) -> str | None:
         if job.case.device == "cpu":
             return None
         if job.case.staging in HOST:
             return "off"
-        return self.ipc or effective_ipc(self._talked(job) or self.kinds, self._node_of)
+        return self.ipc or effective_ipc(self._talked(job), self._node_of)
 
-    def _talked(self, job: Planned) -> dict[Pair, tuple[str, ...]]:
-        pairs = {(job.members[first], job.members[second]) for first, second in job.case.pairs}
-        return {pair: kinds for pair, kinds in self.kinds.items() if pair in pairs}
+    def _talked(self, job: Planned) -> Kinds:
+        """Of the case's pairs; a collective's are all of its ranks."""
+        pairs = set(job.case.pairs) or set(permutations(range(job.size), 2))
+        world = {(job.members[first], job.members[second]) for first, second in pairs}
+        return {pair: kinds for pair, kinds in self.kinds.items() if pair in world}
 
     def _node_of(self, rank: int) -> int:
         return self.gpus[rank].node if rank < len(self.gpus) else 0
 
 
-def log_kinds(facts: Mapping[str, Any]) -> list[list[Any]]:
-    """What this rank's log tells, fit to be gathered: [from rank, to rank, kinds]."""
-    return [[*pair, list(kinds)] for pair, kinds in parse_log(facts.get(LOG) or "").kinds.items()]
-
-
 def gathered(
-    world: World, control: Control, facts: Mapping[str, Any], run: Mapping[str, Any], deadline_s: float
+    world: World,
+    control: Control,
+    facts: Mapping[str, Any],
+    run: Mapping[str, Any],
+    reader: LogReader,
+    deadline_s: float,
 ) -> Evidence:
-    """All ranks call it; what the opened library and preflight know, on rank 0."""
-    told = control.gather(log_kinds(facts), deadline_s, "the library's transports")
+    """All ranks call it, with the library open: what it and preflight know, on rank 0."""
+    awake = _pcie_now() if run.get("gpus") or facts.get("gpu") or reader.there else []
+    told = control.gather([reader.told(), awake], deadline_s, "the library's transports")
     if world.rank != 0:
         return Evidence()
-    kinds = {(first, second): tuple(texts) for one in told for first, second, texts in one}
-    log, nodes = parse_log(facts.get(LOG) or ""), run["provenance"]["nodes"]
-    text = Transport(kinds=kinds, collnet=log.collnet).summary
-    forced = os.environ.get(FORCED, "")
-    return Evidence(
-        gpus=gpus_of(run.get("gpus", []), nodes, world.node_of),
+    forced, nodes = os.environ.get(FORCED, ""), run["provenance"]["nodes"]
+    found = gpus_of(run.get("gpus", []), nodes, world.node_of)
+    evidence = Evidence(
+        gpus=tuple(_awake(gpu, dict(told[rank][1])) for rank, gpu in enumerate(found)),
         topologies=topologies_of(nodes),
-        kinds=kinds,
-        transport=facts.get("transport") or text,
+        transport=facts.get("transport"),
         ipc=facts[IPC] if facts.get(IPC) in ASKED else None,
-        algorithm=forced if forced.isalpha() else None,
+        forced=forced if forced.isalpha() else None,
         ignored=_ignored(run.get("cuda_ipc", {}).get("asked", "auto"), facts.get(LIBRARIES, ())),
     )
+    return evidence.knowing((one[0] for one in told), reader.chosen)
 
 
-def transports(control: Control, facts: Mapping[str, Any], deadline_s: float) -> dict[str, list[str]]:
-    """All ranks call it, at the end: pairs connect in their first case. "0-1" -> kinds, on rank 0."""
-    if LOG not in facts:
-        return {}
-    told = control.gather(log_kinds(facts), deadline_s, "the library's transports")
-    return {f"{first}-{second}": kinds for one in told for first, second, kinds in sorted(one)}
+def _pcie_now() -> list[list[Any]]:
+    """[index, [generation, width]] of this machine's GPUs: links that slept in preflight are awake in a library's."""
+    return [[gpu.index, [gpu.pcie_generation, gpu.pcie_width]] for gpu in nvml.gpus()]
 
 
-def gpus_of(
-    own: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]], node_of: Callable[[int], int]
-) -> tuple[Gpu, ...]:
-    """From what preflight has put into run.json for each rank; empty where ranks have none."""
-    return tuple(gpu_of(node_of(rank), facts, nodes[node_of(rank)]) for rank, facts in enumerate(own))
-
-
-def topologies_of(nodes: Sequence[Mapping[str, Any]]) -> dict[int, Topology]:
-    """Of the nodes whose nvidia-smi answered."""
-    texts = {number: node.get("topology.nvidia_smi_topo_m") for number, node in enumerate(nodes)}
-    return {number: parse_topo(text) for number, text in texts.items() if text}
+def _awake(gpu: Gpu, links: Mapping[int, Sequence[int | None]]) -> Gpu:
+    generation, width = links.get(-1 if gpu.index is None else gpu.index, (None, None))
+    return replace(gpu, pcie_generation=generation or gpu.pcie_generation, pcie_width=width or gpu.pcie_width)
 
 
 def _ignored(asked: str, libraries: Sequence[str]) -> str | None:
@@ -130,3 +162,46 @@ def recorded(facts: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
     said = {name: value for name, value in known.items() if value not in (None, [])}
     return others | ({"nccl": said} if said else {})
+
+
+def gpus_of(
+    own: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]], node_of: Callable[[int], int]
+) -> tuple[Gpu, ...]:
+    """From what preflight has put into run.json for each rank; empty where ranks have none."""
+    return tuple(gpu_of(node_of(rank), facts, nodes[node_of(rank)]) for rank, facts in enumerate(own))
+
+
+def topologies_of(nodes: Sequence[Mapping[str, Any]]) -> dict[int, Topology]:
+    """Of the nodes whose nvidia-smi answered."""
+    texts = {number: node.get("topology.nvidia_smi_topo_m") for number, node in enumerate(nodes)}
+    return {number: parse_topo(text) for number, text in texts.items() if text}
+
+
+def carriers(
+    known: Sequence[Wire | None], nodes: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
+) -> tuple[Wire | None, ...]:
+    """Of each node the wire that this library uses. `known` are the interfaces on the way to the other nodes.
+
+    A backend that names its transport takes those. NCCL names its InfiniBand ports. Of others nobody knows where a node
+    has such ports.
+    """
+    if facts.get("transport") is not None:
+        return tuple(known)
+    log = parse_log(facts.get(LOG) or "")
+    if log.network is not None:
+        return tuple(known) if log.network == "Socket" else tuple(_ports(node, log.interfaces) for node in nodes)
+    return tuple(None if _active_ports(node) else wire for wire, node in zip(known, nodes, strict=False))
+
+
+def _ports(node: Mapping[str, Any], names: Sequence[str]) -> Wire | None:
+    """The ports in NCCL's words, mlx5_0:1/IB, as one wire; None where a rate is unknown, or they differ."""
+    ports = [name.partition("/")[0] for name in names]
+    rates = {node.get(f"network.rdma.{port}.rate_gbit_per_s") for port in ports}
+    rate = rates.pop() if len(rates) == 1 else None
+    return Wire(ports[0], rate * 1e3, len(ports)) if isinstance(rate, (int, float)) else None
+
+
+def _active_ports(node: Mapping[str, Any]) -> bool:
+    return any(
+        key.startswith("network.rdma.") and key.endswith(".state") and value == "ACTIVE" for key, value in node.items()
+    )

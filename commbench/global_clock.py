@@ -27,6 +27,7 @@ from commbench.errors import ConfigError, Unsupported, WorldBroken
 
 Clock = Callable[[], int]
 PINGS = 60  # of a burst, whose tightest one counts: 3 to 6 ms
+STAR_NODES = 8  # a burst of each takes 3 to 6 ms of rank 0's time
 INSTANTS, APART_S = 4, 0.1  # of the first measurement
 OLD_S = 2.0  # how long lines are used before another burst
 KEPT_S = 30.0  # readings that a line is fitted to: clocks are no lines for longer
@@ -112,13 +113,16 @@ def fit(readings: Sequence[Reading]) -> Line:
     return Line(last.own_ns, offset, slope, max(widths) + residual + 1, drift, last.own_ns)
 
 
-def parent_of(index: int) -> int:
-    """In a binomial tree below 0: round k joins 2^k ... 2^(k+1)-1 to those that are there."""
+def parent_of(index: int, count: int) -> int:
+    """All are compared with 0 itself where they are few: errors add from level to level. Else a binomial tree below 0:
+    round k joins 2^k ... 2^(k+1)-1 to those that are there."""
+    if count <= STAR_NODES:
+        return 0
     return index - (1 << (index.bit_length() - 1))
 
 
 def children_of(index: int, count: int) -> list[int]:
-    return [child for child in range(index + 1, count) if parent_of(child) == index]
+    return [child for child in range(index + 1, count) if parent_of(child, count) == index]
 
 
 def ask(peer: socket.socket, clock: Clock, pings: int = PINGS) -> Reading:
@@ -229,7 +233,7 @@ class GlobalClock:
         """A line to rank 0 for each rank, from those of leaders to their parents."""
         known = [Line()]
         for index in range(1, len(self._nodes)):
-            known.append(edges[self.leaders[index]].onward(known[parent_of(index)]))
+            known.append(edges[self.leaders[index]].onward(known[parent_of(index, len(self._nodes))]))
         node_of = {rank: index for index, node in enumerate(self._nodes) for rank in node}
         return [known[node_of[rank]] for rank in range(self._control.size)]
 
@@ -267,7 +271,7 @@ class GlobalClock:
         self, index: int, places: Sequence[Any], secret: bytes, listener: socket.socket | None, until: float
     ) -> None:
         if index > 0:
-            host, port = places[parent_of(index)]
+            host, port = places[parent_of(index, len(places))]
             self._parent = _ready(socket.create_connection((host, port), _left(until)), _left(until))
             self._parent.sendall(GREETING.pack(secret, index))
         expected = set(children_of(index, len(places)))

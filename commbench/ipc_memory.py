@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.nvml import Monitor
+
 LIBRARY = "libcuda.so.1"
 # the driver puts smaller allocations into a shared block, of which a handle would show all (cuIpcGetMemHandle)
 GRANULE_BYTES = 2 << 20
@@ -52,12 +54,17 @@ class Exporter(Protocol):
     def facts(self) -> dict[str, Any]:
         """Whose library and device this is."""
 
+    def readings(self) -> dict[str, float]:
+        """The device's clocks and counters, as far as they can be read."""
+
 
 class _Handle(ctypes.Structure):
     _fields_ = [("reserved", ctypes.c_ubyte * 64)]
 
 
+BUS_ID_BYTES = 32
 SIGNATURES: dict[str, tuple[Any, ...]] = {  # of cuda.h; the names with _v2 are what its macros choose
+    "cuDeviceGetPCIBusId": (ctypes.c_char_p, c_int, c_int),
     "cuInit": (c_uint,),
     "cuDriverGetVersion": (c_void_p,),
     "cuDeviceGetCount": (c_void_p,),
@@ -107,6 +114,7 @@ class CudaExporter:
         self._call("cuStreamCreate", byref(self._stream), NON_BLOCKING)
         self._enqueue = self._function("cuMemcpyDtoDAsync_v2")
         self._wait = self._function("cuStreamSynchronize")
+        self._monitor = Monitor(self._bus_id())
 
     def allocate(self, size: int) -> int:
         address, whole = c_uint64(), -(-max(size, 1) // GRANULE_BYTES) * GRANULE_BYTES
@@ -154,6 +162,14 @@ class CudaExporter:
     def facts(self) -> dict[str, Any]:
         version = self._number("cuDriverGetVersion")
         return {"library": f"CUDA driver API {version // 1000}.{version % 1000 // 10}", "device_ordinal": self._ordinal}
+
+    def readings(self) -> dict[str, float]:
+        return self._monitor.readings()
+
+    def _bus_id(self) -> str:
+        text = ctypes.create_string_buffer(BUS_ID_BYTES)
+        self._call("cuDeviceGetPCIBusId", text, BUS_ID_BYTES, self._ordinal)
+        return text.value.decode(errors="replace")
 
     def _number(self, name: str, *arguments: int) -> int:
         value = c_int()

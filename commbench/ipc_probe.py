@@ -17,7 +17,7 @@ def probe(make: Callable[[int], Exporter], world: World, control: Control, deadl
     """What rank A saw when it opened rank B's memory, as "A-B", for all ranks of a node: `worked`, or who refused what.
 
     All ranks of the world call it and get the same answer. `make` gives this rank's exporter for its place in its node;
-    4 KiB of memory stay allocated. Raises nothing but Missing.
+    a little of its memory stays allocated. Raises nothing but Missing.
     """
     here = world.nodes[world.node_of(world.rank)]
     exporter, offer = _offered(make, here.index(world.rank), world.rank)

@@ -48,7 +48,7 @@ def start(
     exports = {
         "TORCH_CPP_LOG_LEVEL": inherited.get("TORCH_CPP_LOG_LEVEL", "ERROR"),  # its warnings would bury our one line
         **launcher.environment(shape.nodes, shape.ranks_per_node, library),
-        **settings.backend.environment(settings.cuda_ipc, settings.interface),
+        **_asked(settings),
         **dict(settings.env),
         **{key: value for key, value in inherited.items() if key in OURS or _is_a_setting(key)},
         FOLDER: folder,
@@ -59,6 +59,17 @@ def start(
     environment = inherited | exports
     status, first = keep(command, environment, Path(folder))
     return _outcome(Path(folder), status, first)
+
+
+def _asked(settings: Settings) -> dict[str, str]:
+    """What the backend exports, where it can see what the user exports: it does not ask for that otherwise."""
+    before = dict(os.environ)
+    os.environ.update(dict(settings.env))
+    try:
+        return settings.backend.environment(settings.cuda_ipc, settings.interface)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _is_a_setting(name: str) -> bool:

@@ -23,7 +23,8 @@ def lacks(settings: Settings, elsewhere: bool = False) -> Iterator[str]:
         allowed = ", ".join(backend.devices)
         yield f"device={settings.device} can't be used with backend={backend.name}; allowed: {allowed}"
     away = elsewhere or (bool(backend.launchers) and launcher_of(settings).reach > 1)
-    reason = None if away and settings.device == "cuda" else backend.missing(settings.device)  # login nodes have no GPU
+    unasked = settings.plan or (away and settings.device == "cuda")  # login nodes have no GPU
+    reason = None if unasked else backend.missing(settings.device)
     if reason is not None:
         yield f"backend={backend.name}: {reason}"
     wide = max(settings.layouts, key=lambda one: one.nodes, default=Layout(1, 2))

@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench import nic_counters
 from commbench.clock import ClockCost, now_ns
 from commbench.contents import Contents
 from commbench.contracts import Communicator, Control, Planned, Program, Runner
 from commbench.deadlines import BLOCK_S, deadline_s
 from commbench.errors import CommunicationError, Unsupported, WorldBroken
 from commbench.global_clock import GlobalClocks
+from commbench.layout import Layout
 from commbench.progress import Progress
 from commbench.records import Counts, Failure, Refused, Samples
 from commbench.settings import Settings
@@ -85,6 +87,7 @@ class _Case:
     wrong: int = 0  # elements, in all checks; on rank 0 until it is decided
     failed: int = 0  # ranks whose last block did not end, on rank 0
     problem: str | None = None
+    unsupported: bool = False  # the problem is what the library can't do, such as a capture
     last_n: int = 1
     block_k: int = 1
     connected: bool = False  # the steps have run
@@ -250,10 +253,11 @@ class _Case:
         self.progress.enter(what, runner, self._deadline_s)
         try:
             stamps = runner(n) if starts is None else runner(n, starts)
-        except CommunicationError as error:
-            self.problem = str(error)
+        except (CommunicationError, Unsupported) as error:
+            self.problem, self.unsupported = str(error), isinstance(error, Unsupported)
         self.progress.enter(f"the meeting after {what}" + (f", {self.problem}" if self.problem else ""))
-        readings = self.communicator.counters()
+        away = Layout.parse(self.job.case.layout).nodes > 1
+        readings = self.communicator.counters() | (nic_counters.readings() if away else {})
         if readings:
             self.readings.append((now_ns(), readings))
         parts = self.control.collect(stamps, self._deadline_s, what)
@@ -281,7 +285,7 @@ class _Case:
         reason = self.control.agree(problem, self._deadline_s, phase) or "fewer repetitions than were agreed"
         if failed < self.control.size:  # the others may have messages under way: nothing can follow here
             raise WorldBroken(f"{self.job.case}: {reason}, on {failed} of {self.control.size} ranks")
-        raise _Stopped(Failure(reason))
+        raise _Stopped(Refused(reason) if self.unsupported else Failure(reason))
 
     def _measured(self) -> NDArray[np.float64]:
         return self.timeline.times("measure")

@@ -177,7 +177,9 @@ def _planned(
     on_gpu = case.device == "cuda"
     needs = [sum(buffer_bytes(spec, pool) for spec in one) for one in specs]
     once = [sum(buffer_bytes(spec, 1) for spec in one) for one in specs]  # what a host fills and checks for its GPU
-    node_bytes = _fullest_node(world, members, once if on_gpu else needs)
+    pinned = [sum(both) for both in zip(needs, once, strict=True)]  # the twins of all copies
+    on_host = needs if not on_gpu else pinned if case.staging == "pinned" else once
+    node_bytes = _fullest_node(world, members, on_host)
     reason = _too_large(settings, "a node", node_bytes, facts.memory_bytes)
     if on_gpu and reason is None and facts.gpu_bytes is not None:
         ranks = -(-layout.ranks_per_node // facts.gpus)

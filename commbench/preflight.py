@@ -20,6 +20,7 @@ from commbench.errors import ConfigError
 from commbench.folder import new_folder
 from commbench.provenance import limits, network
 from commbench.provenance.gpu import own_gpu
+from commbench.provenance.topology import record as wiring_record
 from commbench.redaction import recorded_override
 from commbench.schema import SCHEMA_VERSION
 from commbench.settings import Settings
@@ -225,6 +226,7 @@ def _describe(
         "gpus": [{key: one[key] for key in sorted(one) if key.startswith("gpu.own.")} for one in facts]
         if _have_gpus(settings, world)
         else [],
+        "wiring": [wiring_record(one) for one in (facts[node[0]] for node in world.nodes)],
         "topology": facts[0].get("topology.nvidia_smi_topo_m"),
         "config": request.config,
         "config_dir": request.config_dir,

@@ -20,7 +20,7 @@ from commbench.layout import Layout
 from commbench.memory import slot_bytes
 from commbench.nvml import throttled
 from commbench.pairs import pairs_text
-from commbench.records import Block, Failure, Refused, Samples
+from commbench.records import Block, Counts, Failure, Refused, Samples
 from commbench.schema import CASES, VARIABLES
 from commbench.stats import Z95, Series, flags, summarise
 from commbench.wire_load import impossible, wire_gb_per_s
@@ -86,8 +86,13 @@ def split(job: Planned, outcome: Outcome) -> list[tuple[Planned, Outcome]]:
 def _own(samples: Samples, ranks: tuple[int, ...]) -> Samples:
     rows = [samples.ranks.index(rank) for rank in ranks]
     blocks = tuple(replace(block, stamps=block.stamps[rows]) for block in samples.blocks if block.decided is None)
-    counts = samples.counts if ranks[0] == min(samples.ranks) else ()  # once a round is enough
+    counts = tuple(_of_ranks(one, ranks) for one in samples.counts)
     return replace(samples, ranks=ranks, blocks=blocks, counts=counts, series=None, first_call_s=None)
+
+
+def _of_ranks(counts: Counts, ranks: tuple[int, ...]) -> Counts:
+    own = np.isin(counts.rank, ranks)
+    return Counts(counts.rank[own], counts.t_ns[own], counts.name[own], counts.value[own])
 
 
 def sample_table(job: Planned, samples: Samples, run_id: str) -> dict[str, NDArray[Any]]:
@@ -136,7 +141,7 @@ def _numbers(job: Planned, samples: Samples, around: Circumstances) -> dict[str,
     summary = asdict(summarise(times, Z95))
     summary["repetitions"] = samples.repetitions or summary["repetitions"]
     rates = _rates(job, summary, around)
-    above = impossible(job, rates["efficiency"], rates["limit_name"], around.evidence.algorithm)
+    above = impossible(job, rates["efficiency"], rates["limit_name"], around.evidence.algorithm(job))
     noted = flags(times, Z95) + (["impossible"] if above else [])
     return {
         **summary,
@@ -179,7 +184,8 @@ def _rates(job: Planned, summary: Mapping[str, Any], around: Circumstances) -> d
     median_s = summary["median_s"]
     operation_bytes = job.shape.bytes_per_sample / job.shape.operations_per_sample
     factor = job.benchmark.bus_factor(job.size)
-    algbw = _rate(operation_bytes, median_s)
+    # alone a rank has nobody to talk to: in place nothing moves at all, else it is a copy
+    algbw = None if job.size == 1 else _rate(operation_bytes, median_s)
     busbw = None if factor is None or algbw is None else factor * algbw
     seen = around.evidence
     limit_gb_per_s, limit_name = limit(
@@ -187,10 +193,10 @@ def _rates(job: Planned, summary: Mapping[str, Any], around: Circumstances) -> d
     ) or (None, None)
     return {
         "algbw_gb_per_s": algbw,
-        "algbw_ci_low_gb_per_s": _rate(operation_bytes, summary["ci_high_s"]),
-        "algbw_ci_high_gb_per_s": _rate(operation_bytes, summary["ci_low_s"]),
+        "algbw_ci_low_gb_per_s": None if algbw is None else _rate(operation_bytes, summary["ci_high_s"]),
+        "algbw_ci_high_gb_per_s": None if algbw is None else _rate(operation_bytes, summary["ci_low_s"]),
         "busbw_gb_per_s": busbw,
-        "wire_gb_per_s": wire_gb_per_s(job, algbw, seen.algorithm),
+        "wire_gb_per_s": wire_gb_per_s(job, algbw, seen.algorithm(job)),
         "limit_gb_per_s": limit_gb_per_s,
         "limit_name": limit_name,
         "efficiency": None if busbw is None or limit_gb_per_s is None else busbw / limit_gb_per_s,
@@ -213,6 +219,7 @@ def _circumstantial(job: Planned, samples: Samples, around: Circumstances, media
     """Flags that come from the machine and not from the series."""
     if samples.engine == "virtual":
         return []
+    on_host = job.case.timing_mode not in DEVICE_TIMED and job.case.sync == "barrier"
     read_ns = EVENT_NS if job.case.timing_mode in DEVICE_TIMED else 2 * around.clock.p50_ns
     layout, sample_s = Layout.parse(job.case.layout), median_s * job.shape.operations_per_sample * samples.block_k
     floor, threads = _floor_s(job, samples, around), around.threads_per_rank * (job.case.streams or 1)
@@ -224,7 +231,7 @@ def _circumstantial(job: Planned, samples: Samples, around: Circumstances, media
         "thinned": samples.series is not None and len(samples.series) < (samples.repetitions or 0),
         "throttled": any(throttled(mask) for mask in _throttle_masks(samples)),
         "zero_payload": samples.block_k > 1 and any(_program(job, rank).reset for rank in job.active),
-        "skewed": layout.nodes == 1 and job.case.sync == "barrier" and _skew_s(samples) > VISIBLE * median_s,
+        "skewed": on_host and layout.nodes == 1 and _skew_s(samples) > VISIBLE * median_s,
     }
     return [name for name, present in found.items() if present]
 

@@ -23,26 +23,24 @@ from commbench.deadlines import patience_s
 from commbench.earlier import Earlier, land, take_off
 from commbench.entrance import bound, enter, refuse_misfits
 from commbench.errors import ConfigError, Missing, WorldBroken
-from commbench.evidence import gathered, recorded, transports
+from commbench.evidence import recorded
 from commbench.expect import misses
-from commbench.floor import copy_gb_per_s, floors_s
 from commbench.global_clock import GlobalClocks
-from commbench.ipc_memory import CudaExporter
-from commbench.ipc_probe import probe
 from commbench.keeper import report_lost
 from commbench.layout import Layout
 from commbench.measure import measure
 from commbench.memory import high_water_bytes, largest_bytes
 from commbench.plan import Facts, duration_s, plan
-from commbench.preflight import MEETING_S, Request, preflight, wires
+from commbench.preflight import MEETING_S, Request, preflight
 from commbench.progress import Progress
 from commbench.provenance import limits
-from commbench.pulse import Pulse
+from commbench.pulse import Host, Pulse
 from commbench.records import Failure, Refused, Samples
-from commbench.rows import Circumstances, Outcome, count_table, row, sample_table, split
+from commbench.rows import Outcome, count_table, row, sample_table, split
 from commbench.schema import CASES
 from commbench.segments import mapped, sweep
 from commbench.settings import Settings
+from commbench.witness import Witness
 from commbench.world import Place
 from commbench.writers.desk import Desk
 
@@ -111,6 +109,7 @@ class _Session:
         self._begun, self._patience_s = time.monotonic(), MEETING_S
         self._progress = Progress()
         self._pulse: Pulse | None = None
+        self._witness: Witness  # with it
         self._communicator: c.Communicator  # once it is open
         self._opened = False
         self._at: tuple[c.Planned, datetime] | None = None  # the case that is being measured, and since when
@@ -134,11 +133,13 @@ class _Session:
         if self._request.earlier is not None:
             self._jobs = self._left()
         groups = sorted({job.members for job in self._jobs if not job.skip} | {(0,)})
-        self._communicators = {members: self._communicator.subset(members) for members in groups}
+        self._witness = Witness(settings, self._world, control, self._run, self._communicator)
+        self._communicators = {members: self._witness.subset(members) for members in groups}
         self._progress.enter("opened the library")
 
     def end(self) -> None:
         """After a run that has come to its end on all ranks."""
+        gc.collect()  # a graph that is still there would hold its communicator
         self._communicator.close()
         if self._pulse is not None:  # from the farewell on the store may be gone, and nobody is to wonder
             self._pulse.stop()
@@ -147,13 +148,13 @@ class _Session:
     def run(self) -> int:
         gc.collect()
         gc.freeze()  # what was imported stays: collections between cases then cost microseconds, not 50 ms
-        self._around = self._circumstances()
+        self._around = self._witness.around(self._communicators[0,], self._jobs, self._clock, self._facts)
         if self._world.rank == 0:
             self._run["backend"] = {"name": self._settings.backend.name, **recorded(self._communicator.facts())}
             self._run["cuda_ipc"] = {**self._run.get("cuda_ipc", {}), **self._around.evidence.cuda_ipc}
             if self._around.evidence.ignored:
                 print(f"commbench: {self._around.evidence.ignored}", file=sys.stderr)
-            self._run["processes"] = self._pulse.names() if self._pulse is not None else {}
+            self._run["processes"] = self._pulse.names() if self._pulse is not None else self._alone()
             self._run["cases"] = sum(len(_row_ids(job)) for job in self._jobs)
             self._run["at_most_s"] = sum(duration_s(self._settings, job) for job in self._jobs)
             self._run["memory"] = {
@@ -164,14 +165,13 @@ class _Session:
             self._desk.begin(self._run)
         for job in self._jobs:
             self._case(job)
-        self._note("transports", transports(self._control, self._communicator.facts(), self._patience_s))
+        self._run |= self._witness.transports(self._around)
         status = self._control.decide(self._finish() if self._world.rank == 0 else 0, self._patience_s, "end of run")
         return int(status)
 
-    def _note(self, name: str, value: Any) -> None:
-        """In run.json, which only rank 0 has."""
-        if self._world.rank == 0:
-            self._run[name] = value
+    def _alone(self) -> dict[int, str]:
+        """By process id: the only rank of a world, which has no pulse; nobody where one process hosts several."""
+        return {os.getpid(): Host.here().called(0)} if self._world.size == 1 else {}
 
     def _left(self) -> tuple[c.Planned, ...]:
         """The jobs that earlier starts of this run have not finished, by what rank 0 has read."""
@@ -283,6 +283,7 @@ class _Session:
             outcome = measure(
                 job, communicator, inner, self._settings, self._clock, sink, self._progress, self._global_clocks
             )
+            self._around = self._witness.heard(self._around, job, inner, self._patience_s)
         except WorldBroken as error:
             told = self._located(error) if isinstance(error, Missing) else error
             self._record(job, Failure(str(told)), started)
@@ -332,26 +333,6 @@ class _Session:
         for line in missed:
             print(line, file=sys.stderr)
         return int(self._run["exit_status"])  # of results that could not be saved, too
-
-    def _circumstances(self) -> Circumstances:
-        library, alone, floors = self._communicator.facts(), self._communicators[0,], dict[str, float]()
-        evidence = gathered(self._world, self._control, library, self._run, MEETING_S)
-        if self._settings.device == "cuda" and "ipc_probe" not in library:
-            self._note("ipc_probe", probe(CudaExporter, self._world, self._control, MEETING_S))
-        if alone is not None and len(self._world.hosted) == 1:
-            floors = floors_s(alone, self._jobs)
-            evidence = replace(evidence, copy_gb_per_s=copy_gb_per_s(alone, self._jobs))
-        self._control.agree(None, MEETING_S, "calibration")
-        return Circumstances(
-            clock=self._clock,
-            overhead_s=floors,
-            cores=self._facts.cores,
-            threads_per_rank=self._settings.backend.threads_per_rank,
-            cache_bytes=self._facts.cache_bytes,
-            evidence=evidence,
-            world=self._world,
-            wires=wires(self._run),
-        )
 
 
 def _row_ids(job: c.Planned) -> list[str]:

@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from commbench import contracts as c
+from commbench.errors import Unsupported
 
 TWIN = "@host"
 
@@ -18,7 +19,7 @@ Moved = tuple[tuple[c.View, ...], tuple[c.View, ...]]  # what a step sends, what
 
 
 def staged(program: c.Program, rank: int) -> c.Program:
-    """The program of that rank with all messages in host memory. Raises ValueError where nobody waits for a receive.
+    """The program of that rank with all messages in host memory. Raises Unsupported where nobody waits for a receive.
 
     `reset` stays on the device. Twins come behind the buffers of the program, under their names with @host.
     """
@@ -69,7 +70,7 @@ def _staged(steps: Iterable[c.Step], rank: int) -> Iterator[c.Step]:
         if not isinstance(step, c.Irecv):
             yield from (c.Copy(_twin(view), view) for view in received)
     if pending:
-        raise ValueError(f"no WaitAll for the receives {sorted(pending)}: what they got would stay in host memory")
+        raise Unsupported(f"no WaitAll for the receives {sorted(pending)}: what they got would stay in host memory")
 
 
 def _on_twins(step: c.Step) -> c.Step:

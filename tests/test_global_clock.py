@@ -18,6 +18,7 @@ from commbench.clock import now_ns
 from commbench.contracts import World
 from commbench.control import Alone
 from commbench.global_clock import (
+    STAR_NODES,
     UNKNOWN_DRIFT,
     GlobalClocks,
     Line,
@@ -118,16 +119,16 @@ def test_below_the_reference_itself_a_line_stays_what_it_is() -> None:
 def test_every_node_has_one_parent_that_came_before_it_and_the_tree_is_flat(count: int) -> None:
     depth = [0] * count
     for index in range(1, count):
-        assert parent_of(index) < index
-        depth[index] = depth[parent_of(index)] + 1
-    assert max(depth) <= max(1, (count - 1).bit_length())
+        assert parent_of(index, count) < index
+        depth[index] = depth[parent_of(index, count)] + 1
+    assert max(depth) <= (1 if count <= STAR_NODES else (count - 1).bit_length())
 
 
 @settings(max_examples=20)
 @given(st.integers(1, 200))
 def test_children_are_those_who_have_this_parent(count: int) -> None:
     pairs = {(index, child) for index in range(count) for child in children_of(index, count)}
-    assert pairs == {(parent_of(child), child) for child in range(1, count)}
+    assert pairs == {(parent_of(child, count), child) for child in range(1, count)}
 
 
 def shifted(offset_ns: int, slope: float) -> Callable[[], int]:

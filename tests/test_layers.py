@@ -21,8 +21,8 @@ MODULES = {
 ROOMS = """
 0 words       contracts records clock units errors dtypes printable
 1 parts       stats headline schema settings expectation keys options layout pairs timeline links bounds
-1 parts       memory device_memory staging payload mpi_library folder earlier progress redaction address nvml cuda_ipc
-1 parts       ipc_memory ipc_probe
+1 parts       memory device_memory staging payload mpi_library folder earlier progress redaction address
+1 parts       nvml nic_counters cuda_ipc ipc_memory ipc_probe
 1 engines     engines
 2 backends    backends
 2 benchmarks  benchmarks
@@ -38,7 +38,7 @@ ROOMS = """
 3 preflight   preflight difference shared_gpus
 3 beacon      beacon
 3 jobs        jobs experiments machine
-4 session     session
+4 session     session witness
 4 doctor      doctor
 5 app         app ab sweep
 6 door        __main__

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from commbench import contracts as c
 from commbench.engines.virtual import Model, VirtualRunner
-from commbench.errors import CommunicationError
+from commbench.errors import CommunicationError, Unsupported
 from commbench.jobs import Door
 from commbench.memory import HostBuffer
 from commbench.staging import TWIN, staged, twins
@@ -157,7 +157,7 @@ def test_only_what_moves_has_a_twin() -> None:
 
 
 def test_a_receive_that_nobody_waits_for_is_refused() -> None:
-    with pytest.raises(ValueError, match="no WaitAll for the receives"):
+    with pytest.raises(Unsupported, match="no WaitAll for the receives"):
         staged(c.Program((), (c.Irecv(c.View("recv"), 1, 0),)), 0)
 
 

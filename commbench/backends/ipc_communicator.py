@@ -86,7 +86,7 @@ class IpcCommunicator:
         return PythonRunner(lowering.lower(program, mode.sync), own.pool)
 
     def counters(self) -> dict[str, float]:
-        return {}
+        return self._desk.exporter.readings()
 
     def facts(self) -> dict[str, Any]:
         return {"transport": "CUDA IPC", **self._desk.exporter.facts(), **self._desk.told}

@@ -17,7 +17,7 @@ from commbench.backends.mpi_native import NativeLowering
 from commbench.backends.mpi_python import PythonLowering
 from commbench.backends.mpi_types import INT_MAX, LACKING, NAMES, REDUCTIONS
 from commbench.backends.torch_cuda import lacks_cuda
-from commbench.cuda_ipc import MPICH, OPEN_MPI, UCX, translated
+from commbench.cuda_ipc import MPICH, MVAPICH, OPEN_MPI, UCX, translated
 from commbench.engines.loop import PythonRunner
 from commbench.engines.lowered import Lowered
 from commbench.engines.native import NativeRunner
@@ -72,7 +72,8 @@ class Mpi:
         library = find(self.library)
         exports = {} if library is None else {"MPI4PY_LIBMPI": library.path}
         if library is not None:
-            exports |= translated(cuda_ipc, (OPEN_MPI if library.kind == "openmpi" else MPICH, UCX))
+            # MVAPICH is an MPICH by its file name; each reads its own words only
+            exports |= translated(cuda_ipc, (OPEN_MPI, UCX) if library.kind == "openmpi" else (MPICH, MVAPICH, UCX))
         if interface is not None:
             exports |= dict.fromkeys(INTERFACE_NAMES, interface_name(interface))
         return exports

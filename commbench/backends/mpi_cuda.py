@@ -7,6 +7,7 @@ for their end here, the reset before a sample is waited for by the engine. What 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -120,9 +121,12 @@ def cuda_runner(
 ) -> DeviceRunner:
     """Raises Unsupported where the library would be given memory that it is not known to take."""
     if mode.staging == "pinned":
-        program, held = with_twins(program, communicator.rank, held, gpu.host)
+        program, twins = with_twins(program, communicator.rank, held, gpu.host)
+        held = dict(twins)
     elif held and aware.answer is not True:
         raise Unsupported(f"this MPI library {aware}; use staging=pinned")
     lowering = CudaLowering(mpi, communicator, held, gpu)
     pool = max((buffer.pool for buffer in held.values()), default=1)
-    return device_runner(gpu.device, Lowered.of(program, mode.sync, lowering.call), pool, mode)
+    runner = device_runner(gpu.device, Lowered.of(program, mode.sync, lowering.call), pool, mode)
+    weakref.finalize(runner, dict(held).clear).atexit = False  # pages stay locked as long as something runs on them
+    return runner

@@ -25,6 +25,7 @@ REDUCED = {  # reduction -> dtypes; ncclRedOp_t has them for all types, but trun
     "avg": frozenset(name for name, kind in DTYPES.items() if kind.floating),
 }
 ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+EAGER_WARNING = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"  # P4: a blocking message is in order anyway
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Nccl:
         if interface is not None:
             exports["NCCL_SOCKET_IFNAME"] = f"={interface_name(interface)}"  # without = it would be a prefix
         # 0: torch's watchdog does not end this process when another rank is lost; we do, after saving
-        return exports | {ERRORS: os.environ.get(ERRORS, "0")}
+        return exports | {ERRORS: os.environ.get(ERRORS, "0"), EAGER_WARNING: os.environ.get(EAGER_WARNING, "false")}
 
     def open(self, world: World, control: Control, device: str = "cuda") -> NcclCommunicator:
         """Eagerly (P5): with a device given, NCCL connects here and not in the first call of a case."""
@@ -80,7 +81,8 @@ class NcclCommunicator(CudaCommunicator):
         self._log = log
         # P4: the first call of a group needs all its ranks, which a batch of messages has not. This one also connects
         # neighbours, so that the log names their transport; pairs connect in the first call of a case.
-        dist.all_reduce(torch.zeros(1, device=gpu.place), group=group)
+        self._met = torch.zeros(1, device=gpu.place)
+        dist.all_reduce(self._met, group=group)
         gpu.synchronise()
         log.remove()
 
@@ -88,7 +90,7 @@ class NcclCommunicator(CudaCommunicator):
         return type(self)(self._name, group, ranks, self._rank, self._gpu, self._log)
 
     def _lowered(self, program: Program, held: Held, mode: Mode) -> Lowered[Call]:
-        return lowered(program, mode.sync, NcclLowering(self._group, held, self._gpu.place))
+        return lowered(program, mode.sync, NcclLowering(self._group, held, self._met))
 
     def facts(self) -> dict[str, Any]:
         """`nccl_log` is the text up to now, null where the log is the user's; the transport is to be read there."""

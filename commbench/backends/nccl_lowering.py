@@ -28,14 +28,12 @@ def lowered(program: c.Program, sync: str, lowering: NcclLowering) -> Lowered[Ca
 
 
 class NcclLowering:
-    """Peers are ranks of the group; `place` is the device of its tensors. Raises Unsupported."""
+    """Peers are ranks of the group; `met` is a tensor of one element for barriers. Raises Unsupported."""
 
-    def __init__(self, group: Any, buffers: Mapping[str, c.Buffer], place: Any) -> None:
-        import torch
+    def __init__(self, group: Any, buffers: Mapping[str, c.Buffer], met: Any) -> None:
         import torch.distributed as dist
 
-        self._torch, self._dist, self._group = TorchLowering(group, buffers), dist, group
-        self._met = torch.zeros(1, device=place)
+        self._torch, self._dist, self._group, self._met = TorchLowering(group, buffers), dist, group, met
         self._posted: list[Posted] = []
 
     def calls(self, step: c.Step) -> tuple[Call, ...]:

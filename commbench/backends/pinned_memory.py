@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from commbench.contracts import Buffer, BufferSpec, Program
@@ -33,10 +35,19 @@ class CudaPages:
     def lock(self, address: int, size: int) -> None:
         status = self._runtime.cudaHostRegister(address, size, 0)
         if status != self._runtime.cudaError.success:
+            _forget_error()
             raise MemoryError(f"CUDA can't lock {size} B of host memory: {status}; see ulimit -l")
 
     def unlock(self, address: int) -> None:
         self._runtime.cudaHostUnregister(address)
+
+
+def _forget_error() -> None:
+    """CUDA remembers the last error, and torch would raise it in the next kernel that it launches."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    runtime = next((line.split()[-1] for line in lines if "libcudart.so" in line), None)
+    if runtime is not None:
+        ctypes.CDLL(runtime).cudaGetLastError()
 
 
 class PinnedBuffer(HostBuffer):

@@ -87,6 +87,7 @@ class CudaDevice:
         self._hz = clock_hz(properties)
         self._stream: Any = self._cuda.current_stream(index)
         self.synchronise: Callable[[], None] = self._stream.synchronize
+        self._failed: list[Any] = []
         self._monitor = Monitor(f"GPU-{str(getattr(properties, 'uuid', '')).removeprefix('GPU-')}")
 
     @classmethod
@@ -109,11 +110,14 @@ class CudaDevice:
         P23: torch's watchdog looks at events all the time, which a "global" capture forbids to every thread, and NCCL
         allocates in a first use, so the steps have run before. A case uses one communicator, so a graph does, too.
         """
+        if self._failed:
+            raise Unsupported("torch's allocator is not usable for graphs after a capture that failed in this process")
         graph = self._cuda.CUDAGraph()
         try:
             with self._cuda.graph(graph, capture_error_mode="thread_local"):
                 enqueue()
         except RuntimeError as error:
+            self._failed.append(graph)  # the allocator still points at it
             raise Unsupported(f"CUDA can't capture these calls in a graph: {_first_line(error)}") from error
         finally:
             self._cuda.set_stream(self._stream)  # a capture that fails at its end leaves the other one current

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from commbench.clock import now_ns
 from commbench.engines.loop import Call, Source
 from commbench.engines.lowered import Lowered
-from commbench.errors import CommunicationError
+from commbench.errors import CommunicationError, Unsupported
 
 LEAST_HOLD_S, MOST_HOLD_S = 50e-6, 20e-3
 HOLD_FACTOR = 2.0  # of the time that enqueuing took last time
@@ -73,6 +73,8 @@ class DeviceRunner:
             for repetition in range(n):
                 self.progress[0] = repetition
                 stamps[0, repetition] = self._once(repetition % self._pool)
+        except Unsupported:
+            raise
         except Exception as error:
             raise CommunicationError(f"{type(error).__name__}: {error}") from error
         finally:
@@ -81,7 +83,7 @@ class DeviceRunner:
         return stamps
 
     def _once(self, copy: int) -> tuple[int, int]:
-        """Begin and end in ns; a device's clock has no begin that a host knows."""
+        """Begin and end in ns; of a device's clock only their difference is exact."""
         raise NotImplementedError
 
 
@@ -109,7 +111,12 @@ class Throughput(DeviceRunner):
         enqueue(copy)
         self._end.record()
         self._device.synchronise()
-        return 0, self._end.elapsed_ns(self._begin)
+        return self._stamps()
+
+    def _stamps(self) -> tuple[int, int]:
+        """The device's duration, at the host's time of its end: a time line needs an order, and no more."""
+        now = now_ns()
+        return now - self._end.elapsed_ns(self._begin), now
 
 
 class DeviceEvent(Throughput):
@@ -125,4 +132,4 @@ class DeviceEvent(Throughput):
         enqueued_s = (now_ns() - before) * 1e-9
         self._device.synchronise()
         self._hold_s = min(max(HOLD_FACTOR * enqueued_s, LEAST_HOLD_S), MOST_HOLD_S)
-        return 0, self._end.elapsed_ns(self._begin)
+        return self._stamps()

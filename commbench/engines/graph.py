@@ -25,10 +25,12 @@ class Graph(Throughput):
         if not self._connected:
             self._connected = True
             return super()._once(copy)
-        self._before(copy)
         if copy not in self._graphs:
             self._device.synchronise()
             self._graphs[copy] = self._device.capture(lambda: self._steps(copy))
+            self._replay(copy)  # the first launch uploads the graph, and ranks end their captures at different times
+            self._device.synchronise()
+        self._before(copy)
         return self._timed(self._replay, copy)
 
     def _replay(self, copy: int) -> None:

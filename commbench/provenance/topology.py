@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 
 from commbench.provenance.sources import Facts, Finished, first_line, one_line, run_command
@@ -54,6 +54,15 @@ def collect(command: str = COMMAND, timeout_s: float = TIMEOUT_S) -> Facts:
     text, reason = read_table(command, timeout_s)
     facts: Facts = {"topology.nvidia_smi_topo_m": text}
     return facts if reason is None else facts | {"topology.reason": reason}
+
+
+def record(facts: Mapping[str, object]) -> dict[str, object] | None:
+    """The table of a node's facts as JSON, links as {"GPU0 GPU1": "NV18"}; None where there is none."""
+    text = facts.get("topology.nvidia_smi_topo_m")
+    if not isinstance(text, str):
+        return None
+    told = asdict(parse_topo(text))
+    return {**told, "links": {" ".join(pair): link for pair, link in told["links"].items()}}
 
 
 def read_table(command: str = COMMAND, timeout_s: float = TIMEOUT_S) -> tuple[str | None, str | None]:

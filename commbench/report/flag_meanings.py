@@ -57,7 +57,7 @@ MEANINGS = {
     ),
     "impossible": Meaning(
         "the bus bandwidth is above the physical limit",
-        "switches that reduce (NVLS, SHARP) and trees move less than the factor says; else it is another link's limit",
+        "read its reason: switches that reduce (NVLS, SHARP) move less than the factor says; limits are planned rates",
     ),
     "thinned": Meaning(
         "there were too many repetitions to keep; every second, fourth, ... one was kept",

@@ -17,6 +17,8 @@ FACTS = (  # shown for each machine where they are known, in this order
     ("last-level cache", "host.cpu_llc_bytes"),
     ("kernel", "host.kernel"), ("system", "host.os"), ("virtualization", "host.virtualization"),
     ("container", "host.container"), ("torch", "versions.torch"), ("python", "versions.python"),
+    ("GPUs", "gpu.count"), ("GPU", "gpu.0.name"), ("NVIDIA driver", "gpu.driver_version"),
+    ("CUDA of the driver", "gpu.cuda_driver_version"),
     ("mpi4py", "versions.mpi4py"), ("NCCL", "versions.nccl_wheel"), ("commbench", "versions.commbench"),
     ("congestion control", "network.tcp_congestion_control"),
 )  # fmt: skip

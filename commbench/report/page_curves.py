@@ -15,6 +15,7 @@ from commbench.report.markup import Markup, element
 from commbench.report.style import Colours, interval_text, percent_text, rate_text, seconds_text
 from commbench.units import format_rate, format_seconds
 
+SAME = ("dtype", "device", "timing_mode", "staging")  # of the layers that are put beside one another
 MOST_LINES, MOST_FIGURES, MOST_WATERFALLS, MOST_STRIPS = 12, 30, 6, 12
 LABELS = {"median_s": "time of one operation", "algbw_gb_per_s": "bandwidth (GB/s, 10^9 B/s)",
           "efficiency": "share of the limit"}  # fmt: skip
@@ -142,7 +143,8 @@ def _shared_sizes(rows: Sequence[Row], variable: str) -> list[int]:
 
 
 def _strip(row: Row) -> Point:
-    name = name_of(row, ["backend", "engine"])
+    told = [name for name in ("timing_mode", "staging") if row[name] not in (None, "host", "none")]
+    name = name_of(row, ["backend", "engine", *told])
     low, high = _value(row, "ci_low_s"), _value(row, "ci_high_s")
     tip = f"{name} {row['layout']}: {format_seconds(row['median_s'])} ({interval_text(low, high)})"
     return Point(str(row["layout"]), name, float(row["median_s"]), low, high, tip)
@@ -156,7 +158,13 @@ def waterfalls(data: Curves) -> list[Markup]:
     groups: dict[tuple[Any, ...], dict[tuple[str, str], Row]] = {}
     for benchmark, lines in data.rows.items():
         for row in (row for rows in lines.values() for row in rows):
-            key = (benchmark, row["layout"], _text(row["pair"]), row["dtype"], row["device"], int(row["message_bytes"]))
+            key = (
+                benchmark,
+                row["layout"],
+                _text(row["pair"]),
+                *(row[name] for name in SAME),
+                int(row["message_bytes"]),
+            )
             groups.setdefault(key, {}).setdefault((str(row["backend"]), str(row["engine"])), row)
     shared = {key: ways for key, ways in groups.items() if len(ways) > 1}
     widest: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
@@ -171,7 +179,9 @@ def _text(value: Any) -> str:
 
 
 def _waterfall(key: tuple[Any, ...], ways: Mapping[tuple[str, str], Row]) -> Markup:
-    benchmark, layout, pair, _, _, size = key
-    title = f"{benchmark}, {size_text(size)}, {layout}{f', ranks {pair}' if pair else ''}"
+    benchmark, layout, pair, *same, size = key
+    mode = same[SAME.index("timing_mode")]
+    clock = "" if mode in (None, "host") else f", {mode}"
+    title = f"{benchmark}, {size_text(size)}, {layout}{f', ranks {pair}' if pair else ''}{clock}"
     layers = [Layer(backend, engine, float(row["median_s"])) for (backend, engine), row in ways.items()]
     return element("div", element("h3", title), waterfall(f"{title}: what each layer adds", layers), class_="panel")

@@ -242,7 +242,7 @@ MEANINGS = {
     "python_bound": "more than a tenth of the number is the price of the call itself (a group of one rank)",
     "throttled": "the GPU slowed itself down meanwhile (heat, power); counters.parquet has its clocks",
     "zero_payload": "sums in place with nothing to reset them in between moved zeros; payload checked afterwards",
-    "impossible": "more than the limit: another algorithm (NVLS, a tree), or a limit that is not this case's",
+    "impossible": "more than the limit: its reason column says what may explain it",
     "in_cache": "rotation does not leave the last-level cache at this size",
     "skewed": "ranks left the barrier at times that differ by more than 5 % of the median",
 }

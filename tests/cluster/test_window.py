@@ -60,7 +60,7 @@ control.farewell(30)
 
 @LONG
 def test_the_true_offset_lies_inside_the_reported_error(cluster: Callable[..., VirtualHosts]) -> None:
-    """Four hosts: 1 and 2 compare themselves with 0, and 3 with 1, so that errors add."""
+    """Four hosts, few enough for all to compare themselves with the first: below 50 us."""
     hosts = cluster(4)
 
     def rank(one: int) -> subprocess.CompletedProcess[str]:
@@ -76,8 +76,8 @@ def test_the_true_offset_lies_inside_the_reported_error(cluster: Callable[..., V
     inside = (np.abs(seen[:, :, 0]) <= seen[:, :, 1] + seen[:, :, 2] / 2).sum(axis=0)
     assert (inside >= WITHIN).all(), seen
     error_us = np.median(seen[:, :, 1], axis=0) / 1e3
-    assert error_us[0] == 0 and (error_us[1:3] > 0).all()
-    assert (error_us[1:3] < SPREAD_US).all() and error_us[3] < 2 * SPREAD_US, error_us
+    assert error_us[0] == 0 and (error_us[1:] > 0).all()
+    assert (error_us[1:] < SPREAD_US).all(), error_us
 
 
 def torchrun(world: Callable[..., Any], hosts: VirtualHosts, *words: str) -> Any:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from commbench.contracts import Mode
@@ -13,7 +14,7 @@ from commbench.engines.clocks import device_runner
 from commbench.engines.device import LEAST_HOLD_S, MOST_HOLD_S, DeviceEvent
 from commbench.engines.loop import Call, Rotating
 from commbench.engines.lowered import Lowered
-from commbench.errors import CommunicationError
+from commbench.errors import CommunicationError, Unsupported
 
 MICROSECOND = 1000
 
@@ -92,8 +93,11 @@ def test_the_host_waits_before_and_behind_the_steps() -> None:
 @pytest.mark.parametrize("mode", ["device_event", "throughput", "graph"])
 def test_events_take_in_the_steps_and_nothing_else(mode: str) -> None:
     diary = Diary()
-    assert runner(diary, mode)(3)[0].tolist() == [[0, 7 * MICROSECOND]] * 3
-    assert diary.words.count("a") == diary.words.count("b") == diary.words.count("barrier") == 3
+    stamps = runner(diary, mode)(3)[0]
+    assert (stamps[:, 1] - stamps[:, 0]).tolist() == [7 * MICROSECOND] * 3
+    assert (np.diff(stamps[:, 1]) > 0).all(), "in the order they ran, for a time line"
+    untimed = mode == "graph"  # a capture is tried before it counts
+    assert diary.words.count("a") == diary.words.count("b") == 3 + untimed and diary.words.count("barrier") == 3
 
 
 def test_isolated_calls_are_enqueued_while_the_device_is_busy() -> None:
@@ -125,13 +129,14 @@ def test_a_graph_is_captured_after_a_first_use_and_then_replayed() -> None:
     assert diary.captures == 0
     one(3)
     one(2)
-    assert diary.captures == 1 and diary.words.count("a") == 6
+    assert diary.captures == 1 and diary.words.count("a") == 6 + 1
 
 
 def test_a_graph_of_steps_that_have_run_is_a_replay_from_the_first_repetition_on() -> None:
     diary = Diary()
     runner(diary, "graph", connected=True)(2)
-    assert diary.captures == 1 and diary.words.count("a") == 2
+    assert diary.captures == 1 and diary.words.count("a") == 2 + 1
+    assert " ".join(diary.words) == "enter | | a b | reset barrier a b | reset barrier a b |"
 
 
 @pytest.mark.parametrize("mode", ["host_sync", "device_event", "throughput", "graph"])
@@ -149,3 +154,12 @@ def test_what_goes_wrong_is_an_error_of_the_communication() -> None:
 
     with pytest.raises(CommunicationError, match="RuntimeError: unhandled cuda error"):
         device_runner(Diary(), Lowered((Call(fail),)), 1, Mode("python", timing_mode="throughput"))(1)
+
+
+def test_what_can_not_be_captured_is_unsupported_and_no_failure() -> None:
+    class Plain(Diary):
+        def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
+            raise Unsupported("CUDA can't capture these calls in a graph")
+
+    with pytest.raises(Unsupported, match="can't capture"):
+        runner(Plain(), "graph", connected=True)(1)

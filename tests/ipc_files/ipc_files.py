@@ -64,6 +64,9 @@ class FileExporter:
     def facts(self) -> dict[str, Any]:
         return {"library": "memory files", "device_ordinal": 0}
 
+    def readings(self) -> dict[str, float]:
+        return {}
+
     def _mapped(self, descriptor: int, size: int, path: str) -> int:
         pages = mmap.mmap(descriptor, size)
         address = int(np.frombuffer(pages, dtype=np.uint8).ctypes.data)
