@@ -47,6 +47,7 @@ def test_all_clocks_measure_and_check(world: Callable[..., Any], env: dict[str, 
     assert (prices.overhead_s == prices.host_sync_s - prices.graph_s).all()
 
 
+@pytest.mark.long
 def test_sums_in_place_between_two_stamps_move_zeros_and_say_so(world: Callable[..., Any], env: dict[str, str]) -> None:
     """20 sums of 2 ranks in place would be 2^19 times the first: 8 bits and half floats can't hold it."""
     run = world(
@@ -68,6 +69,7 @@ def test_a_wait_that_returns_early_is_caught_by_the_payload(world: Callable[...,
     assert (run.cases.wrong_elements > 0).all()
 
 
+@pytest.mark.long
 def test_what_lies_between_two_ranks_on_one_gpu_is_known_and_bounded(
     world: Callable[..., Any], env: dict[str, str], tmp_path: Path
 ) -> None:

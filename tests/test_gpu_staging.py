@@ -22,6 +22,7 @@ def env(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(HERE / "queued"), **shown}
 
 
+@pytest.mark.long
 def test_every_operation_is_exact_through_the_host(world: Callable[..., Any], env: dict[str, str]) -> None:
     run = world(
         "commbench", *PLUGIN, *QUICK, "staging=pinned", "layout=1x3", "benchmark=all", "sizes=[120kB]", "window=3",
@@ -34,6 +35,7 @@ def test_every_operation_is_exact_through_the_host(world: Callable[..., Any], en
     assert (measured.wrong_elements == 0).all() and (measured.median_s > 0).all()
 
 
+@pytest.mark.long
 def test_a_library_that_needs_copies_says_so_and_every_clock_times_them(
     world: Callable[..., Any], env: dict[str, str]
 ) -> None:

@@ -94,6 +94,7 @@ def stand_in(tmp_path: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.long
 def test_every_operation_and_clock_in_worlds_of_the_stand_in(
     world: Callable[..., Any], stand_in: dict[str, str]
 ) -> None:

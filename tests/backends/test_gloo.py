@@ -118,6 +118,7 @@ def test_a_driver_is_missing_for_cuda_only(tmp_path: Path) -> None:
     assert on_cpu is None and on_cuda.startswith("no NVIDIA driver") and on_cuda.endswith("or take device=cpu")
 
 
+@pytest.mark.long
 def test_messages_are_staged_and_collectives_given_as_they_are(world: Callable[..., Any], tmp_path: Path) -> None:
     """On CPU tensors in a GPU's place (tests/backends/host_gpu): what is copied and by whom, and that it is right."""
     (tmp_path / "machine").write_text(hgx(1))

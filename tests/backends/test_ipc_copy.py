@@ -36,6 +36,7 @@ def facts(output: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_everything_between_two_ranks_is_right_in_worlds_of_two_to_four(world: Callable[..., Any]) -> None:
     words = (f"benchmark={P2P}", "layout=[1x2,1x3,1x4]", "sizes=[200kB]", "window=5", "cache=warm")
     run = world("commbench", *PLUGIN, *words, *FIXED, env=ENV)
@@ -45,6 +46,7 @@ def test_everything_between_two_ranks_is_right_in_worlds_of_two_to_four(world: C
     assert set(run.cases.transport) == {"CUDA IPC"}
 
 
+@pytest.mark.long
 def test_copies_rotate_through_a_pool_of_buffers(world: Callable[..., Any]) -> None:
     words = ("benchmark=[p2p_latency,p2p_bandwidth,exchange]", "layout=1x2", "sizes=[12,5MB]", "window=5")
     run = world("commbench", *PLUGIN, *words, "cache=rotate", *FIXED, env=ENV)
@@ -52,6 +54,7 @@ def test_copies_rotate_through_a_pool_of_buffers(world: Callable[..., Any]) -> N
     assert set(run.cases.status) == {"ok"} and (run.cases.wrong_elements == 0).all()
 
 
+@pytest.mark.long
 def test_a_rank_with_itself_copies_beside_those_that_open_memory(world: Callable[..., Any]) -> None:
     words = ("benchmark=[p2p_latency,p2p_bandwidth,p2p_bibandwidth]", "pairs=[[0,0],[0,1],[1,0]]", "sizes=[1MiB]")
     run = world("commbench", *PLUGIN, *words, "layout=1x2", *FIXED, env=ENV)
@@ -78,6 +81,7 @@ def test_a_refusal_is_recorded_and_the_pairs_are_skipped(world: Callable[..., An
     assert facts(run.output)["ipc_refused"] == [why]
 
 
+@pytest.mark.long
 def test_pairs_on_different_nodes_are_skipped_and_those_on_one_are_measured(tmp_path: Path) -> None:
     """Two torchrun agents on one machine are two nodes."""
     words = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d",
@@ -147,6 +151,7 @@ def test_the_drivers_calls_move_and_check_everything(world: Callable[..., Any], 
     assert told["library"] == "CUDA driver API 12.4" and "ipc_refused" not in told
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("call", ["cuIpcGetMemHandle", "cuIpcOpenMemHandle_v2"])
 def test_what_the_driver_refuses_is_named(world: Callable[..., Any], driver: dict[str, str], call: str) -> None:
     words = ("benchmark=p2p_latency", "pairs=[[0,0],[0,1]]", "sizes=[64]", "layout=1x2", *FIXED)
@@ -167,6 +172,7 @@ def test_memory_that_the_gpu_does_not_have_is_a_skip(world: Callable[..., Any], 
     assert "out of memory on rank" in rows.reason[16 * 2**20] and "CUDA_ERROR_OUT_OF_MEMORY" in rows.reason[16 * 2**20]
 
 
+@pytest.mark.long
 def test_other_clocks_and_staging_are_skipped_with_the_reason(
     world: Callable[..., Any], driver: dict[str, str]
 ) -> None:

@@ -59,6 +59,7 @@ def test_every_operation_is_exact(
     assert (measured.wrong_elements == 0).all()
 
 
+@pytest.mark.long
 def test_a_library_that_is_not_known_to_take_device_memory_gets_none(
     world: Callable[..., Any], env: dict[str, str]
 ) -> None:
@@ -69,6 +70,7 @@ def test_a_library_that_is_not_known_to_take_device_memory_gets_none(
     assert run.cases.reason.str.fullmatch(r"this MPI library takes no device memory \(.*\); use staging=pinned").all()
 
 
+@pytest.mark.long
 def test_auto_takes_the_copies_where_they_are_needed(world: Callable[..., Any], env: dict[str, str]) -> None:
     run = world("commbench", *PLUGIN, *SHORT, "backend.aware=false", "backend.files=false", env=env)
     assert run.status == 0, run.explain()

@@ -22,6 +22,7 @@ HERE = Path(__file__).parent / "host_gpu"
 PLUGIN = ["--config-dir", str(HERE / "conf"), "allow=[host_gpu]"]
 QUICK = ["timing=fixed", "timing.repetitions=5", "timing.warmup_repetitions=1", "timing.warmup_s=0"]
 MODES = "timing_mode=[host_sync,device_event,graph,throughput]"
+QUIET = {"TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false"}
 FOREIGN = ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
 SEND, RECV = c.View("send"), c.View("recv")
 
@@ -128,14 +129,14 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def test_the_environment_asks_for_a_log_and_leaves_lost_ranks_to_us(clean: pytest.MonkeyPatch) -> None:
     exports = Nccl().environment("auto", None)
     assert exports.pop("NCCL_DEBUG_SUBSYS").split(",")[0] == "INIT"
-    assert exports == {"NCCL_DEBUG": "INFO", "COMMBENCH_NCCL_LOG": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
+    assert exports == {"NCCL_DEBUG": "INFO", "COMMBENCH_NCCL_LOG": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", **QUIET}
 
 
 @pytest.mark.parametrize(("name", "value"), [("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", "mine.%p")])
 def test_a_users_own_log_stays(clean: pytest.MonkeyPatch, name: str, value: str) -> None:
     clean.setenv(name, value)
     clean.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-    assert Nccl().environment("auto", None) == {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    assert Nccl().environment("auto", None) == {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **QUIET}
 
 
 def test_interface_and_cuda_ipc_in_nccls_words(clean: pytest.MonkeyPatch) -> None:
@@ -258,6 +259,7 @@ def test_every_operation_is_exact_on_all_ranks_and_on_some(world: Callable[..., 
     assert not Path(record["backend"]["log_file"]).exists(), "the log is gone with its process"
 
 
+@pytest.mark.long
 def test_every_clock_runs_batches_and_their_rotation(world: Callable[..., Any], shown: dict[str, str]) -> None:
     run = world(
         "commbench", *PLUGIN, *QUICK, "backend=host_nccl", "layout=1x2", "benchmark=[p2p_bandwidth,p2p_latency]",

@@ -48,6 +48,7 @@ def test_without_a_gpu_it_says_why_in_one_line(tmp_path: Path) -> None:
     assert len(said) == 1 and said[0].startswith("gpu-check: libcuda.so.1 is not here"), done.stderr
 
 
+@pytest.mark.long
 def test_what_is_possible_is_checked_and_packed(tmp_path: Path) -> None:
     out, driver = tmp_path / "out", library_folder(tmp_path)
     done = gpu_check(out, "ipc_copy", "bad_ipc_off", "nccl_layouts", LD_LIBRARY_PATH=str(driver))
@@ -66,6 +67,7 @@ def test_what_is_possible_is_checked_and_packed(tmp_path: Path) -> None:
     assert not any("samples" in name or "/site/" in name for name in names)
 
 
+@pytest.mark.long
 def test_a_failed_check_is_told_and_the_next_ones_go_on(tmp_path: Path) -> None:
     out, driver = tmp_path / "out", library_folder(tmp_path)
     done = gpu_check(out, "ipc_copy", "bad_ipc_off", LD_LIBRARY_PATH=str(driver), COMMBENCH_BYTES="1")
