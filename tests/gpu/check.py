@@ -63,7 +63,8 @@ class Sight:
 @dataclass(frozen=True)
 class Check:
     """`possible`: why this machine can't show it, or None. `beside`: a program that says `ready` and lives as long as
-    the command. `meanwhile`: what is done to the command while it runs."""
+    the command. `meanwhile`: what is done to the command while it runs. `ranks`: in a given world of torchrun's, which
+    ends with 1 where its ranks end with another status."""
 
     name: str
     words: tuple[str, ...]
@@ -73,13 +74,15 @@ class Check:
     env: Mapping[str, str] = field(default_factory=dict)
     beside: str | None = None
     meanwhile: Callable[[Path], None] | None = None
+    ranks: int | None = None
 
 
 def run(check: Check, out: Path, environment: Mapping[str, str], left_s: float) -> Outcome:
     """Starts it in a folder of its own, where everything that it said stays."""
     folder = out / check.name
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "commbench", *check.words]
+    launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={check.ranks}", "-m"] if check.ranks else []
+    command = [sys.executable, "-m", *launcher, "commbench", *check.words]
     if check.words[:1] != ("doctor",):
         command.append(f"output={folder / 'results'}")
     (folder / "command.txt").write_text(" ".join([*(f"{k}={v}" for k, v in check.env.items()), *command]) + "\n")

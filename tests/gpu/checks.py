@@ -128,8 +128,8 @@ def bad_input(machine: Machine) -> Iterator[Check]:
     )  # fmt: skip
     yield Check("bad_no_cupy", ("backend=cupy_nccl",), (*refused, says("cupy", "install")), no_cupy)
     yield Check(
-        "same_gpu_twice", ("backend=nccl", "layout=1x2", "sizes=[8]"), (ends_with(2), says("ranks? 0", "gpu")), nccl,
-        env={"CUDA_VISIBLE_DEVICES": "0"},
+        "same_gpu_twice", ("backend=nccl", "layout=1x2", "sizes=[8]"), (ends_with(1), says("ranks 0-1", "same gpu")),
+        nccl, env={"CUDA_VISIBLE_DEVICES": "0"}, ranks=2,
     )  # fmt: skip
     yield Check(
         "too_few_gpus", ("backend=nccl", f"layout=1x{machine.gpus + 1}", "sizes=[8]"),
