@@ -211,6 +211,7 @@ def _describe(
     differing: Mapping[str, Mapping[str, list[int]]],
 ) -> dict[str, Any]:
     """run.json, but for what the library tells when it is open."""
+    nodes = provenance.by_node(facts, [world.node_of(rank) for rank in range(len(facts))])
     return {
         "schema_version": SCHEMA_VERSION,
         "status": "running",
@@ -226,13 +227,13 @@ def _describe(
         "gpus": [{key: one[key] for key in sorted(one) if key.startswith("gpu.own.")} for one in facts]
         if _have_gpus(settings, world)
         else [],
-        "wiring": [wiring_record(one) for one in (facts[node[0]] for node in world.nodes)],
+        "wiring": [wiring_record(one) for one in nodes],
         "topology": facts[0].get("topology.nvidia_smi_topo_m"),
         "config": request.config,
         "config_dir": request.config_dir,
         "layouts": [str(layout) for layout in settings.layouts],
         "provenance": {
-            "nodes": provenance.by_node(facts, [world.node_of(rank) for rank in range(len(facts))]),
+            "nodes": nodes,
             "differences": differing,
         },
     }
