@@ -88,6 +88,7 @@ def test_equal_sides_are_not_told_apart(capsys: pytest.CaptureFixture[str]) -> N
     assert set(found.verdict) <= {"SAME", "UNDECIDED"}
 
 
+@pytest.mark.long
 def test_one_folder_holds_both_sides_and_the_question() -> None:
     words = ["ab", *SIMULATED, "seed=4", "--vs", "backend.model.latency_s=3e-6", "--launches", "2", "--seed", "5"]
     assert main(words) == 0

@@ -87,6 +87,7 @@ def test_it_plans_on_one_machine_with_scale_cpu(name: str, door: Door) -> None:
         assert f"experiment={name}" in job.overrides and job.config["part"] is not None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_the_overrides_of_a_job_are_that_job_again(name: str, door: Door) -> None:
     """What a started world is given: it must neither sweep nor choose another part."""
@@ -135,6 +136,7 @@ def test_streams_are_those_of_the_note(door: Door) -> None:
     assert all(list(one.sizes[0]) == OSU and one.windows == (64,) for one in mpi)
 
 
+@pytest.mark.long
 def test_the_soak_has_52_write_buffers(door: Door) -> None:
     jobs = [job.settings for job in ask(door, "openbsd_soak").jobs]
     short = [one for one in jobs if one.timing.duration_s == 2 and one.backend.buffer_bytes is None]  # type: ignore[attr-defined]

@@ -48,6 +48,7 @@ def test_a_library_that_needs_copies_says_so_and_every_clock_times_them(
     assert (run.cases.wrong_elements == 0).all()
 
 
+@pytest.mark.long
 def test_a_copy_that_is_not_waited_for_is_caught_by_the_payload(world: Callable[..., Any], env: dict[str, str]) -> None:
     run = world(
         "commbench", *PLUGIN, *QUICK, "backend.early=true", "staging=pinned", "layout=1x2", "benchmark=all_reduce",

@@ -24,6 +24,7 @@ def test_a_linked_bin_is_followed(tmp_path: Path) -> None:
     assert library.launcher() == str(tmp_path / "usr" / "bin" / "mpirun.openmpi")
 
 
+@pytest.mark.long
 def test_debians_open_mpi_starts_its_own_world(world: Any) -> None:
     if not Path(LINKED).exists():
         pytest.skip("Debian's openmpi-bin and libopenmpi3 are not installed")

@@ -30,7 +30,12 @@ def test_it_is_short_and_opens_with_the_command() -> None:
     assert "make bench" in "\n".join(README.splitlines()[:8])
 
 
-@pytest.mark.parametrize("command", commands())
+SHORT = ("commbench", "torchrun --nproc-per-node 2 -m commbench backend=gloo")
+
+
+@pytest.mark.parametrize(
+    "command", [one if one in SHORT else pytest.param(one, marks=pytest.mark.long) for one in commands()]
+)
 def test_commands_run(world: Callable[..., Any], command: str) -> None:
     words = shlex.split(command)
     if words[0] == "mpirun":
@@ -47,6 +52,7 @@ def test_the_table_of_operations_is_what_the_backends_declare() -> None:
     assert matrix() in README
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "words",
     [("backend=gloo",), ("backend=mpi", "engine=[native,python]"), ("backend=simulated",)],

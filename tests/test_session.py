@@ -81,7 +81,7 @@ def test_the_record_explains_itself(tmp_path: Path) -> None:
     run = load_run(simulated(tmp_path, "label=try", "sizes=[8]", "env.GLOO_TEST=1", *FIXED))
     assert (run["label"], run["status"], run["exit_status"], run["schema_version"]) == ("try", "done", 0, 1)
     assert run["config"]["timing"]["repetitions"] == 40
-    assert run["cuda_ipc"] == {"asked": "auto", "effective": None}
+    assert run["cuda_ipc"] == {"asked": "auto", "effective": None, "ignored": None}
     assert "topology" in run and run["backend"]["clock"] == "virtual"
     node = run["provenance"]["nodes"][0]
     assert {"host.kernel", "host.cpu_model", "versions.python", "versions.torch", "limits.cpu_cores"} <= set(node)

@@ -8,9 +8,12 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.long
 def test_a_wheel_runs_from_any_directory(tmp_path: Path) -> None:
     # --wheel-dir keeps the tree clean but for build/, so it is built from a copy of what git knows
     source = tmp_path / "source"

@@ -110,6 +110,7 @@ def test_every_operation_and_clock_in_worlds_of_the_stand_in(
     assert set(run.cases[run.cases.status == "skipped"].layout) == {"1x1"}, "what needs two ranks"
 
 
+@pytest.mark.long
 def test_the_clock_of_a_held_stream_in_worlds_of_the_stand_in(
     world: Callable[..., Any], stand_in: dict[str, str]
 ) -> None:

@@ -70,6 +70,7 @@ def test_a_copy_that_is_announced_too_early_is_caught_by_the_payload(world: Call
     assert set(run.cases.status) == {"invalid"} and (run.cases.wrong_elements > 0).all()
 
 
+@pytest.mark.long
 def test_a_refusal_is_recorded_and_the_pairs_are_skipped(world: Callable[..., Any]) -> None:
     words = ("benchmark=p2p_latency", "pairs=[[0,0],[0,1]]", "sizes=[64]", "layout=1x2")
     why = "cuIpcOpenMemHandle_v2: CUDA_ERROR_INVALID_VALUE"
@@ -141,6 +142,7 @@ def _free_port() -> int:
         return port
 
 
+@pytest.mark.long
 def test_the_drivers_calls_move_and_check_everything(world: Callable[..., Any], driver: dict[str, str]) -> None:
     words = ("benchmark=[p2p_latency,p2p_bandwidth,exchange]", "layout=[1x2,1x3]", "pairs=[[0,0],[0,1]]", "window=4")
     run = world("commbench", "backend=ipc_copy", *words, "sizes=[8,5MB]", *FIXED, env=driver)
@@ -163,6 +165,7 @@ def test_what_the_driver_refuses_is_named(world: Callable[..., Any], driver: dic
     assert f"{call}: CUDA_ERROR_INVALID_VALUE" in str(facts(run.output)["ipc_refused"])
 
 
+@pytest.mark.long
 def test_memory_that_the_gpu_does_not_have_is_a_skip(world: Callable[..., Any], driver: dict[str, str]) -> None:
     words = ("benchmark=p2p_latency", "pairs=[[0,1]]", "sizes=[64,16MiB]", "layout=1x2", *FIXED)
     run = world("commbench", "backend=ipc_copy", *words, env={**driver, "COMMBENCH_BYTES": "20000000"})

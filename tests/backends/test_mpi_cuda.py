@@ -43,7 +43,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("library", "layout"), [("openmpi", "1x2"), *(pytest.param(one, "1x3", marks=LONG) for one in ("openmpi", "mpich"))]
 )
-@pytest.mark.parametrize("staging", ["none", "pinned"])
+@pytest.mark.parametrize("staging", [pytest.param("none", marks=LONG), "pinned"])
 def test_every_operation_is_exact(
     world: Callable[..., Any], env: dict[str, str], library: str, layout: str, staging: str
 ) -> None:

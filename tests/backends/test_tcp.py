@@ -33,6 +33,7 @@ def test_point_to_point_is_measured_and_counted_with_one_and_three_streams(world
     assert {"library", "transport", "address", "congestion_control", "mss_bytes"} <= set(facts)
 
 
+@pytest.mark.long
 def test_a_given_world_on_a_chosen_interface_skips_collectives_with_the_reason(world: Callable[..., Any]) -> None:
     torchrun = ("torchrun", "--nproc-per-node", "3", "-m", "commbench")
     run = world(*torchrun, "backend=tcp", "interface=lo", "pairs=[[0,1],[2,1],[1,1]]",
@@ -45,6 +46,7 @@ def test_a_given_world_on_a_chosen_interface_skips_collectives_with_the_reason(w
     assert skipped["all_reduce"] == "tcp is point to point only: sockets know no collectives"
 
 
+@pytest.mark.long
 def test_an_interface_that_does_not_exist_stops_everything(world: Callable[..., Any]) -> None:
     run = world("commbench", "backend=tcp", "benchmark=[p2p_latency]", "interface=nosuch0", *FIXED)
     assert run.status == 2, run.explain()

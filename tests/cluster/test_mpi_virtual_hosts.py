@@ -54,6 +54,7 @@ def openmpi(hosts: VirtualHosts, library: MpiLibrary, each: int) -> list[str]:
     return [library.launcher(), *words, "--host", hosts.slots(each), "--map-by", "node", "--bind-to", "none", *wires]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("library", "count", "each"), [("openmpi", 2, 2), pytest.param("mpich", 4, 1, marks=LONG)])
 def test_each_layout_is_a_subgroup_of_the_world(
     cluster: Callable[..., VirtualHosts], world: Callable[..., Any], library: str, count: int, each: int

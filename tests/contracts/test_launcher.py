@@ -40,6 +40,7 @@ def test_it_makes_a_command_line(name: str) -> None:
     assert all(isinstance(one, str) for pair in launcher.environment(1, 3, None).items() for one in pair)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("launcher", "backend"), pairs())
 def test_it_starts_a_real_world(world: Callable[..., Any], launcher: str, backend: str) -> None:
     run = world("commbench", f"launcher={launcher}", f"backend={backend}", *QUICK)

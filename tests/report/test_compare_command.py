@@ -74,6 +74,7 @@ def test_equal_sides_are_the_same(sides: dict[str, str], capsys: pytest.CaptureF
     assert "varies within a side: " not in text.replace("varies within a side: config.backend.seed", "")
 
 
+@pytest.mark.long
 def test_a_baseline_file_is_kept_and_used(
     sides: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,6 +136,7 @@ def test_unreadable_launches_are_named(
     assert "1 launch, 4 rows" in text and str(good) not in text
 
 
+@pytest.mark.long
 def test_variables_are_compared_in_one_folder(
     sides: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,6 +150,7 @@ def test_variables_are_compared_in_one_folder(
         command([str(tmp_path), str(tmp_path), "--ignore", "in_place"])
 
 
+@pytest.mark.long
 def test_options_of_the_statistic(sides: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     both = (sides["base"], sides["slow"])
     assert "launches resampled, without the repetitions" in said(capsys, *both, "--medians-only")[1]

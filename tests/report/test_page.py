@@ -20,6 +20,8 @@ from commbench.report.markup import Markup, element, escape
 from commbench.report.report_command import command
 from commbench.report.samples import TimeLine
 
+pytestmark = pytest.mark.long  # its runs take half a minute
+
 EVIL = '<script>alert("x")</script>\' onload=alert(1) &amp; \x00'
 TOPOLOGY = Path(__file__).parents[1] / "provenance" / "data" / "topo_dgx_a100.txt"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -192,6 +192,7 @@ def test_a_disk_that_is_freed_during_the_run_has_everything(disk: Disk, tmp_path
     assert list((tmp_path / "refuge").iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_disk_that_gets_read_only(disk: Disk, tmp_path: Path) -> None:
     def lock() -> None:
         for _ in range(50):  # the run may have a file open at this moment
@@ -209,6 +210,7 @@ def test_a_disk_that_gets_read_only(disk: Disk, tmp_path: Path) -> None:
     assert len(commbench.load(folder, refuge_in(told[1]))) == 60
 
 
+@pytest.mark.long
 def test_a_folder_that_vanishes_costs_the_samples_in_it_and_no_row(tmp_path: Path) -> None:
     output = tmp_path / "results"
 
