@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -63,9 +65,10 @@ class SlurmCluster:
         return self.hosts.hosts[0].command("env", f"SLURM_CONF={self.folder}/slurm.conf", *words)
 
     def said(self, *words: str) -> str:
-        """What a client printed; raises CalledProcessError."""
-        bounded = ("timeout", "-k", "2", str(CLIENT_S), *words)
-        return subprocess.run(self.command(*bounded), capture_output=True, text=True, check=True).stdout
+        """What a client printed, in an activated environment: jobs inherit it. Raises CalledProcessError."""
+        bounded = self.command("timeout", "-k", "2", str(CLIENT_S), *words)
+        activated = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        return subprocess.run(bounded, capture_output=True, text=True, check=True, env=activated).stdout
 
     def speaks(self, plugin: str) -> bool:
         """Whether `srun --mpi=PLUGIN` works: its library may be absent though the plugin is listed."""
