@@ -20,23 +20,24 @@ test: $(VENV)/test ## the test suite, without what is marked long
 test-long: $(VENV)/test ## the rest of it: more worlds of each kind, virtual hosts, Slurm, faults
 	$(BIN)/python -m pytest -m long
 
-check: $(VENV)/test ## ruff and mypy --strict
+check: $(VENV)/test ## ruff, mypy --strict, and the floors: imports point down
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 perf: $(VENV)/test ## the tool's own speed as ratios, measured in alternating blocks; stored in perf/
-	$(BIN)/python tests/perf
+	$(BIN)/python tools/perf
 
 faults: $(VENV)/test ## every fault in every world and phase, about a quarter of an hour; rewrites docs/faults.md
-	$(BIN)/python tests/faults
+	$(BIN)/python tools/faults
 
 # with the Python, torch and CUDA that are there: PYTHON=... chooses one, OUT=... the folder
 gpu-check: ## every check that needs a GPU, at most 8 minutes, evidence in gpu-check/ (docs/gpu.md); exit 2 without a GPU
-	@$(PYTHON) tests/gpu $(or $(OUT),gpu-check)
+	@$(PYTHON) tools/gpu $(or $(OUT),gpu-check)
 
 image-test: ## build the image with docker, podman or buildah, run the main job in it, end one with SIGTERM
-	tests/image/image_test.sh
+	tools/image/image_test.sh
 
 clean: ## remove the virtual environments and caches, keep results/
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from commbench.app import run_one as run
+    from commbench.cli.run import run_one as run
     from commbench.report.cold_start import cold_start as cold_start
     from commbench.report.compare import compare as compare
     from commbench.report.launch_overhead import launch_overhead as launch_overhead
-    from commbench.report.links import slow_pairs as slow_pairs
     from commbench.report.load import load as load
+    from commbench.report.slow_pairs import slow_pairs as slow_pairs
 
 __all__ = ["cold_start", "compare", "launch_overhead", "load", "run", "slow_pairs"]
 _PLACES = {
@@ -18,8 +18,8 @@ _PLACES = {
     "compare": ("commbench.report.compare", "compare"),
     "launch_overhead": ("commbench.report.launch_overhead", "launch_overhead"),
     "load": ("commbench.report.load", "load"),
-    "run": ("commbench.app", "run_one"),
-    "slow_pairs": ("commbench.report.links", "slow_pairs"),
+    "run": ("commbench.cli.run", "run_one"),
+    "slow_pairs": ("commbench.report.slow_pairs", "slow_pairs"),
 }
 
 

@@ -27,18 +27,18 @@ Every key with its meaning:         commbench --keys
 What would run, without running:    plan=true"""
 
 READING = {  # command about results -> the module that has it
-    "report": "commbench.report.report_command",
-    "compare": "commbench.report.compare_command",
-    "predict": "commbench.report.predict_command",
-    "export": "commbench.report.export_command",
+    "report": "commbench.cli.report",
+    "compare": "commbench.cli.compare",
+    "predict": "commbench.cli.predict",
+    "export": "commbench.cli.export",
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 all ok, 1 a case failed or missed `expect`, 2 bad configuration, 3 the world broke."""
-    from commbench.errors import CommbenchError, Missing, WorldBroken
-    from commbench.mpi_library import give_up
-    from commbench.printable import printable
+    from commbench.core.errors import CommbenchError, Missing, WorldBroken
+    from commbench.core.text import printable
+    from commbench.hardware.mpi_library import give_up
 
     words = sys.argv[1:] if argv is None else list(argv)
     try:
@@ -79,11 +79,11 @@ def _reading(words: list[str]) -> int:
 
 def _measuring(words: list[str]) -> int:
     if words[:1] == ["resume"]:
-        from commbench.app import resume
+        from commbench.cli.run import resume
 
         return resume(words[1:])
     if words[:1] == ["ab"]:
-        from commbench.ab import ab
+        from commbench.cli.ab import ab
 
         return ab(words[1:])
     return _command(_parser().parse_intermixed_args(words))
@@ -97,22 +97,22 @@ def _command(arguments: argparse.Namespace) -> int:
         print((files("commbench.conf") / "config.yaml").read_text())
         return 0
     if arguments.operations:
-        from commbench.doctor import matrix
+        from commbench.cli.doctor import matrix
 
         print(matrix(arguments.config_dir))
         return 0
     if words[:1] == ["doctor"]:
-        from commbench.doctor import report
+        from commbench.cli.doctor import report
 
         print(report(arguments.config_dir))
         return 0
-    from commbench.app import run
+    from commbench.cli.run import run
 
     return run(words, arguments.multirun, arguments.config_dir)
 
 
 def _parser() -> argparse.ArgumentParser:
-    from commbench.options import Options
+    from commbench.cli.options import Options
 
     parser = Options(prog="commbench", usage=USAGE, add_help=True)
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="an override of the configuration, or a command")
@@ -132,8 +132,8 @@ def _version() -> str:
 
 def _speaks() -> bool:
     """Only rank 0 of a world prints."""
-    from commbench.errors import ConfigError
-    from commbench.world import detect
+    from commbench.core.errors import ConfigError
+    from commbench.world.identity import detect
 
     try:
         place = detect(os.environ)
@@ -150,7 +150,7 @@ def _held(error: Exception) -> bool:
 def _who() -> str:
     import socket
 
-    from commbench.world import detect
+    from commbench.world.identity import detect
 
     place = detect(os.environ)
     return socket.gethostname() if place is None else f"rank {place.rank} on {socket.gethostname()}"
@@ -158,7 +158,7 @@ def _who() -> str:
 
 def _leave(status: int) -> None:
     """End a rank at once: Python's end would abort in gloo's last worker thread, or wait for ranks that are gone."""
-    from commbench.world import detect
+    from commbench.world.identity import detect
 
     if detect(os.environ) is not None:
         sys.stdout.flush()
@@ -168,7 +168,7 @@ def _leave(status: int) -> None:
 
 def _refuse(status: int) -> None:
     """Tell the parent that started this world; it can't see our exit status through the launcher."""
-    from commbench.launch import FOLDER, refuse
+    from commbench.world.launch import FOLDER, refuse
 
     if _speaks():
         refuse(os.environ.get(FOLDER), status)

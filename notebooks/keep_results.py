@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from commbench.core.columns import arrow_schema
 from commbench.report.load import find_runs, load, load_run
-from commbench.schema import arrow_schema
 
 MACHINE = "2-core x86-64 cloud VM"
 PRIVATE = re.compile(

@@ -15,8 +15,6 @@ import pytest
 
 import commbench
 
-sys.path.insert(0, str(Path(__file__).parent))  # tests here import rank_threads; tests are no package
-
 BIN = Path(sys.executable).parent
 ROOT = {
     f"{kind}_ALLOW_RUN_AS_ROOT{more}": "1"

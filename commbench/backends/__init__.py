@@ -1,1 +1,1 @@
-"""One library a file; every one can be imported without its library."""
+"""The libraries that can be measured, a folder each; nothing outside this folder names one."""

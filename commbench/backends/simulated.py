@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
-from commbench.contracts import Buffer, BufferSpec, Case, Control, Mode, Program, World
+from commbench.buffers.host import HostBuffer
+from commbench.core.case import Case, Mode, World
+from commbench.core.program import BufferSpec, Program
+from commbench.core.protocols import Buffer, Control
 from commbench.engines.virtual import Buffers, Model, VirtualRunner
-from commbench.memory import HostBuffer
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """See contracts.Backend. Hosts every rank itself, so it needs no launcher."""
+    """See Backend. Hosts every rank itself, so it needs no launcher."""
 
     name: ClassVar[str] = "simulated"
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
@@ -38,7 +40,7 @@ class Simulated:
 
 
 class SimulatedCommunicator:
-    """See contracts.Communicator. `nodes` holds the node of each of its ranks."""
+    """See Communicator. `nodes` holds the node of each of its ranks."""
 
     def __init__(self, backend: Simulated, nodes: tuple[int, ...]) -> None:
         self._backend, self._nodes = backend, nodes

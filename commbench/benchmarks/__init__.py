@@ -1,1 +1,1 @@
-"""One operation a file: which buffers, which steps, what must come out, and its bus factor."""
+"""The operations, a file each, as programs of steps."""

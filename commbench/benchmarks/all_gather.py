@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from commbench import contracts as c
-from commbench.benchmarks.blocks import SHARED, joined_blocks
+from commbench.core import program as steps
+from commbench.core.case import Case, Shape
+from commbench.core.program import BufferSpec, Copy, Pattern, Program, View
+
+from .blocks import SHARED, joined_blocks
 
 
 @dataclass(frozen=True)
@@ -20,24 +23,24 @@ class AllGather:
     def blocks(self, size: int) -> int:
         return size
 
-    def program(self, case: c.Case, rank: int, size: int) -> c.Program:
-        source, data = c.View("source"), c.View("data")
-        sent = c.BufferSpec("source", case.count, case.dtype)
-        received = c.BufferSpec("data", size * case.count, case.dtype)
+    def program(self, case: Case, rank: int, size: int) -> Program:
+        source, data = View("source"), View("data")
+        sent = BufferSpec("source", case.count, case.dtype)
+        received = BufferSpec("data", size * case.count, case.dtype)
         if case.in_place:
-            own = c.View("data", offset=rank * case.count, count=case.count)
-            return c.Program((sent, received), (c.AllGather(own, data),), (c.Copy(source, own),))
-        return c.Program((sent, received), (c.AllGather(source, data),))
+            own = View("data", offset=rank * case.count, count=case.count)
+            return Program((sent, received), (steps.AllGather(own, data),), (Copy(source, own),))
+        return Program((sent, received), (steps.AllGather(source, data),))
 
-    def shape(self, case: c.Case, size: int) -> c.Shape:
-        return c.Shape(1, case.message_bytes, "max_over_ranks")
+    def shape(self, case: Case, size: int) -> Shape:
+        return Shape(1, case.message_bytes, "max_over_ranks")
 
     def bus_factor(self, size: int) -> float | None:
         """(n-1)/n: all but its own block of the whole enters each rank (nccl-tests doc/PERFORMANCE.md)."""
         return (size - 1) / size if size > 1 else None
 
-    def fill(self, case: c.Case, rank: int, size: int, name: str, salt: int) -> c.Pattern | None:
+    def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
         return joined_blocks(SHARED, salt, case.count, (rank,)) if name == "source" else None
 
-    def expected(self, case: c.Case, rank: int, size: int, name: str, salt: int) -> c.Pattern | None:
+    def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
         return joined_blocks(SHARED, salt, case.count, range(size)) if name == "data" else None

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from commbench import contracts as c
+from commbench.core import program as steps
+from commbench.core.case import Case, Shape
+from commbench.core.program import Pattern, Program
 
 
 @dataclass(frozen=True)
@@ -19,18 +21,18 @@ class Barrier:
     def blocks(self, size: int) -> int:
         return 0
 
-    def program(self, case: c.Case, rank: int, size: int) -> c.Program:
-        return c.Program(steps=(c.Barrier(),))
+    def program(self, case: Case, rank: int, size: int) -> Program:
+        return Program(steps=(steps.Barrier(),))
 
-    def shape(self, case: c.Case, size: int) -> c.Shape:
-        return c.Shape(1, 0, "max_over_ranks")
+    def shape(self, case: Case, size: int) -> Shape:
+        return Shape(1, 0, "max_over_ranks")
 
     def bus_factor(self, size: int) -> float | None:
         """None: there are no bytes to divide by a time."""
         return None
 
-    def fill(self, case: c.Case, rank: int, size: int, name: str, salt: int) -> c.Pattern | None:
+    def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
         return None
 
-    def expected(self, case: c.Case, rank: int, size: int, name: str, salt: int) -> c.Pattern | None:
+    def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
         return None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from commbench.contracts import PERIOD, Pattern
-from commbench.payload import concatenated, message
+from commbench.core.payload import concatenated, message
+from commbench.core.program import PERIOD, Pattern
 
 STRIDE = 3571  # prime: no library misplaces data by so many elements, and PERIOD blocks pass before two are alike
 SHARED = 0  # the key of a stream that all ranks cut their blocks from: one period in memory, however many ranks

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-from commbench.benchmarks.blocks import SHARED, joined_blocks
-from commbench.contracts import BufferSpec, Case, Irecv, Isend, Pattern, Program, Shape, View, WaitAll
+from commbench.core.case import Case, Shape
+from commbench.core.program import BufferSpec, Irecv, Isend, Pattern, Program, View, WaitAll
+
+from .blocks import SHARED, joined_blocks
 
 Posted = tuple[tuple[Irecv, ...], tuple[Isend, ...]]
 

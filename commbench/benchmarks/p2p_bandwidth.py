@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from commbench.benchmarks.blocks import joined_blocks
-from commbench.contracts import BufferSpec, Case, Irecv, Isend, Pattern, Program, Recv, Send, Shape, Step, View, WaitAll
-from commbench.payload import message
+from commbench.core.case import Case, Shape
+from commbench.core.payload import message
+from commbench.core.program import BufferSpec, Irecv, Isend, Pattern, Program, Recv, Send, Step, View, WaitAll
+
+from .blocks import joined_blocks
 
 ACK_BYTES = 4  # as osu_bw: the sender may start the next window when the receiver has this one
 ACK_KEY = 1 << 20  # and the rank's: no rank's own key

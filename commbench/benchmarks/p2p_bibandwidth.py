@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from commbench.benchmarks.blocks import joined_blocks
-from commbench.contracts import BufferSpec, Case, Irecv, Isend, Pattern, Program, Shape, View, WaitAll
+from commbench.core.case import Case, Shape
+from commbench.core.program import BufferSpec, Irecv, Isend, Pattern, Program, View, WaitAll
+
+from .blocks import joined_blocks
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from commbench.contracts import BufferSpec, Case, Irecv, Pattern, Program, Recv, Send, Shape, View, WaitAll
-from commbench.payload import message
+from commbench.core.case import Case, Shape
+from commbench.core.payload import message
+from commbench.core.program import BufferSpec, Irecv, Pattern, Program, Recv, Send, View, WaitAll
 
 
 @dataclass(frozen=True)

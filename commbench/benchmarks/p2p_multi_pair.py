@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from commbench.benchmarks.p2p_bandwidth import P2PBandwidth
-from commbench.contracts import Case, Shape
+from commbench.core.case import Case, Shape
+
+from .p2p_bandwidth import P2PBandwidth
 
 
 @dataclass(frozen=True)

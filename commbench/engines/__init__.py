@@ -1,1 +1,1 @@
-"""Rooms that run a lowered program n times and stamp it. None of them knows a backend."""
+"""Loops that run a lowered program n times and time each repetition."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from commbench.contracts import Mode
-from commbench.engines.device import Device, DeviceEvent, DeviceRunner, HostSync, Throughput
-from commbench.engines.graph import Graph
-from commbench.engines.loop import Call
-from commbench.engines.lowered import Lowered
+from commbench.core.case import Mode
+
+from .device import Device, DeviceEvent, DeviceRunner, HostSync, Throughput
+from .graph import Graph
+from .loop import Call
+from .lowered import Lowered
 
 CLOCKS = {"host_sync": HostSync, "device_event": DeviceEvent, "throughput": Throughput}
 

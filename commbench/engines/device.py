@@ -16,10 +16,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.clock import now_ns
-from commbench.engines.loop import Call, Source
-from commbench.engines.lowered import Lowered
-from commbench.errors import CommunicationError, Unsupported
+from commbench.core.clock import now_ns
+from commbench.core.errors import CommunicationError, Unsupported
+
+from .loop import Call, Source
+from .lowered import Lowered
 
 LEAST_HOLD_S, MOST_HOLD_S = 50e-6, 20e-3
 HOLD_FACTOR = 2.0  # of the time that enqueuing took last time
@@ -51,7 +52,7 @@ class Device(Protocol):
 
 
 class DeviceRunner:
-    """See contracts.Runner; hosts one rank. Subclasses are clocks."""
+    """See Runner; hosts one rank. Subclasses are clocks."""
 
     engine = "python"
     calls: tuple[str, ...] = ()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from commbench.engines.device import Device, Throughput
-from commbench.engines.loop import Call
-from commbench.engines.lowered import Lowered
+from .device import Device, Throughput
+from .loop import Call
+from .lowered import Lowered
 
 
 class Graph(Throughput):

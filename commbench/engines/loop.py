@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.clock import now_ns
-from commbench.engines.doze import doze
-from commbench.engines.lowered import Lowered
-from commbench.errors import CommunicationError
+from commbench.core.clock import now_ns
+from commbench.core.errors import CommunicationError
+
+from .doze import doze
+from .lowered import Lowered
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Call:
 
 
 class PythonRunner:
-    """See contracts.Runner; hosts one rank."""
+    """See Runner; hosts one rank."""
 
     engine = "python"
     calls: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from commbench.contracts import Barrier, Program, Step
+from commbench.core.program import Barrier, Program, Step
 
 T = TypeVar("T")
 

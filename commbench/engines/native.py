@@ -8,47 +8,32 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.clock import now_ns
-from commbench.engines.doze import doze
-from commbench.engines.lowered import Lowered
-from commbench.errors import CommunicationError
+from commbench.core.clock import now_ns
+from commbench.core.errors import CommunicationError
 
-MAX_ARGS = 8
-REGISTERS = 6  # arguments that travel in registers on x86-64; more need the wider call
-ADDRESS, CHECKED, WIDE, ARGS = 0, 1, 2, 3  # columns of a table row; one argument a column from ARGS on
-ROW = ARGS + MAX_ARGS
-
-
-@dataclass(frozen=True)
-class NativeCall:
-    """One C call. `args` are integers and pointers; a tuple holds one value for each copy of the pool."""
-
-    name: str
-    address: int
-    args: tuple[int | tuple[int, ...], ...]
-    checked: bool = True  # a return value other than 0 is an error
+from .doze import doze
+from .lowered import Lowered
+from .native_table import NativeCall, call_table
 
 
 class NativeRunner:
-    """See contracts.Runner; hosts one rank. `keep` holds the memory that the arguments point to."""
+    """See Runner; hosts one rank. `keep` holds the memory that the arguments point to."""
 
     engine = "native"
 
     def __init__(self, calls: Lowered[NativeCall], pool: int, keep: object) -> None:
-        from commbench.engines.native_loop import run  # numba takes 0.3 s to import
+        from .native_loop import run  # numba takes 0.3 s to import
 
         self.progress = np.zeros(2, dtype=np.int64)
         self._run, self._keep = run, keep
         self.calls = tuple(call.name for call in calls.steps)
-        self._enter = _table(calls.enter, 1)
-        self._before = _table(calls.before, pool)
-        self._timed = _table(calls.steps, pool)
+        self._enter = call_table(calls.enter, 1)
+        self._before = call_table(calls.before, pool)
+        self._timed = call_table(calls.steps, pool)
         self._windowed = calls.windowed
         self._clock = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value
 
@@ -61,7 +46,7 @@ class NativeRunner:
         moment = np.zeros(2, dtype=np.int64)
         clock = (self._clock, time.CLOCK_MONOTONIC, moment)
         nothing = np.zeros((1, 2), dtype=np.int64)
-        self._run(self._enter, _table((), 1), *clock, at_once, nothing, self.progress, failed)
+        self._run(self._enter, call_table((), 1), *clock, at_once, nothing, self.progress, failed)
         entered = failed[0] < 0
         if entered:
             instants = at_once if starts is None else starts
@@ -72,15 +57,3 @@ class NativeRunner:
             step = self.calls[failed[0]] if entered and failed[0] < len(self.calls) else "synchronisation"
             raise CommunicationError(f"{step} returned {failed[1]} in repetition {self.progress[0]}")
         return stamps
-
-
-def _table(calls: Sequence[NativeCall], pool: int) -> NDArray[np.int64]:
-    """int64 [pool, calls, ROW]; handles that are negative C ints stay what they are."""
-    table = np.zeros((pool, len(calls), ROW), dtype=np.int64)
-    for index, call in enumerate(calls):
-        table[:, index, ADDRESS] = call.address
-        table[:, index, CHECKED] = call.checked
-        table[:, index, WIDE] = len(call.args) > REGISTERS
-        for column, arg in enumerate(call.args, start=ARGS):
-            table[:, index, column] = arg
-    return table

@@ -9,7 +9,7 @@ from numba import int32, int64, njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from commbench.engines.native import ADDRESS, ARGS, CHECKED, WIDE
+from .native_table import ADDRESS, ARGS, CHECKED, WIDE
 
 
 @intrinsic

@@ -16,10 +16,25 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench import contracts as c
-from commbench.dtypes import DType
-from commbench.engines.virtual_moves import MOVES
-from commbench.errors import CommunicationError, ConfigError, Unsupported
+from commbench.core.dtypes import DType
+from commbench.core.errors import CommunicationError, ConfigError, Unsupported
+from commbench.core.program import (
+    AllReduce,
+    Barrier,
+    Broadcast,
+    Copy,
+    Irecv,
+    Isend,
+    Program,
+    Recv,
+    Reduce,
+    Send,
+    Step,
+    View,
+    WaitAll,
+)
+
+from .virtual_moves import MOVES
 
 Times = NDArray[np.float64]
 
@@ -80,21 +95,21 @@ class Model:
         """Time on the link without latency."""
         return message_bytes / (self.bandwidth_gb_per_s * 1e9)
 
-    def collective_s(self, step: c.Step, size: int, message_bytes: int) -> float:
+    def collective_s(self, step: Step, size: int, message_bytes: int) -> float:
         """Textbook costs: rings for reductions and gathers, binomial trees from a root, dissemination barrier."""
         if size == 1:
             return self.call_s
         rounds = math.ceil(math.log2(size))
-        if isinstance(step, c.Barrier):
+        if isinstance(step, Barrier):
             return rounds * self.latency_s
-        if isinstance(step, c.Broadcast | c.Reduce):
+        if isinstance(step, Broadcast | Reduce):
             return rounds * (self.latency_s + self.message_s(message_bytes))
-        factor = 2 if isinstance(step, c.AllReduce) else 1
+        factor = 2 if isinstance(step, AllReduce) else 1
         return factor * (size - 1) * (self.latency_s + self.message_s(message_bytes) / size)
 
 
 class VirtualRunner:
-    """See contracts.Runner; hosts every rank of its programs. Stamps are virtual nanoseconds.
+    """See Runner; hosts every rank of its programs. Stamps are virtual nanoseconds.
 
     `nodes` holds the node of each rank; without it all ranks are on the same one.
     """
@@ -103,7 +118,7 @@ class VirtualRunner:
     calls: tuple[str, ...] = ()
 
     def __init__(
-        self, programs: Mapping[int, c.Program], buffers: Buffers, model: Model, seed: int, nodes: Sequence[int] = ()
+        self, programs: Mapping[int, Program], buffers: Buffers, model: Model, seed: int, nodes: Sequence[int] = ()
     ) -> None:
         self.progress = np.zeros(2, dtype=np.int64)
         self._programs, self._buffers, self._model = programs, buffers, model
@@ -157,7 +172,7 @@ class VirtualRunner:
 class _Block:
     """One pass over the programs. `clock[rank]` is a vector of seconds since the repetition began."""
 
-    programs: Mapping[int, c.Program]
+    programs: Mapping[int, Program]
     buffers: Buffers
     model: Model
     nodes: Sequence[int]
@@ -186,7 +201,7 @@ class _Block:
         width = max((len(np.atleast_1d(late)) for late in self.late.values()), default=1)
         return np.stack([np.broadcast_to(self.clock.get(rank, 0.0), (width,)) for rank in sorted(self.programs)])
 
-    def _advance(self, rank: int, active: Mapping[int, c.Program]) -> bool:
+    def _advance(self, rank: int, active: Mapping[int, Program]) -> bool:
         """Run steps of a rank until it has to wait; whether any ran."""
         moved = False
         while self.position[rank] < len(active[rank].steps):
@@ -197,27 +212,27 @@ class _Block:
             moved = True
         return moved
 
-    def _try(self, rank: int, step: c.Step, active: Mapping[int, c.Program]) -> bool:
+    def _try(self, rank: int, step: Step, active: Mapping[int, Program]) -> bool:
         match step:
-            case c.Send():
+            case Send():
                 self.clock[rank] = self._inject(rank, step.peer, step.data)
-            case c.Isend():
+            case Isend():
                 self.requests[rank, step.request] = self._inject(rank, step.peer, step.data)
                 self.clock[rank] = self.clock[rank] + self.model.call_s
-            case c.Irecv():
+            case Irecv():
                 self.requests[rank, step.request] = step
                 self.clock[rank] = self.clock[rank] + self.model.call_s
-            case c.Recv():
+            case Recv():
                 return self._receive(rank, step.peer, step.data)
-            case c.WaitAll():
+            case WaitAll():
                 return self._wait(rank, step)
-            case c.Copy():
+            case Copy():
                 self._copy(rank, step)
             case _:
                 return self._collective(rank, step, active)
         return True
 
-    def _inject(self, rank: int, peer: int, view: c.View) -> Any:
+    def _inject(self, rank: int, peer: int, view: View) -> Any:
         """Put a message on the link; the time at which the sender's buffer is free again."""
         payload, factor = [words.copy() for words in self.words(rank, view)], self._factor(rank, peer)
         begin = np.maximum(self.clock[rank] + self.model.call_s, self.link_free.get((rank, peer), 0.0))
@@ -229,7 +244,7 @@ class _Block:
     def _factor(self, sender: int, receiver: int) -> float:
         return self.model.link_factor(sender, receiver, self.nodes[sender] == self.nodes[receiver])
 
-    def _receive(self, rank: int, peer: int, view: c.View) -> bool:
+    def _receive(self, rank: int, peer: int, view: View) -> bool:
         waiting = self.mail.get((peer, rank))
         if not waiting:
             return False
@@ -239,23 +254,23 @@ class _Block:
         self.clock[rank] = np.maximum(self.clock[rank] + self.model.call_s, arrival)
         return True
 
-    def _wait(self, rank: int, step: c.WaitAll) -> bool:
+    def _wait(self, rank: int, step: WaitAll) -> bool:
         needed: dict[int, int] = {}
         for request in step.requests:
             pending = self.requests[rank, request]
-            if isinstance(pending, c.Irecv):
+            if isinstance(pending, Irecv):
                 needed[pending.peer] = needed.get(pending.peer, 0) + 1
         if any(len(self.mail.get((peer, rank), ())) < count for peer, count in needed.items()):
             return False
         for request in step.requests:
             pending = self.requests.pop((rank, request))
-            if isinstance(pending, c.Irecv):
+            if isinstance(pending, Irecv):
                 self._receive(rank, pending.peer, pending.data)
             else:
                 self.clock[rank] = np.maximum(self.clock[rank], pending)
         return True
 
-    def _collective(self, rank: int, step: c.Step, active: Mapping[int, c.Program]) -> bool:
+    def _collective(self, rank: int, step: Step, active: Mapping[int, Program]) -> bool:
         """Runs when the last rank has come; the others then find their step already done."""
         ranks = sorted(active)
         steps = {}
@@ -277,17 +292,17 @@ class _Block:
             self.position[other] += other != rank  # the caller advances its own
         return True
 
-    def _copy(self, rank: int, step: c.Step) -> None:
-        if not isinstance(step, c.Copy):
+    def _copy(self, rank: int, step: Step) -> None:
+        if not isinstance(step, Copy):
             raise Unsupported(f"the simulated engine can't reset with {type(step).__name__}")
         for target, source in zip(self.words(rank, step.target), self.words(rank, step.source), strict=True):
             target[:] = source
 
-    def words(self, rank: int, view: c.View) -> list[NDArray[Any]]:
+    def words(self, rank: int, view: View) -> list[NDArray[Any]]:
         """The view in each copy of the pool that this block touches."""
         buffer = self.buffers[rank][view.buffer]
         stop = None if view.count is None else view.offset + view.count
         return [buffer.words(view.slot, copy)[view.offset : stop] for copy in range(min(self.copies, buffer.pool))]
 
-    def kind(self, rank: int, view: c.View) -> DType:
+    def kind(self, rank: int, view: View) -> DType:
         return self.buffers[rank][view.buffer].dtype

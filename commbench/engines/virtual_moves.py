@@ -8,8 +8,19 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench import contracts as c
-from commbench.dtypes import DType
+from commbench.core.dtypes import DType
+from commbench.core.program import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Barrier,
+    Broadcast,
+    Gather,
+    Reduce,
+    ReduceScatter,
+    Scatter,
+    View,
+)
 
 Words = list[NDArray[Any]]
 
@@ -17,9 +28,9 @@ Words = list[NDArray[Any]]
 class Memory(Protocol):
     """What a move may touch: the words of a view in each copy of the pool, and their type."""
 
-    def words(self, rank: int, view: c.View) -> Words: ...
+    def words(self, rank: int, view: View) -> Words: ...
 
-    def kind(self, rank: int, view: c.View) -> DType: ...
+    def kind(self, rank: int, view: View) -> DType: ...
 
 
 _REDUCE: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
@@ -35,21 +46,21 @@ def barrier(memory: Memory, ranks: Sequence[int], steps: Mapping[int, Any]) -> i
     return 0
 
 
-def all_reduce(memory: Memory, ranks: Sequence[int], steps: Mapping[int, c.AllReduce]) -> int:
+def all_reduce(memory: Memory, ranks: Sequence[int], steps: Mapping[int, AllReduce]) -> int:
     results = _reduced(memory, ranks, steps, steps[ranks[0]].reduction)
     for rank in ranks:
         _store(memory.words(rank, steps[rank].recv), results)
     return results[0].nbytes
 
 
-def reduce(memory: Memory, ranks: Sequence[int], steps: Mapping[int, c.Reduce]) -> int:
+def reduce(memory: Memory, ranks: Sequence[int], steps: Mapping[int, Reduce]) -> int:
     results = _reduced(memory, ranks, steps, steps[ranks[0]].reduction)
     root = steps[ranks[0]].root
     _store(memory.words(root, steps[root].recv), results)
     return results[0].nbytes
 
 
-def broadcast(memory: Memory, ranks: Sequence[int], steps: Mapping[int, c.Broadcast]) -> int:
+def broadcast(memory: Memory, ranks: Sequence[int], steps: Mapping[int, Broadcast]) -> int:
     root = steps[ranks[0]].root
     source = memory.words(root, steps[root].data)
     for rank in ranks:
@@ -57,21 +68,21 @@ def broadcast(memory: Memory, ranks: Sequence[int], steps: Mapping[int, c.Broadc
     return source[0].nbytes
 
 
-def all_gather(memory: Memory, ranks: Sequence[int], steps: Mapping[int, c.AllGather]) -> int:
+def all_gather(memory: Memory, ranks: Sequence[int], steps: Mapping[int, AllGather]) -> int:
     gathered = _joined([memory.words(rank, steps[rank].send) for rank in ranks])
     for rank in ranks:
         _store(memory.words(rank, steps[rank].recv), gathered)
     return gathered[0].nbytes
 
 
-def gather(memory: Memory, ranks: Sequence[int], steps: Mapping[int, c.Gather]) -> int:
+def gather(memory: Memory, ranks: Sequence[int], steps: Mapping[int, Gather]) -> int:
     gathered = _joined([memory.words(rank, steps[rank].send) for rank in ranks])
     root = steps[ranks[0]].root
     _store(memory.words(root, steps[root].recv), gathered)
     return gathered[0].nbytes
 
 
-def scatter(memory: Memory, ranks: Sequence[int], steps: Mapping[int, c.Scatter]) -> int:
+def scatter(memory: Memory, ranks: Sequence[int], steps: Mapping[int, Scatter]) -> int:
     root = steps[ranks[0]].root
     source = memory.words(root, steps[root].send)
     for index, rank in enumerate(ranks):
@@ -79,14 +90,14 @@ def scatter(memory: Memory, ranks: Sequence[int], steps: Mapping[int, c.Scatter]
     return source[0].nbytes
 
 
-def reduce_scatter(memory: Memory, ranks: Sequence[int], steps: Mapping[int, c.ReduceScatter]) -> int:
+def reduce_scatter(memory: Memory, ranks: Sequence[int], steps: Mapping[int, ReduceScatter]) -> int:
     results = _reduced(memory, ranks, steps, steps[ranks[0]].reduction)
     for index, rank in enumerate(ranks):
         _store(memory.words(rank, steps[rank].recv), _block(results, index, len(ranks)))
     return results[0].nbytes
 
 
-def all_to_all(memory: Memory, ranks: Sequence[int], steps: Mapping[int, c.AllToAll]) -> int:
+def all_to_all(memory: Memory, ranks: Sequence[int], steps: Mapping[int, AllToAll]) -> int:
     sent = [[words.copy() for words in memory.words(rank, steps[rank].send)] for rank in ranks]
     for index, rank in enumerate(ranks):
         _store(memory.words(rank, steps[rank].recv), _joined([_block(one, index, len(ranks)) for one in sent]))
@@ -94,15 +105,15 @@ def all_to_all(memory: Memory, ranks: Sequence[int], steps: Mapping[int, c.AllTo
 
 
 MOVES: dict[type, Callable[[Memory, Sequence[int], Mapping[int, Any]], int]] = {
-    c.Barrier: barrier,
-    c.AllReduce: all_reduce,
-    c.Reduce: reduce,
-    c.Broadcast: broadcast,
-    c.AllGather: all_gather,
-    c.Gather: gather,
-    c.Scatter: scatter,
-    c.ReduceScatter: reduce_scatter,
-    c.AllToAll: all_to_all,
+    Barrier: barrier,
+    AllReduce: all_reduce,
+    Reduce: reduce,
+    Broadcast: broadcast,
+    AllGather: all_gather,
+    Gather: gather,
+    Scatter: scatter,
+    ReduceScatter: reduce_scatter,
+    AllToAll: all_to_all,
 }
 
 

@@ -1,1 +1,1 @@
-"""How a world is started here: one program a file, settings in, command line out."""
+"""Programs that start ranks, a file each."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from commbench.errors import ConfigError
-from commbench.mpi_library import MpiLibrary, find
+from commbench.core.errors import ConfigError
+from commbench.hardware.mpi_library import MpiLibrary, find
 
 # More ranks than cores: a spinning rank keeps its peer from the core for a scheduler slice. Measured with 4 ranks on
 # 2 cores, 8 B all_reduce: MPICH 12 ms without, 26 us with its throttle.
@@ -27,7 +27,7 @@ HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True)
 class Mpirun:
-    """See contracts.Launcher. Ranks bind themselves (key `bind`), so mpirun must not.
+    """See Launcher. Ranks bind themselves (key `bind`), so mpirun must not.
 
     `hosts` are names or addresses, `hostfile` has one a line; `agent` is what logs in, ssh unless given. `options` go
     to mpirun as they are.
@@ -35,6 +35,7 @@ class Mpirun:
 
     name: ClassVar[str] = "mpirun"
     meets_over_mpi: ClassVar[bool] = True
+    has_allocation: ClassVar[bool] = False
     hosts: tuple[str, ...] = ()
     hostfile: str | None = None
     agent: str | None = None

@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from commbench.errors import ConfigError
-from commbench.layout import MOST_RANKS
-from commbench.mpi_library import find
+from commbench.core.errors import ConfigError
+from commbench.core.layout import MOST_RANKS
+from commbench.hardware.mpi_library import find
+from commbench.world.slurm import PORTS
 
 ALLOCATED = "SLURM_JOB_NUM_NODES"
 PMI = {"openmpi": "pmix", "mpich": "pmi2"}  # how a rank of that library finds its world under srun
-PORTS = range(15000, 30000)  # below the ones that Linux gives to clients
 
 
 @dataclass(frozen=True)
 class Srun:
-    """See contracts.Launcher. `options` go to srun as they are: partition, account, container.
+    """See Launcher. `options` go to srun as they are: partition, account, container.
 
     The run's folder must be on a file system that the first node shares with this host.
     """
@@ -29,6 +29,10 @@ class Srun:
     name: ClassVar[str] = "srun"
     meets_over_mpi: ClassVar[bool] = False
     options: tuple[str, ...] = ()
+
+    @property
+    def has_allocation(self) -> bool:
+        return ALLOCATED in os.environ
 
     @property
     def reach(self) -> int:
@@ -41,7 +45,7 @@ class Srun:
     ) -> list[str]:
         if shutil.which("srun") is None:
             raise ConfigError("launcher=srun: there is no srun here; start it on a host of the Slurm cluster")
-        step = ["--overlap"] if ALLOCATED in os.environ else []  # the script that we are in holds the allocation
+        step = ["--overlap"] if self.has_allocation else []  # the script that we are in holds the allocation
         shape = [f"--nodes={nodes}", f"--ntasks-per-node={ranks_per_node}", f"--ntasks={nodes * ranks_per_node}"]
         # a rank binds itself (key `bind`); one that ends early ends all
         rules = ["--cpu-bind=none", "--kill-on-bad-exit=1", "--export=ALL", f"--mpi={pmi(library)}"]

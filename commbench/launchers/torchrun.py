@@ -10,10 +10,11 @@ from typing import ClassVar
 
 @dataclass(frozen=True)
 class Torchrun:
-    """See contracts.Launcher."""
+    """See Launcher."""
 
     name: ClassVar[str] = "torchrun"
     meets_over_mpi: ClassVar[bool] = False
+    has_allocation: ClassVar[bool] = False
     reach: ClassVar[int] = 1  # on other nodes somebody has to start its agents
 
     def command(

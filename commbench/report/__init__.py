@@ -1,1 +1,1 @@
-"""Reading results. Imports no torch and nothing that measures."""
+"""Reading results: tables, comparisons, predictions, figures. Needs neither torch nor a GPU."""

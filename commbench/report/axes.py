@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from commbench.report.markup import Markup, element, joined
-from commbench.report.style import byte_ticks, bytes_text, linear_ticks, log_ticks
+from .markup import Markup, element, joined
+from .style import byte_ticks, bytes_text, linear_ticks, log_ticks
 
 WIDTH, HEIGHT = 600.0, 330.0
 LEFT, RIGHT, TOP, BOTTOM = 74.0, 16.0, 14.0, 46.0

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.records import PHASES
-from commbench.report.load import load
+from commbench.measure.samples import PHASES
+
+from .load import load
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,21 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commbench.errors import ConfigError
-from commbench.report.compare_input import Series, Side, read_side, with_samples
-from commbench.report.compare_join import (
-    NAMES,
-    Difference,
-    Row,
-    apart,
-    check_alike,
-    key_of,
-    parse_by,
-    plain,
-    rows_by_key,
-    text,
-)
-from commbench.report.compare_statistics import (
+from commbench.core.columns import VARIABLES
+from commbench.core.errors import ConfigError
+from commbench.core.units import format_bytes
+from commbench.measure.statistics import effective_size
+
+from .compare_input import Series, Side, read_side, with_samples
+from .compare_join import NAMES, Difference, Row, apart, check_alike, key_of, parse_by, plain, rows_by_key, text
+from .compare_statistics import (
     LEAST_LAUNCHES,
     Launches,
     bootstrap,
@@ -37,9 +30,6 @@ from commbench.report.compare_statistics import (
     ratio,
     verdict,
 )
-from commbench.schema import VARIABLES
-from commbench.stats import effective_size
-from commbench.units import format_bytes
 
 if TYPE_CHECKING:
     import pandas as pd

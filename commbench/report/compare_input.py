@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.errors import CommbenchError, ConfigError
-from commbench.folder import publish
-from commbench.report.load import KEYS, find_runs, load, load_run
-from commbench.schema import CASES, SCHEMA_VERSION, VARIABLES, arrow_schema, check_version
+from commbench.core.columns import CASES, SCHEMA_VERSION, VARIABLES, arrow_schema, check_version
+from commbench.core.errors import CommbenchError, ConfigError
+from commbench.core.run_folder import publish
+
+from .load import KEYS, find_runs, load, load_run
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from commbench.errors import ConfigError
-from commbench.report.compare_input import Side
-from commbench.schema import VARIABLES
+from commbench.core.columns import VARIABLES
+from commbench.core.errors import ConfigError
+
+from .compare_input import Side
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,12 +7,13 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from commbench.report.compare import Rules, case_name
-from commbench.report.compare_input import Side
-from commbench.report.compare_join import NAMES, Difference, text
-from commbench.report.compare_provenance import differing, one_after_the_other
-from commbench.report.compare_statistics import ALPHA, GOOD_LAUNCHES, LEAST_LAUNCHES, MOST_LAUNCHES
-from commbench.units import format_bytes, format_seconds
+from commbench.core.units import format_bytes, format_seconds
+
+from .compare import Rules, case_name
+from .compare_input import Side
+from .compare_join import NAMES, Difference, text
+from .compare_provenance import differing, one_after_the_other
+from .compare_statistics import ALPHA, GOOD_LAUNCHES, LEAST_LAUNCHES, MOST_LAUNCHES
 
 if TYPE_CHECKING:
     import pandas as pd

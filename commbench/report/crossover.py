@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.errors import ConfigError
-from commbench.report.families import SHARED, Family, families, key, varying
-from commbench.units import format_bytes
+from commbench.core.errors import ConfigError
+from commbench.core.units import format_bytes
+
+from .families import SHARED, Family, families, key, varying
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commbench.report.families import Family, families
-from commbench.report.style import RAMP, Colours, byte_ticks, bytes_text, log_ticks, rate_text, seconds_text
+from .families import Family, families
+from .style import RAMP, Colours, byte_ticks, bytes_text, log_ticks, rate_text, seconds_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.errors import CommbenchError
-from commbench.schema import VARIABLES
+from commbench.core.columns import VARIABLES
+from commbench.core.errors import CommbenchError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from commbench.report.axes import BOTTOM, LEFT, RIGHT, Area, Axis, dot
-from commbench.report.markup import Markup, element, joined
-from commbench.report.style import Colours
+from .axes import BOTTOM, LEFT, RIGHT, Area, Axis, dot
+from .markup import Markup, element, joined
+from .style import Colours
 
 BAND_OPACITY = 0.16
 

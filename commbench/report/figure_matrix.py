@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from commbench.links import CLASSES, Matrix
-from commbench.pairs import Pair
-from commbench.report.markup import Markup, element, joined
-from commbench.report.style import LINK_CLASSES, link_colours, ramp
-from commbench.units import format_bytes, format_rate, format_seconds
+from commbench.core.pairs import Pair
+from commbench.core.slow_pairs import CLASSES, Matrix
+from commbench.core.units import format_bytes, format_rate, format_seconds
+
+from .markup import Markup, element, joined
+from .style import LINK_CLASSES, link_colours, ramp
 
 WIDE = 2.0  # a class whose slowest pair takes this times its fastest one's time uses all of its shades
 LIGHTEST = 0.15

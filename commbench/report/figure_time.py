@@ -7,12 +7,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from commbench.report.axes import Area, dot, linear_axis, log_axis
-from commbench.report.figure_curves import BAND_OPACITY, legend, steps
-from commbench.report.markup import Markup, element, joined
-from commbench.report.samples import Distribution, TimeLine
-from commbench.report.style import PALETTE, Colours, percent_text, seconds_text
-from commbench.units import format_seconds
+from commbench.core.units import format_seconds
+
+from .axes import Area, dot, linear_axis, log_axis
+from .figure_curves import BAND_OPACITY, legend, steps
+from .markup import Markup, element, joined
+from .samples import Distribution, TimeLine
+from .style import PALETTE, Colours, percent_text, seconds_text
 
 MARKS = (0.05, 0.25, 0.5, 0.75, 0.95)  # quantiles that say their number
 BINS = 24

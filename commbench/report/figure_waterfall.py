@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from commbench.report.axes import WIDTH
-from commbench.report.markup import Markup, element
-from commbench.report.style import BAD, QUIET, ramp
-from commbench.units import format_seconds
+from commbench.core.units import format_seconds
+
+from .axes import WIDTH
+from .markup import Markup, element
+from .style import BAD, QUIET, ramp
 
 LAYERS = {  # backend and engine -> what a reader calls it
     ("memory_copy", "native"): "memory copy", ("memory_copy", "python"): "memory copy (Python)",

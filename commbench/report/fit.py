@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.errors import CommbenchError
-from commbench.report.families import SHARED, Family, Times, families
+from commbench.core.errors import CommbenchError
+
+from .families import SHARED, Family, Times, families
 
 if TYPE_CHECKING:
     import pandas as pd

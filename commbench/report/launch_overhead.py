@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commbench.report.load import load
-from commbench.schema import VARIABLES
-from commbench.units import format_bytes, format_seconds
+from commbench.core.columns import VARIABLES
+from commbench.core.units import format_bytes, format_seconds
+
+from .load import load
 
 if TYPE_CHECKING:
     import pandas as pd

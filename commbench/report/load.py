@@ -7,8 +7,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commbench.errors import CommbenchError
-from commbench.schema import TABLES, arrow_schema, check_version
+from commbench.core.columns import TABLES, arrow_schema, check_version
+from commbench.core.errors import CommbenchError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from commbench.report.crossover import about
-from commbench.report.results import Run
+from .crossover import about
+from .results import Run
 
 FACTS = (  # shown for each machine where they are known, in this order
     ("CPU", "host.cpu_model"), ("cores", "host.cpu_physical_cores"), ("sockets", "host.cpu_sockets"),

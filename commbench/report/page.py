@@ -6,19 +6,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
 from typing import Any
 
-from commbench.links import Matrix, matrices, slow_pairs
-from commbench.report.choice import size_text
-from commbench.report.figure_matrix import matrix_title, pairs_table, wiring_table
-from commbench.report.figure_time import ecdf, ramp_histogram, time_line
-from commbench.report.launch_overhead import HEADS
-from commbench.report.machine import Machine, topology_cells
-from commbench.report.markup import Markup, element, joined, table
-from commbench.report.page_curves import Curves, curves_of, efficiency, layouts, panels, waterfalls
-from commbench.report.reference import NORMAL
-from commbench.report.samples import Distribution, Raw
-from commbench.report.style import interval_text
-from commbench.report.summary import Summary, reference_note
-from commbench.units import format_rate, format_seconds
+from commbench.core.slow_pairs import Matrix, matrices, slow_pairs
+from commbench.core.units import format_rate, format_seconds
+
+from .figure_matrix import matrix_title, pairs_table, wiring_table
+from .figure_time import ecdf, ramp_histogram, time_line
+from .launch_overhead import HEADS
+from .machine import Machine, topology_cells
+from .markup import Markup, element, joined, table
+from .page_curves import Curves, curves_of, efficiency, layouts, panels, waterfalls
+from .recommend import size_text
+from .reference import NORMAL
+from .samples import Distribution, Raw
+from .style import interval_text
+from .summary import Summary, reference_note
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 UNITS = (

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from commbench.report.axes import byte_axis, linear_axis, log_axis
-from commbench.report.choice import Choice, name_of, size_text
-from commbench.report.figure_curves import Point, Series, curves, strips
-from commbench.report.figure_waterfall import Layer, waterfall
-from commbench.report.markup import Markup, element
-from commbench.report.style import Colours, interval_text, percent_text, rate_text, seconds_text
-from commbench.units import format_rate, format_seconds
+from commbench.core.units import format_rate, format_seconds
+
+from .axes import byte_axis, linear_axis, log_axis
+from .figure_curves import Point, Series, curves, strips
+from .figure_waterfall import Layer, waterfall
+from .markup import Markup, element
+from .recommend import Choice, name_of, size_text
+from .style import Colours, interval_text, percent_text, rate_text, seconds_text
 
 SAME = ("dtype", "device", "timing_mode", "staging")  # of the layers that are put beside one another
 MOST_LINES, MOST_FIGURES, MOST_WATERFALLS, MOST_STRIPS = 12, 30, 6, 12

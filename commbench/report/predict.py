@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commbench.dtypes import dtype as dtype_of
-from commbench.errors import CommbenchError, ConfigError
-from commbench.report.families import SHARED, Family, families, key
-from commbench.report.fit import pieces
-from commbench.units import format_bytes
+from commbench.core.dtypes import dtype as dtype_of
+from commbench.core.errors import CommbenchError, ConfigError
+from commbench.core.units import format_bytes
+
+from .families import SHARED, Family, families, key
+from .fit import pieces
 
 if TYPE_CHECKING:
     import pandas as pd

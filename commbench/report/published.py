@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from commbench.errors import ConfigError
+from commbench.core.errors import ConfigError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from commbench.report.families import Row
-from commbench.units import format_bytes, format_rate, format_seconds
+from commbench.core.units import format_bytes, format_rate, format_seconds
+
+from .families import Row
 
 if TYPE_CHECKING:
     import pandas as pd

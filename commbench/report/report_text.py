@@ -6,12 +6,13 @@ import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
-from commbench.report.choice import size_text
-from commbench.report.launch_overhead import HEADS
-from commbench.report.reference import NORMAL
-from commbench.report.style import interval_text
-from commbench.report.summary import Summary, reference_note
-from commbench.units import format_seconds
+from commbench.core.units import format_seconds
+
+from .launch_overhead import HEADS
+from .recommend import size_text
+from .reference import NORMAL
+from .style import interval_text
+from .summary import Summary, reference_note
 
 LEAST_WIDTH = 100
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commbench.errors import CommbenchError, ConfigError
-from commbench.report.load import KEYS, find_runs, load_run
-from commbench.schema import VARIABLES, arrow_schema, check_version
+from commbench.core.columns import VARIABLES, arrow_schema, check_version
+from commbench.core.errors import CommbenchError, ConfigError
+
+from .load import KEYS, find_runs, load_run
 
 if TYPE_CHECKING:
     import pandas as pd

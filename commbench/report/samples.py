@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commbench.errors import CommbenchError
-from commbench.report.cold_start import cold_start
-from commbench.report.compare_input import repetition_times
-from commbench.report.results import Results, Run
+from commbench.core.errors import CommbenchError
+
+from .cold_start import cold_start
+from .compare_input import repetition_times
+from .results import Results, Run
 
 if TYPE_CHECKING:
     import pandas as pd

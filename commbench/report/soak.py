@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commbench.report.cold_start import STEADY_SHARE
-from commbench.report.load import load
+from .cold_start import STEADY_SHARE
+from .load import load
 
 if TYPE_CHECKING:
     import pandas as pd

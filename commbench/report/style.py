@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from commbench.units import format_bytes, format_rate, format_seconds
+from commbench.core.units import format_bytes, format_rate, format_seconds
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("", "7 3", "2 3", "9 3 2 3")

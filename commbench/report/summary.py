@@ -7,15 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from commbench.links import Finding, findings
-from commbench.report.choice import Best, Choice, Fit, choice_of, size_text
-from commbench.report.flag_meanings import Flagged, flagged
-from commbench.report.launch_overhead import Launch, launches
-from commbench.report.machine import Head, Machine, differences, heads, machines
-from commbench.report.reference import NORMAL, Judged, judge, references
-from commbench.report.results import Results
-from commbench.report.style import interval_text
-from commbench.units import format_seconds
+from commbench.core.slow_pairs import Finding, findings
+from commbench.core.units import format_seconds
+
+from .flag_meanings import Flagged, flagged
+from .launch_overhead import Launch, launches
+from .machine import Head, Machine, differences, heads, machines
+from .recommend import Best, Choice, Fit, choice_of, size_text
+from .reference import NORMAL, Judged, judge, references
+from .results import Results
+from .style import interval_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -144,7 +145,7 @@ def verdict(one: Best) -> str:
 
 
 def slow_links(cases: pd.DataFrame) -> list[Finding]:
-    """The findings of commbench.links; only cases with several pairs are looked at."""
+    """The findings of commbench.core.slow_pairs; only cases with several pairs are looked at."""
     single = cases[cases["pair"].notna() & ~cases["pair"].str.contains(" ", na=False)]
     many = single[single.groupby(PLACES, dropna=False)["pair"].transform("nunique") > 1].head(MOST_PAIR_ROWS)
     rows = [{str(name): _null(value) for name, value in row.items()} for row in many.to_dict("records")]

@@ -1,1 +1,1 @@
-"""One output format a file. Only rank 0 writes."""
+"""Output formats, a file each, and how files reach the disk."""

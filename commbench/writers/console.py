@@ -10,10 +10,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from commbench.links import FACTOR, SPREADS, Matrix, findings, matrices, slow_pairs
-from commbench.printable import printable
-from commbench.units import format_bytes, format_count, format_rate, format_seconds
-from commbench.writers.matrix import is_matrix, matrix_text
+from commbench.core.slow_pairs import FACTOR, SPREADS, Matrix, findings, matrices, slow_pairs
+from commbench.core.text import printable
+from commbench.core.units import format_bytes, format_count, format_rate, format_seconds
+
+from .matrix import is_matrix, matrix_text
 
 LEAST_WIDTH = 140
 CONSTANT = (  # told once in the title where all rows share them
@@ -45,7 +46,7 @@ LARGEST_FINDINGS = 10
 
 @dataclass
 class Console:
-    """See contracts.Writer."""
+    """See Writer."""
 
     def __post_init__(self) -> None:
         self._rows: dict[str, Mapping[str, Any]] = {}  # by case: a soak tells its newest numbers

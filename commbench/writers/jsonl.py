@@ -13,16 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.errors import Unsaved
-from commbench.schema import SCHEMA_VERSION
-from commbench.writers.shelf import Shelf, opening, patience_s
+from commbench.core.columns import SCHEMA_VERSION
+from commbench.core.errors import Unsaved
+
+from .durable_files import Shelf, opening, patience_s
 
 NAME = "cases.jsonl"
 
 
 @dataclass
 class Jsonl:
-    """See contracts.Writer. A later row of a case follows the earlier one, so the last line of a case_id counts.
+    """See Writer. A later row of a case follows the earlier one, so the last line of a case_id counts.
 
     Each line has the columns of cases.parquet and what tells the run: schema_version and library.
     pandas.read_json(FILE, lines=True, dtype=False) reads it, times as texts; without dtype=False it takes a label

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from statistics import median
 
-from commbench.links import SHARED, Matrix, Row
-from commbench.pairs import Pair, pairs_text
-from commbench.units import format_bytes, format_rate, format_seconds
+from commbench.core.pairs import Pair, pairs_text
+from commbench.core.slow_pairs import SHARED, Matrix, Row
+from commbench.core.units import format_bytes, format_rate, format_seconds
 
 LEAST_CELLS = 12  # a table of more pairs is no longer read
 LARGEST_RANKS = 16  # of a matrix that fits a terminal

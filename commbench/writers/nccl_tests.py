@@ -7,18 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from commbench.writers.listing import (
-    Listing,
-    Row,
-    comment,
-    doubts,
-    heading,
-    number,
-    preface,
-    refusal,
-    strangers,
-    tables,
-)
+from .table import Listing, Row, comment, doubts, heading, number, preface, refusal, strangers, tables
 
 TOOL = "nccl-tests"
 PROGRAMS = {

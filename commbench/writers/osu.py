@@ -6,18 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from commbench.writers.listing import (
-    Listing,
-    Row,
-    comment,
-    doubts,
-    heading,
-    number,
-    preface,
-    refusal,
-    strangers,
-    tables,
-)
+from .table import Listing, Row, comment, doubts, heading, number, preface, refusal, strangers, tables
 
 TOOL = "the OSU micro-benchmarks"
 MEANS = (

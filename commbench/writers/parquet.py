@@ -11,10 +11,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from commbench.errors import Unsaved
-from commbench.folder import json_text, publish
-from commbench.schema import SCHEMA_VERSION, TABLES, arrow_schema
-from commbench.writers.shelf import Shelf, clear_torn, opening, patience_s, say, words
+from commbench.core.columns import SCHEMA_VERSION, TABLES, arrow_schema
+from commbench.core.errors import Unsaved
+from commbench.core.run_folder import json_text, publish
+
+from .durable_files import Shelf, clear_torn, opening, patience_s, say, words
 
 RECORD = "run.json"
 GROUP_ROWS = 100_000  # of a merged file
@@ -22,7 +23,7 @@ GROUP_ROWS = 100_000  # of a merged file
 
 @dataclass
 class Parquet:
-    """See contracts.Writer. Parts appear whole, by way of a Shelf; the end merges them into one file a table."""
+    """See Writer. Parts appear whole, by way of a Shelf; the end merges them into one file a table."""
 
     def __post_init__(self) -> None:
         self._shelf: Shelf | None = None

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # tests here import virtual_hosts; tests are no package
-
 import slurm_cluster
 from slurm_cluster import SlurmCluster
 from virtual_hosts import Link, VirtualHosts, missing, virtual_hosts

@@ -13,8 +13,8 @@ from cpu_watch import cpu_watch, measured_ns
 from subgroups import ASKED, LAYOUTS, check_layouts, only_folder
 from virtual_hosts import VirtualHosts
 
+from commbench.hardware.mpi_library import MpiLibrary, find
 from commbench.launchers.mpirun import YIELDING
-from commbench.mpi_library import MpiLibrary, find
 
 LONG = pytest.mark.long
 LIBRARIES = ("openmpi", pytest.param("mpich", marks=LONG))

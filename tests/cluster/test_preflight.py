@@ -16,8 +16,8 @@ import pytest
 from test_mpi_virtual_hosts import WORKER, hydra, openmpi
 from virtual_hosts import VirtualHosts
 
+from commbench.hardware.mpi_library import MpiLibrary, find
 from commbench.launchers.mpirun import YIELDING
-from commbench.mpi_library import MpiLibrary, find
 
 pytestmark = pytest.mark.long
 VARIABLE = "NCCL_DEBUG"

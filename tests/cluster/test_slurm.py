@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from places import ROOT
 from slurm_cluster import SlurmCluster, missing, slurm_cluster
 
 import commbench
-from commbench.mpi_library import find
+from commbench.hardware.mpi_library import find
 
-SCRIPT = Path(__file__).parents[2] / "deploy" / "slurm" / "commbench.sbatch"
+SCRIPT = ROOT / "deploy" / "slurm" / "commbench.sbatch"
 AMOUNT = ("benchmark=[p2p_latency,all_reduce]", "sizes=[8,64KiB]", "timing=fixed", "timing.repetitions=5")
 # no binding: the virtual hosts share this machine's cores
 SHORT = (*AMOUNT, "timing.warmup_repetitions=1", "timing.warmup_s=0", "bind=none")

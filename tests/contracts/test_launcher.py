@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from commbench.jobs import Door
-from commbench.keys import construct
+from commbench.config.compose import Door
+from commbench.config.keys import construct
 
 QUICK = ("benchmark=barrier", "sizes=[8]", "timing=fixed", "timing.repetitions=6", "timing.warmup_s=0")
 

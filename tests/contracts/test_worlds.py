@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from commbench.dtypes import DTYPES
-from commbench.jobs import Door
-from commbench.mpi_library import find
-from commbench.schema import CASES, SAMPLES
+from commbench.config.compose import Door
+from commbench.core.columns import CASES, SAMPLES
+from commbench.core.dtypes import DTYPES
+from commbench.hardware.mpi_library import find
 
 DEBIAN_OPENMPI = "/usr/lib/x86_64-linux-gnu/libmpi.so.40"
 QUICK = ("timing=fixed", "timing.repetitions=7", "timing.warmup_repetitions=2", "timing.warmup_s=0", "cache=warm")

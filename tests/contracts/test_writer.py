@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import commbench
-from commbench.folder import write_json
-from commbench.jobs import Door
-from commbench.keys import construct
-from commbench.schema import CASES, SCHEMA_VERSION
+from commbench.config.compose import Door
+from commbench.config.keys import construct
+from commbench.core.columns import CASES, SCHEMA_VERSION
+from commbench.core.run_folder import write_json
 
 
 def writers() -> list[str]:

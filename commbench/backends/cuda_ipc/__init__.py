@@ -1,0 +1,1 @@
+"""CUDA IPC: one process maps another's GPU memory and copies into it."""

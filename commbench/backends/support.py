@@ -1,0 +1,31 @@
+"""Which forms of a collective a library lacks: one table, read for a case before the run and for a step in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from commbench.core.case import Case
+from commbench.core.errors import Unsupported
+from commbench.core.program import Step, View
+
+Lacking = Mapping[tuple[str, bool], str]  # (operation in torch's words, in place) -> the reason
+
+
+def case_lacks(table: Lacking, case: Case) -> str | None:
+    """The reason of a skip; None where the table says nothing against the case."""
+    return None if case.in_place is None else table.get((case.benchmark, case.in_place))
+
+
+def refuse(table: Lacking, step: Step) -> None:
+    """For programs that no case names. Raises Unsupported with the table's reason."""
+    operation = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(step).__name__).lower()
+    reason = table.get((operation, in_place(step)))
+    if reason:
+        raise Unsupported(reason)
+
+
+def in_place(step: Step) -> bool:
+    """Whether a collective sends from the buffer that it receives into; False for a step without two views."""
+    send, recv = getattr(step, "send", None), getattr(step, "recv", None)
+    return isinstance(send, View) and isinstance(recv, View) and send.buffer == recv.buffer

@@ -1,0 +1,1 @@
+"""Host and device memory: allocation, payload, staging copies, CUDA IPC handles."""

@@ -1,0 +1,143 @@
+"""`commbench compare BASE NEW`: what differs, a table with verdicts, and a sentence."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import TYPE_CHECKING
+
+from commbench.core.errors import ConfigError
+from commbench.core.text import printable
+from commbench.report.compare import Rules, compare_sides, noise_by_key, side
+from commbench.report.compare_input import Side, check_target, save
+from commbench.report.compare_join import parse_by
+from commbench.report.compare_statistics import LEAST_LAUNCHES
+from commbench.report.compare_text import caption, plural, provenance_lines, side_lines, summary, table_text, unjoined
+
+from .options import Options
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+USAGE = """commbench compare BASE NEW                          folders with runs, or parquet files of cases
+commbench compare NEW --against baseline.parquet    a baseline that was kept with --save
+commbench compare RESULTS --by backend=gloo:mpi     two values of a variable in the same folder"""
+EPILOGUE = """A launch is a run: repeat both sides with launch=0,1,2,... in turn, at least 4 times, better 10.
+Exit status: 0 compared, 1 as --fail-on asks, 2 can't be compared (or, with --fail-on, no case has a verdict)."""
+FAILURES = ("slower", "undecided", "missing")
+
+
+def command(words: list[str]) -> int:
+    """The exit status; prints to stdout. Raises ConfigError for options and sides that make no comparison."""
+    options = _parser().parse_args(words)
+    failures = _failures(options.fail_on)
+    differences = parse_by(word for words in options.by for word in words.split(","))
+    base_source, new_source = _sources(options)
+    if options.save is not None:
+        check_target(options.save)
+    if base_source is None:
+        return _saved(side("NEW", new_source), options.save, first=True)
+    samples = not options.medians_only
+    base, new = side("BASE", base_source, samples), side("NEW", new_source, samples)
+    equal = [side("A/A", options.aa)] if options.aa else []
+    known = noise_by_key(equal[0], differences, options.seed) if equal else None
+    rules = Rules(differences, options.paired, options.delta / 100, options.seed, known)
+    frame = compare_sides(base, new, rules)
+    print(printable("\n".join([*side_lines(base, new, *equal), *provenance_lines(base, new, rules.by), ""])))
+    print(printable("\n".join([table_text(frame), *caption(frame, rules), *unjoined(frame), "", summary(frame)])))
+    if options.save is not None:
+        _saved(new, options.save)
+    return _status(frame, failures)
+
+
+def _saved(new: Side, target: str, first: bool = False) -> int:
+    """The first baseline has nothing to be compared with: only what was read is told."""
+    save(new, target)
+    told = f"saved: {target}: NEW, {plural(len(new.cases), 'row', 'rows')}, without samples"
+    print(printable("\n".join([*(side_lines(new) if first else []), told])))
+    return 0
+
+
+# ---------------------------------------------------------------- options
+
+
+def _parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = Options(prog="commbench compare", usage=USAGE, epilog=EPILOGUE, formatter_class=raw)
+    add = parser.add_argument
+    add("paths", nargs="+", metavar="PATH", help="BASE and NEW; one where --against or --by NAME=BASE:NEW has the rest")
+    add("--against", metavar="BASE", help="folder or parquet file of the base")
+    add(
+        "--by", "--ignore", action="append", default=[], metavar="NAME[=BASE:NEW],...", help="variables that may differ"
+    )
+    add(
+        "--aa",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="launches that are all alike: their noise is the least threshold",
+    )
+    add("--delta", type=_percent, default=2.0, metavar="PERCENT", help="least change that matters (default 2)")
+    add("--paired", action="store_true", help="launches with the same number ran next to each other")
+    add("--medians-only", action="store_true", help="resample launches only: faster, reads no samples")
+    add("--seed", type=_natural, default=0, help="of the bootstrap (default 0)")
+    add("--fail-on", default="", metavar="WORD,...", help="exit 1 if a case is slower, undecided, or missing in NEW")
+    add("--save", metavar="FILE", help="keep NEW as a parquet file for a later --against")
+    return parser
+
+
+def _percent(word: str) -> float:
+    value = float(word) if re.fullmatch(r"\d{1,4}(\.\d{1,9})?", word) else 0.0
+    if not value:
+        raise argparse.ArgumentTypeError(f"{word} is not a percentage above 0")
+    return value
+
+
+def _natural(word: str) -> int:
+    if not word.isdigit():
+        raise argparse.ArgumentTypeError(f"{word} is not a whole number from 0 on")
+    return int(word)
+
+
+def _failures(words: str) -> set[str]:
+    failures = {word.strip() for word in words.split(",") if word.strip()}
+    if failures - set(FAILURES):
+        raise ConfigError(f"--fail-on {words} is unknown; allowed: {', '.join(FAILURES)}")
+    return failures
+
+
+def _sources(options: argparse.Namespace) -> tuple[str | None, str]:
+    """BASE and NEW; no BASE where NEW is only to be saved."""
+    paths, seen = options.paths, " ".join(options.paths)
+    if options.against is not None:
+        if len(paths) != 1:
+            raise ConfigError(f"--against BASE leaves one path, NEW; seen: {seen}")
+        return options.against, paths[0]
+    if len(paths) == 1 and options.save is not None and not options.by:
+        if options.fail_on:
+            raise ConfigError(f"--fail-on needs a BASE; seen: {seen}")
+        return None, paths[0]
+    selects = any("=" in word for word in options.by)
+    if len(paths) != 2 and not (len(paths) == 1 and selects):
+        raise ConfigError(f"compare takes BASE and NEW; seen: {seen}; see commbench compare --help")
+    return paths[0], paths[-1]
+
+
+# ---------------------------------------------------------------- exit status
+
+
+def _status(frame: pd.DataFrame, failures: set[str]) -> int:
+    """Raises ConfigError where a verdict is asked for and no case has one: no news is not good news."""
+    lost = bool(((frame["sides"] != "new") & (frame["new_launches"] == 0)).any())
+    if "missing" in failures and lost:
+        return 1
+    if failures & {"slower", "undecided"} and frame["verdict"].isna().all():
+        raise ConfigError(
+            f"--fail-on {','.join(sorted(failures))}: no case has a verdict; it takes {LEAST_LAUNCHES} launches a side"
+        )
+    found = {
+        "slower": bool((frame["verdict"] == "SLOWER").any()),
+        "undecided": bool(((frame["sides"] == "both") & ~frame["verdict"].isin(["SLOWER", "FASTER", "SAME"])).any()),
+        "missing": lost,
+    }
+    return int(any(found[one] for one in failures))

@@ -1,0 +1,124 @@
+"""What would run here, and what is missing: answers without starting anything and without torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from commbench.config.compose import Door
+from commbench.config.keys import construct
+from commbench.config.settings import TIMING_MODES, Settings
+from commbench.core.case import World
+from commbench.core.errors import ConfigError
+from commbench.core.layout import Layout
+from commbench.core.protocols import Backend
+from commbench.core.units import format_seconds
+from commbench.hardware import machine_facts, resource_limits
+from commbench.measure.plan import Facts, duration_s, plan
+from commbench.world.identity import hosted_world
+
+FORMS = {  # which values of in_place an operation has; None: it has no such axis
+    frozenset(): "-",
+    frozenset({None}): "yes",
+    frozenset({True}): "in place",
+    frozenset({False}): "apart",
+    frozenset({True, False}): "in place, apart",
+}
+
+
+def facts_here() -> Facts:
+    """What the plan needs of this machine."""
+    known = machine_facts.collect()
+    return Facts(
+        resource_limits.memory_limit_bytes() or sys.maxsize,
+        known.get("host.cpu_llc_bytes") or 0,
+        len(os.sched_getaffinity(0)),
+    )
+
+
+def plan_text(settings: Settings, world: World, facts: Facts) -> str:
+    """The cases of a job with memory and time, in the order they would run."""
+    if not settings.layouts:
+        settings = replace(settings, layouts=(Layout(len(world.nodes), world.ranks_per_node),))
+    jobs = plan(settings, world, facts)
+    lines = [f"{'case':<58} {'memory a node':>14} {'at most':>9}  skipped because"]
+    for job in jobs:
+        memory = "" if job.skip else f"{job.node_bytes / 2**20:.0f} MiB"
+        limit = "" if job.skip else format_seconds(duration_s(settings, job))
+        lines.append(f"{job.case!s:<58} {memory:>14} {limit:>9}  {job.skip or ''}".rstrip())
+    total = sum(duration_s(settings, job) for job in jobs)
+    runs = sum(1 for job in jobs if not job.skip)
+    lines.append(f"{len(jobs)} cases, {runs} to measure, at most {format_seconds(total)}; nothing was started")
+    return "\n".join(lines)
+
+
+def report(config_dir: str | None = None) -> str:
+    """What this machine has, backend by backend."""
+    known = machine_facts.collect()
+    lines = ["machine"]
+    for key in ("host.hostname", "host.cpu_model", "host.kernel", "limits.cpu_cores", "host.cpu_affinity"):
+        if key in known:
+            lines.append(f"  {key:<24} {known[key]}")
+    lines.append(f"  {'memory available':<24} {(resource_limits.memory_limit_bytes() or 0) / 2**30:.1f} GiB")
+    lines += ["libraries", *(f"  {key[9:]:<24} {known[key]}" for key in sorted(known) if key.startswith("versions."))]
+    lines += ["GPU", f"  {known.get('topology.reason') or 'nvidia-smi topo -m answers'}"]
+    with Door(config_dir) as door:
+        found = backends(door)
+        lines += ["backends", *(f"  {name:<24} {_state(one)}" for name, one in found.items())]
+    return "\n".join(lines)
+
+
+def _state(backend: Backend | ConfigError) -> str:
+    try:
+        return (
+            str(backend) if isinstance(backend, ConfigError) else backend.missing(backend.devices[0]) or "can run here"
+        )
+    except ConfigError as error:
+        return str(error)
+
+
+def matrix(config_dir: str | None = None) -> str:
+    """`commbench --operations`."""
+    with Door(config_dir) as door:
+        usable = [one for one in backends(door).values() if not isinstance(one, ConfigError)]
+        return "\n".join(operations(door, usable))
+
+
+def operations(door: Door, backends: Sequence[Backend]) -> list[str]:
+    """A Markdown table of what each backend can measure and in which form, from its declared tables."""
+    words = ["backend=simulated", "benchmark=all", "in_place=[true,false]", "layout=1x4", "sizes=[960]"]
+    settings = door.jobs(words, multirun=False)[0].settings
+    heads = [f"`{one.name}` ({', '.join(one.engines)})" for one in backends]
+    columns = [_forms(_at_home(settings, one)) for one in backends]
+    lines = [f"| operation | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    for benchmark in settings.benchmarks:
+        cells = [FORMS[frozenset(column.get(benchmark.name, ()))] for column in columns]
+        lines.append(f"| {' | '.join([f'`{benchmark.name}`', *cells])} |")
+    return lines
+
+
+def _at_home(settings: Settings, backend: Backend) -> Settings:
+    device = backend.devices[0]
+    return replace(settings, backend=backend, device=device, timing_modes=TIMING_MODES[device][:1])
+
+
+def _forms(settings: Settings) -> dict[str, set[bool | None]]:
+    """Of each operation that is not skipped."""
+    found: dict[str, set[bool | None]] = {}
+    for job in plan(settings, hosted_world(1, 4)[0], Facts(2**62, 0, 64)):
+        if job.skip is None:
+            found.setdefault(job.case.benchmark, set()).add(job.case.in_place)
+    return found
+
+
+def backends(door: Door) -> dict[str, Backend | ConfigError]:
+    """All of conf/backend, as configured there."""
+    found: dict[str, Backend | ConfigError] = {}
+    for name in door.options("backend"):
+        try:
+            found[name] = construct(door.group("backend", name), f"backend {name}", ())
+        except ConfigError as error:  # of this backend only
+            found[name] = error
+    return found

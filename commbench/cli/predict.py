@@ -1,0 +1,248 @@
+"""`commbench predict`: the communication of one data-parallel step on what was measured."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any
+
+from commbench.core.dtypes import DTYPES
+from commbench.core.dtypes import dtype as dtype_of
+from commbench.core.errors import ConfigError
+from commbench.core.text import printable
+from commbench.core.units import format_rate, format_seconds, parse_bytes
+from commbench.report.crossover import UNDECIDED, about
+from commbench.report.families import families, ignored, varying
+from commbench.report.load import load
+from commbench.report.predict import OPERATION, Step, predict, step_of
+
+from .options import Options
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+USAGE = """commbench predict --params 7e9 --dtype bfloat16 --bucket-mb 25 [PATH ...]
+       commbench predict --params 7e9 --bucket-mb 1,25,100      compare bucket sizes
+       commbench predict --buckets 1MiB,25MiB,25MiB,7MiB        the buckets of one step by their size"""
+ALWAYS = ("backend", "engine", "layout", "dtype")  # columns even where all rows share them
+MOST_PARAMS = 10**18
+MEANING = (
+    "step: the buckets one after another, nothing overlaps with computation; GB/s is gradients / step, 10^9 B/s",
+    "interval: 95 % of the medians of all buckets at once, and both ways between two sizes; stragglers are not in it",
+)
+
+
+def command(words: list[str]) -> int:
+    """Print the table and what follows from it; exit status 0. Raises CommbenchError, ConfigError."""
+    options = _parser().parse_args(words)
+    steps = _steps(options)
+    cases = load(*options.paths)
+    print(printable(report(cases, steps, options.dtype, options.params is not None)), end="")
+    return 0
+
+
+def report(cases: pd.DataFrame, steps: Sequence[Step], dtype: str, by_params: bool = True) -> str:
+    """The text of the command; raises CommbenchError like predict."""
+    frame = predict(cases, steps, dtype)
+    rows: list[dict[str, Any]] = [{str(name): one for name, one in row.items()} for row in frame.to_dict("records")]
+    named = _named(rows)
+    lines = [*(_title(step, dtype, by_params) for step in steps), "", *_table(rows), "", *MEANING, ""]
+    lines += [*_answers(rows, named), *_bucket_answers(rows, named), *_warnings(rows, named), *_sources(cases)]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Options(prog="commbench predict", usage=USAGE, description=__doc__, allow_abbrev=False)
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="folders with results; default: results")
+    parser.add_argument("--params", type=_params, help="parameters of the model, e.g. 7e9")
+    parser.add_argument("--dtype", default="float32", help=f"of the gradients, default float32: {', '.join(DTYPES)}")
+    mebibytes = "bucket size in MiB, as bucket_cap_mb of DistributedDataParallel; default 25; a list compares them"
+    parser.add_argument("--bucket-mb", type=_mebibytes, metavar="MIB", help=mebibytes)
+    exact = "sizes of all buckets of a step (25MiB,25MiB,7MB), in place of --params and --bucket-mb"
+    parser.add_argument("--buckets", type=_sizes, metavar="SIZES", help=exact)
+    return parser
+
+
+def _steps(options: argparse.Namespace) -> list[Step]:
+    dtype_of(options.dtype)
+    if options.buckets is not None:
+        if options.params is not None or options.bucket_mb is not None:
+            raise ConfigError("--buckets says all sizes itself; leave out --params and --bucket-mb")
+        sizes: list[int] = options.buckets
+        return [Step({size: sizes.count(size) for size in sorted(set(sizes), reverse=True)})]
+    if options.params is None:
+        raise ConfigError("how large is the model? give --params 7e9, or --buckets 25MiB,25MiB,7MiB")
+    return [step_of(options.params, options.dtype, size) for size in dict.fromkeys(options.bucket_mb or [25 * 2**20])]
+
+
+def _listed(text: str) -> list[str]:
+    return [word.strip() for word in text.strip().removeprefix("[").removesuffix("]").split(",")]
+
+
+def _number(text: str) -> Decimal:
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        value = Decimal(0)
+    if not value.is_finite() or value <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return value
+
+
+def _params(text: str) -> int:
+    value = _number(text)
+    if value > MOST_PARAMS or value != int(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of parameters; a whole one up to 1e18 is allowed")
+    return int(value)
+
+
+def _mebibytes(text: str) -> list[int]:
+    values = [_number(word) for word in _listed(text)]
+    if max(values) > MOST_PARAMS:
+        raise argparse.ArgumentTypeError(f"{text!r} is too large; at most 1e18 MiB are allowed")
+    return [int(value * 2**20) for value in values]
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        sizes = [parse_bytes(word) for word in _listed(text)]
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if min(sizes) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} has an empty bucket; leave it out")
+    return sizes
+
+
+def _title(step: Step, dtype: str, by_params: bool) -> str:
+    each = [f"{count} of {about(size)}" for size, count in step.buckets.items()]
+    buckets = f"{step.count} bucket{'s' if step.count > 1 else ''}: {', '.join(each)}"
+    what = f"{dtype} gradients of {step.total_bytes // dtype_of(dtype).itemsize:,} parameters" if by_params else dtype
+    return f"{what}, {step.total_bytes / 1e9:.3g} GB in {buckets}"
+
+
+def _differing(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Variables of a row that are shown besides those that always are."""
+    return [name for name in varying(rows) if name not in ALWAYS]
+
+
+def _named(rows: Sequence[dict[str, Any]]) -> dict[int, str]:
+    """id of a row -> its name among the others: backend (engine), and what else differs besides layout and bucket."""
+    names = {}
+    for row in rows:
+        more = [str(row["engine"])] if row["engine"] else []
+        more += [f"{name} {row[name]}" for name in _differing(rows) if row[name] is not None]
+        names[id(row)] = f"{row['backend']} ({', '.join(more)})" if more else str(row["backend"])
+    return names
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    import io
+    import os
+
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None)
+    texts = (*ALWAYS, *_differing(rows))
+    numbers = ("bucket", "buckets", "step", "95 % interval", "GB/s")
+    for heading in (*texts, *numbers, "notes"):
+        table.add_column(heading, justify="right" if heading in numbers else "left", no_wrap=True)
+    for row in sorted(rows, key=_place):
+        table.add_row(*("" if row[name] is None else str(row[name]) for name in texts), *_cells(row))
+    width = max(int(os.environ.get("COLUMNS", "0")), 140)
+    console = Console(file=io.StringIO(), width=width, highlight=False, markup=False)
+    console.print(table)
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return text.splitlines()
+
+
+def _place(row: dict[str, Any]) -> tuple[Any, ...]:
+    nodes, _, ranks = str(row["layout"]).partition("x")
+    layout = (int(nodes), int(ranks)) if nodes.isdigit() and ranks.isdigit() else (0, 0)
+    return layout, str(row["layout"]), row["bucket_bytes"], math.isnan(row["step_s"]), row["step_s"]
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    known = not math.isnan(row["step_s"])
+    return (
+        about(row["bucket_bytes"]), str(row["buckets"]), format_seconds(row["step_s"] if known else None),
+        _interval(row), format_rate(row["gb_per_s"] if known else None), " ".join(_notes(row)),
+    )  # fmt: skip
+
+
+def _interval(row: dict[str, Any]) -> str:
+    if math.isnan(row["low_s"]) or math.isnan(row["high_s"]):
+        return "-"
+    return f"{format_seconds(row['low_s'])} .. {format_seconds(row['high_s'])}"
+
+
+def _notes(row: dict[str, Any]) -> Iterator[str]:
+    if math.isnan(row["step_s"]):
+        yield "unknown"
+    elif any(warning.startswith("extrapolated") for warning in row["warnings"]):
+        yield "extrapolated"
+    if row["runs"] > 1:
+        yield f"{row['runs']} runs"
+
+
+def _groups(rows: Sequence[dict[str, Any]], *names: str) -> list[list[dict[str, Any]]]:
+    """Rows with a time that share these columns, the fastest first."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in sorted(rows, key=_place):
+        if not math.isnan(row["step_s"]):
+            groups.setdefault(tuple(row[name] for name in names), []).append(row)
+    return [sorted(group, key=lambda row: float(row["step_s"])) for group in groups.values()]
+
+
+def _answers(rows: Sequence[dict[str, Any]], named: dict[int, str]) -> list[str]:
+    """The fastest on each layout and bucket size; other layouts have other ranks, so they are not ranked."""
+    lines = []
+    for group in _groups(rows, "layout", "bucket_bytes"):
+        first, where = group[0], f"{group[0]['layout']}, buckets of {about(group[0]['bucket_bytes'])}"
+        lines.append(f"{where}: {_verdict(group, [named[id(row)] for row in group])}" if len(group) > 1 else "")
+        lines[-1] = lines[-1] or f"{where}: {named[id(first)]} takes {format_seconds(first['step_s'])}"
+    return lines
+
+
+def _bucket_answers(rows: Sequence[dict[str, Any]], named: dict[int, str]) -> list[str]:
+    """The best bucket size of each backend and layout, where there are several."""
+    keyed = [{**row, "name": named[id(row)]} for row in rows]
+    groups = [group for group in _groups(keyed, "layout", "name") if len(group) > 1]
+    return [
+        f"{group[0]['name']} on {group[0]['layout']}: "
+        + _verdict(group, [f"buckets of {about(row['bucket_bytes'])}" for row in group])
+        for group in groups
+    ]
+
+
+def _verdict(group: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
+    """The first against the others; told apart only where the intervals are disjoint."""
+    first, second = group[0], group[1]
+    alike = [name for row, name in zip(group, names, strict=True) if not first["high_s"] < row["low_s"]]
+    if len(alike) > 1:
+        return f"{' and '.join(alike)} are {UNDECIDED}, {format_seconds(first['step_s'])}"
+    ratio = second["step_s"] / first["step_s"]
+    return f"{names[0]} is fastest, {format_seconds(first['step_s'])}; {names[1]} takes {ratio:.3g} x as long"
+
+
+def _warnings(rows: Sequence[dict[str, Any]], named: dict[int, str]) -> list[str]:
+    """Each warning once, with the rows that it is about."""
+    about_whom: dict[str, list[str]] = {}
+    for row in sorted(rows, key=_place):
+        for warning in row["warnings"]:
+            about_whom.setdefault(warning, []).append(f"{named[id(row)]} {row['layout']}")
+    return [f"warning: {', '.join(dict.fromkeys(who))}: {warning}" for warning, who in about_whom.items()]
+
+
+def _sources(cases: pd.DataFrame) -> list[str]:
+    """Rows that were left out, and runs that were taken together."""
+    rows = cases[cases["benchmark"] == OPERATION]
+    found, left = families(rows), ignored(rows)
+    lines = [f"left out of {OPERATION}: " + ", ".join(f"{count} {why}" for why, count in left.items())] if left else []
+    labels = sorted(set().union(*(family.labels for family in found)))
+    if max((family.runs for family in found), default=1) > 1:
+        several = f" with the labels {', '.join(labels)}" if len(labels) > 1 else ""
+        lines.append(f"runs{several} were taken together: the median over them and the widest interval")
+    return lines

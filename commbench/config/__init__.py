@@ -1,0 +1,1 @@
+"""The configuration: composed by Hydra, checked once, frozen."""

@@ -1,0 +1,336 @@
+"""Overrides -> checked jobs: Hydra composes, settings check, and nothing else happens."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from omegaconf.resolvers import oc
+from yaml import YAMLError  # type: ignore[import-untyped]
+
+from commbench.core.errors import ConfigError
+from commbench.core.secrets import MASK, is_secret, recorded
+from commbench.core.text import one_line
+
+from .keys import FRESH_WORLD, first_line, unknown_key
+from .settings import Settings, from_config
+
+CONFIG_MODULE = "commbench.conf"
+EVERY = "all"  # benchmark=all
+ENV_RESOLVER = "oc.env"
+FULL = "full"  # scale=full
+AXES = (
+    "benchmark", "writer", "layout", "dtype", "sizes", "pairs", "window", "reduction", "in_place", "engine",
+    "timing_mode", "expect",
+)  # fmt: skip
+GROUP_NAMES = ("backend", "benchmark", "timing", "launcher", "writer", "experiment")
+
+
+# names of variables that make a process load or run something else
+LOADING = re.compile("^LD_|PATH|PRELOAD|PYTHON|PLUGIN|MODULE|LIBMPI|LIBRARY|COMMAND|AGENT|LAUNCH|SHELL|EXEC|ENV$")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One point of a sweep: its overrides and what they mean.
+
+    `config` is without credentials, for the record; `digest` is that of the whole configuration but its output: equal
+    on all ranks that were given the same.
+    """
+
+    overrides: tuple[str, ...]
+    settings: Settings
+    config: dict[str, Any]
+    digest: str
+
+
+class Door:
+    """Hydra opened on commbench's configuration, and closed again."""
+
+    def __init__(self, config_dir: str | None = None) -> None:
+        self._config_dir = None if config_dir is None else Path(config_dir).absolute()
+        if self._config_dir is not None and not self._config_dir.is_dir():
+            raise ConfigError(f"--config-dir {config_dir} is no folder")
+
+    def __enter__(self) -> Door:
+        GlobalHydra.instance().clear()
+        self._context = initialize_config_module(CONFIG_MODULE, version_base="1.3", job_name="commbench")
+        self._context.__enter__()
+        OmegaConf.register_new_resolver(ENV_RESOLVER, _environment, replace=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        OmegaConf.register_new_resolver(ENV_RESOLVER, oc.env, replace=True)
+        self._context.__exit__(None, None, None)
+        GlobalHydra.instance().clear()
+
+    def jobs(self, overrides: Sequence[str], multirun: bool) -> list[Job]:
+        """Every job of the command line, checked; raises ConfigError, in one line, if any is wrong."""
+        try:
+            return self._jobs([_spelled(one) for one in overrides], multirun)
+        except ConfigError as error:
+            raise ConfigError(one_line(str(error))) from error
+
+    def _jobs(self, given: list[str], multirun: bool) -> list[Job]:
+        parsed = self._parsed(given)
+        try:
+            self._check(parsed, multirun)
+            points = self._points(parsed) if multirun else [tuple(given)]
+        except HydraException as error:  # a kind of sweep that can't be listed
+            raise ConfigError(f"{_explained(error)}; list the values: -m KEY=A,B") from error
+        if not points:
+            raise ConfigError("this sweep has no jobs; give each key at least one value")
+        if multirun and self._config_dir is not None:
+            self._refuse_exports(given)
+        jobs = [self._job(self._everything(point)) for point in points]
+        return ordered(jobs) if multirun else jobs
+
+    def config(self, overrides: Iterable[str], hydra: bool = False) -> DictConfig:
+        """A composed configuration; raises ConfigError."""
+        try:
+            extra = [] if self._config_dir is None else [f"hydra.searchpath=[file://{self._config_dir}]"]
+            return compose("config", overrides=[*extra, *overrides], return_hydra_config=hydra)
+        except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
+            raise ConfigError(_explained(error)) from error
+
+    def sweep_of(self, overrides: Sequence[str]) -> list[str]:
+        """The sweep that a configuration file asks for itself (hydra.mode=MULTIRUN), as overrides."""
+        node = self.config(self.plain(overrides), hydra=True).hydra
+        mode = str(OmegaConf.select(node, "mode") or "")
+        params = OmegaConf.select(node, "sweeper.params") or {}
+        given = self.keys_of(overrides)
+        left = [f"{key}={value}" for key, value in params.items() if key not in given]
+        return left if mode.endswith("MULTIRUN") else []
+
+    def keys_of(self, overrides: Sequence[str]) -> list[str]:
+        """The key or group that each override sets."""
+        return [one.key_or_group for one in self._parsed([_spelled(one) for one in overrides])]
+
+    def plain(self, overrides: Sequence[str]) -> list[str]:
+        """The overrides that are the same in every job of a sweep."""
+        parsed = self._parsed([_spelled(one) for one in overrides])
+        self._check(parsed, multirun=True)
+        return self._everything(one.input_line or "" for one in parsed if not one.is_sweep_override())
+
+    def options(self, group: str) -> list[str]:
+        """The files of a group."""
+        names = GlobalHydra.instance().config_loader().get_group_options(group)
+        if self._config_dir is not None:
+            names = [*names, *(path.stem for path in (self._config_dir / group).glob("*.yaml"))]
+        return sorted({str(name) for name in names})
+
+    def _parsed(self, overrides: Sequence[str]) -> list[Override]:
+        parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+        parsed = []
+        for one in overrides:
+            try:
+                parsed += parser.parse_overrides([one])
+            except (HydraException, ValueError, RecursionError) as error:  # a number of 5000 digits, 1000 brackets
+                raise ConfigError(_unreadable(one)) from error
+            if not parsed[-1].key_or_group:
+                raise ConfigError(_unreadable(one))
+        return parsed
+
+    def _check(self, parsed: Sequence[Override], multirun: bool) -> None:
+        """What Hydra would say in four lines, or not at all."""
+        for one in parsed:
+            key, value = one.key_or_group, one.value()
+            if one.is_sweep_override() and not multirun:
+                raw = (one.input_line or "").partition("=")[2]
+                inside = f"in one world: {key}=[{raw}]; " if key in AXES else ""
+                outside = f"in fresh worlds: commbench -m {key}={raw}; as text: \"{key}='{raw}'\""
+                raise ConfigError(f"{key}={raw} has commas: {inside}{outside}")
+            if key in (*FRESH_WORLD, "timing", "experiment") and isinstance(value, list):
+                values = ",".join(str(item) for item in value)
+                raise ConfigError(f"{key} takes one value a run; for several fresh worlds: commbench -m {key}={values}")
+            if key in GROUP_NAMES and not one.is_delete():
+                self._check_choices(key, one)
+
+    def _check_choices(self, group: str, override: Override) -> None:
+        known = self.options(group) + ([EVERY] if group == "benchmark" else [])
+        for name in _choices(override):
+            if name not in known:
+                seen = "null" if name is None else name
+                raise ConfigError(f"{group}={seen} is unknown; allowed: {', '.join(known) or 'none yet'}")
+
+    def _points(self, parsed: list[Override]) -> list[tuple[str, ...]]:
+        """All combinations of a sweep, in Hydra's own reading of its grammar."""
+        from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+        batches = BasicSweeper.split_arguments(parsed, max_batch_size=None)
+        return [tuple(point) for batch in batches for point in batch]
+
+    def _everything(self, point: Iterable[str]) -> list[str]:
+        """benchmark=all is every file of its group."""
+        names = ",".join(self.options("benchmark"))
+        every = (f"benchmark={EVERY}", f"benchmark=[{EVERY}]")
+        return [f"benchmark=[{names}]" if one in every else one for one in point]
+
+    def group(self, group: str, name: str) -> dict[str, Any]:
+        """The node of one file of a group."""
+        node = OmegaConf.to_container(self.config([f"{group}={name}"])[group], resolve=True)
+        assert isinstance(node, dict)
+        return {str(key): value for key, value in node.items()}
+
+    def _job(self, overrides: list[str]) -> Job:
+        config = self.config(overrides)
+        self._refuse_powers(config, overrides)
+        return job_of(config, overrides)
+
+    def _refuse_powers(self, config: DictConfig, overrides: Sequence[str]) -> None:
+        """Raises ConfigError where a file gives itself what only the command line may: to bring foreign code in."""
+        given = [one.key_or_group for one in self._parsed(overrides)]
+        if "allow" not in given and config.get("allow"):
+            raise ConfigError(
+                "allow is set by a file; a file can't permit itself: give allow=[MODULE] on the command line"
+            )
+        if self._config_dir is None:
+            return
+        exported = OmegaConf.select(config, "env")
+        for name in map(str, exported) if isinstance(exported, DictConfig) and "env" not in given else ():
+            if LOADING.search(name.upper()) and f"env.{name}" not in given:
+                raise ConfigError(
+                    f"a file sets env.{name}, which can load code; give env.{name}=... on the command line"
+                )
+        library = OmegaConf.select(config, "backend.library")
+        if isinstance(library, str) and "/" in library and "backend.library" not in given:
+            raise ConfigError(f"a file sets backend.library={library}; give it on the command line to load it")
+        for key in ("launcher.agent", "launcher.options"):
+            value = OmegaConf.select(config, key)
+            if value and key not in given:
+                raise ConfigError(f"a file sets {key}={value}, which starts programs; give it on the command line")
+
+    def _refuse_exports(self, overrides: Sequence[str]) -> None:
+        """Raises ConfigError for variables that Hydra would set for a file's sake."""
+        exports = OmegaConf.select(self.config(self.plain(overrides), hydra=True), "hydra.job.env_set")
+        if exports and not any(one.lstrip("+").startswith("hydra.job.env_set") for one in overrides):
+            raise ConfigError(f"a file sets hydra.job.env_set={exports}; use env.NAME=TEXT on the command line")
+
+
+def job_of(config: DictConfig, overrides: Iterable[str]) -> Job:
+    """Check a composed configuration; raises ConfigError, in one line."""
+    try:
+        settings = from_config(config)
+    except ConfigError as error:
+        raise ConfigError(one_line(str(error))) from error
+    plain = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(plain, dict)
+    whole = {str(key): value for key, value in plain.items()}
+    _check_part(whole["scale"], whole["part"], whole["parts"])
+    text = json.dumps({key: value for key, value in whole.items() if key != "output"}, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return Job(tuple(overrides), settings, {key: recorded(key, value) for key, value in whole.items()}, digest)
+
+
+def _check_part(scale: object, part: object, parts: Any) -> None:
+    """Raises ConfigError for a scale or a part that the experiment's file does not list."""
+    scales = list(parts) if isinstance(parts, dict) else []
+    elsewhere = "it belongs to an experiment: experiment=NAME"
+    if scale != FULL and scale not in scales:
+        allowed = f"allowed: {', '.join(scales)}" if scales else elsewhere
+        raise ConfigError(f"scale={scale} is unknown; {allowed}")
+    count = len(parts.get(scale) or ()) if scales else 0
+    if part is not None and (type(part) is not int or not 1 <= part <= count):
+        raise ConfigError(f"part={part} is unknown; {f'scale={scale} has 1 to {count}' if count else elsewhere}")
+
+
+def _environment(name: str, default: str | None = "\0") -> Any:
+    """oc.env, but for credentials: whatever a key refers to is written into every result."""
+    if is_secret(str(name)):
+        raise ConfigError(
+            f"${{oc.env:{name}}} would write a credential into every result; export it to the ranks instead"
+        )
+    return oc.env(name) if default == "\0" else oc.env(name, default)
+
+
+def _spelled(override: str) -> str:
+    """Spare users three traps of Hydra's grammar: new keys of env, numbers in env, and comparisons in expect."""
+    key, _, value = override.partition("=")
+    name = key.lstrip("+").removeprefix("env.")
+    if value.strip("'") == MASK and key.lstrip("+").startswith("env."):
+        return f"++env.{name}={_quoted(_own(name))}"
+    if key.startswith("env.") and value not in ("", "null") and value[0] not in '[{"' and not set(value) & set("',("):
+        return f"++{key}='{value}'"  # 1e3 stays 1e3
+    if override.startswith(("env.", "env={")):
+        return f"++{override}"
+    if key == "expect" and set(value) & set("<>") and not set(value) & set("'\""):
+        texts = [f"'{one.strip()}'" for one in value.strip("[]").split(",")]
+        return f"expect=[{','.join(texts)}]" if value.startswith("[") else f"expect='{value}'"
+    return override
+
+
+def _own(name: str) -> str:
+    """The value of a variable whose record has only its name; raises ConfigError where it is not exported here."""
+    if name not in os.environ:
+        raise ConfigError(f"env.{name} is a credential and was not recorded; export {name}=... and try again")
+    return os.environ[name]
+
+
+def _quoted(text: str) -> str:
+    """In Hydra's grammar a backslash counts as itself, but for those right before a quote."""
+    escaped = re.sub(r"(\\*)'", r"\1\1\\'", text)
+    return f"'{escaped}{escaped[len(escaped.rstrip(chr(92))) :]}'"
+
+
+def _choices(override: Override) -> Iterator[str | None]:
+    """The names that a group override asks for, in all points of a sweep."""
+    if override.is_sweep_override():
+        values: Iterable[Any] = override.sweep_iterator() if override.is_discrete_sweep() else ()
+    else:
+        values = [override.value()]
+    for value in values:
+        for one in value if isinstance(value, list) else [value]:
+            name = None if one is None else str(one)
+            if name is not None and name.startswith("["):
+                yield from (part.strip() for part in name.strip("[]").split(","))
+            else:
+                yield name
+
+
+def ordered(jobs: list[Job]) -> list[Job]:
+    """launch is the outermost axis; within one launch the order is shuffled by seed, so that drift hits all alike."""
+    launches = sorted({job.settings.launch for job in jobs})
+    ordered = []
+    for launch in launches:
+        group = [job for job in jobs if job.settings.launch == launch]
+        random.Random(f"{group[0].settings.seed}/{launch}").shuffle(group)
+        ordered += group
+    return ordered
+
+
+def _unreadable(override: str) -> str:
+    key, sign, value = override.lstrip("+").partition("=")
+    if not sign:
+        return f"{override!r} is neither KEY=VALUE nor a command (doctor)"
+    if not key:
+        return f"{override!r} has no key; write KEY=VALUE"
+    return f"can't read {key}={value}; text with special characters needs quotes within quotes: \"{key}='TEXT'\""
+
+
+def _explained(error: BaseException) -> str:
+    """One line of Hydra's many: what was seen, what is allowed."""
+    cause = error.__cause__
+    text = " ".join(str(error).split())
+    options = getattr(error, "options", None)
+    missing = getattr(error, "missing_cfg_file", None)
+    if missing:
+        group, _, name = str(missing).rpartition("/")
+        allowed = f"allowed: {', '.join(options)}" if options else f"conf/{group} has no such file"
+        return f"{group}={name} is unknown; {allowed}"
+    if "Could not override" in text or "not in struct" in text:
+        return unknown_key(text.split("'")[1] if "'" in text else text)
+    return text if cause is None or first_line(cause) in text else f"{text}: {first_line(cause)}"

@@ -1,0 +1,182 @@
+"""Cases: one point of the independent variables, the world it runs in, and the operation that it measures."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Protocol
+
+from .program import Pattern, Program
+
+
+@dataclass(frozen=True)
+class World:
+    """Who am I among whom. `nodes` holds the world ranks of each node, `hosted` those living in this process."""
+
+    rank: int
+    size: int
+    nodes: tuple[tuple[int, ...], ...]
+    hosted: tuple[int, ...]
+    launcher: str = "none"
+
+    @property
+    def ranks_per_node(self) -> int:
+        return max(len(node) for node in self.nodes)
+
+    def node_of(self, rank: int) -> int:
+        return next(index for index, ranks in enumerate(self.nodes) if rank in ranks)
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How a program is run: what a backend must know to lower it, beside its steps.
+
+    `connected`: its steps have run before. What is captured must not be a first use.
+    """
+
+    engine: str
+    sync: str = "none"
+    streams: int = 1
+    timing_mode: str = "host"
+    device: str = "cpu"
+    staging: str = "none"
+    connected: bool = False
+
+
+@dataclass(frozen=True)
+class Case:
+    """One point of the independent variables. Null where a variable does not apply to the benchmark."""
+
+    benchmark: str
+    backend: str
+    engine: str
+    timing_mode: str
+    timing: str
+    sync: str
+    device: str
+    dtype: str
+    layout: str
+    pair: str | None
+    message_bytes: int
+    count: int
+    window: int | None
+    in_place: bool | None
+    reduction: str | None
+    root: int | None
+    schedule: str | None
+    streams: int | None
+    staging: str
+    cache: str
+    cuda_ipc: str
+    interface: str | None
+    env: tuple[tuple[str, str], ...] = ()
+
+    @cached_property
+    def case_id(self) -> str:
+        """A hash of the variables: equal in every run that measures the same point."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @cached_property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """The rank pairs of `pair`: "0-1" is one, "0-2 1-3" two at once."""
+        if self.pair is None:
+            return ()
+        return tuple((int(a), int(b)) for a, b in (text.split("-") for text in self.pair.split()))
+
+    def pair_of(self, rank: int) -> tuple[int, int] | None:
+        """The pair this rank belongs to; None for an idle rank."""
+        return self._pair_by_rank.get(rank)
+
+    @cached_property
+    def _pair_by_rank(self) -> dict[int, tuple[int, int]]:
+        return {rank: pair for pair in self.pairs for rank in pair}
+
+    @property
+    def mode(self) -> Mode:
+        return Mode(self.engine, self.sync, self.streams or 1, self.timing_mode, self.device, self.staging)
+
+    def __str__(self) -> str:
+        where = f" {self.pair}" if self.pair else ""
+        what = f" {self.dtype} {self.message_bytes} B" if self.message_bytes else ""
+        return f"{self.benchmark} {self.layout}{where}{what}"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a sample becomes a number.
+
+    operations_per_sample: messages or collective calls in one sample; all reported times are per operation.
+    bytes_per_sample: payload moved by one sample, all ranks that count together.
+    headline: whose clock counts: `initiator`, `max_over_ranks` or `max_over_senders`.
+    """
+
+    operations_per_sample: int
+    bytes_per_sample: int
+    headline: str
+
+
+class Benchmark(Protocol):
+    """One operation: pure, one file, no clock and no library."""
+
+    name: str
+    axes: tuple[
+        str, ...
+    ]  # which of pair (one at a time), pairs (all at once), window, in_place, reduction, root it has
+    cache: str  # warm or rotate, unless the user says otherwise
+    min_ranks: int
+    self_synchronising: bool  # one sample can't start before the last one ended everywhere that matters
+
+    def blocks(self, size: int) -> int:
+        """Into how many equal blocks the message is divided; 0 where there is no message."""
+
+    def program(self, case: Case, rank: int, size: int) -> Program:
+        """No steps for an idle rank."""
+
+    def shape(self, case: Case, size: int) -> Shape: ...
+
+    def bus_factor(self, size: int) -> float | None:
+        """busbw = algbw x factor; None where the bus bandwidth means nothing."""
+
+    def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
+        """What the buffer holds before; None for a buffer that is only written."""
+
+    def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
+        """What the buffer must hold after; None for a buffer that is not checked."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A case in its world. `members` are world ranks in the order of the layout's ranks; `skip` is a reason or None."""
+
+    order: int
+    case: Case
+    benchmark: Benchmark
+    members: tuple[int, ...]
+    pool: int  # copies of the buffers for rotation
+    node_bytes: int  # of the fullest node
+    skip: str | None
+
+    @property
+    def size(self) -> int:
+        return len(self.members)
+
+    @cached_property
+    def active(self) -> tuple[int, ...]:
+        """The ranks of the layout that have something to do."""
+        ranks = range(self.size)
+        return tuple(rank for rank in ranks if self.benchmark.program(self.case, rank, self.size).steps)
+
+    @property
+    def senders(self) -> tuple[int, ...]:
+        """Rows of the sending ranks among the active ones; the first one is the initiator."""
+        ranks = sorted({first for first, _ in self.case.pairs}) or list(self.active)
+        rows = {rank: row for row, rank in enumerate(self.active)}
+        return tuple(rows[rank] for rank in ranks)
+
+    @cached_property
+    def shape(self) -> Shape:
+        return self.benchmark.shape(self.case, self.size)

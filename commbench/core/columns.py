@@ -1,0 +1,175 @@
+"""The columns of the result files: name, type, unit and meaning in one place.
+
+SCHEMA_VERSION history:
+  1  first version
+Results may be added within a version; another variable, identity, unit or meaning makes a new one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import CommbenchError
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Column:
+    """`kind` is text, integer, number, flag, texts, map or time; `role` is variable, identity or result."""
+
+    name: str
+    kind: str
+    role: str
+    unit: str
+    meaning: str
+
+
+def _columns(role: str, table: str) -> tuple[Column, ...]:
+    rows = (line.split("|") for line in table.strip().splitlines())
+    return tuple(Column(n.strip(), k.strip(), role, u.strip(), m.strip()) for n, k, u, m in rows)
+
+
+VARIABLES = _columns(
+    "variable",
+    """
+    benchmark     | text    |   | operation that was measured
+    backend       | text    |   | library that moved the bytes
+    engine        | text    |   | python: what a training script sees; native: what C sees; virtual: simulated
+    timing_mode   | text    |   | host on a CPU; on a GPU host_sync, device_event, graph, throughput: never compared
+    timing        | text    |   | policy that decided the number of repetitions
+    sync          | text    |   | how repetitions began together: a barrier, a window's start instants, none
+    device        | text    |   | where the buffers lie: cpu, cuda
+    dtype         | text    |   | element type
+    layout        | text    |   | nodes x ranks per node
+    pair          | text    |   | ranks of a point-to-point case; several pairs run at once
+    message_bytes | integer | B | bytes of the message; the total where a collective divides it
+    count         | integer |   | elements of one block
+    window        | integer |   | messages in flight
+    in_place      | flag    |   | send and receive buffer are the same
+    reduction     | text    |   | operation of a reduction
+    root          | integer |   | root rank of a rooted collective
+    schedule      | text    |   | how several pairs follow one another
+    streams       | integer |   | parallel connections of a pair
+    staging       | text    |   | none; library, pinned: who copies between device and host inside the timed steps
+    cache         | text    |   | warm: the same buffers again; rotate: copies beyond the cache in turn
+    cuda_ipc      | text    |   | CUDA IPC as asked: auto, on, off
+    interface     | text    |   | network interface as asked
+    env           | map     |   | environment exported for this run
+    """,
+)
+IDENTITY = _columns(
+    "identity",
+    """
+    run_id     | text    |   | folder of the run; sorts by time
+    case_id    | text    |   | hash of the independent variables; equal in every run
+    sweep_id   | text    |   | jobs that were started by one command
+    launch     | integer |   | n-th repeat in fresh processes
+    label      | text    |   | the user's own word
+    segment    | integer |   | n-th start of this run; resuming adds one
+    order      | integer |   | place of the case in its run
+    started_at | time    |   | wall clock, UTC
+    status     | text    |   | ok, skipped, failed, invalid
+    reason     | text    |   | why it is not ok, or why its number can't be (flag impossible)
+    flags      | texts   |   | what to know before trusting the median
+    """,
+)
+RESULTS = _columns(
+    "result",
+    """
+    nodes                  | integer |      | nodes of the layout
+    ranks_per_node         | integer |      | ranks on each of them
+    world_size             | integer |      | ranks of the layout
+    operations_per_sample  | integer |      | messages or collectives between two stamps
+    block_k                | integer |      | samples between two stamps, where the clock would be visible
+    clock                  | text    |      | monotonic: CLOCK_MONOTONIC; device: the GPU's events; virtual: simulated
+    repetitions            | integer |      | measured samples
+    effective_repetitions  | number  |      | the same, corrected for autocorrelation
+    stop_reason            | text    |      | ci, max_repetitions, budget, noise_stable, fixed
+    lag1                   | number  |      | autocorrelation of neighbouring samples
+    clock_error_s          | number  | s    | sync=window: how far the ranks' global clocks are from rank 0's at most
+    late_repetitions       | integer |      | sync=window: repetitions that a rank began late; in no statistic
+    first_call_s           | number  | s    | first operation, after a barrier; earlier connections are not in it
+    min_s                  | number  | s    | fastest operation
+    median_s               | number  | s    | median operation: half a round trip, one message, or one collective
+    ci_low_s               | number  | s    | lower end of the 95 % interval of the median
+    ci_high_s              | number  | s    | upper end
+    mean_s                 | number  | s    | mean operation
+    p90_s                  | number  | s    | nearest rank; null below 29 samples
+    p95_s                  | number  | s    | null below 59 samples
+    p99_s                  | number  | s    | null below 299 samples
+    p999_s                 | number  | s    | null below 2995 samples
+    max_s                  | number  | s    | slowest operation
+    algbw_gb_per_s         | number  | GB/s | bytes of one operation / median_s, 10^9 B/s
+    algbw_ci_low_gb_per_s  | number  | GB/s | the same at ci_high_s
+    algbw_ci_high_gb_per_s | number  | GB/s | the same at ci_low_s
+    busbw_gb_per_s         | number  | GB/s | algbw x bus factor of the operation; null where it means nothing
+    wire_gb_per_s          | number  | GB/s | load of the wire where the algorithm is known
+    message_rate_per_s     | number  | 1/s  | operations a second
+    limit_gb_per_s         | number  | GB/s | physical bound, per direction
+    limit_name             | text    |      | which bound that is
+    efficiency             | number  |      | busbw / limit
+    overhead_s             | number  | s    | collectives: the same engine calling all_reduce on a group of one rank
+    wrong_elements         | integer |      | elements that were not what they must be, in all checks
+    cuda_ipc_effective     | text    |      | what CUDA IPC really did, null where there is none
+    transport              | text    |      | what carried the bytes, as far as the library says
+    link                   | text    |      | NV#, PIX, PXB, PHB, NODE, SYS, NET or SELF, from the topology matrix
+    """,
+)
+CASES = VARIABLES + IDENTITY + RESULTS
+SAMPLES = _columns(
+    "identity",
+    """
+    run_id     | text    |    | folder of the run
+    case_id    | text    |    | hash of the independent variables
+    phase      | text    |    | connect, warmup, measure; late: a rank began after the agreed instant; check: untimed
+    block      | integer |    | repetitions between two decisions
+    repetition | integer |    | within the phase
+    rank       | integer |    | rank of the layout
+    start_ns   | integer | ns | this rank's own clock; null where only a device's clock ran
+    end_ns     | integer | ns | the same
+    elapsed_ns | integer | ns | of the whole sample, not of one operation
+    """,
+)
+COUNTERS = _columns(
+    "identity",
+    """
+    run_id  | text    |    | folder of the run
+    case_id | text    |    | hash of the independent variables
+    rank    | integer |    | rank of the layout
+    t_ns    | integer | ns | this rank's own clock
+    name    | text    |    | counter
+    value   | number  |    | its value then
+    """,
+)
+TABLES = {"cases": CASES, "samples": SAMPLES, "counters": COUNTERS}
+
+
+def arrow_schema(table: str) -> Any:
+    """The pyarrow schema of a table, units and meanings in the fields' metadata."""
+    import pyarrow as pa
+
+    kinds = {
+        "text": pa.string(),
+        "integer": pa.int64(),
+        "number": pa.float64(),
+        "flag": pa.bool_(),
+        "texts": pa.list_(pa.string()),
+        "map": pa.map_(pa.string(), pa.string()),
+        "time": pa.timestamp("us", tz="UTC"),
+    }
+    fields = [
+        pa.field(column.name, kinds[column.kind], metadata={"unit": column.unit, "meaning": column.meaning})
+        for column in TABLES[table]
+    ]
+    return pa.schema(fields, metadata={"schema_version": str(SCHEMA_VERSION)})
+
+
+def check_version(version: object, where: str) -> None:
+    """Raises CommbenchError for results that this version can't read."""
+    if version != SCHEMA_VERSION:
+        raise CommbenchError(
+            f"{where} has schema version {version}, this commbench reads {SCHEMA_VERSION}; read it with the commbench "
+            "that wrote it (run.json names the version)"
+        )

@@ -1,0 +1,77 @@
+"""What travels: small integers that stay exact in every dtype, different for each rank, index and check.
+
+At most CONTRIBUTORS ranks put something other than the neutral element at an index, so that a sum is at most
+8 x 15 = 120 and exact even in int8 (127), bfloat16 (2^8) and float16 (2^11).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .program import PERIOD, Pattern, Segment
+
+CONTRIBUTORS = 8
+LARGEST = 15
+_INDEX = np.arange(PERIOD, dtype=np.int64)
+
+
+def message(key: int, salt: int, count: int, shift: int = 0) -> Pattern:
+    """`count` elements that only the sender `key` at check `salt` has, from stream position `shift` on."""
+    return Pattern((Segment(count, _values(key, salt), shift % PERIOD),))
+
+
+def concatenated(parts: list[Pattern]) -> Pattern:
+    """One buffer of several messages, as gather-type collectives leave it."""
+    return Pattern(tuple(segment for part in parts for segment in part.segments))
+
+
+def contribution(rank: int, size: int, salt: int, reduction: str, count: int, shift: int = 0) -> Pattern:
+    """What a rank puts into a reduction over `size` ranks."""
+    return Pattern((Segment(count, _contributed(rank, size, salt, reduction), shift % PERIOD),))
+
+
+def reduced(size: int, salt: int, reduction: str, count: int, shift: int = 0) -> Pattern:
+    """What a reduction over `size` ranks must give."""
+    period = _reduced(size, salt, reduction)
+    averaged = reduction == "avg"
+    exact = size & (size - 1) == 0  # division by a power of two rounds nothing
+    ulp = 0 if exact or not averaged else size
+    return Pattern((Segment(count, period, shift % PERIOD),), ulp=ulp, divisor=size if averaged else 1)
+
+
+@lru_cache(maxsize=256)
+def _values(key: int, salt: int) -> NDArray[np.int64]:
+    """Integers 1 ... LARGEST, scrambled so that neighbours, ranks and checks differ."""
+    return _scrambled(np.full(PERIOD, key, dtype=np.int64), salt)
+
+
+def _scrambled(keys: NDArray[np.int64], salt: int) -> NDArray[np.int64]:
+    """splitmix64's finaliser: any two keys or salts agree in one of LARGEST elements, not in long runs."""
+    mixed = (_INDEX + (keys << 13) + (salt << 40)).astype(np.uint64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return (mixed >> np.uint64(31)).astype(np.int64) % LARGEST + 1
+
+
+@lru_cache(maxsize=256)
+def _contributed(rank: int, size: int, salt: int, reduction: str) -> NDArray[np.int64]:
+    place = (rank - _INDEX - salt) % size  # ranks take turns along the buffer
+    if reduction == "prod":
+        return np.where(place == 0, 2, 1)
+    neutral = {"sum": 0, "avg": 0, "max": 1, "min": LARGEST}[reduction]
+    return np.where(place < CONTRIBUTORS, _values(rank, salt), neutral)
+
+
+@lru_cache(maxsize=64)
+def _reduced(size: int, salt: int, reduction: str) -> NDArray[np.int64]:
+    """Only the contributors of each index are looked at: the cost does not grow with the world."""
+    if reduction == "prod":
+        return np.full(PERIOD, 2, dtype=np.int64)
+    turns = range(min(CONTRIBUTORS, size))
+    stack = np.stack([_scrambled((_INDEX + salt + turn) % size, salt) for turn in turns])
+    if reduction in ("sum", "avg"):
+        return np.asarray(stack.sum(axis=0), dtype=np.int64)
+    return np.asarray(stack.max(axis=0) if reduction == "max" else stack.min(axis=0), dtype=np.int64)

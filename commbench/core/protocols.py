@@ -1,0 +1,169 @@
+"""What a backend, a launcher and a writer must provide, and the control plane they share. Declarations only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .case import Case, Mode, World
+from .program import BufferSpec, Pattern, Program
+
+
+class Buffer(Protocol):
+    """Memory that was touched. `pool` copies of all slots lie behind one another for rotation."""
+
+    spec: BufferSpec
+    pool: int
+
+    def write(self, pattern: Pattern | None) -> None:
+        """Fill every copy; None writes the sentinel."""
+
+    def count_wrong(self, pattern: Pattern, copies: int) -> int:
+        """How many elements of the first `copies` copies, guard words included, differ."""
+
+
+class Runner(Protocol):
+    """A lowered program. `progress` holds (repetition, step) and may be read from another thread; step is -1 where the
+    engine does not write it (the Python loop: its stack tells). `calls` are the library's calls, by step."""
+
+    engine: str
+    progress: NDArray[np.int64]
+    calls: tuple[str, ...]
+
+    def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """Run n repetitions; stamps [hosted, n, 2] in ns. Raises CommunicationError.
+        With sync=window repetition r begins no earlier than starts[r], ns on the clock of the stamps."""
+
+
+class Control(Protocol):
+    """The meeting points of the ranks, apart from the library that is measured."""
+
+    rank: int
+    size: int
+
+    def gather(self, value: Any, deadline_s: float, meeting: str = "gather") -> list[Any]:
+        """JSON values of all ranks on rank 0, an empty list elsewhere. Raises Missing."""
+
+    def collect(self, array: NDArray[np.int64], deadline_s: float, meeting: str = "collect") -> list[NDArray[np.int64]]:
+        """The same for arrays."""
+
+    def decide(self, value: Any, deadline_s: float, meeting: str = "decide") -> Any:
+        """Rank 0's value, everywhere. Raises Missing(0)."""
+
+    def agree(self, problem: str | None, deadline_s: float, meeting: str = "agree") -> str | None:
+        """None if no rank has a problem, else the first one in words, everywhere."""
+
+    def subset(self, ranks: Sequence[int]) -> Control:
+        """The meeting points of some ranks; only they may use them."""
+
+    def farewell(self, deadline_s: float) -> None:
+        """The last meeting: rank 0 may be the one who holds the store, and leaves last."""
+
+
+class Communicator(Protocol):
+    """An opened library on a set of ranks."""
+
+    size: int
+    hosted: tuple[int, ...]  # ranks of this communicator that live in this process
+
+    def subset(self, ranks: Sequence[int]) -> Communicator | None:
+        """The same library on some ranks, None where this process hosts none of them.
+
+        All ranks call it, in the same order: torch names a group by how many groups the process knows already.
+        """
+
+    def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
+        """Raises MemoryError."""
+
+    def prepare(
+        self,
+        programs: Mapping[int, Program],
+        buffers: Mapping[int, Mapping[str, Buffer]],
+        mode: Mode,
+    ) -> Runner:
+        """Lower the programs of the hosted ranks, on all ranks at once. Raises Unsupported."""
+
+    def counters(self) -> dict[str, float]:
+        """What the library or the kernel has counted for this rank up to now; empty where nothing does."""
+
+    def facts(self) -> dict[str, Any]:
+        """Library, version, thread level, transport: what was really opened."""
+
+    def close(self, abort: bool = False) -> None: ...
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """A library that can be measured; importable without it."""
+
+    name: str
+    devices: tuple[str, ...]
+    engines: tuple[str, ...]  # the first one is `auto`
+    axes: tuple[str, ...]  # independent variables of its own: streams, or none
+    launchers: tuple[str, ...]  # where its worlds can live; the first one is `auto`; () hosts all ranks itself
+    threads_per_rank: int
+
+    def missing(self, device: str) -> str | None:
+        """Why this machine can't run it on cpu or cuda, found without importing it; None if it can."""
+
+    def supports(self, case: Case, size: int) -> str | None:
+        """The reason of a skip, from declared tables; None if it can."""
+
+    def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
+        """What must be exported before the library starts."""
+
+    def open(self, world: World, control: Control, device: str) -> Communicator: ...
+
+
+@runtime_checkable
+class OnGpu(Protocol):
+    """What a backend tells beside, if it runs on cuda."""
+
+    shares_gpu: bool  # whether two of its ranks may use one GPU
+
+    def staging(self, benchmark: str) -> str:
+        """How an operation's messages reach device memory: none (the library does it), library (it copies through host
+        memory), pinned (we copy through pinned host memory, in the timed steps)."""
+
+
+class Launcher(Protocol):
+    """How a world of so many nodes with so many ranks each is started from here."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def meets_over_mpi(self) -> bool:
+        """Whether its ranks load MPI to find each other, whatever the backend is."""
+
+    @property
+    def has_allocation(self) -> bool:
+        """Whether this process runs inside an allocation of nodes that this launcher starts ranks on."""
+
+    @property
+    def reach(self) -> int:
+        """The most nodes that it can start ranks on; 1 is this machine."""
+
+    def command(
+        self, nodes: int, ranks_per_node: int, worker: Sequence[str], library: str | None, exports: Sequence[str] = ()
+    ) -> list[str]:
+        """`exports` are variables that ranks on other hosts need. Raises ConfigError where the program to start them
+        is not installed."""
+
+    def environment(self, nodes: int, ranks_per_node: int, library: str | None) -> dict[str, str]: ...
+
+
+class Writer(Protocol):
+    """One output format. Only rank 0 has writers."""
+
+    def begin(self, run: Mapping[str, Any], folder: str) -> None: ...
+
+    def case(
+        self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
+    ) -> None:
+        """Columns of samples.parquet and counters.parquet; a later row of the same case replaces the earlier one."""
+
+    def end(self, run: Mapping[str, Any]) -> None: ...

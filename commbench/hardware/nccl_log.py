@@ -1,0 +1,177 @@
+"""What NCCL says of itself with NCCL_DEBUG=INFO: what carries the bytes of each pair, rings, algorithms.
+
+The lines are those of NCCL 2.5 to 2.28, by the format strings in the library of 2.18.1, 2.21.5 and 2.28.9. Ranks are
+those of NCCL's communicator, which its lines do not name: a log of several communicators is one of all their ranks.
+Algorithms are there with NCCL_DEBUG_SUBSYS=INIT,TUNING only, a line for each call: not while something is measured.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from .sources import one_line
+
+T = TypeVar("T")
+Pair = tuple[int, int]  # from rank, to rank
+MARK = "NCCL INFO "
+# src/collectives.cc; older versions print numbers
+ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
+PROTOCOLS = ("LL", "LL128", "SIMPLE")
+# One process works on memory that belongs to another; `P2P/direct pointer` is within one process and shares nothing.
+MAPPED = ("P2P/IPC", "P2P/CUMEM", "P2P/MNNVL", "P2P/indirect")
+
+_N = r"(\d{1,9})"
+_VERSION = re.compile(r"NCCL version (\d+(?:\.\d+){1,3})")
+_CHANNEL = re.compile(rf"(?:Channel|Ring) \d+(?:/\d+)? : {_N}\[\w+\] -> {_N}\[\w+\] (?:\[\w+\] )?via (\S.*)")
+_COLLNET = re.compile(r"CollNet \d+/\d+ : \d+ \[\w+\] via (COLLNET/\S.*)")
+_KIND = re.compile(r"P2P/(?:direct pointer|indirect|IPC|CUMEM|MNNVL)|SHM/(?:direct|CE)/(?:direct|CE)")
+_NET = re.compile(r"((?:NET|COLLNET)/[^/]{1,60})/\d+(?:\(\d+\))?(/GDRDMA)?")
+_RINGS = re.compile(rf"Channel \d+/{_N} :(?:\s+\d+)+\s*$")
+_TREES = re.compile(r"Trees((?: \[\d+\] \S+)+)")
+_CHANNELS = re.compile(r"\d+ coll channels,(?: \d+ collnet channels,)? (\d{1,9}) nvls channels")
+_MULTICAST = re.compile(r"NVLS multicast support is (not )?available")
+_NETWORK = re.compile(r"Using network (\S.{0,60})")
+_PLUGIN = re.compile(r"NET/Plugin ?: Loaded net plugin (.{1,60}?) \(v\d+\)|P2P plugin (\S.{0,60})")
+_INTERFACES = re.compile(r"NET/(?:IB|Socket)\w* : Using(.+)")
+_INTERFACE = re.compile(r"\[\d+\]([\w.-]+)(:\d+/\w+)?")
+_NUMBERED = re.compile(rf"{_N} Bytes -> Algo (\d) proto (\d) time")
+_NAMED = re.compile(r"(\w{1,40}): (\d{1,18}) Bytes -> Algo (\w{1,40}) proto (\w{1,40})")
+_SYMMETRIC = re.compile(r"(\w{1,40}) \[Symmetric\]: (\d{1,18}) Bytes -> Kernel (\w{1,80})")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What NCCL took for a call. `operation` (AllReduce) and `protocol` are None where the line does not say."""
+
+    operation: str | None
+    message_bytes: int
+    algorithm: str
+    protocol: str | None
+
+
+@dataclass(frozen=True)
+class Transport:
+    """What a log tells; null and empty where it says nothing. `kinds` are sorted texts such as P2P/IPC, NET/IB/GDRDMA.
+
+    `multicast` is whether NVLink SHARP can be had, `nvls_channels` how many use it. `interfaces` are names, of
+    InfiniBand with port and layer: mlx5_0:1/IB.
+    """
+
+    version: str | None = None
+    network: str | None = None
+    plugin: str | None = None
+    interfaces: tuple[str, ...] = ()
+    kinds: Mapping[Pair, tuple[str, ...]] = field(default_factory=dict)
+    collnet: tuple[str, ...] = ()
+    rings: int | None = None
+    trees: int | None = None
+    multicast: bool | None = None
+    nvls_channels: int | None = None
+    algorithms: tuple[Chosen, ...] = ()
+
+    @property
+    def summary(self) -> str | None:
+        """All kinds, those of most pairs first: `P2P/CUMEM, NET/IB/GDRDMA`."""
+        counted = Counter(kind for kinds in self.kinds.values() for kind in kinds)
+        ordered = sorted(counted, key=lambda kind: (-counted[kind], kind))
+        return ", ".join([*ordered, *self.collnet]) or None
+
+    def algorithm(self, message_bytes: int, operation: str | None = None) -> str | None:
+        """The one that all calls of this size took; None where they differ or nothing is said.
+
+        all_reduce and AllReduce are the same operation; a line that names none counts for each.
+        """
+        wanted = None if operation is None else operation.replace("_", "").lower()
+        found = {
+            one.algorithm
+            for one in self.algorithms
+            if one.message_bytes == message_bytes and (wanted is None or (one.operation or wanted).lower() == wanted)
+        }
+        return found.pop() if len(found) == 1 else None
+
+
+def parse_log(text: str) -> Transport:
+    """Read a log, of one rank or of all, with whatever else is in it; never raises."""
+    said = list(_messages(text))
+    pairs: dict[Pair, set[str]] = {}
+    for match in _all(_CHANNEL, said):
+        pairs.setdefault((int(match[1]), int(match[2])), set()).add(kind_of(match[3]))
+    version = _VERSION.search(text)
+    plugin = next(_all(_PLUGIN, said), None)
+    multicast = [match[1] is None for match in _all(_MULTICAST, said)]
+    return Transport(
+        version=version[1] if version else None,
+        network=next((one_line(match[1]).strip() for match in _all(_NETWORK, said)), None),
+        plugin=one_line(plugin[1] or plugin[2]).strip() if plugin else None,
+        interfaces=_unique(name for match in _all(_INTERFACES, said) for name in _interfaces(match[1])),
+        kinds={pair: tuple(sorted(kinds)) for pair, kinds in pairs.items()},
+        collnet=tuple(sorted({kind_of(match[1]) for match in _all(_COLLNET, said)})),
+        rings=_most(int(match[1]) for match in _all(_RINGS, said)),
+        trees=_most(match[1].count("[") for match in _all(_TREES, said)),
+        multicast=all(multicast) if multicast else None,
+        nvls_channels=_most(int(match[1]) for match in _all(_CHANNELS, said)),
+        algorithms=_unique(chosen for message in said if (chosen := _chosen(message)) is not None),
+    )
+
+
+def kind_of(text: str) -> str:
+    """P2P/IPC of `P2P/IPC/read`, NET/IB/GDRDMA of `NET/IB/0(3)/GDRDMA/Shared`; the first word of what is unknown."""
+    if net := _NET.match(text):
+        return one_line(f"{net[1]}{net[2] or ''}")
+    known = _KIND.match(text)
+    return known[0] if known else one_line(text).split(" ")[0][:60]
+
+
+def effective_ipc(kinds: Mapping[Pair, tuple[str, ...]], node_of: Callable[[int], int] | None = None) -> str | None:
+    """Whether processes of one node worked on one another's GPU memory: on, off, mixed; None where nobody knows.
+
+    Without `node_of` the network tells nothing, as both ends may be on one node or not.
+    """
+    found: set[bool] = set()
+    for (first, second), texts in kinds.items():
+        if node_of is None or node_of(first) == node_of(second):
+            copied = ("SHM/",) if node_of is None else ("SHM/", "NET/")
+            found |= {text in MAPPED for text in texts if text in MAPPED or text.startswith(copied)}
+    if len(found) > 1:
+        return "mixed"
+    return ("on" if True in found else "off") if found else None
+
+
+def _messages(text: str) -> Iterator[str]:
+    """What NCCL said, without the host and process before it; ranks may have written into one line."""
+    for line in text.splitlines():
+        _, *messages = line.split(MARK)
+        yield from messages
+
+
+def _all(pattern: re.Pattern[str], said: Iterable[str]) -> Iterator[re.Match[str]]:
+    return (match for message in said if (match := pattern.match(message)))
+
+
+def _interfaces(text: str) -> list[str]:
+    """Names in `[0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:192.0.2.1<0>`, or `[0]eth0:192.0.2.1<0>`."""
+    return [f"{match[1]}{match[2] or ''}" for match in _INTERFACE.finditer(text.split("; OOB")[0])]
+
+
+def _chosen(message: str) -> Chosen | None:
+    if match := _NAMED.match(message):
+        return Chosen(match[1], int(match[2]), match[3].upper(), match[4].upper())
+    if match := _SYMMETRIC.match(message):
+        return Chosen(match[1], int(match[2]), match[3], None)
+    if match := _NUMBERED.match(message):
+        algorithm, protocol = int(match[2]), int(match[3])
+        known = algorithm < len(ALGORITHMS) and protocol < len(PROTOCOLS)
+        return Chosen(None, int(match[1]), ALGORITHMS[algorithm], PROTOCOLS[protocol]) if known else None
+    return None
+
+
+def _most(numbers: Iterable[int]) -> int | None:
+    return max(numbers, default=None)
+
+
+def _unique(values: Iterable[T]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys(values))

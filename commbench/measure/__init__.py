@@ -1,0 +1,1 @@
+"""A run inside its world: plan, preflight, samples, statistics, rows."""

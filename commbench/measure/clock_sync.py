@@ -1,0 +1,331 @@
+"""One clock for all ranks: rank 0's CLOCK_MONOTONIC, and a line for each node that says how its own runs beside it.
+
+Ranks of a node share its clock, so the first one of each measures: against a parent node, in a tree of depth log2, all
+of them at once, by ping-pongs over sockets of their own. The tree and the errors that add along it are HCA3's (Hunold
+and Carpen-Amarie, Hierarchical Clock Synchronization in MPI, 2018); a ping-pong's bounds are Cristian's (1989).
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from commbench.core.case import World
+from commbench.core.clock import now_ns
+from commbench.core.errors import ConfigError, Unsupported, WorldBroken
+from commbench.core.protocols import Control
+from commbench.hardware.address import meeting_address
+
+Clock = Callable[[], int]
+PINGS = 60  # of a burst, whose tightest one counts: 3 to 6 ms
+STAR_NODES = 8  # a burst of each takes 3 to 6 ms of rank 0's time
+INSTANTS, APART_S = 4, 0.1  # of the first measurement
+OLD_S = 2.0  # how long lines are used before another burst
+KEPT_S = 30.0  # readings that a line is fitted to: clocks are no lines for longer
+TIGHT = 1.5  # times the tightest reading's width: wider ones were disturbed
+UNKNOWN_DRIFT = 5e-4  # what clocks may differ by that nobody compared twice: an NTP client's largest correction
+WANDER = 1e-6  # how much a clock's rate may change meanwhile, by its temperature
+GREETING = struct.Struct("!16sI")  # the group's secret, whose leader connects
+TIME = struct.Struct("!q")
+PING = b"?"
+SLOW_GUEST_S = 2.0
+
+
+@dataclass(frozen=True)
+class Reading:
+    """At own_ns the other clock was ahead by low_ns ... high_ns: it was read between two reads of the own one."""
+
+    own_ns: int
+    low_ns: int
+    high_ns: int
+
+    @property
+    def width_ns(self) -> int:
+        return self.high_ns - self.low_ns
+
+
+@dataclass(frozen=True)
+class Line:
+    """reference = own + offset_ns + slope x (own - at_ns), in ns.
+
+    It was off by error_ns at most until until_ns on the own clock, and may be by `drift` more for each ns since.
+    """
+
+    at_ns: int = 0
+    offset_ns: int = 0
+    slope: float = 0.0
+    error_ns: float = 0.0
+    drift: float = 0.0
+    until_ns: int = 2**62  # a clock is its own reference for ever
+
+    def reference(self, own_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The reference's time at those of the own clock."""
+        bent = np.rint(self.slope * (own_ns - self.at_ns)).astype(np.int64)
+        return np.asarray(own_ns + self.offset_ns + bent, dtype=np.int64)
+
+    def own(self, reference_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The inverse, to the nanosecond."""
+        since = reference_ns - (self.at_ns + self.offset_ns)
+        return np.asarray(self.at_ns + since - np.rint(since * (self.slope / (1 + self.slope))).astype(np.int64))
+
+    def error_at(self, own_ns: int) -> float:
+        """Nanoseconds."""
+        return self.error_ns + self.drift * max(0, own_ns - self.until_ns)
+
+    def onward(self, parent: Line) -> Line:
+        """From this line's own clock to the parent's reference; the errors add."""
+        middle = int(self.reference(np.array([self.at_ns]))[0])
+        end = int(parent.reference(np.array([middle]))[0])
+        slope = (1 + self.slope) * (1 + parent.slope) - 1
+        until = min(self.until_ns, int(self.own(np.array([parent.until_ns]))[0]))
+        error = self.error_ns + parent.error_ns
+        return Line(self.at_ns, end - self.at_ns, slope, error, self.drift + parent.drift, until)
+
+
+def fit(readings: Sequence[Reading]) -> Line:
+    """The line of least squares through the middles of the tight readings, at least the two tightest.
+
+    Its error is half of the widest of them and the largest distance of a middle from the line. Half of the tightest is
+    the path's own and stays the same: only what goes beyond it can tilt the line, and grows after the last reading.
+    """
+    by_width = sorted(readings, key=lambda one: one.width_ns)
+    limit = TIGHT * by_width[0].width_ns
+    used = [one for rank, one in enumerate(by_width) if rank < 2 or one.width_ns <= limit]
+    last = max(used, key=lambda one: one.own_ns)
+    x = np.array([one.own_ns - last.own_ns for one in used], dtype=np.float64)
+    y = np.array([(one.low_ns - last.low_ns) + (one.high_ns - last.high_ns) for one in used], dtype=np.float64) / 2
+    span = float(np.ptp(x))
+    slope = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum()) if span else 0.0
+    intercept = float(y.mean() - slope * x.mean())
+    residual = float(np.abs(y - intercept - slope * x).max())
+    widths = [one.width_ns / 2 for one in used]
+    drift = 2 * (max(widths) - min(widths) + residual) / span + WANDER if span else UNKNOWN_DRIFT
+    offset = (last.low_ns + last.high_ns) // 2 + round(intercept)  # in integers: floats end at 104 days
+    return Line(last.own_ns, offset, slope, max(widths) + residual + 1, drift, last.own_ns)
+
+
+def parent_of(index: int, count: int) -> int:
+    """All are compared with 0 itself where they are few: errors add from level to level. Else a binomial tree below 0:
+    round k joins 2^k ... 2^(k+1)-1 to those that are there."""
+    if count <= STAR_NODES:
+        return 0
+    return index - (1 << (index.bit_length() - 1))
+
+
+def children_of(index: int, count: int) -> list[int]:
+    return [child for child in range(index + 1, count) if parent_of(child, count) == index]
+
+
+def ask(peer: socket.socket, clock: Clock, pings: int = PINGS) -> Reading:
+    """The tightest of some ping-pongs, begun when the peer is ready."""
+    _receive(peer, len(PING))
+    readings = []
+    for _ in range(pings):
+        begin = clock()
+        peer.sendall(PING)
+        told = _receive(peer, TIME.size)
+        end = clock()
+        other = TIME.unpack(told)[0]
+        readings.append(Reading((begin + end) // 2, other - end, other - begin))
+    return min(readings, key=lambda one: one.width_ns)
+
+
+def answer(peer: socket.socket, clock: Clock, pings: int = PINGS) -> None:
+    """The other side of `ask`."""
+    peer.sendall(PING)
+    for _ in range(pings):
+        _receive(peer, len(PING))
+        peer.sendall(TIME.pack(clock()))
+
+
+def _receive(peer: socket.socket, size: int) -> bytes:
+    got = peer.recv(size)
+    while 0 < len(got) < size:
+        more = peer.recv(size - len(got))
+        got = got + more if more else b""
+    if not got:
+        raise ConnectionError("the other side has gone")
+    return got
+
+
+class GlobalClock:
+    """Of a group of ranks, which make all calls together. `lines` has one for each rank, the same on all of them.
+
+    `nodes` are the group's ranks, node after node, rank 0 on the first; `leaders` the first of each. `clock` is this
+    rank's.
+    """
+
+    def __init__(
+        self,
+        control: Control,
+        nodes: Sequence[Sequence[int]],
+        interface: str | None,
+        deadline_s: float,
+        clock: Clock = now_ns,
+    ) -> None:
+        """Raises Unsupported, on all ranks, where nodes can't reach one another."""
+        self._control, self._nodes, self._clock = control, nodes, clock
+        self.leaders = [node[0] for node in nodes]
+        self._index = self.leaders.index(control.rank) if control.rank in self.leaders else None
+        self._readings: list[Reading] = []
+        self._measured_s: float | None = None
+        self.lines = [Line()] * control.size
+        self._parent: socket.socket | None = None
+        self._children: dict[int, socket.socket] = {}
+        if len(nodes) > 1:
+            self._meet(interface, deadline_s)
+
+    @property
+    def due(self) -> bool:
+        """Whether the lines are too old, or not there yet; asked of rank 0."""
+        old = self._measured_s is None or time.monotonic() - self._measured_s > OLD_S
+        return old and len(self._nodes) > 1
+
+    def now(self) -> int:
+        """This rank's own clock, ns."""
+        return self._clock()
+
+    def refresh(self, deadline_s: float) -> None:
+        """Another burst between the nodes, at first several; new lines on all ranks. Raises WorldBroken."""
+        instants = INSTANTS if self._measured_s is None else 1
+        try:
+            for instant in range(instants):
+                self._burst()
+                time.sleep(APART_S if instant < instants - 1 else 0)
+        except OSError as error:
+            raise WorldBroken(f"the clocks of the nodes can't be compared: {error}") from error
+        line = fit(self._readings) if self._readings else Line()
+        told = self._control.gather(astuple(line), deadline_s, "clocks")
+        edges = [Line(*one) for one in told]
+        lines = self._composed(edges) if self._control.rank == 0 else []
+        decided = self._control.decide([astuple(one) for one in lines], deadline_s, "clocks")
+        self.lines = [Line(*one) for one in decided]
+        self._measured_s = time.monotonic()
+
+    def errors_ns(self, at_ns: int) -> list[float]:
+        """Of each rank's line at an instant of rank 0's clock."""
+        instant = np.array([at_ns])
+        return [line.error_at(int(line.own(instant)[0])) for line in self.lines]
+
+    def close(self) -> None:
+        for one in (self._parent, *self._children.values()):
+            if one is not None:
+                one.close()
+
+    def _burst(self) -> None:
+        if self._parent is not None:
+            self._readings.append(ask(self._parent, self._clock))
+            oldest = self._readings[-1].own_ns - round(KEPT_S * 1e9)
+            self._readings = [one for one in self._readings if one.own_ns >= oldest]
+        for _, child in sorted(self._children.items()):
+            answer(child, self._clock)
+
+    def _composed(self, edges: Sequence[Line]) -> list[Line]:
+        """A line to rank 0 for each rank, from those of leaders to their parents."""
+        known = [Line()]
+        for index in range(1, len(self._nodes)):
+            known.append(edges[self.leaders[index]].onward(known[parent_of(index, len(self._nodes))]))
+        node_of = {rank: index for index, node in enumerate(self._nodes) for rank in node}
+        return [known[node_of[rank]] for rank in range(self._control.size)]
+
+    # ------------------------------------------------------------ sockets
+
+    def _meet(self, interface: str | None, deadline_s: float) -> None:
+        """Parents listen, children connect; addresses and a secret go over the control plane."""
+        until = time.monotonic() + deadline_s
+        children = [] if self._index is None else children_of(self._index, len(self.leaders))
+        homes = self._control.decide(self._control.gather(socket.gethostname(), deadline_s), deadline_s)
+        listener, problem = None, None
+        try:
+            if children:
+                listener = _listen(interface, homes)
+        except (OSError, ConfigError) as error:
+            problem = f"rank {self._control.rank} can't listen for the clocks of other nodes: {error}"
+        place = None if listener is None else list(listener.getsockname()[:2])
+        told = self._control.gather(place, deadline_s, "addresses of clocks")
+        places, secret = self._control.decide([told, secrets.token_hex(16)], deadline_s, "addresses of clocks")
+        problem = self._control.agree(problem, deadline_s, "addresses of clocks")
+        try:
+            if problem is None and self._index is not None:
+                self._join(self._index, [places[rank] for rank in self.leaders], bytes.fromhex(secret), listener, until)
+        except OSError as error:
+            problem = f"rank {self._control.rank} on {socket.gethostname()} reaches no other node's clock: {error}"
+        finally:
+            if listener is not None:
+                listener.close()
+        problem = self._control.agree(problem, deadline_s, "sockets of clocks")
+        if problem is not None:
+            self.close()
+            raise Unsupported(f"sync=window: {problem}")
+
+    def _join(
+        self, index: int, places: Sequence[Any], secret: bytes, listener: socket.socket | None, until: float
+    ) -> None:
+        if index > 0:
+            host, port = places[parent_of(index, len(places))]
+            self._parent = _ready(socket.create_connection((host, port), _left(until)), _left(until))
+            self._parent.sendall(GREETING.pack(secret, index))
+        expected = set(children_of(index, len(places)))
+        while listener is not None and expected - set(self._children):
+            listener.settimeout(_left(until))
+            guest = listener.accept()[0]
+            name = _greeted(guest, secret)
+            if name in expected - set(self._children):
+                self._children[name] = _ready(guest, _left(until))
+            else:
+                guest.close()
+
+
+def _listen(interface: str | None, homes: Sequence[str]) -> socket.socket:
+    """On the chosen interface, else where the other nodes reach this one; loopback where they are on this host."""
+    others = [one for one in dict.fromkeys(homes) if one != socket.gethostname()]
+    meeting = [os.environ["MASTER_ADDR"]] if others and os.environ.get("MASTER_ADDR") else []
+    address = meeting_address(interface, *meeting, *others)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.create_server((address, 0), family=family)
+
+
+def _left(until: float) -> float:
+    return max(0.01, until - time.monotonic())
+
+
+def _ready(peer: socket.socket, deadline_s: float) -> socket.socket:
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    peer.settimeout(deadline_s)
+    return peer
+
+
+def _greeted(guest: socket.socket, secret: bytes) -> int | None:
+    """Whose leader says it is, if it knows the secret; a stranger costs two seconds at most."""
+    try:
+        guest.settimeout(SLOW_GUEST_S)
+        said, name = GREETING.unpack(_receive(guest, GREETING.size))
+    except OSError:
+        return None
+    return int(name) if hmac.compare_digest(said, secret) else None
+
+
+class GlobalClocks:
+    """Of a run: one for each set of ranks that measured together, made when they first need it."""
+
+    def __init__(self, world: World, interface: str | None) -> None:
+        self._world, self._interface = world, interface
+        self._known: dict[tuple[int, ...], GlobalClock] = {}
+
+    def of(self, members: tuple[int, ...], control: Control, deadline_s: float) -> GlobalClock:
+        """Of those world ranks; all of them call it. Raises Unsupported on all of them."""
+        if members not in self._known:
+            inside = [[rank for rank, one in enumerate(members) if one in node] for node in self._world.nodes]
+            nodes = sorted(node for node in inside if node)
+            self._known[members] = GlobalClock(control, nodes, self._interface, deadline_s)
+        return self._known[members]

@@ -1,0 +1,237 @@
+"""Settings x world -> cases. Pure: every rank makes the same plan from the same agreed facts."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from commbench.buffers.host import buffer_bytes, slot_bytes
+from commbench.config.settings import Settings
+from commbench.core.case import Benchmark, Case, Planned, World
+from commbench.core.dtypes import dtype
+from commbench.core.layout import Layout
+from commbench.core.pairs import all_pairs, pairs_text, rounds
+from commbench.core.program import BufferSpec
+from commbench.core.protocols import OnGpu
+
+WINDOW_CAP_BYTES = 256 * 2**20  # a rank's messages in flight
+ROTATION_CAP_BYTES = {"cpu": 64 * 2**20, "cuda": 512 * 2**20}  # a rank's copies of one buffer
+ROTATION_CAP_VIEWS = 1024  # prepared calls a buffer: beyond it small messages stay in cache, and say so
+LEAST_WINDOW = 2
+NO_DTYPE = "none"  # of an operation without a message
+SETUP_S = 0.3  # allocate, connect, warm up and check, by experience
+CONTROL_BYTES = 64 * 2**20  # a process's own needs beside the buffers
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the plan needs of the machine; agreed by all ranks (the least of all nodes)."""
+
+    memory_bytes: int  # that may be allocated on a node now
+    cache_bytes: int  # last level, of where the buffers lie
+    cores: int  # that the ranks of a node share
+    gpu_bytes: int | None = None  # free on the fullest GPU
+    gpus: int = 1  # that the ranks of a node share
+
+
+def plan(settings: Settings, world: World, facts: Facts) -> tuple[Planned, ...]:
+    """All cases in the order they run: shuffled by seed and launch, so that drift is not read as an effect."""
+    jobs = [
+        _planned(settings, world, facts, layout, benchmark, case)
+        for layout in settings.layouts
+        for benchmark in settings.benchmarks
+        for case in _cases(settings, layout, benchmark)
+    ]
+    unique = list({job.case.case_id: job for job in jobs}.values())
+    random.Random(f"{settings.seed}/{settings.launch}").shuffle(unique)
+    return tuple(replace(job, order=order) for order, job in enumerate(unique))
+
+
+def duration_s(settings: Settings, job: Planned) -> float:
+    """An upper estimate of a case's time, for the plan and for deadlines."""
+    return 0.0 if job.skip else SETUP_S + 1.25 * settings.case_s + job.node_bytes / 1e9
+
+
+def _cases(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[Case]:
+    schedule = settings.schedule if "pair" in benchmark.axes else None
+    for engine, mode in itertools.product(settings.engines, settings.timing_modes):
+        for (kind, message_bytes, count), values in itertools.product(
+            _messages(settings, layout, benchmark), _axes(settings, layout, benchmark)
+        ):
+            pair, window, streams, in_place, reduction, root = values
+            yield Case(
+                benchmark=benchmark.name,
+                backend=settings.backend.name,
+                engine=_engine(settings) if engine == "auto" else engine,
+                timing_mode=mode,
+                timing=settings.timing.name,
+                sync=_sync(settings, benchmark, schedule),
+                device=settings.device,
+                dtype=kind,
+                layout=str(layout),
+                pair=pair,
+                message_bytes=message_bytes,
+                count=count,
+                window=_window(window, message_bytes),
+                in_place=in_place,
+                reduction=reduction,
+                root=root,
+                schedule=schedule,
+                streams=streams,
+                staging=_staging(settings, benchmark),
+                cache=benchmark.cache if settings.cache == "auto" else settings.cache,
+                cuda_ipc=settings.cuda_ipc,
+                interface=settings.interface,
+                env=settings.told_env,
+            )
+
+
+def _engine(settings: Settings) -> str:
+    """The backend's first; what enqueues work on a GPU is Python."""
+    return settings.backend.engines[0] if settings.device == "cpu" else "python"
+
+
+def _staging(settings: Settings, benchmark: Benchmark) -> str:
+    if settings.device == "cpu" or settings.staging != "auto":
+        return "none" if settings.device == "cpu" else settings.staging
+    return settings.backend.staging(benchmark.name) if isinstance(settings.backend, OnGpu) else "none"
+
+
+def _sync(settings: Settings, benchmark: Benchmark, schedule: str | None) -> str:
+    """A window is for operations of all ranks; pairs that run at once keep their barrier."""
+    if benchmark.self_synchronising and schedule != "rounds":
+        return "none"
+    paired = {"pair", "pairs"} & set(benchmark.axes)
+    return "barrier" if paired and settings.sync == "window" else settings.sync
+
+
+def _messages(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[tuple[str, int, int]]:
+    """dtype, bytes and elements of a block; one of no bytes where the operation has no message."""
+    blocks = benchmark.blocks(layout.size)
+    if blocks == 0:
+        yield NO_DTYPE, 0, 0
+        return
+    for kind, sizes in zip(settings.dtypes, settings.sizes, strict=True):
+        for message_bytes in sizes:
+            count = message_bytes // dtype(kind).itemsize // blocks
+            yield kind, count * blocks * dtype(kind).itemsize or message_bytes, count
+
+
+def _axes(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[tuple[Any, ...]]:
+    """Values of the axes that only some operations have; None for the others."""
+
+    def axis(name: str, values: tuple[Any, ...], axes: tuple[str, ...] = benchmark.axes) -> tuple[Any, ...]:
+        return values if name in axes else (None,)
+
+    together = tuple(filter(None, [pairs_text(_halves(settings, layout))]))
+    point_to_point = {"pair", "pairs"} & set(benchmark.axes)
+    in_place = tuple(benchmark.blocks(2) == 1 if one is None else one for one in settings.in_place)
+    return itertools.product(
+        axis("pairs", together or (None,)) if "pairs" in benchmark.axes else axis("pair", _pairs(settings, layout)),
+        axis("window", settings.windows),
+        axis("streams", settings.streams, settings.backend.axes if point_to_point else ()),
+        axis("in_place", in_place),
+        axis("reduction", settings.reductions),
+        axis("root", settings.roots),
+    )
+
+
+def _pairs(settings: Settings, layout: Layout) -> tuple[str | None, ...]:
+    """One text a case: a pair, or the pairs of a round."""
+    if settings.pairs == "all":
+        chosen = all_pairs(layout.size)
+    elif settings.pairs == "neighbours":
+        chosen = [(rank, rank + 1) for rank in range(layout.size - 1)]
+    else:
+        chosen = [pair for pair in settings.pairs if isinstance(pair, tuple)]
+    groups = rounds(chosen) if settings.schedule == "rounds" else [[pair] for pair in chosen]
+    return tuple(pairs_text(group) for group in groups) or (None,)
+
+
+def _halves(settings: Settings, layout: Layout) -> list[tuple[int, int]]:
+    """Pairs that run at once: those listed, else rank i of the first half with rank i of the second (osu_mbw_mr)."""
+    if not isinstance(settings.pairs, str):
+        return list(settings.pairs)
+    half = layout.size // 2
+    return [(rank, rank + half) for rank in range(half)]
+
+
+def _window(window: object, message_bytes: int) -> int | None:
+    """Fewer messages in flight where they would not fit under the cap, but never less than two."""
+    if not isinstance(window, int):
+        return None
+    return min(window, max(LEAST_WINDOW, WINDOW_CAP_BYTES // max(message_bytes, 1)))
+
+
+def _planned(
+    settings: Settings, world: World, facts: Facts, layout: Layout, benchmark: Benchmark, case: Case
+) -> Planned:
+    misfit = layout.misfit(world)
+    reason = misfit or _impossible(settings, layout, benchmark, case)
+    if reason:
+        return Planned(0, case, benchmark, () if misfit else layout.members(world), 1, 0, reason)
+    members = layout.members(world)
+    specs = [benchmark.program(case, rank, layout.size).buffers for rank in range(layout.size)]
+    pool = _pool(case, specs, facts)
+    on_gpu = case.device == "cuda"
+    needs = [sum(buffer_bytes(spec, pool) for spec in one) for one in specs]
+    once = [sum(buffer_bytes(spec, 1) for spec in one) for one in specs]  # what a host fills and checks for its GPU
+    pinned = [sum(both) for both in zip(needs, once, strict=True)]  # the twins of all copies
+    on_host = needs if not on_gpu else pinned if case.staging == "pinned" else once
+    node_bytes = _fullest_node(world, members, on_host)
+    reason = _too_large(settings, "a node", node_bytes, facts.memory_bytes)
+    if on_gpu and reason is None and facts.gpu_bytes is not None:
+        ranks = -(-layout.ranks_per_node // facts.gpus)
+        reason = _too_large(settings, "a GPU", ranks * max(needs), facts.gpu_bytes)
+    return Planned(0, case, benchmark, members, pool, node_bytes, reason)
+
+
+def _too_large(settings: Settings, where: str, needed: int, free: int) -> str | None:
+    share = settings.budget.memory_share
+    if needed <= int(free * share):
+        return None
+    return f"needs {needed} B on {where}, allowed are {int(free * share)} B (budget.memory_share={share})"
+
+
+def _fullest_node(world: World, members: tuple[int, ...], needs: list[int]) -> int:
+    """Bytes on the node that holds most of them; visits every rank once."""
+    needed = dict(zip(members, needs, strict=True))
+    return max(sum(CONTROL_BYTES + needed.get(rank, 0) for rank in ranks) for ranks in world.nodes)
+
+
+def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: Case) -> str | None:
+    if layout.size < benchmark.min_ranks:
+        return f"{benchmark.name} needs {benchmark.min_ranks} ranks, layout {layout} has {layout.size}"
+    if case.count == 0 and benchmark.blocks(layout.size):
+        return f"{case.message_bytes} B of {case.dtype} can't be divided among {layout.size} ranks"
+    stray = [rank for pair in case.pairs for rank in pair if rank >= layout.size]
+    if stray:
+        return f"pair {case.pair} needs rank {max(stray)}, layout {layout} has ranks 0 to {layout.size - 1}"
+    together = [rank for pair in case.pairs for rank in set(pair)]
+    if len(together) > len(set(together)):
+        return f"pairs {case.pair} run at once, but share a rank"
+    if case.root is not None and case.root >= layout.size:
+        return f"root {case.root} is not in layout {layout}, which has ranks 0 to {layout.size - 1}"
+    if case.device not in settings.backend.devices:
+        return f"{case.backend} does not run on {case.device}"
+    if case.engine not in settings.backend.engines:
+        return f"{case.backend} has no {case.engine} engine; it has: {', '.join(settings.backend.engines)}"
+    if case.sync == "window" and not settings.backend.launchers:
+        return f"{case.backend} has one clock for all its ranks, which begin together; use sync=barrier"
+    if case.sync == "window" and case.timing_mode != "host":
+        return f"sync=window waits on the host's clock, timing_mode={case.timing_mode} does not; use sync=barrier"
+    return settings.backend.supports(case, layout.size)
+
+
+def _pool(case: Case, specs: list[tuple[BufferSpec, ...]], facts: Facts) -> int:
+    """How many copies rotation needs to walk through twice the cache (method: Intel MPI Benchmarks' -off_cache)."""
+    everything = [spec for one in specs for spec in one]
+    if case.cache != "rotate" or not everything or case.timing_mode == "graph":  # a graph is one copy's
+        return 1
+    largest = max(everything, key=lambda spec: slot_bytes(spec) * spec.slots)
+    one_copy = slot_bytes(largest) * largest.slots
+    wanted = -(-2 * max(facts.cache_bytes, case.message_bytes) // one_copy)
+    return max(1, min(wanted, ROTATION_CAP_BYTES[case.device] // one_copy, ROTATION_CAP_VIEWS // largest.slots))

@@ -1,0 +1,340 @@
+"""A run inside its world: plan, measure, gather, statistics, record, writers. The one place where parts meet."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timezone
+from functools import partial
+from typing import Any
+
+from commbench.buffers.host import high_water_bytes, largest_bytes
+from commbench.config.settings import Settings
+from commbench.core import clock as clocks
+from commbench.core.case import Planned, World
+from commbench.core.columns import CASES
+from commbench.core.errors import ConfigError, Missing, WorldBroken
+from commbench.core.layout import Layout
+from commbench.core.protocols import Communicator, Control
+from commbench.hardware import machine_facts, resource_limits
+from commbench.world.heartbeat import Host, Pulse
+from commbench.world.identity import Place
+from commbench.world.join import bound, enter, refuse_misfits
+from commbench.world.progress import Progress
+from commbench.world.recovery import Earlier, land, take_off
+from commbench.world.segments import mapped, sweep
+from commbench.world.signals import INTERRUPTED, Watch, beacon
+from commbench.world.supervisor import report_lost
+from commbench.writers.fan_out import Desk
+
+from .case import measure
+from .clock_sync import GlobalClocks
+from .conditions import Witness
+from .deadlines import patience_s
+from .expect import misses
+from .plan import Facts, duration_s, plan
+from .preflight import MEETING_S, Request, preflight
+from .rows import Outcome, count_table, row, sample_table, split
+from .samples import Failure, Refused, Samples
+from .transports import recorded
+
+BAD = ("failed", "invalid")
+LOCK_S = 5.0  # for a write of the main thread that goes on
+
+
+def run_in_world(settings: Settings, request: Request, place: Place | None) -> int:
+    """Measure all cases as one rank of a world; the exit status. `place` is None where this process hosts all ranks."""
+    world, control = enter(settings, place)
+    cores, quota = sorted(os.sched_getaffinity(0)), resource_limits.cpu_limit_cores()
+    binding = bound(settings, world)
+    layouts = settings.layouts or (Layout(len(world.nodes), min(len(node) for node in world.nodes)),)
+    settings = replace(settings, layouts=layouts)
+    refuse_misfits(settings, world)
+    mine = machine_facts.collect() | {"run.digest": request.digest, "run.bind": binding}
+    facts, run = preflight(settings, request, world, control, mine, cores[: max(1, int(quota))])
+    if settings.plan:
+        control.farewell(MEETING_S)
+        return 0
+    session = _Session(settings, world, control, Facts(*facts), run, request)
+    with beacon(session.interrupted, session.look_around) as watch:
+        try:
+            session.open(watch)
+            status = session.run()
+        except (KeyboardInterrupt, SystemExit) as stop:  # finished cases, and a soak's part, are kept
+            session.interrupted(INTERRUPTED + (2 if isinstance(stop, KeyboardInterrupt) else 15))
+            raise
+        except ConfigError:  # all ranks know it: the library can't be opened like that
+            watch.claim()
+            raise
+        except Exception as error:  # a full disk on rank 0 must not leave the others waiting for a run that is over
+            watch.claim()
+            broken = error if isinstance(error, WorldBroken) else WorldBroken(_unexpected(error, world.rank))
+            broken.told = session.broken(str(broken))
+            raise broken from error
+        session.end()
+    return status
+
+
+def _unexpected(error: Exception, rank: int) -> str:
+    """The door names the other ranks."""
+    text = f"{type(error).__name__}: {error}"
+    return f"rank 0 on {socket.gethostname()}: {text}" if rank == 0 else text
+
+
+class _Session:
+    """The cases of one run. Rank 0 records; the ranks that a case does not need sleep in the control plane."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        world: World,
+        control: Control,
+        facts: Facts,
+        run: dict[str, Any],
+        request: Request,
+    ) -> None:
+        self._settings, self._world, self._control = settings, world, control
+        self._facts, self._run = facts, run
+        self._jobs = plan(settings, world, facts)
+        self._clock = clocks.calibrate()
+        self._global_clocks = GlobalClocks(world, settings.interface)
+        self._rows: dict[str, dict[str, Any]] = {}  # by case: a soak's newest counts
+        self._desk = Desk(settings.writers)
+        self._begun, self._patience_s = time.monotonic(), MEETING_S
+        self._progress = Progress()
+        self._pulse: Pulse | None = None
+        self._witness: Witness  # with it
+        self._communicator: Communicator  # once it is open
+        self._opened = False
+        self._at: tuple[Planned, datetime] | None = None  # the case that is being measured, and since when
+        self._dead = ""  # the ranks that had ended when a signal came
+        self._writing = threading.RLock()  # the pulse's thread may have to end the run at any moment
+        self._unwanted: str | None = None  # why no further case is wanted, on rank 0
+        self._given = not request.parent
+        self._request = request
+        self._earlier = request.earlier or Earlier()
+
+    def open(self, watch: Watch) -> None:
+        """The pulse first: a rank may be lost while the library opens, too."""
+        settings, control = self._settings, self._control
+        if len(self._world.hosted) < self._world.size:
+            self._pulse = Pulse(
+                control, self._progress, settings.budget.silence_s, partial(self._lost, watch), MEETING_S
+            )
+        self._progress.enter("opening the library", limit_s=MEETING_S)
+        self._communicator = settings.backend.open(self._world, control, settings.device)
+        self._opened = True
+        if self._request.earlier is not None:
+            self._jobs = self._left()
+        groups = sorted({job.members for job in self._jobs if not job.skip} | {(0,)})
+        self._witness = Witness(settings, self._world, control, self._run, self._communicator)
+        self._communicators = {members: self._witness.subset(members) for members in groups}
+        self._progress.enter("opened the library")
+
+    def end(self) -> None:
+        """After a run that has come to its end on all ranks."""
+        gc.collect()  # a graph that is still there would hold its communicator
+        self._communicator.close()
+        if self._pulse is not None:  # from the farewell on the store may be gone, and nobody is to wonder
+            self._pulse.stop()
+        self._control.farewell(MEETING_S)
+
+    def run(self) -> int:
+        gc.collect()
+        gc.freeze()  # what was imported stays: collections between cases then cost microseconds, not 50 ms
+        self._around = self._witness.around(self._communicators[0,], self._jobs, self._clock, self._facts)
+        if self._world.rank == 0:
+            self._run["backend"] = {"name": self._settings.backend.name, **recorded(self._communicator.facts())}
+            self._run["cuda_ipc"] = {**self._run.get("cuda_ipc", {}), **self._around.evidence.cuda_ipc}
+            if self._around.evidence.ignored:
+                print(f"commbench: {self._around.evidence.ignored}", file=sys.stderr)
+            self._run["processes"] = self._pulse.names() if self._pulse is not None else self._alone()
+            self._run["cases"] = sum(len(_row_ids(job)) for job in self._jobs)
+            self._run["at_most_s"] = sum(duration_s(self._settings, job) for job in self._jobs)
+            self._run["memory"] = {
+                "imports_bytes": high_water_bytes(),
+                "buffers_bytes": largest_bytes(self._jobs, self._world.rank),
+            }
+            self._run["calibration"] = {"clock_ns": vars(self._clock), "overhead_s": self._around.overhead_s}
+            self._desk.begin(self._run)
+        for job in self._jobs:
+            self._case(job)
+        self._run |= self._witness.transports(self._around)
+        status = self._control.decide(self._finish() if self._world.rank == 0 else 0, self._patience_s, "end of run")
+        return int(status)
+
+    def _alone(self) -> dict[int, str]:
+        """By process id: the only rank of a world, which has no pulse; nobody where one process hosts several."""
+        return {os.getpid(): Host.here().called(0)} if self._world.size == 1 else {}
+
+    def _left(self) -> tuple[Planned, ...]:
+        """The jobs that earlier starts of this run have not finished, by what rank 0 has read."""
+        orders = [job.order for job in self._jobs if self._earlier.left(job.case.case_id, _row_ids(job))]
+        chosen = set(self._control.decide(orders, MEETING_S, "what is left"))
+        return tuple(job for job in self._jobs if job.order in chosen)
+
+    def close(self, status: str, exit_status: int, reason: str | None = None) -> None:
+        """Rank 0: merge, write run.json, print the table."""
+        if self._world.rank != 0:
+            return
+        with self._writing:
+            self._close(status, exit_status, reason)
+
+    def _close(self, status: str, exit_status: int, reason: str | None) -> None:
+        finished = datetime.now(timezone.utc).isoformat()
+        self._run.setdefault("memory", {})["peak_bytes"] = high_water_bytes()
+        self._run |= {"status": status, "exit_status": exit_status, "reason": reason, "finished_at": finished}
+        self._desk.end(self._run)
+
+    def interrupted(self, status: int) -> None:
+        """By a signal: from a user, or from a launcher that has lost another rank."""
+        self._abandon()
+        if self._at is not None and self._dead:
+            self._record(self._at[0], Failure(self._dead), self._at[1])
+        self.close("interrupted", status, self._dead or None)
+        if self._dead and self._given:
+            self._say(self._dead)
+
+    def broken(self, reason: str) -> bool:
+        """Save what there is; whether whoever started this world will read and say why."""
+        self._abandon()
+        with suppress(OSError):
+            self.close("broken", WorldBroken.exit_status, reason)
+        if self._given and self._desk.begun:
+            self._say()
+        self._clear()
+        return not self._given and bool(self._desk.begun)
+
+    def look_around(self, number: int) -> bool:
+        """At once when a signal comes, for later the launcher will have ended others too; whether all ranks live."""
+        if number == signal.SIGTERM and self._pulse is not None:
+            dead = self._pulse.dead_here()
+            node = self._world.nodes[self._world.node_of(self._world.rank)]
+            if self._world.rank == min({0, *node} - {*dead}):  # rank 0, or the first that lives where it does not
+                self._dead = self._pulse.named(dead)
+        return not self._dead
+
+    def _lost(self, watch: Watch, reason: str, heard: bool) -> None:
+        """In the pulse's thread, while the main thread may be in a call that never ends."""
+        watch.finish(WorldBroken.exit_status, partial(self._save_lost, reason, heard))
+
+    def _clear(self) -> None:
+        """What the parent does in a world of its own: let nobody of this host stay, nor the library's shared memory."""
+        if self._given and self._pulse is not None:
+            self._pulse.wake()
+            sweep(mapped([os.getpid()]))
+
+    def _save_lost(self, reason: str, heard: bool) -> None:
+        self._clear()
+        rank, node = self._world.rank, self._world.nodes[self._world.node_of(self._world.rank)]
+        if rank != 0:
+            if not self._given and self._request.folder is not None and not heard:
+                report_lost(self._request.folder, reason)
+            elif not heard and rank == min(one for one in node if one != 0):
+                self._say(reason)
+            return
+        if self._given or not self._desk.begun:
+            self._say(reason)
+        if self._writing.acquire(timeout=LOCK_S):
+            if self._at is not None:
+                self._record(self._at[0], Failure(reason), self._at[1])
+            self.close("broken", WorldBroken.exit_status, reason)
+
+    def _say(self, reason: str | None = None) -> None:
+        if reason is not None:
+            print(f"commbench: {reason}", file=sys.stderr)
+        if self._desk.begun:
+            print(f"commbench: finish it with: commbench resume {self._run['folder']}", file=sys.stderr, flush=True)
+
+    def _abandon(self) -> None:
+        if self._opened:
+            self._communicator.close(abort=True)
+
+    def _located(self, missing: Missing) -> Missing:
+        """With where the ranks are that did not come."""
+        places = self._pulse.named(missing.ranks) if self._pulse is not None and self._world.rank == 0 else ""
+        return Missing(missing.ranks, missing.meeting, missing.deadline_s, places)
+
+    def _case(self, job: Planned) -> None:
+        hopeless = self._earlier.hopeless(job.case.case_id)
+        reason = hopeless or job.skip or self._unwanted or self._overdue()
+        self._progress.enter(f"the start of {job.case}")
+        skip = self._control.decide(reason, self._patience_s, f"start of {job.case}")
+        self._patience_s = patience_s(job, self._settings)  # from here on the idle ranks wait for the next case
+        started = datetime.now(timezone.utc)
+        if skip is not None:
+            self._record(job, Failure(skip) if hopeless else Refused(skip), started)
+            return
+        if self._world.rank == 0:
+            take_off(self._run["folder"], job.case.case_id, str(job.case))
+        communicator = self._communicators[job.members]
+        if communicator is None:
+            return
+        inner = self._control.subset(job.members)
+        try:
+            sink = partial(self._record, job, started=started)
+            self._at = job, started
+            outcome = measure(
+                job, communicator, inner, self._settings, self._clock, sink, self._progress, self._global_clocks
+            )
+            self._around = self._witness.heard(self._around, job, inner, self._patience_s)
+        except WorldBroken as error:
+            told = self._located(error) if isinstance(error, Missing) else error
+            self._record(job, Failure(str(told)), started)
+            raise told from error
+        finally:
+            self._at = None
+        self._record(job, outcome, started)
+
+    def _overdue(self) -> str | None:
+        total_s = self._settings.budget.total_s
+        spent = time.monotonic() - self._begun
+        return f"budget.total_s={total_s:g} is spent" if total_s is not None and spent > total_s else None
+
+    def _record(self, job: Planned, outcome: Outcome, started: datetime) -> None:
+        if self._world.rank != 0:
+            return
+        with self._writing:
+            for one, its_own in split(job, outcome):
+                self._record_one(one, its_own, started)
+
+    def _record_one(self, job: Planned, outcome: Outcome, started: datetime) -> None:
+        run_id = self._run["run_id"]
+        identity = {
+            "run_id": run_id,
+            "sweep_id": self._run["sweep_id"],
+            "launch": self._settings.launch,
+            "label": self._settings.label,
+            "segment": len(self._run.get("segments", [])),
+        }
+        values = row(job, outcome, self._around, started) | identity
+        values = {column.name: values[column.name] for column in CASES}
+        samples = sample_table(job, outcome, run_id) if isinstance(outcome, Samples) else {}
+        counters = count_table(job, outcome, run_id) if isinstance(outcome, Samples) else {}
+        self._rows[values["case_id"]] = values
+        if values["status"] in BAD and self._settings.on_error == "stop":
+            self._unwanted = self._unwanted or f"on_error=stop, after {job.case}"
+        self._desk.case(values, samples, counters)
+
+    def _finish(self) -> int:
+        missed = [line for expected in self._settings.expect for line in misses(expected, list(self._rows.values()))]
+        missed += self._request.judged(self._run["folder"]) if self._settings.expect_normal else []
+        now = {name: one["status"] for name, one in self._rows.items()}
+        bad = [status for status in {**self._earlier.recorded, **now}.values() if status in BAD]
+        status = 1 if bad or missed else 0
+        land(self._run["folder"])
+        self.close("done", status, "; ".join(missed) or None)
+        for line in missed:
+            print(line, file=sys.stderr)
+        return int(self._run["exit_status"])  # of results that could not be saved, too
+
+
+def _row_ids(job: Planned) -> list[str]:
+    return [one.case.case_id for one, _ in split(job, Refused(""))]

@@ -1,0 +1,1 @@
+"""Ranks: identity, rendezvous, control plane, heartbeats, supervision of the processes."""

@@ -1,0 +1,202 @@
+"""The control plane of a large world in two levels: ranks meet on their node, the nodes' first ranks meet for them.
+
+Rank 0's store then serves one rank a node instead of all. Deadlines and what they mean are those of StoreControl.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import accumulate, pairwise
+from typing import Any
+
+from commbench.core.case import World
+from commbench.core.errors import Missing
+
+from .control import PATIENCE, Meetings, StoreControl
+
+LOOPBACK = "127.0.0.1"
+LEAST_S = 0.05  # to look who else is late when the deadline has passed already
+
+
+class NodeControl(Meetings):
+    """See Control; `wide` has all ranks of the world, `local` those of this rank's node, in `nodes`' order.
+
+    The first rank of this control on each node leads there: it brings the node's payloads to rank 0 and decisions
+    back. While a leader waits it reports for whom in the wide store, so that who waits for it can name them.
+    """
+
+    def __init__(
+        self,
+        wide: StoreControl,
+        local: StoreControl,
+        nodes: Sequence[Sequence[int]],
+        ranks: Sequence[int] | None = None,
+    ) -> None:
+        self._wide, self._node, self._nodes = wide, local, nodes
+        self._ranks = range(wide.size) if ranks is None else tuple(ranks)  # of the world
+        self.store, self.rank, self.size = wide.store, self._ranks.index(wide.rank), len(self._ranks)
+        groups = _partition(self._ranks, nodes)
+        here = next(node for node in nodes if wide.rank in node)
+        mine = next(group for group in groups if self.rank in group)
+        self._local = local.subset([here.index(self._ranks[rank]) for rank in mine])
+        leaders = [self._ranks[group[0]] for group in groups]
+        self._across = wide.subset(leaders) if wide.rank in leaders else None
+        self._order = [rank for group in groups for rank in group] if self.rank == 0 else []
+        self._reported = False
+        self._subsets: dict[tuple[int, ...], NodeControl] = {}
+
+    def decide(self, value: Any, deadline_s: float, meeting: str = "decide") -> Any:
+        if self._across is None:
+            with self._blamed(meeting, PATIENCE * deadline_s):
+                return self._local.decide(None, deadline_s, meeting)
+        value = self._across.decide(value, deadline_s, meeting, self._report)
+        self._retract()
+        return self._local.decide(value, deadline_s, meeting)
+
+    def subset(self, ranks: Sequence[int]) -> NodeControl:
+        key = tuple(ranks)
+        if key not in self._subsets:
+            chosen = [self._ranks[rank] for rank in key]
+            self._subsets[key] = NodeControl(self._wide, self._node, self._nodes, chosen)
+        return self._subsets[key]
+
+    def meet(self, payload: bytes, deadline_s: float, meeting: str) -> list[bytes]:
+        if self._across is None:
+            with self._blamed(meeting, deadline_s):
+                return self._local.meet(payload, deadline_s, meeting)
+        if self.rank == 0:
+            return self._meet_all(self._across, payload, deadline_s, meeting)
+        # as long as any rank waits for rank 0: whether its own ranks are late is for rank 0's deadline to say
+        parts = self._local.meet(payload, PATIENCE * deadline_s, meeting, self._report)
+        self._retract()
+        return self._across.meet(_packed(parts), deadline_s, meeting)
+
+    def _meet_all(self, across: StoreControl, payload: bytes, deadline_s: float, meeting: str) -> list[bytes]:
+        """On rank 0: one deadline for both levels, and the late ranks of both."""
+        begin = time.monotonic()
+        late: list[int] = []
+        parts: list[bytes] = []
+        packages: list[bytes] = []
+        try:
+            parts = self._local.meet(payload, deadline_s, meeting)
+        except Missing as missing:
+            late += missing.ranks
+        try:
+            packages = across.meet(b"", max(LEAST_S, deadline_s - (time.monotonic() - begin)), meeting)
+        except Missing as missing:
+            late += [rank for leader in missing.ranks for rank in self._late_behind(leader)]
+        if late:
+            raise Missing(sorted(late), meeting, deadline_s)
+        parts += [part for package in packages[1:] for part in _unpacked(package)]
+        return [part for _, part in sorted(zip(self._order, parts, strict=True))]
+
+    # ------------------------------------------------------------ who is late
+
+    def _report(self, late: list[int]) -> None:
+        """As a leader: say in the wide store for whom this rank waits."""
+        with self._wide.alive("a report of late ranks", 0.0):
+            self.store.set(_report_key(self._wide.rank), json.dumps(late))
+        self._reported = True
+
+    def _retract(self) -> None:
+        if self._reported:
+            with self._wide.alive("a report of late ranks", 0.0):
+                self.store.delete_key(_report_key(self._wide.rank))
+            self._reported = False
+
+    def _late_behind(self, leader: int) -> list[int]:
+        """The world ranks that a leader which did not arrive waits for; itself where it waits for nobody."""
+        key = _report_key(leader)
+        try:
+            self.store.set_timeout(timedelta(seconds=LEAST_S))
+            late = json.loads(self.store.get(key)) if self.store.check([key]) else []
+        except RuntimeError:  # it was taken back just now
+            late = []
+        return late if late and self._wide.rank not in late else [leader]
+
+    @contextmanager
+    def _blamed(self, meeting: str, waited_s: float) -> Iterator[None]:
+        """As one who is led: a leader that waits for others, or died of them, is not the one to name."""
+        try:
+            yield
+        except Missing as missing:
+            if self._wide.gone():
+                late = [0]
+            elif self._node.gone():
+                late = list(missing.ranks)
+            else:
+                late = [rank for leader in missing.ranks for rank in self._late_behind(leader)]
+            raise Missing(sorted(late), meeting, waited_s) from missing
+
+
+def join(world: World, wide: StoreControl, deadline_s: float) -> Meetings:
+    """Called by all: each node's first rank hosts a store for its node. Without one of them all stay with `wide`."""
+    node = world.nodes[world.node_of(world.rank)]
+    key, leads = f"node store/{node[0]}", world.rank == node[0]
+    store, problem = None, None
+    with wide.alive("opening the nodes' stores", deadline_s):
+        try:
+            store = _told(wide, key) if leads else _connected(wide, key, deadline_s / 2)  # rank 0 waits in `agree`
+        except (OSError, RuntimeError, ValueError) as error:
+            problem = f"rank {world.rank} has no store of its node: {error}"
+            if leads:
+                wide.store.set(key, "none")
+    verdict = wide.agree(problem, deadline_s, "opening the nodes' stores")
+    if leads:
+        with wide.alive("opening the nodes' stores", deadline_s):
+            wide.store.delete_key(key)
+    if verdict is not None:
+        return wide
+    local = StoreControl(store, node.index(world.rank), len(node), "node", node, owner=node[0])
+    return NodeControl(wide, local, world.nodes)
+
+
+def _told(wide: StoreControl, key: str) -> Any:
+    """A store that only this node can reach; its port is told in the wide store."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    listener = socket.create_server((LOOPBACK, 0))
+    port = int(listener.getsockname()[1])
+    store = TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+    wide.store.set(key, str(port))
+    return store
+
+
+def _connected(wide: StoreControl, key: str, deadline_s: float) -> Any:
+    """The store of this node, as soon as its port is told."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    timeout = timedelta(seconds=deadline_s)
+    wide.store.set_timeout(timeout)
+    port = int(wide.store.get(key))
+    return TCPStore(LOOPBACK, port, is_master=False, wait_for_workers=False, timeout=timeout)
+
+
+def _report_key(leader: int) -> str:
+    return f"waits/{leader}"
+
+
+def _partition(ranks: Sequence[int], nodes: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Positions in `ranks` by node, both in the order of `ranks`: position 0 leads the first group."""
+    home = {rank: index for index, node in enumerate(nodes) for rank in node}
+    groups: dict[int, list[int]] = {}
+    for position, rank in enumerate(ranks):
+        groups.setdefault(home[rank], []).append(position)
+    return list(groups.values())
+
+
+def _packed(parts: Sequence[bytes]) -> bytes:
+    """Number of parts, their lengths (64 bits each), the parts."""
+    return struct.pack(f"{1 + len(parts)}q", len(parts), *map(len, parts)) + b"".join(parts)
+
+
+def _unpacked(package: bytes) -> list[bytes]:
+    (count,) = struct.unpack_from("q", package)
+    ends = list(accumulate(struct.unpack_from(f"{count}q", package, 8), initial=8 * (1 + count)))
+    return [package[begin:end] for begin, end in pairwise(ends)]

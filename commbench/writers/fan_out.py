@@ -1,0 +1,59 @@
+"""All writers of one run, and what becomes of the run where one of them can't write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from commbench.core.errors import Unsaved
+from commbench.core.protocols import Writer
+from commbench.core.run_folder import write_json
+
+from .durable_files import say
+
+
+class Desk:
+    """A writer that fails costs its own output and the exit status; the run goes on. `begun`: who has to be ended."""
+
+    def __init__(self, writers: Sequence[Writer]) -> None:
+        self._writers = writers
+        self.begun: list[Writer] = []
+        self._unsaved: dict[str, None] = {}  # lines, each once
+
+    def begin(self, run: Mapping[str, Any]) -> None:
+        """Raises WorldBroken or OSError: nothing is measured that can't be written."""
+        for writer in self._writers:
+            writer.begin(run, run["folder"])
+            self.begun.append(writer)
+
+    def case(
+        self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
+    ) -> None:
+        for writer in self._writers:
+            self._guarded(partial(writer.case, row, samples, counters))
+
+    def end(self, run: dict[str, Any]) -> None:
+        """Say on stderr what could not be saved; then `exit_status` of the run is at least 3."""
+        for writer in self.begun:
+            self._guarded(partial(writer.end, run))
+        if not self._unsaved:
+            return
+        run["exit_status"] = max(run["exit_status"], Unsaved.exit_status)
+        record = Path(run["folder"]) / "run.json"
+        with suppress(OSError):
+            if record.exists():  # written before another writer failed
+                write_json(record, run)
+        for line in self._unsaved:  # after all writers had their say
+            say(line)
+        self._unsaved.clear()
+
+    def _guarded(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except (Unsaved, OSError) as error:
+            self._unsaved[str(error)] = None

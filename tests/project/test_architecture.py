@@ -1,0 +1,116 @@
+"""What the imports must be beyond the floors, which import-linter holds (setup.cfg, `make check`)."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import commbench
+
+PACKAGE = Path(commbench.__file__).parent
+FORBIDDEN_NAMES = {"utils", "util", "common", "base", "helpers", "misc"}
+LIBRARIES = {"torch", "mpi4py", "cupy", "numba", "llvmlite", "pynvml"}  # measured or slow to import
+PURE = {"__future__", "collections", "dataclasses", "functools", "itertools", "math", "typing"}
+REPORT_READS = {"core", "measure", "report"}
+COMPILED = "commbench.engines.native_loop"
+
+
+@dataclass(frozen=True)
+class Import:
+    target: str
+    line: int
+    lazy: bool  # inside a function, or for type checkers only
+
+
+def module_name(file: Path) -> str:
+    return ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports_of(source: str, package: list[str]) -> Iterator[Import]:
+    yield from _imports(ast.parse(source), package, lazy=False)
+
+
+def _imports(node: ast.AST, package: list[str], lazy: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        inside = lazy or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+        inside = inside or (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test))
+        if isinstance(child, ast.Import):
+            yield from (Import(alias.name, child.lineno, inside) for alias in child.names)
+        if isinstance(child, ast.ImportFrom):
+            above = package[: len(package) - child.level + 1] if child.level else []
+            yield Import(".".join([*above, *([child.module] if child.module else [])]), child.lineno, inside)
+        yield from _imports(child, package, inside)
+
+
+IMPORTS = {
+    module_name(file): list(imports_of(file.read_text(), list(file.relative_to(PACKAGE.parent).parent.parts)))
+    for file in sorted(PACKAGE.rglob("*.py"))
+    if file != PACKAGE / "__init__.py"  # exempt: lazy public names
+}
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1] if module.startswith("commbench.") else module
+
+
+def in_room(room: str) -> Iterator[tuple[str, Import]]:
+    return ((module, one) for module, imports in IMPORTS.items() if room_of(module) == room for one in imports)
+
+
+def test_no_module_is_a_drawer_for_everything() -> None:
+    assert [name for name in IMPORTS if name.rpartition(".")[2].strip("_") in FORBIDDEN_NAMES] == []
+
+
+def test_benchmarks_need_neither_clock_nor_library() -> None:
+    foreign = [
+        f"{module}:{one.line} {one.target}"
+        for module, one in in_room("benchmarks")
+        if (one.target.split(".")[0] not in PURE and room_of(one.target) not in ("benchmarks", "core"))
+        or one.target == "commbench.core.clock"
+    ]
+    assert foreign == []
+
+
+def test_the_report_needs_neither_a_world_nor_torch() -> None:
+    targets = {one.target for _, one in in_room("report")}
+    assert {room_of(target) for target in targets if target.startswith("commbench.")} <= REPORT_READS
+    assert not {target.split(".")[0] for target in targets} & (LIBRARIES | {"hydra"})
+
+
+@pytest.mark.parametrize("module", [name for name in IMPORTS if name != COMPILED])
+def test_measured_libraries_are_imported_late(module: str) -> None:
+    early = [
+        f"line {one.line}: {one.target}"
+        for one in IMPORTS[module]
+        if not one.lazy and one.target.split(".")[0] in LIBRARIES
+    ]
+    assert early == []
+
+
+def test_only_the_native_engine_compiles() -> None:
+    users = {name for name, imports in IMPORTS.items() for one in imports if one.target == COMPILED}
+    assert users == {"commbench.engines.native"}
+
+
+IMPORT_ALL = f"""
+import importlib, pkgutil, sys
+import commbench
+names = [one.name for one in pkgutil.walk_packages(commbench.__path__, "commbench.")]
+for name in names:
+    if name != "{COMPILED}":
+        importlib.import_module(name)
+print(len(names), *sorted({LIBRARIES!r} & set(sys.modules)))
+"""
+
+
+def test_importing_everything_loads_no_measured_library() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, timeout=60)
+    count, *loaded = done.stdout.split() or [done.stderr]
+    assert int(count) >= len(IMPORTS)
+    assert loaded == []

@@ -1,0 +1,78 @@
+"""The sizes and habits that keep the house readable."""
+
+from __future__ import annotations
+
+import ast
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import commbench
+
+PACKAGE = Path(commbench.__file__).parent
+FILES = {str(file.relative_to(PACKAGE)): file.read_text() for file in sorted(PACKAGE.rglob("*.py"))}
+LONGEST_FUNCTION, MEDIAN_FUNCTION, LONGEST_FILE = 50, 10, 400
+BACKENDS = {"gloo", "nccl", "mpi", "cupy_nccl", "ipc_copy", "tcp", "simulated"} | {
+    file.stem for file in (PACKAGE.parent / "conf" / "backend").glob("*.yaml")
+}
+
+
+def functions(source: str) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def test_functions_are_short() -> None:
+    lengths = [(length, file, name) for file, source in FILES.items() for name, length in functions(source)]
+    assert statistics.median(length for length, *_ in lengths) < MEDIAN_FUNCTION
+    assert [one for one in lengths if one[0] > LONGEST_FUNCTION] == []
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_files_are_short(file: str) -> None:
+    assert len(FILES[file].splitlines()) <= LONGEST_FILE
+
+
+def decisions(source: str) -> list[str]:
+    """Comparisons with a backend's name: `x == "gloo"`, `x in ("gloo", "nccl")`, `case "gloo":`."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        parts: list[ast.AST] = []
+        if isinstance(node, ast.Compare):
+            parts = [node.left, *node.comparators]
+        elif isinstance(node, ast.MatchValue):
+            parts = [node.value]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "startswith":
+            parts = list(node.args)
+        words = (one.value for part in parts for one in ast.walk(part) if isinstance(one, ast.Constant))
+        found += [f"line {getattr(node, 'lineno', 0)}: {word}" for word in words if word in BACKENDS]
+    return found
+
+
+@pytest.mark.parametrize("file", [name for name in FILES if not name.startswith("backends/")])
+def test_nobody_but_a_backend_knows_its_name(file: str) -> None:
+    assert decisions(FILES[file]) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "if settings.backend.name == 'gloo': pass",
+        "x = name in ('nccl', 'mpi')",
+        "x = 'tcp' != name",
+        "match name:\n    case 'mpi': pass",
+        "name.startswith('gloo')",
+    ],
+)
+def test_a_planted_decision_is_found(source: str) -> None:
+    assert decisions(source)
+
+
+def test_no_benchmark_speaks_of_a_backend() -> None:
+    for file, source in FILES.items():
+        if file.startswith("benchmarks/"):
+            words = {node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)}
+            assert not words & BACKENDS, file

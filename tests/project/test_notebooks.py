@@ -1,0 +1,140 @@
+"""Notebooks: they run on their own results, show what they say, and tell nothing about whose machine it was."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import importlib.util
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+
+import nbformat
+import pytest
+from places import ROOT
+
+from commbench.report.load import find_runs, load
+from commbench.report.published import published
+
+HERE = ROOT / "notebooks"
+FILES = sorted(HERE.glob("*.ipynb"))
+NAMES = ["01_quickstart", "02_backends_and_layouts", "03_links_and_topology", "04_stability", "05_compare"]
+EXPERIMENTS = sorted(file.stem for file in (HERE.parent / "conf" / "experiment").glob("*.yaml"))
+MAY_IMPORT = {"numpy", "pandas", "matplotlib"}
+MOST_BYTES = 2**20
+PRIVATE = re.compile(r"/(?:home|root|tmp|work|usr|opt|var|Users)/|\b\d{1,3}(?:\.\d{1,3}){3}\b|hostname|boot_id")
+
+
+def module(name: str) -> ModuleType:
+    """A script of that folder, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    book: nbformat.NotebookNode = nbformat.read(path, as_version=4)
+    return book
+
+
+def code(path: Path) -> list[nbformat.NotebookNode]:
+    return [cell for cell in read(path).cells if cell.cell_type == "code"]
+
+
+def test_they_are_the_five() -> None:
+    assert [path.stem for path in FILES] == NAMES
+
+
+@pytest.mark.filterwarnings("ignore")  # of jupyter's own
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_it_runs_and_gives_what_it_keeps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+    made = module("execute").execute(path)
+    kept = read(path)
+    for new, old in zip(made.cells, kept.cells, strict=True):
+        assert new.source == old.source
+        assert texts(new) == texts(old), f"run python notebooks/execute.py {path.stem}, and look at it"
+
+
+def texts(cell: nbformat.NotebookNode) -> list[str]:
+    """What a cell prints, figures by their number."""
+    outputs = cell.get("outputs", ())
+    return [str(one.get("text") or one.get("data", {}).get("text/plain")) for one in outputs]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_outputs_are_kept_and_no_cell_complains(path: Path) -> None:
+    outputs = [output for cell in code(path) for output in cell.outputs]
+    assert {output.output_type for output in outputs} <= {"stream", "display_data", "execute_result"}
+    assert all(output.name == "stdout" for output in outputs if output.output_type == "stream")
+    figures = [base64.b64decode(one.data["image/png"]) for one in outputs if "image/png" in one.get("data", {})]
+    assert len(figures) >= 2
+    assert all(one.startswith(b"\x89PNG") and len(one) > 5000 for one in figures)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_it_imports_the_report_only(path: Path) -> None:
+    for cell in code(path):
+        for node in ast.walk(ast.parse(cell.source)):
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            for name in names:
+                assert name.startswith("commbench.report.") or name.split(".")[0] in MAY_IMPORT, name
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_one_line_says_whose_results(path: Path) -> None:
+    first = code(path)[0].source
+    assert re.fullmatch(r'RESULTS = "data[\w/]*"  # yours: .+', first)
+    assert "2-core x86-64 cloud VM" in read(path).cells[0].source
+
+
+def test_every_experiment_has_a_section_with_what_was_published() -> None:
+    text = "\n".join(cell.source for path in FILES for cell in read(path).cells)
+    for name in EXPERIMENTS:
+        assert re.search(rf"^#.*`{name}`|^`{name}` is", text, re.MULTILINE), name
+        compared = f'published("{name}")' in text
+        assert compared or name == "mlbench_allreduce", name
+        if compared:
+            assert len(published(name))
+    assert "**Published / ours / ratio: none.**" in text  # and why
+
+
+# ---------------------------------------------------------------- result sets
+
+
+def test_the_sets_are_small() -> None:
+    assert sum(file.stat().st_size for file in (HERE / "data").rglob("*") if file.is_file()) < MOST_BYTES
+
+
+def test_nothing_tells_whose_machine_it_was() -> None:
+    for file in [*FILES, *(HERE / "data").rglob("*.json")]:
+        book = json.loads(file.read_text())
+        for cell in book.get("cells", ()):
+            for output in cell.get("outputs", ()):
+                output.get("data", {}).pop("image/png", None)
+        assert not PRIVATE.findall(json.dumps(book)), file
+    for run in find_runs(HERE / "data"):
+        for table in ("cases", "counters"):
+            frame = load(run, table=table)
+            for name in frame.select_dtypes(include=["object", "str"]):
+                if name not in ("env", "flags"):
+                    assert not frame[name].dropna().astype(str).str.contains(PRIVATE).any(), (run, name)
+
+
+def test_the_sets_are_of_real_runs() -> None:
+    cases = load(HERE / "data")
+    assert "simulated" not in set(cases.backend)
+    assert (cases[cases.status == "ok"].wrong_elements == 0).all()
+    assert set(cases.status) == {"ok"}
+
+
+def test_what_is_kept_can_be_read_as_before(tmp_path: Path) -> None:
+    source = HERE / "data" / "openbsd_soak"
+    module("keep_results").keep(str(source), str(tmp_path), samples=False, counters="interval.")
+    for table in ("cases", "counters"):
+        before, after = load(source, table=table), load(tmp_path, table=table)
+        assert before.drop(columns="env", errors="ignore").equals(after.drop(columns="env", errors="ignore"))

@@ -1,0 +1,64 @@
+"""Result folders as a session writes them, without measuring: as many runs and cases as a test asks for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from commbench.core.case import Case
+from commbench.core.columns import CASES, SCHEMA_VERSION, arrow_schema
+
+SIZES = [8 * 4**step for step in range(10)]
+WAYS = (("gloo", "python", 60e-6, 1.2e9), ("mpi", "native", 0.5e-6, 0.9e9), ("mpi", "python", 1.4e-6, 0.8e9))
+BENCHMARKS = ("all_reduce", "broadcast", "p2p_latency", "reduce", "gather", "scatter", "all_gather", "all_to_all",
+              "reduce_scatter", "exchange")  # fmt: skip
+LAYOUTS = ("1x2", "1x4", "2x2", "4x1")
+
+
+def run_of(output: Path, number: int, hostname: str = "node", **record: Any) -> Path:
+    """A run of 100 cases, ten benchmarks of ten sizes; its way and layout follow from its number."""
+    rng = np.random.default_rng(number)
+    folder = output / f"20260101T000000.{number:06d}-0000"
+    folder.mkdir(parents=True)
+    way, layout = WAYS[number % len(WAYS)], LAYOUTS[number // len(WAYS) % len(LAYOUTS)]
+    rows = [row(folder.name, name, way, layout, size, rng) for name in BENCHMARKS for size in SIZES]
+    table = pa.Table.from_pylist(rows, arrow_schema("cases"))
+    pq.write_table(table, folder / "cases.parquet", compression="zstd")
+    (folder / "run.json").write_text(json.dumps(record_of(folder.name, way, layout, hostname) | record))
+    return folder
+
+
+def row(run_id: str, benchmark: str, way: Any, layout: str, size: int, rng: np.random.Generator) -> dict[str, Any]:
+    """One measured case: alpha + size / rate with 3 % of noise."""
+    backend, engine, alpha, rate = way
+    pair = "0-1" if benchmark.startswith("p2p") else None
+    case = Case(
+        benchmark, backend, engine, "host", "quick", "barrier", "cpu", "float32", layout, pair, size, size // 4, None,
+        None, None, None, "serial" if pair else None, None, "none", "warm", "auto", None,
+    )  # fmt: skip
+    median = (alpha + size / rate) * float(rng.lognormal(0, 0.03))
+    nodes, per_node = map(int, layout.split("x"))
+    values: dict[str, Any] = {column.name: None for column in CASES}
+    values |= {name: getattr(case, name) for name in case.__dataclass_fields__}
+    return values | {
+        "env": {}, "run_id": run_id, "case_id": case.case_id, "status": "ok", "flags": ["noisy"] if size == 8 else [],
+        "nodes": nodes, "ranks_per_node": per_node, "world_size": nodes * per_node, "label": "", "launch": 0,
+        "operations_per_sample": 1, "block_k": 1, "repetitions": 30, "median_s": median, "ci_low_s": median * 0.98,
+        "ci_high_s": median * 1.02, "algbw_gb_per_s": size / median / 1e9, "limit_gb_per_s": 12.5,
+        "limit_name": "100 Gb/s", "efficiency": size / median / 12.5e9,
+    }  # fmt: skip
+
+
+def record_of(run_id: str, way: Any, layout: str, hostname: str) -> dict[str, Any]:
+    node = {"host.hostname": hostname, "host.cpu_model": "Test CPU", "versions.torch": "2.13.0", "host.load_1min": 0.5}
+    return {
+        "schema_version": SCHEMA_VERSION, "run_id": run_id, "status": "done", "timing": "quick", "label": "",
+        "backend": {"name": way[0], "library": way[0]}, "layouts": [layout],
+        "world": {"size": 4, "nodes": 1, "launcher": "none"}, "cuda_ipc": {"asked": "auto", "effective": None},
+        "provenance": {"nodes": [node], "differences": {}},
+    }  # fmt: skip

@@ -1,0 +1,41 @@
+"""Cases as they are planned for GPUs on a machine that has none, and tables of machines that have some."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+from places import HARDWARE_TEXTS
+
+from commbench.config.compose import Door
+from commbench.core.case import Planned
+from commbench.hardware.topology import Topology, parse_topo
+from commbench.measure.plan import Facts, plan
+from commbench.world.identity import hosted_world
+
+
+@cache
+def planned(benchmark: str, layout: str, *words: str, device: str = "cuda") -> Planned:
+    """The only case of a benchmark in a world of exactly this layout."""
+    with Door() as door:
+        sizes = [] if benchmark == "barrier" else ["sizes=[4kB]"]
+        given = ["backend=simulated", f"benchmark={benchmark}", f"layout={layout}", *sizes, *words]
+        settings = door.jobs(given, multirun=False)[0].settings
+    nodes, ranks = settings.layouts[0].nodes, settings.layouts[0].ranks_per_node
+    job = plan(settings, hosted_world(nodes, ranks)[0], Facts(2**40, 2**20, 2))[0]
+    return replace(job, case=replace(job.case, device=device))
+
+
+def table(name: str) -> Topology:
+    """A saved one."""
+    return parse_topo((HARDWARE_TEXTS / name).read_text())
+
+
+def matrix(*rows: str) -> Topology:
+    """One with these rows of cells, GPU0 first."""
+    header = "\t" + "\t".join(f"GPU{index}" for index in range(len(rows)))
+    lines = [f"GPU{index}\t" + "\t".join(row.split()) for index, row in enumerate(rows)]
+    return parse_topo("\n".join([header, *lines]))
+
+
+BRIDGED = matrix("X NV4 SYS SYS", "NV4 X SYS SYS", "SYS SYS X NV4", "SYS SYS NV4 X")  # two pairs, each with a bridge

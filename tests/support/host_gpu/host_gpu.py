@@ -1,0 +1,105 @@
+"""The communicators of a GPU on torch's CPU tensors, moved by gloo: all but CUDA itself and NCCL itself."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from commbench.backends.torch.distributed import CudaCommunicator, start_group
+from commbench.backends.torch.gloo import Gloo
+from commbench.backends.torch.nccl import Nccl, NcclCommunicator
+from commbench.backends.torch.nccl_log import NcclLog
+from commbench.core.case import Case, World
+from commbench.core.clock import now_ns
+from commbench.core.protocols import Control
+
+
+class HostEvent:
+    """See engines.device.Event."""
+
+    ns = 0
+
+    def record(self) -> None:
+        self.ns = now_ns()
+
+    def elapsed_ns(self, since: HostEvent) -> int:
+        return self.ns - since.ns
+
+
+class HostGpu:
+    """See engines.device.Device: nothing is put off, so there is nothing to wait for."""
+
+    name = "host"
+
+    def __init__(self) -> None:
+        import torch
+
+        self.place = torch.device("cpu")
+        self.locked: set[int] = set()
+
+    def synchronise(self) -> None: ...
+
+    def event(self) -> HostEvent:
+        return HostEvent()
+
+    def hold(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
+        return enqueue
+
+    def readings(self) -> dict[str, float]:
+        return {"gpu.locked_buffers": float(len(self.locked))}
+
+    def pages(self) -> HostGpu:
+        return self
+
+    def lock(self, address: int, size: int) -> None:
+        assert address not in self.locked and size > 0
+        self.locked.add(address)
+
+    def unlock(self, address: int) -> None:
+        self.locked.remove(address)
+
+
+@dataclass(frozen=True)
+class HostGloo(Gloo):
+    """See Backend."""
+
+    name: ClassVar[str] = "host_gloo"
+    devices: ClassVar[tuple[str, ...]] = ("cuda",)
+
+    def missing(self, device: str = "cuda") -> str | None:
+        return None
+
+    def open(self, world: World, control: Control, device: str = "cuda") -> Any:
+        gpu: Any = HostGpu()
+        return CudaCommunicator("gloo", start_group("gloo", world, control), tuple(range(world.size)), world.rank, gpu)
+
+
+class HostNcclCommunicator(NcclCommunicator):
+    def facts(self) -> dict[str, Any]:
+        return {**CudaCommunicator.facts(self), "log_file": os.environ.get("NCCL_DEBUG_FILE")}
+
+
+@dataclass(frozen=True)
+class HostNccl(Nccl):
+    """See Backend. gloo refuses messages to oneself."""
+
+    name: ClassVar[str] = "host_nccl"
+
+    def missing(self, device: str = "cuda") -> str | None:
+        return None
+
+    def supports(self, case: Case, size: int) -> str | None:
+        alone = any(first == second for first, second in case.pairs)
+        return "gloo refuses a message to oneself" if alone else super().supports(case, size)
+
+    def open(self, world: World, control: Control, device: str = "cuda") -> Any:
+        gpu: Any = HostGpu()
+        group = start_group("gloo", world, control)
+        ranks, log = tuple(range(world.size)), NcclLog(os.environ)
+        return HostNcclCommunicator("nccl", group, ranks, world.rank, gpu, log)

@@ -1,0 +1,11 @@
+"""Where things lie in this repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TOOLS = ROOT / "tools"
+SUPPORT = ROOT / "tests" / "support"  # stand-ins for hardware and libraries, each in a folder of its own
+DATA = ROOT / "tests" / "data"
+HARDWARE_TEXTS = DATA / "hardware"  # what commands and files of real machines said

@@ -1,0 +1,161 @@
+"""A device that is none: work is put into a queue and done when the host waits for it, as on a GPU.
+
+Its memory is the host's, and gloo moves the bytes: worlds, payloads and clocks of a GPU without one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from commbench.backends.torch.distributed import open_group
+from commbench.backends.torch.gloo import Gloo
+from commbench.backends.torch.lowering import TorchLowering
+from commbench.buffers.device import DeviceBuffer
+from commbench.buffers.host import HostBuffer
+from commbench.buffers.pinned import with_twins
+from commbench.core.case import Case, Mode, World
+from commbench.core.clock import now_ns
+from commbench.core.dtypes import dtype
+from commbench.core.program import BufferSpec, Program, Step
+from commbench.core.protocols import Buffer, Control, Runner
+from commbench.engines.clocks import device_runner
+from commbench.engines.loop import Call
+from commbench.engines.lowered import Lowered
+
+Work = Callable[[], Any]
+
+
+class Instant:
+    """See engines.device.Event."""
+
+    def __init__(self, device: QueuedDevice) -> None:
+        self._device, self.ns = device, 0
+
+    def record(self) -> None:
+        self._device.enqueue(self._happen)
+
+    def _happen(self) -> None:
+        self.ns = now_ns()
+
+    def elapsed_ns(self, since: Instant) -> int:
+        return self.ns - since.ns
+
+
+class QueuedDevice:
+    """See engines.device.Device. `early`: it says that work is done which is not."""
+
+    def __init__(self, early: bool = False) -> None:
+        self._early, self._queue = early, list[Work]()
+
+    def enqueue(self, work: Work) -> None:
+        self._queue.append(work)
+
+    def synchronise(self) -> None:
+        queue, self._queue = self._queue, []
+        for work in () if self._early else queue:
+            work()
+
+    def event(self) -> Instant:
+        return Instant(self)
+
+    def hold(self, seconds: float) -> None:
+        self.enqueue(lambda: time.sleep(seconds))
+
+    def capture(self, enqueue: Work) -> Work:
+        queue, self._queue = self._queue, []
+        enqueue()
+        captured, self._queue = self._queue, queue
+        return lambda: self._queue.extend(captured)
+
+
+class Memory:
+    """See device_memory.Allocation."""
+
+    def __init__(self, size: int) -> None:
+        self.bytes = np.zeros(size, dtype=np.uint8)
+        self.address = int(self.bytes.ctypes.data)
+
+    def upload(self, offset: int, data: NDArray[np.uint8]) -> None:
+        self.bytes[offset : offset + len(data)] = data
+
+    def download(self, offset: int, size: int) -> NDArray[np.uint8]:
+        return self.bytes[offset : offset + size].copy()
+
+
+class QueuedBuffer(DeviceBuffer):
+    """With the words that torch makes tensors of."""
+
+    def words(self, slot: int, copy: int) -> NDArray[Any]:
+        kind, start = dtype(self.spec.dtype), self.offset(slot, copy)
+        data: NDArray[np.uint8] = self.allocation.bytes  # type: ignore[attr-defined]
+        return data[start : start + self.spec.count * kind.itemsize].view(kind.word)
+
+
+@dataclass(frozen=True)
+class Queued(Gloo):
+    """See Backend and OnGpu. `pinned`: its library can't read the device's memory."""
+
+    name: ClassVar[str] = "queued"
+    devices: ClassVar[tuple[str, ...]] = ("cuda",)
+    shares_gpu: ClassVar[bool] = True
+    early: bool = False
+    pinned: bool = False
+
+    def missing(self, device: str = "cuda") -> str | None:
+        return None
+
+    def supports(self, case: Case, size: int) -> str | None:
+        """What gloo can do with host memory, in any timing mode."""
+        return super().supports(replace(case, device="cpu", timing_mode="host", staging="none"), size)
+
+    def staging(self, benchmark: str) -> str:
+        return "pinned" if self.pinned else "none"
+
+    def open(self, world: World, control: Control, device: str = "cuda") -> Any:
+        return QueuedCommunicator(open_group("gloo", world, control), QueuedDevice(self.early))
+
+
+class QueuedCommunicator:
+    """See Communicator."""
+
+    def __init__(self, inner: Any, device: QueuedDevice) -> None:
+        self._inner, self._device = inner, device
+        self.size, self.hosted, self.counters, self.facts = inner.size, inner.hosted, inner.counters, inner.facts
+        self.close = inner.close
+
+    def subset(self, ranks: Sequence[int]) -> QueuedCommunicator | None:
+        inner = self._inner.subset(ranks)
+        return None if inner is None else QueuedCommunicator(inner, self._device)
+
+    def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
+        return QueuedBuffer(spec, pool, Memory)
+
+    def prepare(self, programs: Mapping[int, Program], buffers: Mapping[int, Mapping[str, Any]], mode: Mode) -> Runner:
+        rank = self.hosted[0]
+        program, held = programs[rank], dict(buffers[rank])
+        if mode.staging == "pinned":
+            program, held = with_twins(program, rank, held, HostBuffer)
+        lowering, works = TorchLowering(self._inner._group, held), dict[int, Any]()
+
+        def call(step: Step) -> Call:
+            one = lowering.call(step)
+            return Call(self._later, (one, works, *one.args))
+
+        pool = max((buffer.pool for buffer in held.values()), default=1)
+        return device_runner(self._device, Lowered.of(program, mode.sync, call), pool, mode)
+
+    def _later(self, call: Call, works: dict[int, Any], *args: Any) -> None:
+        self._device.enqueue(lambda: _done(call, works, args))
+
+
+def _done(call: Call, works: dict[int, Any], args: Sequence[Any]) -> None:
+    waited = [] if call.requests is None else [[works.pop(request) for request in call.requests]]
+    result = call.function(*args, *waited)
+    if call.into is not None:
+        works[call.into] = result

@@ -1,0 +1,191 @@
+"""Steps as calls of raw NCCL: matched and done on host memory, by a stand-in (nccl_on_host), for every benchmark.
+
+It shows that addresses, counts, blocks, groups and their order fit together, not what a real NCCL does.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nccl_on_host import COLLECTIVES, MESSAGES, Communicator, Device, Entry, Nccl, deliver
+
+from commbench.backends.cupy.lowering import LACKING, CupyLowering
+from commbench.backends.support import case_lacks
+from commbench.buffers.host import HostBuffer
+from commbench.config.compose import Door
+from commbench.core.case import Case
+from commbench.core.dtypes import DTYPES
+from commbench.core.errors import Unsupported
+from commbench.core.program import AllReduce, BufferSpec, Gather, Irecv, Isend, Program, Recv, Send, View, WaitAll
+from commbench.engines.device import HostSync
+from commbench.engines.lowered import Lowered
+
+with Door() as _door:
+    BENCHMARKS = _door.jobs(["benchmark=all", "backend=simulated"], multirun=False)[0].settings.benchmarks
+SPEC = BufferSpec("data", 6, "float32", slots=3)
+DATA = View("data")
+
+
+class Ranks:
+    """Programs of all ranks on one communicator, with buffers of host memory."""
+
+    def __init__(self, programs: list[Program], pool: int = 1, sync: str = "none") -> None:
+        self.logs: list[list[Entry]] = [[] for _ in programs]
+        self.met = HostBuffer(BufferSpec("met", 8, "int8"))
+        self.buffers = [{spec.name: HostBuffer(spec, pool) for spec in program.buffers} for program in programs]
+        self.runners = [self.runner(program, rank, len(programs), pool, sync) for rank, program in enumerate(programs)]
+
+    def runner(self, program: Program, rank: int, size: int, pool: int, sync: str) -> HostSync:
+        log = self.logs[rank]
+        device: Any = Device(log)
+        held: Any = self.buffers[rank]
+        lowering = CupyLowering(Nccl(log), Communicator(log, rank, size), device, held, self.met.address())
+        calls = Lowered.of(program, sync, lowering.call)
+        lowering.finish()
+        return HostSync(device, calls, pool)
+
+    def run(self, n: int) -> list[list[Entry]]:
+        for runner in self.runners:
+            runner(n)
+        return self.logs
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> tuple[Any, Case, int]:
+    benchmark = draw(st.sampled_from(BENCHMARKS))
+    size = draw(st.integers(max(benchmark.min_ranks, 1), 4))
+    count = draw(st.integers(1, 40)) if benchmark.blocks(size) else 0
+    values: dict[str, Any] = {
+        "pair": st.tuples(st.integers(0, size - 1), st.integers(0, size - 1)).map(lambda pair: f"{pair[0]}-{pair[1]}"),
+        "window": st.integers(1, 4),
+        "in_place": st.booleans(),
+        "reduction": st.sampled_from(("sum", "prod", "min", "max")),
+        "root": st.integers(0, size - 1),
+    }
+    chosen = {name: draw(values[name]) if name in benchmark.axes else None for name in values}
+    if "pairs" in benchmark.axes:
+        chosen["pair"] = "0-2 1-3" if size == 4 else "0-1"
+    case = Case(
+        benchmark=benchmark.name, backend="", engine="python", timing_mode="host_sync", timing="", sync="none",
+        device="cuda", dtype=draw(st.sampled_from(list(DTYPES))), layout=f"1x{size}", message_bytes=count, count=count,
+        schedule=None, streams=None, staging="none", cache="warm", cuda_ipc="auto", interface=None, **chosen,
+    )  # fmt: skip
+    return benchmark, case, size
+
+
+@given(scenes(), st.integers(1, 2), st.sampled_from(["none", "barrier"]))
+@settings(deadline=None, max_examples=250)
+def test_every_benchmark_is_exact(scene: Any, pool: int, sync: str) -> None:
+    benchmark, case, size = scene
+    programs = [benchmark.program(case, rank, size) for rank in range(size)]
+    if case_lacks(LACKING, case):
+        with pytest.raises(Unsupported, match="not sent yet"):
+            Ranks(programs)
+        return
+    active = [rank for rank, program in enumerate(programs) if program.steps]
+    idle = len(active) < size  # of a pair: they wait elsewhere, and are in no barrier
+    ranks = Ranks(programs, pool, "none" if idle else sync)
+    for rank in range(size):
+        for name, buffer in ranks.buffers[rank].items():
+            buffer.write(benchmark.fill(case, rank, size, name, 3))
+    deliver(ranks.run(pool))
+    for rank in range(size):
+        for name, buffer in ranks.buffers[rank].items():
+            wanted = benchmark.expected(case, rank, size, name, 3)
+            assert wanted is None or buffer.count_wrong(wanted, pool) == 0, (rank, name)
+
+
+def names(program: Program) -> list[str]:
+    """What one rank of two asks of NCCL in one repetition, without the barrier before."""
+    return [name for name, _ in Ranks([program, program]).run(1)[0][1:]]
+
+
+def test_a_window_is_one_group_and_the_acknowledgement_comes_after_it() -> None:
+    window = tuple(Isend(View("data", slot), 1, slot) for slot in range(3))
+    program = Program((SPEC,), (*window, WaitAll((0, 1, 2)), Recv(DATA, 1)))
+    assert names(program) == ["groupStart", "send", "send", "send", "groupEnd", "recv"]
+    assert names(program.repeated(2)) == 2 * names(program)
+
+
+def test_what_blocks_between_a_post_and_its_wait_is_in_the_group() -> None:
+    """A rank's message to itself: outside of the group both ends would wait for each other."""
+    program = Program((SPEC,), (Irecv(DATA, 0, 0), Send(View("data", 1), 0), WaitAll((0,))))
+    assert names(program) == ["groupStart", "recv", "send", "groupEnd"]
+
+
+def test_the_end_of_a_group_ends_all_of_it() -> None:
+    program = Program((SPEC,), (Irecv(DATA, 1, 0), Isend(DATA, 1, 1), WaitAll((0,)), WaitAll((1,))))
+    assert names(program) == ["groupStart", "recv", "send", "groupEnd"]
+
+
+def test_messages_that_nobody_waits_for_are_refused() -> None:
+    with pytest.raises(Unsupported, match="NCCL needs a WaitAll"):
+        Ranks([Program((SPEC,), (Irecv(DATA, 0, 0),))])
+
+
+def test_a_root_sends_itself_nothing_in_place() -> None:
+    own = View("data", 0, 0, 3)
+    gather = Program((SPEC,), (Gather(own, DATA, 0),))
+    assert names(gather) == ["groupStart", "recv", "groupEnd"]
+
+
+def test_arguments_are_in_ncclls_order() -> None:
+    """Address, count, type, then operation or root or peer, the stream at the end; offsets in bytes, of the slot."""
+    program = Program((SPEC,), (AllReduce(View("data", 1, 2, 4), View("data", 1, 2, 4), "max"),))
+    ranks = Ranks([program, program])
+    address = ranks.buffers[0]["data"].address(1) + 8
+    nccl = Nccl([])
+    expected = (address, address, 4, nccl.NCCL_FLOAT32, nccl.NCCL_MAX, Device.pointer)  # type: ignore[attr-defined]
+    assert ranks.run(1)[0][1] == ("allReduce", expected)
+
+
+def test_a_deadlock_is_one_here_too() -> None:
+    """What the payload test rests on: both send first, ungrouped receives wait for ever."""
+    logs = [[("recv", (0, 0, 10, 1, 7))], [("recv", (0, 0, 10, 0, 7))]]
+    with pytest.raises(AssertionError, match="deadlock"):
+        deliver(logs)
+
+
+ARGUMENTS = """
+import json, re
+from cupy.cuda import nccl, runtime, Stream, Event, get_elapsed_time, alloc
+import cupy
+methods = {name: len(re.findall(r"[,(] ?(?:intptr_t|size_t|int) ", getattr(nccl.NcclCommunicator, name).__doc__))
+           for name in NAMES}
+for name in ("groupStart", "groupEnd", "get_unique_id", "get_version"):
+    assert callable(getattr(nccl, name)), name
+for name in CONSTANTS:
+    assert isinstance(getattr(nccl, name), int), name
+for name in ("setDevice", "getDeviceCount", "memcpy", "memcpyAsync", "deviceSynchronize", "deviceGetAttribute",
+             "deviceGetPCIBusId"):
+    assert callable(getattr(runtime, name)), name
+for name in ("memcpyHostToDevice", "memcpyDeviceToHost", "memcpyDeviceToDevice", "streamCaptureModeThreadLocal",
+             "cudaDevAttrClockRate"):
+    assert isinstance(getattr(runtime, name), int), name
+for name in ("begin_capture", "end_capture", "synchronize"):
+    assert callable(getattr(Stream, name)), name
+assert callable(cupy.cuda.Graph.launch) and callable(cupy.RawKernel.compile) and callable(Event.record)
+assert issubclass(cupy.cuda.memory.OutOfMemoryError, MemoryError) and issubclass(nccl.NcclError, RuntimeError)
+print(json.dumps(methods))
+"""
+
+
+def test_the_real_cupy_has_all_that_is_called(tmp_path: Path) -> None:
+    """Names and numbers of arguments; without a driver nothing more of it can run."""
+    used = {"send": 5, "recv": 5, "allReduce": 6, "reduce": 7, "bcast": 5, "allGather": 5, "reduceScatter": 6}
+    assert set(used) == {*MESSAGES, *COLLECTIVES}
+    from commbench.backends.cupy.lowering import REDUCTIONS, TYPES
+
+    head = f"NAMES = {list(used)!r}\nCONSTANTS = {[*TYPES.values(), *REDUCTIONS.values()]!r}\n"
+    done = subprocess.run([sys.executable, "-c", head + ARGUMENTS], capture_output=True, text=True, timeout=120)
+    if "No module named" in done.stderr or "has no attribute 'nccl'" in done.stderr or "cannot import" in done.stderr:
+        pytest.skip("CuPy with NCCL is not installed (pip install 'commbench[cuda]')")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout) == used

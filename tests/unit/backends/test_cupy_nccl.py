@@ -1,0 +1,135 @@
+"""Raw NCCL without a GPU: what is missing and in which words, what it refuses, how ranks learn a communicator's id."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from places import SUPPORT
+from shown_gpus import hgx, libraries
+
+from commbench.backends.cupy.backend import CupyNccl, dotted, read, written
+from commbench.core.case import Case
+from commbench.core.protocols import OnGpu
+
+QUICK = ["timing=fixed", "timing.repetitions=4", "timing.warmup_repetitions=1", "timing.warmup_s=0"]
+ASK = "from commbench.backends.cupy.backend import CupyNccl; print(CupyNccl().missing('cuda'))"
+LOADED = "import sys; print(sorted({'torch', 'cupy'} & set(sys.modules)))"
+CASE = Case(
+    benchmark="all_reduce", backend="cupy_nccl", engine="python", timing_mode="graph", timing="", sync="barrier",
+    device="cuda", dtype="bfloat16", layout="1x2", pair=None, message_bytes=8, count=4, window=None, in_place=True,
+    reduction="sum", root=None, schedule=None, streams=None, staging="none", cache="warm", cuda_ipc="auto",
+    interface=None,
+)  # fmt: skip
+
+
+def missing(*path: Path, driver: bool = True) -> str:
+    """What a fresh process says is missing, with these folders on its path; nothing that is measured is loaded."""
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "CONDA_PREFIX")}
+    if driver:
+        clean["LD_LIBRARY_PATH"] = str(libraries())
+    clean["PYTHONPATH"] = ":".join(map(str, path))
+    words = [sys.executable, "-c", f"{ASK}\n{LOADED}"]
+    done = subprocess.run(words, env=clean, capture_output=True, text=True, timeout=60, check=True)
+    reason, loaded = done.stdout.splitlines()
+    assert loaded == "[]"
+    return reason
+
+
+def plant(folder: Path, *files: str) -> Path:
+    for name in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    return folder
+
+
+def test_what_is_missing_is_said_in_order(tmp_path: Path) -> None:
+    have_cupy = plant(tmp_path / "one", "cupy/__init__.py")
+    have_both = plant(tmp_path / "two", "cupy/__init__.py", "nvidia/nccl/lib/libnccl.so.2")
+    if not Path("/proc/driver/nvidia").exists():
+        assert missing(driver=False).startswith("no NVIDIA driver")
+    if missing() == "None":
+        pytest.skip("CuPy and NCCL are installed here")
+    assert missing() == "cupy is not installed; pip install 'commbench[cuda]'"
+    assert missing(have_cupy).startswith("libnccl.so.2 is not here, which CuPy does not bring; pip install")
+    assert missing(have_both) == "None"
+
+
+def test_what_nccl_lacks_is_a_skip() -> None:
+    nccl = CupyNccl()
+    assert isinstance(nccl, OnGpu) and not nccl.shares_gpu and nccl.staging("gather") == "none"
+    assert nccl.supports(CASE, 2) is None
+    assert nccl.supports(replace(CASE, reduction="avg"), 2) is None
+    assert nccl.supports(replace(CASE, reduction="avg", dtype="int32"), 2) == "NCCL has no reduction avg of int32"
+    assert "does nothing for it" in str(nccl.supports(replace(CASE, staging="pinned"), 2))
+    assert "not sent yet" in str(nccl.supports(replace(CASE, benchmark="all_to_all", reduction=None), 2))
+
+
+def test_settings_become_nccls_variables() -> None:
+    told = CupyNccl().environment("off", "lo")
+    assert told["NCCL_P2P_DISABLE"] == "1" and told["NCCL_SOCKET_IFNAME"] == "=lo"
+    assert "NCCL_P2P_DISABLE" not in CupyNccl().environment("auto", None)
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> dict[str, str]:
+    """A machine that shows two GPUs, with a CuPy and an NCCL that are none (tests/support/cupy_on_host)."""
+    (tmp_path / "machine").write_text(hgx(2))
+    (tmp_path / "ids").mkdir()
+    planted = plant(tmp_path / "planted", "nvidia/nccl/lib/libnccl.so.2")
+    return {
+        "PYTHONPATH": f"{SUPPORT / 'cupy_on_host'}:{SUPPORT}:{planted}",
+        "LD_LIBRARY_PATH": str(libraries()),
+        "SHOWN_GPUS": str(tmp_path / "machine"),
+        "CUPY_ON_HOST_GPUS": "2",
+        "CUPY_ON_HOST_STORE": str(tmp_path / "ids"),
+    }
+
+
+@pytest.mark.long
+def test_every_operation_and_clock_in_worlds_of_the_stand_in(
+    world: Callable[..., Any], stand_in: dict[str, str]
+) -> None:
+    """The way of a case from open to close: communicators of one rank and of two, streams, events, graphs, payloads."""
+    run = world(
+        "commbench", "backend=cupy_nccl", *QUICK, "layout=[1x1,1x2]", "benchmark=all", "sizes=[40kB]", "window=3",
+        "timing_mode=[host_sync,graph]", env=stand_in,
+    )  # fmt: skip
+    assert run.status == 0, run.explain()
+    measured = run.cases[run.cases.status == "ok"]
+    assert set(measured.benchmark) == set(run.cases.benchmark) and set(measured.timing_mode) == {"host_sync", "graph"}
+    assert (measured.wrong_elements == 0).all() and set(measured.staging) == {"none"}
+    assert set(run.cases[run.cases.status == "skipped"].layout) == {"1x1"}, "what needs two ranks"
+
+
+@pytest.mark.long
+def test_the_clock_of_a_held_stream_in_worlds_of_the_stand_in(
+    world: Callable[..., Any], stand_in: dict[str, str]
+) -> None:
+    run = world(
+        "commbench", "backend=cupy_nccl", *QUICK, "layout=1x2", "benchmark=[all_reduce,p2p_bandwidth]",
+        "in_place=false", "sizes=[8]", "timing_mode=[device_event,throughput]", env=stand_in,
+    )  # fmt: skip
+    assert run.status == 0, run.explain()
+    assert set(run.cases.status) == {"ok"} and set(run.cases.clock) == {"device"}
+    assert (run.cases.wrong_elements == 0).all()
+
+
+@given(st.binary(min_size=128, max_size=128) | st.tuples(*[st.integers(-128, 127)] * 128))
+def test_an_id_arrives_as_it_was(unique: bytes | tuple[int, ...]) -> None:
+    """Of either kind of CuPy, through the control plane's JSON."""
+    assert read(json.loads(json.dumps(written(unique)))) == unique
+
+
+@pytest.mark.parametrize(("number", "text"), [(22703, "2.27.3"), (23203, "2.32.3"), (2804, "2.8.4"), (21005, "2.10.5")])
+def test_versions_are_as_nccl_writes_them(number: int, text: str) -> None:
+    assert dotted(number) == text

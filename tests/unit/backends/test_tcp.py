@@ -1,0 +1,69 @@
+"""The backend from its command line: real worlds, real connections, one skip row for each collective."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from commbench.backends.tcp.backend import Tcp
+from commbench.core.errors import ConfigError
+
+FIXED = ("timing=fixed", "timing.repetitions=7", "timing.warmup_repetitions=2", "timing.warmup_s=0", "cache=warm")
+
+
+def test_point_to_point_is_measured_and_counted_with_one_and_three_streams(world: Callable[..., Any]) -> None:
+    words = ("benchmark=[p2p_latency,p2p_bandwidth]", "layout=1x2", "sizes=[8,1MiB]", "streams=[1,3]")
+    run = world("commbench", "backend=tcp", *words, *FIXED)
+    assert run.status == 0, run.explain()
+    assert (run.cases.status == "ok").all()
+    assert (run.cases.wrong_elements == 0).all()
+    assert len(run.cases) == 8 and set(run.cases.streams) == {1, 3}
+    assert set(run.cases.transport) == {"tcp"}
+    import commbench
+
+    counters = commbench.load(run.output, table="counters")
+    names = set(counters.name)
+    assert {f"tcp.peer1.stream{stream}.retransmits" for stream in range(3)} <= names
+    of_one = counters[counters.case_id.isin(run.cases[run.cases.streams == 1].case_id)]
+    assert {name.split(".")[2] for name in of_one.name} == {"stream0"}, "only what the case uses"
+    facts = json.loads(next(run.output.glob("*/run.json")).read_text())["backend"]
+    assert {"library", "transport", "address", "congestion_control", "mss_bytes"} <= set(facts)
+
+
+@pytest.mark.long
+def test_a_given_world_on_a_chosen_interface_skips_collectives_with_the_reason(world: Callable[..., Any]) -> None:
+    torchrun = ("torchrun", "--nproc-per-node", "3", "-m", "commbench")
+    run = world(*torchrun, "backend=tcp", "interface=lo", "pairs=[[0,1],[2,1],[1,1]]",
+                "benchmark=[p2p_bandwidth,all_reduce]", "sizes=[40kB]", "streams=64", "backend.buffer_bytes=65536",
+                *FIXED)  # fmt: skip
+    assert run.status == 0, run.explain()
+    measured = run.cases[run.cases.status == "ok"]
+    assert set(measured.pair) == {"0-1", "1-1", "2-1"} and set(measured.streams) == {64}
+    skipped = run.cases[run.cases.status == "skipped"].set_index("benchmark").reason
+    assert skipped["all_reduce"] == "tcp is point to point only: sockets know no collectives"
+
+
+@pytest.mark.long
+def test_an_interface_that_does_not_exist_stops_everything(world: Callable[..., Any]) -> None:
+    run = world("commbench", "backend=tcp", "benchmark=[p2p_latency]", "interface=nosuch0", *FIXED)
+    assert run.status == 2, run.explain()
+    assert "interface=nosuch0 does not exist here" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("buffer_bytes", 0), ("buffer_bytes", -1), ("buffer_bytes", 2**31), ("buffer_bytes", "1M"), ("buffer_bytes", True),
+     ("no_delay", 1), ("no_delay", "yes"), ("timeout_s", 0), ("timeout_s", -1.0), ("timeout_s", float("nan")),
+     ("timeout_s", "long"), ("timeout_s", float("inf"))],
+)  # fmt: skip
+def test_a_wrong_value_is_refused_by_name(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"backend\.{key}="):
+        Tcp(**{key: value})
+
+
+def test_the_interface_is_exported_only_where_one_was_chosen() -> None:
+    assert Tcp().environment("auto", None) == {}
+    assert Tcp().environment("auto", "eth7") == {"COMMBENCH_TCP_INTERFACE": "eth7"}

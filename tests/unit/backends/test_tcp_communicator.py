@@ -1,0 +1,377 @@
+"""Ranks as threads with real sockets on loopback: payload, streams, deadlocks, strangers, deaths, leaks."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rank_threads import SOON_S, no_error, together
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from commbench.backends.tcp.backend import Tcp
+from commbench.backends.tcp.communicator import TcpCommunicator
+from commbench.core.case import Mode, World
+from commbench.core.errors import CommunicationError, Unsupported
+from commbench.core.program import (
+    AllReduce,
+    Barrier,
+    BufferSpec,
+    Irecv,
+    Isend,
+    Program,
+    Recv,
+    Send,
+    Step,
+    View,
+    WaitAll,
+)
+from commbench.world.control import StoreControl
+
+MIB = 1 << 20
+Work = Callable[[TcpCommunicator], Any]
+
+
+@pytest.fixture(autouse=True)
+def default_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COMMBENCH_TCP_INTERFACE", raising=False)
+
+
+@contextmanager
+def controls(size: int) -> Iterator[list[StoreControl]]:
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def connect(rank: int) -> StoreControl:
+        store = TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=SOON_S))
+        return StoreControl(store, rank, size)
+
+    yield no_error(together(connect, range(size)))
+
+
+def enter(backend: Tcp, size: int, found: list[StoreControl]) -> list[TcpCommunicator]:
+    worlds = [World(rank, size, (tuple(range(size)),), (rank,)) for rank in range(size)]
+    return no_error(together(lambda rank: backend.open(worlds[rank], found[rank]), range(size)))
+
+
+@contextmanager
+def opened(size: int, backend: Tcp | None = None) -> Iterator[list[TcpCommunicator]]:
+    with controls(size) as found:
+        communicators = enter(backend or Tcp(timeout_s=SOON_S), size, found)
+        try:
+            yield communicators
+        finally:
+            for one in communicators:
+                one.close()
+
+
+class Rank:
+    """A program on one rank, with what its buffers hold."""
+
+    def __init__(self, communicator: TcpCommunicator, program: Program, streams: int = 1, pool: int = 1) -> None:
+        self.rank = communicator.hosted[0]
+        self.buffers: dict[str, Any] = {spec.name: communicator.allocate(spec, pool) for spec in program.buffers}
+        for name, buffer in self.buffers.items():
+            for copy in range(pool if name == "send" else 0):
+                for slot in range(buffer.spec.slots):
+                    buffer.words(slot, copy)[:] = content(self.rank, slot, copy, buffer.spec.count)
+        mode = Mode("python", "none", streams)
+        self.run = communicator.prepare({self.rank: program}, {self.rank: self.buffers}, mode)
+
+    def received(self, sender: int, copies: int = 1, slots: int | None = None) -> bool:
+        buffer = self.buffers["recv"]
+        wanted = [(slot, copy) for slot in range(slots or buffer.spec.slots) for copy in range(copies)]
+        return all(
+            (buffer.words(slot, copy) == content(sender, slot, copy, buffer.spec.count)).all() for slot, copy in wanted
+        )
+
+
+def content(rank: int, slot: int, copy: int, count: int) -> Any:
+    return (np.arange(count) * 7 + 31 * rank + 13 * slot + 5 * copy).astype(np.uint8)
+
+
+def window(rank: int, count: int, slots: int, both: bool) -> Program:
+    """Rank 0 sends a window to rank 1, or both do; then a blocking message back."""
+    specs = tuple(BufferSpec(name, count, "uint8", slots) for name in ("send", "recv"))
+    ack = BufferSpec("ack", 4, "uint8")
+    receives = tuple(Irecv(View("recv", slot), 1 - rank, slot) for slot in range(slots))
+    sends = tuple(Isend(View("send", slot), 1 - rank, slots + slot) for slot in range(slots))
+    steps: tuple[Step, ...] = (*receives, *sends) if both else (sends if rank == 0 else receives)
+    last = Recv(View("ack"), 1) if rank == 0 else Send(View("ack"), 0)
+    return Program((*specs, ack), (*steps, WaitAll(tuple(range(2 * slots))), last))
+
+
+# ---------------------------------------------------------------- payload
+
+
+@pytest.mark.parametrize("streams", [1, 2, 7, 64])
+@pytest.mark.parametrize("both", [False, True], ids=["one-way", "both-ways"])
+def test_windows_of_every_size_arrive_exactly(streams: int, both: bool) -> None:
+    with opened(2) as communicators:
+        for count in (1, 3, 63, 64, 65, 4096, 70_001, 8 * MIB):
+
+            def work(rank: int, count: int = count) -> bool:
+                one = Rank(communicators[rank], window(rank, count, 3, both), streams, pool=2)
+                one.run(3)
+                return (rank == 0 and not both) or one.received(1 - rank, copies=2)
+
+            assert no_error(together(work, range(2))) == [True, True], count
+
+
+def test_a_window_of_messages_of_4_mib_both_ways_does_not_deadlock() -> None:
+    with opened(2) as communicators:
+
+        def work(rank: int) -> bool:
+            one = Rank(communicators[rank], window(rank, 4 * MIB, 16, both=True))
+            one.run(2)
+            return one.received(1 - rank)
+
+        assert no_error(together(work, range(2))) == [True, True]
+
+
+@pytest.mark.parametrize("count", [5, 3 * MIB])
+@pytest.mark.parametrize("streams", [1, 3])
+def test_an_exchange_of_all_with_all_and_with_oneself(count: int, streams: int) -> None:
+    size = 4
+
+    def program(rank: int) -> Program:
+        specs = (BufferSpec("send", count, "uint8"), BufferSpec("recv", count, "uint8", size))
+        receives = tuple(Irecv(View("recv", peer), peer, peer) for peer in range(size))
+        sends = tuple(Isend(View("send"), peer, size + peer) for peer in range(size))
+        return Program(specs, (*receives, *sends, WaitAll(tuple(range(2 * size)))))
+
+    with opened(size) as communicators:
+
+        def work(rank: int) -> bool:
+            one = Rank(communicators[rank], program(rank), streams)
+            one.run(3)
+            recv = one.buffers["recv"]
+            return all((recv.words(peer) == content(peer, 0, 0, count)).all() for peer in range(size))
+
+        assert no_error(together(work, range(size))) == [True] * size
+
+
+@pytest.mark.parametrize("count", [8, 4 * MIB])
+def test_blocking_sends_that_cross_go_on_while_receives_are_posted(count: int) -> None:
+    def program(rank: int) -> Program:
+        specs = (BufferSpec("send", count, "uint8"), BufferSpec("recv", count, "uint8"))
+        steps = (Irecv(View("recv"), 1 - rank, 0), Send(View("send"), 1 - rank), WaitAll((0,)))
+        return Program(specs, steps)
+
+    with opened(2) as communicators:
+
+        def work(rank: int) -> bool:
+            one = Rank(communicators[rank], program(rank))
+            one.run(3)
+            return one.received(1 - rank)
+
+        assert no_error(together(work, range(2))) == [True, True]
+
+
+def test_more_messages_than_one_call_can_name() -> None:
+    with opened(2) as communicators:
+
+        def work(rank: int) -> bool:
+            one = Rank(communicators[rank], window(rank, 3, 2500, both=True), streams=2)
+            one.run(2)
+            return one.received(1 - rank)
+
+        assert no_error(together(work, range(2))) == [True, True]
+
+
+@pytest.mark.parametrize("backend", [Tcp(buffer_bytes=4096, timeout_s=SOON_S), Tcp(no_delay=False, timeout_s=SOON_S)])
+def test_small_buffers_and_nagle_change_no_byte(backend: Tcp) -> None:
+    with opened(2, backend) as communicators:
+        if backend.buffer_bytes:
+            assert communicators[0].facts()["sndbuf_bytes"] == 2 * backend.buffer_bytes, "the kernel doubles it"
+
+        def work(rank: int) -> bool:
+            one = Rank(communicators[rank], window(rank, 50_000, 2, both=True), streams=2)
+            one.run(2)
+            return one.received(1 - rank)
+
+        assert no_error(together(work, range(2))) == [True, True]
+
+
+# ---------------------------------------------------------------- ranks
+
+
+def test_a_subset_counts_its_own_ranks() -> None:
+    with opened(4) as communicators:
+
+        def work(rank: int) -> bool:
+            inner = communicators[rank].subset((3, 1))
+            if rank in (0, 2):
+                return inner is None
+            assert inner is not None and inner.hosted == ((0,) if rank == 3 else (1,))
+            one = Rank(inner, window(inner.hosted[0], 1000, 2, both=True))
+            one.run(2)
+            assert all(name.startswith(f"tcp.peer{1 - inner.hosted[0]}.stream0.") for name in inner.counters())
+            return one.received(1 - inner.hosted[0])
+
+        assert no_error(together(work, range(4))) == [True] * 4
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_nobody_leaves_a_barrier_before_the_last_one_came(size: int) -> None:
+    with opened(size) as communicators:
+
+        def work(rank: int) -> tuple[int, int]:
+            one = Rank(communicators[rank], Program((), (Barrier(),)))
+            one.run(1)
+            time.sleep(0.05 * rank)
+            start, end = one.run(1)[0, 0]
+            return int(start), int(end)
+
+        stamps = no_error(together(work, range(size)))
+    assert min(end for _, end in stamps) >= max(start for start, _ in stamps)
+
+
+def test_counters_and_facts_are_those_of_the_kernel() -> None:
+    with opened(2) as communicators:
+
+        def work(rank: int) -> dict[str, float]:
+            one = Rank(communicators[rank], window(rank, 30_000, 4, both=False), streams=3)
+            one.run(2)
+            return communicators[rank].counters()
+
+        counters = no_error(together(work, range(2)))
+        facts = communicators[0].facts()
+    received = [counters[1][f"tcp.peer0.stream{stream}.bytes_received"] for stream in range(3)]
+    assert sum(received) >= 2 * 4 * 30_000
+    assert {"retransmits", "cwnd", "rtt_s"} <= {name.split(".")[-1] for name in counters[0]}
+    assert facts["transport"] == "tcp" and facts["library"] == f"kernel {os.uname().release} tcp"
+    assert facts["address"] == "127.0.0.1" and facts["mss_bytes"] > 0
+    assert facts["congestion_control"] and facts["sndbuf_bytes"] > 0 and facts["rcvbuf_bytes"] > 0
+
+
+def test_what_sockets_have_no_word_for_is_unsupported() -> None:
+    data, spec = View("send"), BufferSpec("send", 4, "uint8")
+    with opened(1) as (alone,):
+        with pytest.raises(Unsupported, match="point to point only"):
+            Rank(alone, Program((spec,), (AllReduce(data, data, "sum"),)))
+        with pytest.raises(Unsupported, match="nobody waits for"):
+            Rank(alone, Program((spec,), (Isend(data, 0, 0),)))
+        with pytest.raises(Unsupported, match="between a send and the wait"):
+            Rank(alone, Program((spec,), (Irecv(data, 0, 0), Send(data, 0), Barrier(), WaitAll((0,)))))
+
+
+# ---------------------------------------------------------------- trouble
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize("count", [100, 4 * MIB])
+def test_a_peer_that_dies_is_named_at_once(count: int, streams: int) -> None:
+    with opened(2) as communicators:
+        dead = threading.Event()
+
+        def work(rank: int) -> Any:
+            one = Rank(communicators[rank], window(rank, count, 8, both=True), streams)
+            one.run(1)
+            if rank == 1:
+                communicators[rank].close(abort=True)
+                dead.set()
+                return None
+            assert dead.wait(SOON_S)
+            begin = time.monotonic()
+            with pytest.raises(CommunicationError, match="rank 1, connection"):
+                one.run(2)
+            return time.monotonic() - begin
+
+        waited_s, _ = no_error(together(work, range(2)))
+    assert waited_s < 5
+
+
+def test_a_peer_that_is_silent_is_named_after_the_timeout() -> None:
+    with opened(2, Tcp(timeout_s=0.3)) as communicators:
+
+        def work(rank: int) -> Any:
+            program = window(rank, 100, 2, both=True)
+            one = Rank(communicators[rank], Program(program.buffers, program.steps))
+            if rank == 1:
+                time.sleep(1.5)
+                return None
+            with pytest.raises(CommunicationError, match=r"rank 1, connection .*no byte moved for 0\.3 s"):
+                one.run(1)
+            return None
+
+        no_error(together(work, range(2)))
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+def test_after_a_failure_everywhere_the_next_case_has_new_connections(streams: int) -> None:
+    """Also rank 2, which took no part in the failed case; and no byte of it is left."""
+    with opened(3, Tcp(timeout_s=0.5)) as communicators:
+        turns = threading.Barrier(3)
+
+        def fails(rank: int) -> bool:
+            """Messages arrive, but fewer than are waited for: the rest of the case stays on its way."""
+            inner = communicators[rank].subset((0, 1))
+            if inner is not None:
+                specs = tuple(BufferSpec(name, 8, "uint8") for name in ("send", "recv"))
+                receives = (Recv(View("recv"), 1 - rank),) * (3 if rank else 2)
+                one = Rank(inner, Program(specs, (Send(View("send"), 1 - rank), *receives)), streams)
+                with pytest.raises(CommunicationError, match=f"rank {1 - rank}, connection"):
+                    one.run(1)
+            return True
+
+        def works(rank: int, ranks: tuple[int, int], count: int) -> bool:
+            inner = communicators[rank].subset(ranks)
+            if inner is None:
+                return True
+            one = Rank(inner, window(inner.hosted[0], count, 2, both=True), streams)
+            one.run(2)
+            return one.received(1 - inner.hosted[0])
+
+        def work(rank: int) -> list[bool]:
+            seen = []
+            for case in (
+                lambda: works(rank, (2, 0), 1000),
+                lambda: fails(rank),
+                lambda: works(rank, (2, 0), 1007),
+                lambda: works(rank, (1, 0), 1009),
+            ):
+                turns.wait(SOON_S)
+                seen.append(case())
+            return seen
+
+        assert no_error(together(work, range(3))) == [[True] * 4] * 3
+
+
+def sockets() -> set[str]:
+    found = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the directory's own
+            found.add(str(link.readlink()))
+    return {name for name in found if name.startswith("socket:")}
+
+
+def own_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("commbench-tcp")]
+
+
+@pytest.mark.parametrize("abort", [False, True])
+def test_nothing_is_left_after_closing(abort: bool) -> None:
+    with controls(2) as found:
+        before = sockets()
+        communicators = enter(Tcp(), 2, found)
+
+        def work(rank: int) -> bool:
+            one = Rank(communicators[rank], window(rank, MIB, 2, both=True), streams=4)
+            one.run(1)
+            return one.received(1 - rank)
+
+        assert no_error(together(work, range(2))) == [True, True]
+        assert len(own_threads()) >= 2 * (1 + 7), "a listener, and a thread for each flow but one"
+        assert len(sockets() - before) >= 2 * (3 + 4 + 1), "the listener's three, four streams, the barrier"
+        for one in communicators:
+            one.close(abort)
+            one.close(abort)
+        assert own_threads() == []
+        assert sockets() == before

@@ -1,0 +1,87 @@
+"""What torch.cuda's device and memory are made of, as far as it can be seen on torch's CPU tensors."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from commbench.backends.torch.cuda import USUAL_HZ, CudaMemory, clock_hz, own_index
+from commbench.backends.torch.lowering import elements
+from commbench.buffers.device import DeviceBuffer
+from commbench.buffers.host import HostBuffer
+from commbench.core.case import World
+from commbench.core.dtypes import DTYPES, dtype
+from commbench.core.payload import message
+from commbench.core.program import BufferSpec
+
+CPU = torch.device("cpu")
+
+
+def device_buffer(spec: BufferSpec, pool: int = 1) -> DeviceBuffer:
+    return DeviceBuffer(spec, pool, partial(CudaMemory, place=CPU))
+
+
+@pytest.mark.parametrize(
+    ("properties", "hz"),
+    [
+        (SimpleNamespace(clock_rate=1_980_000), 1.98e9),  # kHz
+        (SimpleNamespace(clock_rate=0), USUAL_HZ),
+        (SimpleNamespace(), USUAL_HZ),
+    ],
+)
+def test_the_clock_rate_of_a_gpu_is_told_in_khz_or_not_at_all(properties: SimpleNamespace, hz: float) -> None:
+    assert clock_hz(properties) == pytest.approx(hz)
+
+
+@pytest.mark.parametrize(("rank", "gpus", "index"), [(0, 8, 0), (5, 8, 1), (7, 8, 3), (7, 2, 1), (3, 1, 0)])
+def test_a_rank_takes_the_gpu_of_its_place_in_its_node(rank: int, gpus: int, index: int) -> None:
+    world = World(rank, 8, ((0, 1, 2, 3), (4, 5, 6, 7)), (rank,))
+    assert own_index(world, gpus) == index
+
+
+def test_memory_keeps_what_was_uploaded() -> None:
+    memory = CudaMemory(100, CPU)
+    memory.upload(30, np.arange(20, dtype=np.uint8))
+    assert memory.download(30, 20).tolist() == list(range(20))
+    assert memory.address == memory.tensor.data_ptr()
+
+
+@pytest.mark.parametrize("kind", DTYPES)
+def test_a_slot_is_a_tensor_of_its_elements_in_the_buffers_own_memory(kind: str) -> None:
+    spec = BufferSpec("data", 1000, kind, slots=3)
+    host, device = HostBuffer(spec, 2), device_buffer(spec, 2)
+    pattern = message(1, 2, 3000)
+    host.write(pattern)
+    device.write(pattern)
+    for slot in range(3):
+        for copy in range(2):
+            one, other = elements(host, slot, copy), elements(device, slot, copy)
+            assert one.dtype == other.dtype == getattr(torch, kind) and one.numel() == other.numel() == 1000
+            assert torch.equal(one, other)
+            assert one.data_ptr() == host.address(slot, copy) and other.data_ptr() == device.address(slot, copy)
+
+
+def test_what_a_library_writes_into_a_tensor_is_seen_by_the_check() -> None:
+    buffer = device_buffer(BufferSpec("data", 10, "float32", slots=2))
+    pattern = message(4, 0, 20)
+    assert buffer.count_wrong(pattern) > 0
+    buffer.write(pattern)
+    assert buffer.count_wrong(pattern) == 0
+    elements(buffer, 1, 0)[9] += 1
+    assert buffer.count_wrong(pattern) == 1
+    size = 10 * dtype("float32").itemsize
+    buffer.allocation.upload(buffer.offset(1) + size, np.zeros(1, dtype=np.uint8))
+    assert buffer.count_wrong(pattern) == 2, "the guard behind the slot"
+
+
+def test_no_memory_is_a_memory_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80.00 GiB.\nmore")
+
+    monkeypatch.setattr(torch, "empty", refused)  # no CPU tensor fails like that
+    with pytest.raises(MemoryError, match=r"^80 B on cpu: CUDA out of memory. Tried to allocate 80.00 GiB.$"):
+        CudaMemory(80, CPU)

@@ -1,0 +1,77 @@
+"""The seed's quiz: a send buffer that is used again before the messages have left must not pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from commbench.benchmarks.exchange import Exchange
+from commbench.core.case import Case, Shape
+from commbench.core.program import BufferSpec, Copy, Irecv, Isend, Program, Step, View
+
+SIZES = pytest.mark.parametrize("size", [3, 4, 5])  # with one peer there is nothing to mix up
+COUNT = 25
+Fault = Callable[[int, Program], Program]
+
+
+def one_send_slot(rank: int, program: Program) -> Program:
+    def one(step: Step) -> Step:
+        return replace(step, data=View("send", 0)) if isinstance(step, Isend) else step
+
+    return replace(program, steps=tuple(one(step) for step in program.steps))
+
+
+def one_receive_slot(rank: int, program: Program) -> Program:
+    def one(step: Step) -> Step:
+        return replace(step, data=View("recv", 0)) if isinstance(step, Irecv) else step
+
+    return replace(program, steps=tuple(one(step) for step in program.steps))
+
+
+def refilled_too_early(rank: int, program: Program) -> Program:
+    """As in the quiz: each message is written over the one before, and what travels is the last one."""
+    sends = [step for step in program.steps if isinstance(step, Isend)]
+    once = BufferSpec("once", COUNT, "float32")
+    copies = (Copy(step.data, View("once")) for step in sends)
+    steps = (replace(step, data=View("once")) if isinstance(step, Isend) else step for step in program.steps)
+    return Program((*program.buffers, once), (*copies, *steps))
+
+
+@SIZES
+@pytest.mark.parametrize("fault", [one_send_slot, one_receive_slot, refilled_too_early])
+def test_a_buffer_used_for_all_peers_is_found(
+    trial: Any, make_case: Callable[..., Case], size: int, fault: Fault
+) -> None:
+    right, wrong = (trial(Exchange(), make_case(Exchange(), size, COUNT), size, change=one) for one in (same, fault))
+    for one in (right, wrong):
+        one.run(1)
+    assert set(right.wrong().values()) == {0}
+    strangers = size * (size - 2) * COUNT  # one message a rank is the right one; 1 element in 15 agrees by chance
+    assert sum(wrong.wrong().values()) > 0.85 * strangers
+
+
+def same(rank: int, program: Program) -> Program:
+    return program
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 8])
+def test_the_first_messages_of_all_ranks_go_to_different_ranks(make_case: Callable[..., Case], size: int) -> None:
+    sends = [
+        [step.peer for step in program.steps if isinstance(step, Isend)]
+        for program in (Exchange().program(make_case(Exchange(), size, 1), rank, size) for rank in range(size))
+    ]
+    assert sends == [[(rank + turn) % size for turn in range(1, size)] for rank in range(size)]
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_every_receive_is_posted_before_the_first_send(make_case: Callable[..., Case], size: int) -> None:
+    for rank in range(size):
+        kinds = [type(step).__name__ for step in Exchange().program(make_case(Exchange(), size, 1), rank, size).steps]
+        assert kinds == ["Irecv"] * (size - 1) + ["Isend"] * (size - 1) + ["WaitAll"]
+
+
+def test_a_rate_is_that_of_one_rank(make_case: Callable[..., Case]) -> None:
+    assert Exchange().shape(make_case(Exchange(), 5, 100), 5) == Shape(4, 1600, "max_over_ranks")

@@ -1,0 +1,332 @@
+"""Every benchmark of conf/benchmark in the simulated world: what its steps move is what it says must come out.
+
+A new YAML in conf/benchmark is tested here without a new test.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from commbench.config.compose import Door
+from commbench.core.case import Benchmark, Case
+from commbench.core.program import (
+    PERIOD,
+    AllGather,
+    AllToAll,
+    BufferSpec,
+    Gather,
+    Irecv,
+    Isend,
+    Program,
+    Recv,
+    Reduce,
+    ReduceScatter,
+    Scatter,
+    Send,
+    Step,
+    View,
+    WaitAll,
+)
+
+with Door() as _door:
+    BENCHMARKS = {
+        name: _door.jobs([f"benchmark=[{name}]"], multirun=False)[0].settings.benchmarks[0]
+        for name in _door.options("benchmark")
+    }
+
+WORLDS = [(name, size) for size in range(1, 6) for name, one in BENCHMARKS.items() if size >= one.min_ranks]
+WITH_PAYLOAD = [(name, size) for name, size in WORLDS if BENCHMARKS[name].blocks(size)]
+ALL_EQUAL = {"all_reduce", "all_gather", "broadcast"}  # what a rank ends with
+ROOT_ONLY = {"reduce", "gather"}
+WITH_OWN = [(name, size) for name, size in WITH_PAYLOAD if size > 1 and name not in ALL_EQUAL | ROOT_ONLY]
+WITH_BLOCKS = [
+    (name, size)
+    for name, size in WITH_PAYLOAD
+    if BENCHMARKS[name].blocks(size) > 1 or "window" in BENCHMARKS[name].axes
+]
+LONG = 257
+COUNTS = (1, 7, LONG)
+PERIODIC = pytest.mark.parametrize("count", [LONG, PERIOD])  # blocks of a period: alike, if they just went on
+REDUCTIONS = ("sum", "prod", "min", "max", "avg")
+MakeCase = Callable[..., Case]
+
+
+def axes_of(benchmark: Benchmark, size: int, reductions: tuple[str, ...] = ("sum", "max")) -> list[dict[str, Any]]:
+    """Every combination of the axes that the benchmark has."""
+    one = [f"{a}-{b}" for a in range(size) for b in range(size)]
+    rounds = [["0-1 2-3", "3-0 1-2", "2-2 0-1", "0-0 1-1 3-3"], ["4-0 1-3"]][: max(size - 3, 0)]
+    together = [*one[:2], *itertools.chain(*rounds)]
+    values: dict[str, list[Any]] = {
+        "pair": one + together, "pairs": one + together, "window": [1, 3], "in_place": [False, True],
+        "reduction": list(reductions), "root": list(range(size)),
+    }  # fmt: skip
+    names = ["pair" if axis == "pairs" else axis for axis in benchmark.axes]
+    return [dict(zip(names, point, strict=True)) for point in itertools.product(*(values[x] for x in benchmark.axes))]
+
+
+def worlds(which: list[tuple[str, int]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("name", "size"), which)
+
+
+def root_of(case: Case) -> int:
+    return case.root or 0
+
+
+def keeps(case: Case, size: int, rank: int) -> bool:
+    """Nothing has to come to this rank for its buffers to be right."""
+    if case.benchmark == "broadcast":
+        return rank == root_of(case)
+    if case.in_place:
+        return size == 1 or (case.benchmark == "scatter" and rank == root_of(case))
+    return False
+
+
+# ---------------------------------------------------------------- payload
+
+
+@worlds(WORLDS)
+def test_every_rank_ends_with_what_is_expected(trial: Any, make_case: MakeCase, name: str, size: int) -> None:
+    benchmark = BENCHMARKS[name]
+    for axes, count in itertools.product(axes_of(benchmark, size, REDUCTIONS), COUNTS):
+        case = make_case(benchmark, size, count, **axes)
+        one = trial(benchmark, case, size, salt=count % 3)
+        one.run(2)
+        assert set(one.wrong().values()) == ({0} if benchmark.blocks(size) else set()), (axes, count, one.wrong())
+
+
+@worlds(WITH_PAYLOAD)
+def test_no_buffer_is_right_before_anything_ran(trial: Any, make_case: MakeCase, name: str, size: int) -> None:
+    """Not even in a world of one: only the root of a broadcast has its data already."""
+    benchmark = BENCHMARKS[name]
+    for axes, count in itertools.product(axes_of(benchmark, size), (1, LONG)):
+        case = make_case(benchmark, size, count, **axes)
+        right = {rank for (rank, _), wrong in trial(benchmark, case, size).wrong().items() if wrong == 0}
+        assert right == ({root_of(case)} if name == "broadcast" else set()), axes
+
+
+@worlds(WITH_PAYLOAD)
+def test_a_library_that_does_nothing_is_seen_on_every_rank(
+    trial: Any, make_case: MakeCase, name: str, size: int
+) -> None:
+    """Where the input has been copied into place, and nothing happened to it."""
+    benchmark = BENCHMARKS[name]
+    for axes in axes_of(benchmark, size, REDUCTIONS):
+        case = make_case(benchmark, size, LONG, **axes)
+        one = trial(benchmark, case, size, change=lambda rank, program: replace(program, steps=program.reset, reset=()))
+        one.run(1)
+        right = {rank for (rank, _), wrong in one.wrong().items() if wrong == 0}
+        assert right == {rank for rank, _ in one.expected if keeps(case, size, rank)}, axes
+
+
+@worlds(WITH_PAYLOAD)
+def test_a_wrong_element_is_counted_wherever_it_is(trial: Any, make_case: MakeCase, name: str, size: int) -> None:
+    benchmark = BENCHMARKS[name]
+    for axes in axes_of(benchmark, size, ("sum", "avg")):
+        one = trial(benchmark, make_case(benchmark, size, 7, **axes), size)
+        one.run(1)
+        for rank, buffer_name in one.expected:
+            buffer = one.buffers[rank][buffer_name]
+            for slot, place in itertools.product(range(buffer.spec.slots), range(buffer.spec.count)):
+                buffer.words(slot)[place] += 1
+                assert one.count(rank, buffer_name) == 1, (axes, rank, buffer_name, slot, place)
+                buffer.words(slot)[place] -= 1
+            assert one.count(rank, buffer_name) == 0
+
+
+@worlds(WITH_BLOCKS)
+@PERIODIC
+def test_blocks_at_each_others_place_are_seen(
+    trial: Any, make_case: MakeCase, name: str, size: int, count: int
+) -> None:
+    benchmark = BENCHMARKS[name]
+    for axes in axes_of(benchmark, size):
+        one = trial(benchmark, make_case(benchmark, size, count, **axes), size)
+        one.run(1)
+        for rank, buffer_name in one.expected:
+            parts = list(blocks_of(one.buffers[rank][buffer_name], count))
+            for first, second in itertools.combinations(parts, 2):
+                exchanged(first, second)
+                assert one.count(rank, buffer_name) > count, (axes, rank)
+                exchanged(first, second)
+
+
+@worlds(WITH_OWN)
+@PERIODIC
+def test_another_ranks_block_is_seen(trial: Any, make_case: MakeCase, name: str, size: int, count: int) -> None:
+    benchmark = BENCHMARKS[name]
+    for axes in axes_of(benchmark, size):
+        one = trial(benchmark, make_case(benchmark, size, count, **axes), size)
+        one.run(1)
+        for (rank, its), (other, others) in itertools.combinations(one.expected, 2):
+            mine, theirs = one.buffers[rank][its], one.buffers[other][others]
+            if its != others or mine.spec != theirs.spec:
+                continue
+            exchanged(mine.words(), theirs.words())
+            assert one.count(rank, its) > 0 and one.count(other, others) > 0, (axes, rank, other)
+            exchanged(mine.words(), theirs.words())
+
+
+def blocks_of(buffer: Any, count: int) -> Iterator[Any]:
+    if buffer.spec.count % count == 0:  # an acknowledgement has no blocks
+        for slot, start in itertools.product(range(buffer.spec.slots), range(0, buffer.spec.count, count)):
+            yield buffer.words(slot)[start : start + count]
+
+
+def exchanged(first: Any, second: Any) -> None:
+    first[:], second[:] = second.copy(), first.copy()
+
+
+# ---------------------------------------------------------------- steps
+
+
+def views_of(step: Step, case: Case, rank: int) -> list[View]:
+    """What a lowering may touch: a view that counts on the root only is nothing elsewhere."""
+    views = [view for view in vars(step).values() if isinstance(view, View)]
+    if rank != root_of(case):
+        if isinstance(step, Reduce | Gather):
+            views.remove(step.recv)
+        if isinstance(step, Scatter):
+            views.remove(step.send)
+    return views
+
+
+def length(view: View, specs: dict[str, BufferSpec]) -> int:
+    return specs[view.buffer].count - view.offset if view.count is None else view.count
+
+
+def programs(benchmark: Benchmark, make_case: MakeCase, size: int, count: int = 7) -> Iterator[tuple[Case, Any]]:
+    for axes in axes_of(benchmark, size):
+        case = make_case(benchmark, size, count, **axes)
+        yield case, [benchmark.program(case, rank, size) for rank in range(size)]
+
+
+@worlds(WORLDS)
+def test_steps_stay_inside_the_buffers_of_their_rank(make_case: MakeCase, name: str, size: int) -> None:
+    """And a rank allocates nothing that it does not use."""
+    for case, ranks in programs(BENCHMARKS[name], make_case, size):
+        for rank, program in enumerate(ranks):
+            specs = {spec.name: spec for spec in program.buffers}
+            views = [view for step in (*program.reset, *program.steps) for view in views_of(step, case, rank)]
+            assert {view.buffer for view in views} == set(specs), case
+            for view in views:
+                assert 0 <= view.slot < specs[view.buffer].slots
+                assert view.offset >= 0 and view.offset + length(view, specs) <= specs[view.buffer].count
+            assert {(view.buffer, view.slot) for view in views} == {
+                (spec.name, slot) for spec in program.buffers for slot in range(spec.slots)
+            }
+
+
+@worlds(WITH_PAYLOAD)
+def test_in_place_one_buffer_is_named_twice_and_the_small_view_is_the_ranks_block(
+    make_case: MakeCase, name: str, size: int
+) -> None:
+    whole = View("data")
+    for case, ranks in programs(BENCHMARKS[name], make_case, size):
+        for rank, program in enumerate(ranks):
+            step: Any = program.steps[0] if program.steps else None
+            one_way = isinstance(step, Gather | Scatter) and rank != root_of(case)
+            if one_way or not hasattr(step, "recv"):
+                assert program.reset == ()
+                continue
+            assert (step.send.buffer == step.recv.buffer) == bool(case.in_place)
+            assert bool(program.reset) == bool(case.in_place)
+            if case.in_place:
+                own = (
+                    whole
+                    if name in ("reduce", "all_reduce", "all_to_all")
+                    else replace(whole, offset=7 * rank, count=7)
+                )
+                assert {step.send, step.recv} == {whole, own}
+                assert isinstance(step, AllGather | Gather) == (step.send == own and own != whole)
+
+
+@worlds(WORLDS)
+def test_only_a_rank_without_a_pair_is_idle(make_case: MakeCase, name: str, size: int) -> None:
+    for case, ranks in programs(BENCHMARKS[name], make_case, size):
+        busy = {rank for pair in case.pairs for rank in pair} if case.pair else set(range(size))
+        assert {rank for rank, program in enumerate(ranks) if program.steps} == busy
+        assert all(program == Program() for rank, program in enumerate(ranks) if rank not in busy)
+
+
+WHOLE = {
+    (AllGather, "recv"), (Gather, "recv"), (Scatter, "send"), (ReduceScatter, "send"),
+    (AllToAll, "send"), (AllToAll, "recv"),
+}  # fmt: skip
+
+
+@worlds(WITH_PAYLOAD)
+def test_blocks_are_as_long_as_the_case_says(make_case: MakeCase, name: str, size: int) -> None:
+    for case, ranks in programs(BENCHMARKS[name], make_case, size):
+        for rank, program in enumerate(ranks):
+            specs = {spec.name: spec for spec in program.buffers}
+            for step in program.steps:
+                allowed = views_of(step, case, rank)
+                for field, view in vars(step).items():
+                    if view in allowed and view.buffer != "ack":
+                        blocks = size if (type(step), field) in WHOLE else 1
+                        assert length(view, specs) == blocks * case.count, (case, rank, step)
+                        assert specs[view.buffer].dtype == case.dtype
+
+
+@worlds(WORLDS)
+def test_messages_meet_a_receive_of_their_length_and_requests_are_waited_for(
+    make_case: MakeCase, name: str, size: int
+) -> None:
+    for _, ranks in programs(BENCHMARKS[name], make_case, size):
+        sent: dict[tuple[int, int], list[int]] = {}
+        received: dict[tuple[int, int], list[int]] = {}
+        for rank, program in enumerate(ranks):
+            specs = {spec.name: spec for spec in program.buffers}
+            requests: list[int] = []
+            for step in program.steps:
+                if isinstance(step, Send | Isend):
+                    sent.setdefault((rank, step.peer), []).append(length(step.data, specs))
+                if isinstance(step, Recv | Irecv):
+                    received.setdefault((step.peer, rank), []).append(length(step.data, specs))
+                if isinstance(step, Isend | Irecv):
+                    requests.append(step.request)
+                if isinstance(step, WaitAll):
+                    assert sorted(step.requests) == sorted(requests) == list(range(len(requests)))
+                    requests = []
+            assert requests == []
+        assert sent == received
+
+
+@worlds(WORLDS)
+def test_a_sample_counts_the_messages_that_its_program_sends(make_case: MakeCase, name: str, size: int) -> None:
+    """Of one pair, of all pairs, or of one rank; a collective is one operation on the whole message."""
+    benchmark = BENCHMARKS[name]
+    for case, ranks in programs(benchmark, make_case, size):
+        shape, steps = benchmark.shape(case, size), [step for program in ranks for step in program.steps]
+        sends = [step for step in steps if isinstance(step, Send | Isend) and step.data.buffer != "ack"]
+        if not sends:
+            assert (shape.operations_per_sample, shape.bytes_per_sample) == (1, case.message_bytes)
+            continue
+        if "pair" in benchmark.axes:
+            first = case.pairs[0]
+            sends = [step for rank in set(first) for step in ranks[rank].steps if step in sends]
+        share = size if shape.headline == "max_over_ranks" else 1
+        assert shape.operations_per_sample == len(sends) // share
+        assert shape.bytes_per_sample == shape.operations_per_sample * case.message_bytes
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_a_world_of_thousands_costs_a_rank_no_more_than_its_peers(make_case: MakeCase, name: str) -> None:
+    """Steps and segments at most in proportion to the ranks, and one period of values for all of them."""
+    size, benchmark = 4096, BENCHMARKS[name]
+    pairs = " ".join(f"{rank}-{rank + size // 2}" for rank in range(size // 2))
+    case = make_case(benchmark, size, 3, pair=pairs, window=64, in_place=True, reduction="sum", root=5)
+    for rank in (0, 5, size - 1):
+        program = benchmark.program(case, rank, size)
+        assert len(program.steps) <= 2 * size
+        for spec, pattern_of in itertools.product(program.buffers, (benchmark.fill, benchmark.expected)):
+            pattern = pattern_of(case, rank, size, spec.name, 0)
+            if pattern is not None:
+                assert pattern.count == spec.count * spec.slots
+                assert len(pattern.segments) <= size
+                assert len({id(segment.period) for segment in pattern.segments}) <= 2

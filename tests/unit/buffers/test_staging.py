@@ -1,0 +1,194 @@
+"""Staged programs: every message goes through a twin in host memory once each way, in an order that is right.
+
+All benchmarks run staged in the simulated world, where the payload really moves, on every rank of small worlds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commbench.buffers.host import HostBuffer
+from commbench.buffers.staging import TWIN, staged, twins
+from commbench.config.compose import Door
+from commbench.core.case import Case
+from commbench.core.errors import CommunicationError, Unsupported
+from commbench.core.program import (
+    AllReduce,
+    Barrier,
+    Broadcast,
+    BufferSpec,
+    Copy,
+    Gather,
+    Irecv,
+    Isend,
+    Program,
+    Recv,
+    Reduce,
+    Scatter,
+    Send,
+    View,
+    WaitAll,
+)
+from commbench.engines.virtual import Model, VirtualRunner
+
+with Door() as _door:
+    BENCHMARKS = _door.jobs(["benchmark=all", "backend=simulated"], multirun=False)[0].settings.benchmarks
+REDUCTIONS = ("sum", "prod", "min", "max")
+LOCAL = Copy, WaitAll, Barrier
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> tuple[Any, Case, int]:
+    """A benchmark, a case that it takes, and the size of its world."""
+    benchmark = draw(st.sampled_from(BENCHMARKS))
+    size = draw(st.integers(max(benchmark.min_ranks, 1), 4))
+    count = draw(st.integers(1, 40)) if benchmark.blocks(size) else 0
+    values: dict[str, Any] = {
+        "pair": st.tuples(st.integers(0, size - 1), st.integers(0, size - 1)).map(lambda pair: f"{pair[0]}-{pair[1]}"),
+        "window": st.integers(1, 4),
+        "in_place": st.booleans(),
+        "reduction": st.sampled_from(REDUCTIONS),
+        "root": st.integers(0, size - 1),
+    }
+    chosen = {name: draw(values[name]) if name in benchmark.axes else None for name in values}
+    if "pairs" in benchmark.axes:
+        chosen["pair"] = "0-2 1-3" if size == 4 else "0-1"
+    case = Case(
+        benchmark=benchmark.name, backend="", engine="python", timing_mode="host_sync", timing="", sync="none",
+        device="cuda", dtype="float32", layout=f"1x{size}", message_bytes=4 * count, count=count, schedule=None,
+        streams=None, staging="pinned", cache="warm", cuda_ipc="auto", interface=None, **chosen,
+    )  # fmt: skip
+    return benchmark, case, size
+
+
+@given(scenes(), st.integers(1, 2), st.integers(1, 2))
+@settings(deadline=None, max_examples=150)
+def test_staged_programs_move_the_right_payload(scene: Any, pool: int, k: int) -> None:
+    benchmark, case, size = scene
+    programs = {rank: benchmark.program(case, rank, size) for rank in range(size)}
+    k = 1 if any(program.reset for program in programs.values()) else k
+    moving = {rank: staged(program.repeated(k), rank) for rank, program in programs.items()}
+    buffers = {
+        rank: {spec.name: HostBuffer(spec, pool) for spec in program.buffers} for rank, program in moving.items()
+    }
+    for rank, program in programs.items():
+        for spec in program.buffers:
+            buffers[rank][spec.name].write(benchmark.fill(case, rank, size, spec.name, 5))
+    VirtualRunner(moving, buffers, Model(), 0)(pool)
+    for rank, program in programs.items():
+        for spec in program.buffers:
+            wanted = benchmark.expected(case, rank, size, spec.name, 5)
+            assert wanted is None or buffers[rank][spec.name].count_wrong(wanted, pool) == 0, (rank, spec.name)
+
+
+@given(scenes(), st.integers(1, 3))
+@settings(deadline=None, max_examples=150)
+def test_what_is_sent_and_received_is_copied_once_and_nothing_else(scene: Any, k: int) -> None:
+    """Told from the steps alone: a twin is sent after it was copied down, and copied up after it was received."""
+    benchmark, case, size = scene
+    for rank in range(size):
+        before = benchmark.program(case, rank, size).repeated(k)
+        after = staged(before, rank)
+        messages = [step for step in after.steps if not isinstance(step, LOCAL)]
+        assert len(messages) == len([step for step in before.steps if not isinstance(step, LOCAL)])
+        assert after.reset == before.reset
+        down, up = copies(after)
+        assert down == Counter(expected_views(before, rank, sent=True))
+        assert up == Counter(expected_views(before, rank, sent=False))
+        in_order(after, rank)
+
+
+def copies(program: Program) -> tuple[Counter[View], Counter[View]]:
+    """Views of the device that are copied to their twin, and from it."""
+    steps = [step for step in program.steps if isinstance(step, Copy)]
+    down = [step for step in steps if step.target.buffer.endswith(TWIN)]
+    up = [step for step in steps if step.source.buffer.endswith(TWIN)]
+    assert len(down) + len(up) == len(steps)
+    assert all(replace(step.source, buffer=step.source.buffer + TWIN) == step.target for step in down)
+    assert all(replace(step.target, buffer=step.target.buffer + TWIN) == step.source for step in up)
+    return Counter(step.source for step in down), Counter(step.target for step in up)
+
+
+SENT = {Send: "data", Isend: "data", Broadcast: "data"}
+RECEIVED = {Recv: "data", Irecv: "data", Broadcast: "data"}
+ROOT_SENDS, ROOT_RECEIVES = (Broadcast, Scatter), (Reduce, Gather)
+
+
+def expected_views(program: Program, rank: int, sent: bool) -> list[View]:
+    """By the words of the contract: fields are named data, send and recv; what counts on the root only is in a list."""
+    names, field = (SENT, "send") if sent else (RECEIVED, "recv")
+    found = []
+    for step in program.steps:
+        on_root, root = rank == getattr(step, "root", rank), getattr(step, "root", None)
+        if root is not None and sent and isinstance(step, ROOT_SENDS) and not on_root:
+            continue
+        if root is not None and not sent and isinstance(step, ROOT_RECEIVES) and not on_root:
+            continue
+        if not sent and isinstance(step, Broadcast) and on_root:
+            continue
+        view = getattr(step, names.get(type(step), field), None)
+        found += [] if view is None else [view]
+    return found
+
+
+def in_order(program: Program, rank: int) -> None:
+    """Every view is on the host before its message leaves, and goes up only behind the step that brought it."""
+    fresh: Counter[View] = Counter()  # copied down and not sent yet
+    arrived: Counter[View] = Counter()  # received and not copied up yet
+    pending: dict[int, View] = {}
+    for step in program.steps:
+        if isinstance(step, Copy):
+            if step.target.buffer.endswith(TWIN):
+                fresh[step.target] += 1
+            else:
+                arrived[step.source] -= 1
+                assert arrived[step.source] >= 0, f"{step} before anything came"
+            continue
+        one = Program(steps=(step,))
+        for view in expected_views(one, rank, sent=True):
+            fresh[view] -= 1
+            assert fresh[view] >= 0, f"{step} before its copy"
+        if isinstance(step, Irecv):
+            pending[step.request] = step.data
+        elif isinstance(step, WaitAll):
+            arrived.update(pending.pop(request) for request in step.requests if request in pending)
+        else:
+            arrived.update(expected_views(one, rank, sent=False))
+    assert not +fresh and not +arrived and not pending
+
+
+def test_only_what_moves_has_a_twin() -> None:
+    """In place the source is copied on the device, before each repetition: it never meets the host."""
+    data = View("data")
+    buffers = (BufferSpec("source", 4, "int32"), BufferSpec("data", 4, "int32"))
+    program = Program(buffers, (AllReduce(data, data, "sum"),), (Copy(View("source"), data),))
+    assert twins(staged(program, 0)) == (BufferSpec("data@host", 4, "int32"),)
+    host = View("data@host")
+    assert staged(program, 0).steps == (Copy(data, host), AllReduce(host, host, "sum"), Copy(host, data))
+
+
+def test_a_receive_that_nobody_waits_for_is_refused() -> None:
+    with pytest.raises(Unsupported, match="no WaitAll for the receives"):
+        staged(Program((), (Irecv(View("recv"), 1, 0),)), 0)
+
+
+def test_a_copy_that_is_missing_is_seen_by_the_payload() -> None:
+    """What the first test rests on: the twins begin with the sentinel, so a forgotten copy can't go unnoticed."""
+    view, host = View("data"), View("data@host")
+    specs = (BufferSpec("data", 4, "float32"), BufferSpec("data@host", 4, "float32"))
+    programs = {
+        0: Program(specs, (Send(host, 1),)),
+        1: Program(specs, (Recv(host, 0), Copy(host, view))),
+    }
+    buffers = {rank: {spec.name: HostBuffer(spec) for spec in specs} for rank in programs}
+    buffers[0]["data"].words()[:] = 1.0
+    VirtualRunner(programs, buffers, Model(), 0)(1)
+    assert (buffers[1]["data"].words() != 1.0).all()
+    with pytest.raises(CommunicationError, match="deadlock"):
+        VirtualRunner({0: Program(specs, (Recv(host, 1),)), 1: programs[1]}, buffers, Model(), 0)(1)

@@ -1,0 +1,189 @@
+"""`commbench ab`: the order of launches, what is refused before anything starts, and verdicts on planted truth."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import commbench
+from commbench.__main__ import main
+from commbench.cli import run
+from commbench.cli.ab import turns
+
+SIMULATED = (
+    "backend=simulated", "benchmark=[all_reduce]", "sizes=[8,64KiB]", "timing=quick", "backend.model.noise=0.03",
+)  # fmt: skip
+LUCK = "backend.seed=${launch}"  # another noise in each launch
+SLOWER = (
+    "backend.model.latency_s=2.2e-6", "backend.model.call_s=1.1e-7", "backend.model.bandwidth_gb_per_s=9.09",
+    "backend.seed=7${launch}",
+)  # fmt: skip
+FASTER = (
+    "backend.model.latency_s=1.8e-6", "backend.model.call_s=0.9e-7", "backend.model.bandwidth_gb_per_s=11.1",
+    "backend.seed=7${launch}",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [one for one in os.environ if one.startswith(("COMMBENCH_", "OMPI_COMM", "PMI", "TORCHELASTIC_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def folder() -> Path:
+    (found,) = Path("results").iterdir()
+    return found
+
+
+# ---------------------------------------------------------------- order
+
+
+@given(st.integers(1, 60), st.integers(0, 10**6))
+@settings(deadline=None, database=None)
+def test_every_launch_of_each_side_runs_once_and_next_to_its_partner(launches: int, seed: int) -> None:
+    order = turns(launches, seed)
+    assert sorted(order) == sorted((launch, side) for launch in range(launches) for side in ("base", "new"))
+    assert all(order[at][0] == order[at + 1][0] == at // 2 for at in range(0, 2 * launches, 2))
+    firsts = [order[at][1] for at in range(0, 2 * launches, 2)]
+    assert all(firsts[at] != firsts[at + 1] for at in range(0, launches - 1, 2))  # ABBA
+
+
+def test_the_order_is_drawn_by_the_seed() -> None:
+    orders = {tuple(turns(8, seed)) for seed in range(20)}
+    assert len(orders) > 5
+    assert turns(8, 3) == turns(8, 3)
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "status"), [(SLOWER, "SLOWER", 1), pytest.param(FASTER, "FASTER", 0, marks=pytest.mark.long)]
+)
+def test_a_planted_tenth_is_found(
+    change: tuple[str, ...], verdict: str, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["ab", *SIMULATED, LUCK, "--vs", *change, "--launches", "4", "--fail-on", "slower"]
+    assert main(words) == status
+    out, err = capsys.readouterr()
+    assert f"2 of 2 cases {verdict}" in out and "4 / 4" in out
+    assert "ab: run 8 of 8" in err
+    found = commbench.compare(folder() / "base", folder() / "new", paired=True)
+    assert list(found.verdict) == [verdict] * 2
+    assert "commbench compare" in out and "--paired" in out  # how to ask again
+
+
+@pytest.mark.long
+def test_equal_sides_are_not_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["ab", "--launches=4", *SIMULATED, LUCK, "--fail-on=slower", "--vs", "backend.seed=7${launch}"]
+    assert main(words) == 0
+    found = commbench.compare(folder() / "base", folder() / "new", paired=True)
+    assert set(found.verdict) <= {"SAME", "UNDECIDED"}
+
+
+@pytest.mark.long
+def test_one_folder_holds_both_sides_and_the_question() -> None:
+    words = ["ab", *SIMULATED, "seed=4", "--vs", "backend.model.latency_s=3e-6", "--launches", "2", "--seed", "5"]
+    assert main(words) == 0
+    rows = commbench.load(folder())
+    assert sorted(zip(rows.label, rows.launch, strict=True)) == [
+        (side, launch) for side in ("base", "new") for launch in (0, 1) for _ in range(2)
+    ]
+    asked = json.loads((folder() / "ab.json").read_text())
+    assert asked["seed"] == 5 and asked["order"] == [list(turn) for turn in turns(2, 5)]
+    assert "backend.model.latency_s=3e-6" in asked["new"] and "backend.model.latency_s=3e-6" not in asked["base"]
+
+
+def test_variables_that_differ_are_compared_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["ab", *SIMULATED, "env.A=1", "--vs", "env.A=2", "--launches", "1"]
+    assert main(words) == 0
+    assert "--by=env" in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_a_real_run(world: Callable[..., object]) -> None:
+    """Two launches a side on gloo."""
+    words = ("benchmark=[p2p_latency]", "sizes=[8]", "timing=fixed", "timing.repetitions=5", "layout=1x2")
+    done = world("commbench", "ab", "backend=gloo", *words, "--launches=2", "--vs", "env.OMP_NUM_THREADS=1")
+    # conftest puts output= behind --vs, where it does not belong
+    assert done.status == 2, done.explain()  # type: ignore[attr-defined]
+    assert "output belongs to both sides; write it before --vs" in done.stderr  # type: ignore[attr-defined]
+    done = world("commbench", "ab", "--vs", "env.A=1", "--launches=2", "backend=gloo", *words)
+    assert done.status == 0, done.explain()  # type: ignore[attr-defined]
+    rows = done.cases  # type: ignore[attr-defined]
+    assert (len(rows), set(rows.status), set(rows.label), set(rows.launch)) == (4, {"ok"}, {"base", "new"}, {0, 1})
+    assert "takes 4 launches" in done.stdout or "missing" in done.stdout  # type: ignore[attr-defined]
+
+
+# ---------------------------------------------------------------- what stops it
+
+
+def test_an_interruption_says_what_is_kept(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    original, calls = run.run, []
+
+    def third_is_stopped(*words: object, **more: object) -> int:
+        calls.append(words)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return original(*words, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(run, "run", third_is_stopped)
+    assert main(["ab", *SIMULATED, "--vs", "backend.seed=3", "--launches", "4"]) == 130
+    assert "interrupted; what was finished: commbench compare" in capsys.readouterr().err
+    assert len(commbench.load(folder())) == 4
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("ab", "--vs"),
+        ("ab backend=simulated", "--vs"),
+        ("ab --vs", "--vs"),
+        ("ab backend=simulated --vs backend=foo", "NEW: backend=foo is unknown; allowed: cupy_nccl, gloo"),
+        ("ab backend=foo --vs seed=1", "BASE: backend=foo is unknown"),
+        ("ab backend=simulated --vs sizs=[8]", "NEW: unknown key sizs; did you mean sizes?"),
+        ("ab backend=simulated --vs sizes=[8],[16]", "NEW: sizes=[8],[16] has commas"),
+        ("ab backend=simulated --vs layout=2x1 backend=gloo", "layout=2x1 needs 2 nodes"),
+        ("ab backend=simulated --vs benchmark=[broadcast] --launches 0", "0 is not a number of launches from 1"),
+        ("ab backend=simulated --vs seed=1 --launches x", "x is not a number of launches"),
+        ("ab backend=simulated --vs seed=1 --seed -1", "-1"),
+        ("ab backend=simulated --vs seed=1 --fail-on foo", "--fail-on foo is unknown; allowed: slower"),
+        ("ab backend=simulated --vs seed=1 --fail-on slower --launches 3", "needs a verdict: --launches 4 or more"),
+        ("ab backend=simulated launch=3 --vs seed=1", "commbench ab sets launch itself"),
+        ("ab backend=simulated --vs label=x", "commbench ab sets label itself"),
+        ("ab backend=simulated --vs output=x", "output belongs to both sides"),
+        ("ab backend=simulated writer=[console] --vs seed=1", "BASE keeps no results to compare"),
+        ("ab backend=simulated sizes=[8] --vs sizes=[16]", "no case of NEW has a partner in BASE"),
+        ("ab backend=simulated --vs experiment=ec2_streams scale=cpu", "NEW asks for 4 runs"),
+        ("ab backend=simulated --vs seed=1 --frobnicate", "--frobnicate"),
+        ("ab backend=simulated output=/proc/x --vs seed=1", "output=/proc/x can't be written"),
+    ],
+)
+def test_bad_words_are_refused_before_anything_starts(
+    line: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "run", lambda *_, **__: pytest.fail("something was started"))
+    assert main(line.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and said in err and err.startswith("commbench: ")
+    assert not Path("results").exists()
+
+
+def test_inside_a_world_it_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["ab", "backend=gloo", "--vs", "seed=1"]) == 2
+    assert "call it outside of torchrun, mpirun and srun" in capsys.readouterr().err
+
+
+def test_a_plan_of_both_sides_starts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ab", "backend=simulated", "plan=true", "sizes=[8]", "--vs", "backend.model.noise=0.1"]) == 0
+    assert capsys.readouterr().out.count("nothing was started") == 2
+    assert not Path("results").exists()

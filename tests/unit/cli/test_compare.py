@@ -1,0 +1,201 @@
+"""`commbench compare` end to end, on results of the simulated world."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import commbench
+from commbench.cli.compare import command
+from commbench.core.errors import ConfigError
+from commbench.report.compare import compare
+
+FIXED = ("timing=fixed", "timing.repetitions=100", "timing.warmup_repetitions=2", "timing.warmup_s=0")
+WORDS = ("backend=simulated", "writer=parquet", "benchmark=[all_reduce,p2p_latency]", "sizes=[8,1MiB]", *FIXED)
+LAUNCHES = 4
+
+
+def measured(output: Path, launch: int, seed: int, *words: str) -> None:
+    seeds = (f"launch={launch}", f"backend.seed={seed}", "backend.model.noise=0.02")
+    commbench.run(*WORDS, f"output={output}", *seeds, *words)
+
+
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Two alike and one with a latency that is 20 % longer: 1 MiB hardly feels it. Interleaved."""
+    folder = tmp_path_factory.mktemp("sides")
+    for launch in range(LAUNCHES):
+        measured(folder / "base", launch, launch)
+        measured(folder / "same", launch, 100 + launch)
+        measured(folder / "slow", launch, 200 + launch, "backend.model.latency_s=2.4e-6")
+    return {name: str(folder / name) for name in ("base", "same", "slow")}
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    status = command(list(words))
+    return status, capsys.readouterr().out
+
+
+def test_a_slower_side_is_found_and_fails(sides: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    status, text = said(capsys, sides["base"], sides["slow"], "--fail-on", "slower")
+    assert status == 1
+    assert "config.backend.model.latency_s: 2e-06 -> 2.4e-06" in text
+    assert "one side came before" not in text
+    assert text.index("differs, BASE -> NEW:") < text.index("verdict")
+    assert text.count("SLOWER") == 3  # two rows, one sentence
+    sentence = r"\n2 of 4 cases SLOWER, worst \w+ 1x2 (0-1 )?8 B: 1\.\d{3} x \(1\.\d{3} \.\. 1\.\d{3}\); 2 SAME\n"
+    assert re.search(sentence, text)
+    assert said(capsys, sides["base"], sides["slow"])[0] == 0
+    assert said(capsys, sides["slow"], sides["base"], "--fail-on=slower")[0] == 0
+
+
+def test_a_table_is_plain_and_fits(
+    sides: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    _, text = said(capsys, sides["base"], sides["slow"])
+    assert text.isascii()
+    table = text[text.index("backend simulated") : text.index("NEW / BASE, p95")]
+    assert max(map(len, table.splitlines())) <= 150
+    row = next(line for line in table.splitlines() if line.startswith(" all_reduce") and " 8 B " in line)
+    assert row.split()[:6] == ["all_reduce", "8", "B", "4", "/", "4"]
+    assert row.count(" us") == 2 and row.count(" x") == 2  # both medians; ratio and p95
+    assert "cuda_ipc auto" in table and "layout 1x2" in table
+
+
+def test_equal_sides_are_the_same(sides: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    status, text = said(capsys, sides["base"], sides["same"], "--fail-on", "slower,undecided,missing")
+    assert status == 0
+    assert "\n4 of 4 cases SAME" in text
+    assert "varies within a side: " not in text.replace("varies within a side: config.backend.seed", "")
+
+
+@pytest.mark.long
+def test_a_baseline_file_is_kept_and_used(
+    sides: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(tmp_path / "baseline.parquet")
+    _, text = said(capsys, sides["base"], sides["same"], "--save", file)
+    assert f"saved: {file}: NEW, 16 rows, without samples" in text
+    assert said(capsys, sides["slow"], "--against", file, "--fail-on", "slower")[0] == 1
+    assert said(capsys, sides["base"], "--against", file, "--fail-on", "slower")[0] == 0
+
+
+def test_the_first_baseline_has_nothing_to_be_compared_with(
+    sides: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, text = said(capsys, sides["base"], "--save", str(tmp_path / "first.parquet"))
+    assert (status, text.count("\n")) == (0, 2)
+    assert f"NEW  {sides['base']}: 4 launches, 16 rows" in text
+    with pytest.raises(ConfigError, match="--fail-on needs a BASE"):
+        command([sides["base"], "--save", str(tmp_path / "first.parquet"), "--fail-on", "slower"])
+    assert said(capsys, sides["same"], "--against", str(tmp_path / "first.parquet"), "--fail-on", "slower")[0] == 0
+
+
+def test_one_launch_gives_no_verdict_and_can_not_pass_a_gate(
+    sides: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = str(sorted(Path(sides["slow"]).iterdir())[0])
+    status, text = said(capsys, sides["base"], one)
+    assert status == 0
+    assert "4 of 4 cases without a verdict: 3 more launches a side needed (at least 4, better 10)" in text
+    assert "95 % interval" not in text and "4 / 1" in text
+    with pytest.raises(ConfigError, match="--fail-on slower: no case has a verdict; it takes 4 launches a side"):
+        command([sides["base"], one, "--fail-on", "slower"])
+
+
+def test_what_is_on_one_side_only_is_listed(
+    sides: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for launch in range(LAUNCHES):
+        corrupt = "backend.model.corrupt_rank=1" if launch == 3 else "backend.model.corrupt_rank=null"
+        measured(tmp_path, launch, launch, "benchmark=all_reduce", "sizes=[8,16]", corrupt)
+    status, text = said(capsys, sides["base"], str(tmp_path), "--fail-on", "missing")
+    assert status == 1
+    assert "4 launches, 8 rows, 2 invalid" in text
+    assert "only in BASE: 3 cases\n  all_reduce 1x2 1 MiB\n  p2p_latency 1x2 0-1 8 B" in text
+    assert "only in NEW: 1 case\n  all_reduce 1x2 16 B" in text
+    assert "launches not used: 2 cases\n  all_reduce 1x2 8 B (BASE 0, NEW 1: " in text
+    assert "elements are not what they must be" in text
+    assert "1 of 1 case without a verdict: 1 more launch a side needed" in text
+
+
+def test_unreadable_launches_are_named(
+    sides: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured(tmp_path, 0, 0)
+    measured(tmp_path, 1, 1)
+    broken, good = sorted(tmp_path.iterdir())
+    (broken / "cases.parquet").write_bytes(b"")
+    _, text = said(capsys, sides["base"], str(tmp_path))
+    assert f"note: a cases file of {broken} can't be read" in text or f"note: {broken}" in text
+    assert "1 launch, 4 rows" in text and str(good) not in text
+
+
+@pytest.mark.long
+def test_variables_are_compared_in_one_folder(
+    sides: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for launch in range(LAUNCHES):
+        measured(tmp_path, launch, launch, "benchmark=all_reduce", "in_place=[true,false]")
+    status, text = said(capsys, str(tmp_path), "--by", "in_place=true:false", "--fail-on", "slower,missing")
+    assert status == 0
+    assert "in_place true -> false" in text and "2 of 2 cases SAME" in text
+    assert "on both sides" not in text and "on both sides" in said(capsys, sides["base"], sides["base"])[1]
+    with pytest.raises(ConfigError, match=r"BASE has in_place \w+ and \w+ for the same case"):
+        command([str(tmp_path), str(tmp_path), "--ignore", "in_place"])
+
+
+@pytest.mark.long
+def test_options_of_the_statistic(sides: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    both = (sides["base"], sides["slow"])
+    assert "launches resampled, without the repetitions" in said(capsys, *both, "--medians-only")[1]
+    assert "4 of 4 cases SAME" in said(capsys, *both, "--delta", "50")[1]
+    text = said(capsys, *both, "--aa", sides["base"], "--aa", sides["same"], "--paired", "--seed", "3")[1]
+    assert "threshold: the 95th percentile of the A/A launches' noise" in text and "2 of 4 cases SLOWER" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ([], "the following arguments are required: PATH; see commbench compare --help"),
+        (["a"], "compare takes BASE and NEW; seen: a"),
+        (["a", "b", "c"], "compare takes BASE and NEW; seen: a b c"),
+        (["a", "b", "--against", "c"], "--against BASE leaves one path, NEW; seen: a b"),
+        (["a", "b", "--fail-on", "faster"], "--fail-on faster is unknown; allowed: slower, undecided, missing"),
+        (["a", "b", "--delta", "nan"], "argument --delta: nan is not a percentage above 0"),
+        (["a", "b", "--delta", "0"], "argument --delta: 0 is not a percentage above 0"),
+        (["a", "b", "--seed", "-1"], "argument --seed: "),
+        (["a", "b", "--by", "message_bytes"], "unlike payloads can't be compared"),
+        (["a", "b", "--colour"], "unrecognized arguments: --colour"),
+        (["a", "b", "--save", "/nowhere/c.parquet"], "--save /nowhere/c.parquet: there is no folder /nowhere"),
+        (["/nowhere/a", "/nowhere/b"], "BASE=/nowhere/a is neither a folder with runs"),
+    ],
+)
+def test_bad_options_are_refused_in_one_line(words: list[str], line: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        command(words)
+    assert line in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        command(["--help"])
+    text = capsys.readouterr().out
+    assert end.value.code == 0
+    assert "--against" in text and "Exit status:" in text
+
+
+def test_reading_loads_no_torch(sides: dict[str, str]) -> None:
+    code = "import sys; from commbench.cli.compare import command\n"
+    code += f"command([{sides['base']!r}, {sides['slow']!r}])\nassert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_frame_has_what_was_printed(sides: dict[str, str]) -> None:
+    assert sorted(compare(sides["base"], sides["slow"]).verdict) == ["SAME", "SAME", "SLOWER", "SLOWER"]

@@ -1,0 +1,154 @@
+"""`commbench report`: answers from real runs, what is left out, what is refused, and a thousand runs in bounds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from generated_results import run_of
+
+import commbench
+from commbench.cli.report import command
+from commbench.core.errors import ConfigError
+from commbench.report.flag_meanings import MEANINGS, flagged
+from commbench.writers.console import MEANINGS as CONSOLE_MEANINGS
+
+WORDS = ("backend=simulated", "timing=quick", "writer=parquet")
+LARGE_RUNS, LARGE_CPU_S, LARGE_BYTES = 1000, 20.0, 2**30  # 10 s on a quiet machine; CPU time, for a shared one
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("measured")
+    commbench.run(*WORDS, "sizes=[8,1KiB,64KiB,1MiB]", "benchmark=[p2p_latency,all_reduce]", f"output={output}")
+    return output
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
+    capsys.readouterr()
+    assert command(list(words)) == 0
+    out, err = capsys.readouterr()
+    return out, err
+
+
+def test_one_run_says_that_it_is_one_launch(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = told(capsys, str(measured))
+    assert "8 cases of 1 runs" in out and err == ""
+    assert "There is no choice to make" in out and "measured in one launch" in out
+
+
+def test_the_best_backend_and_the_crossover_are_the_planted_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in (0, 1):  # gloo: 60 us and 1.2 GB/s; mpi: 0.5 us and 0.9 GB/s: equal at 214 kB
+        run_of(tmp_path, number)
+    out, _ = told(capsys, str(tmp_path), "--benchmark", "all_reduce")
+    words = " ".join(out.split())
+    assert "small messages (8 B): mpi 1x2 (native) is fastest" in words
+    assert "Large ones (2 MiB): gloo 1x2 (python) is fastest" in words
+    assert "between 128 KiB and 512 KiB" in words
+
+
+def test_several_launches_are_put_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in (0, 12, 24):  # the same way and layout
+        run_of(tmp_path, number)
+    out, _ = told(capsys, str(tmp_path))
+    assert "up to 3" in out and "measured in one launch" not in out
+
+
+def test_top_cuts_tables_and_says_so(measured: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for number in (0, 1):
+        run_of(tmp_path, number)
+    out, _ = told(capsys, str(tmp_path), "--top", "3")
+    assert "... and 97 more: --top 100" in out
+
+
+def test_a_file_of_cases_is_a_source(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = next(measured.rglob("cases.parquet"))
+    assert "8 cases of 1 runs" in told(capsys, str(file))[0]
+
+
+def test_unreadable_files_are_named_and_the_others_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, broken, old, foreign = (run_of(tmp_path, number) for number in range(4))
+    (broken / "cases.parquet").write_bytes(b"PAR1 no parquet")
+    record = json.loads((old / "run.json").read_text())
+    (old / "run.json").write_text(json.dumps(record | {"schema_version": 0}))
+    (foreign / "run.json").write_text("[1]")
+    (tmp_path / "empty.parquet").touch()
+    out, err = told(capsys, str(tmp_path), str(tmp_path / "empty.parquet"), str(tmp_path / "nowhere"))
+    assert "100 cases of 1 runs" in out and good.name not in err
+    lines = err.splitlines()
+    assert len(lines) == 5 and all(line.startswith("left out: ") for line in lines)
+    for word in (broken.name, f"{old.name}/run.json has schema version 0", foreign.name, "is empty", "nowhere"):
+        assert sum(word in line for line in lines) == 1, word
+    assert out.count("left out: ") == 5
+
+
+@pytest.mark.parametrize("content", ["empty", "foreign", "missing", "folder"])
+def test_nothing_to_report_is_one_line_and_exit_status_2(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "cases.parquet"
+    if content == "empty":
+        path.touch()
+    if content == "foreign":
+        pd.DataFrame({"colour": ["red"]}).to_parquet(path)
+    if content == "folder":
+        path.mkdir()
+    words = [sys.executable, "-m", "commbench", "report", str(path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert str(path) in done.stderr and "give a folder with runs" in done.stderr
+
+
+def test_wrong_options_are_refused_before_anything_is_read(tmp_path: Path, measured: Path) -> None:
+    with pytest.raises(ConfigError, match="is a folder"):
+        command([str(measured), "--html", str(tmp_path)])
+    with pytest.raises(ConfigError, match="there is no folder"):
+        command([str(measured), "--html", str(tmp_path / "no" / "page.html")])
+    with pytest.raises(ConfigError, match="whole number"):
+        command([str(measured), "--top", "0"])
+    with pytest.raises(ConfigError, match="they have: all_reduce, p2p_latency"):
+        command([str(measured), "--benchmark", "barrier"])
+
+
+def test_every_flag_of_the_console_has_a_meaning_and_something_to_do() -> None:
+    assert set(CONSOLE_MEANINGS) <= set(MEANINGS)
+    frame = pd.DataFrame({"status": ["ok", "ok", "failed"], "flags": [["noisy"], ["noisy", "new"], ["noisy"]]})
+    assert [(one.flag, one.cases) for one in flagged(frame)] == [("noisy", 2), ("new", 1)]
+
+
+MEASURE = """
+import sys, time
+from commbench.buffers.host import high_water_bytes
+from commbench.cli.report import command
+command([sys.argv[1], "--html", sys.argv[2]])
+print(time.process_time(), high_water_bytes(), file=sys.stderr)
+"""
+
+
+@pytest.mark.long
+def test_a_thousand_runs_are_read_in_bounded_time_and_memory(tmp_path: Path) -> None:
+    results, page = tmp_path / "results", tmp_path / "page.html"
+    copies = [run_of(results, number) for number in range(12)]
+    for number in range(12, LARGE_RUNS):  # a table with another run_id is quicker than a hundred rows made again
+        renamed(copies[number % 12], results / f"20260101T000000.{number:06d}-0000")
+    words = [sys.executable, "-c", MEASURE, str(results), str(page)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=150, check=True)
+    assert "100000 cases of 1000 runs" in done.stdout
+    seconds, size = map(float, done.stderr.split())
+    assert seconds < LARGE_CPU_S and size < LARGE_BYTES, done.stderr
+    assert page.stat().st_size < 8 * 2**20
+
+
+def renamed(source: Path, target: Path) -> None:
+    target.mkdir()
+    record = json.loads((source / "run.json").read_text()) | {"run_id": target.name}
+    (target / "run.json").write_text(json.dumps(record))
+    table = pq.read_table(source / "cases.parquet")
+    column = pa.array([target.name] * len(table))
+    pq.write_table(table.set_column(table.schema.get_field_index("run_id"), "run_id", column), target / "cases.parquet")

@@ -1,0 +1,342 @@
+"""Overrides -> jobs: sweeps and their order, the spellings that spare users Hydra's grammar, and settings that hold."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from omegaconf.errors import GrammarParseError
+
+import commbench
+from commbench.config.compose import Door, Job
+from commbench.config.expectation import Expectation, expectation
+from commbench.config.keys import KEYS
+from commbench.config.settings import OCTAVES_BYTES, PRESETS, Settings, from_config, sizes_bytes
+from commbench.core.columns import CASES
+from commbench.core.dtypes import DTYPES
+from commbench.core.errors import ConfigError
+from commbench.core.layout import Layout
+
+CONF = Path(commbench.__file__).parents[1] / "conf"
+thorough = settings(max_examples=200, deadline=None, database=None)
+
+
+def swept(*overrides: str, config_dir: str | None = None) -> list[Job]:
+    with Door(config_dir) as door:
+        return door.jobs(overrides, multirun=True)
+
+
+def single(*overrides: str, config_dir: str | None = None) -> Settings:
+    with Door(config_dir) as door:
+        jobs = door.jobs(overrides, multirun=False)
+    assert len(jobs) == 1
+    return jobs[0].settings
+
+
+# ---------------------------------------------------------------- sweeps
+
+
+def test_a_sweep_is_every_combination() -> None:
+    jobs = swept("backend=gloo,mpi", "layout=1x2,1x4", "sizes=[8]")
+    points = {(job.settings.backend.name, *job.settings.layouts) for job in jobs}
+    assert len(jobs) == 4
+    assert points == {(name, Layout(1, ranks)) for name in ("gloo", "mpi") for ranks in (2, 4)}
+    assert all(job.settings.sizes == ((8,),) and "sizes=[8]" in job.overrides for job in jobs)
+
+
+def test_the_overrides_of_a_job_mean_that_job() -> None:
+    for job in swept("backend=gloo,mpi", "env.A=1,2", "benchmark=all,[all_reduce]", "launch=3"):
+        with Door() as door:
+            again = door.jobs(job.overrides, multirun=False)[0]
+        assert (again.settings, again.digest, again.overrides) == (job.settings, job.digest, job.overrides)
+
+
+def test_launch_is_outermost_and_sorted_wherever_it_was_typed() -> None:
+    for words in (["launch=2,0,1", "layout=1x1,1x2,1x4"], ["layout=1x1,1x2,1x4", "launch=2,0,1"]):
+        jobs = swept(*words)
+        assert [job.settings.launch for job in jobs] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+        assert {job.settings.layouts for job in jobs[:3]} == {job.settings.layouts for job in jobs[6:]}
+
+
+def order(*words: str) -> list[tuple[int, ...]]:
+    """The layouts' ranks in the order of the jobs, one tuple a launch."""
+    jobs = swept("launch=0,1", "layout=1x1,1x2,1x3,1x4", *words)
+    ranks = [job.settings.layouts[0].size for job in jobs]
+    return [tuple(ranks[:4]), tuple(ranks[4:])]
+
+
+def test_the_order_within_a_launch_is_shuffled_by_seed() -> None:
+    orders = [order(f"seed={seed}") for seed in range(3)]
+    assert all(sorted(one) == [1, 2, 3, 4] for launches in orders for one in launches)
+    assert orders[0] == order()
+    assert len({one for launches in orders for one in launches}) > 3  # seeds differ, and so do the launches of one
+
+
+def test_one_job_without_a_sweep_is_one_job() -> None:
+    assert len(swept("layout=1x2")) == 1
+    with Door() as door:
+        (job,) = door.jobs(["layout=1x2"], multirun=False)
+    assert job.overrides == ("layout=1x2",)
+
+
+def test_ranges_and_choices_of_hydra_work() -> None:
+    assert [job.settings.launch for job in swept("launch=range(0,3)")] == [0, 1, 2]
+    assert {job.settings.backend.name for job in swept("backend=choice(gloo,mpi)")} == {"gloo", "mpi"}
+    everything = {file.stem for file in (CONF / "backend").glob("*.yaml")}
+    assert {job.settings.backend.name for job in swept("backend=glob(*)")} == everything
+
+
+def test_one_bad_job_refuses_all() -> None:
+    with pytest.raises(ConfigError, match="layout=0x2"):
+        swept("backend=gloo,mpi", "layout=1x2,0x2")
+
+
+def test_the_digest_tells_configurations_apart_but_not_folders() -> None:
+    digests = [job.digest for job in swept("layout=1x2,1x4", "output=a,b")]
+    assert len(set(digests)) == 2
+
+
+# ---------------------------------------------------------------- spellings
+
+
+def test_all_benchmarks_are_the_files_of_their_group() -> None:
+    everything = sorted(file.stem for file in (CONF / "benchmark").glob("*.yaml"))
+    for word in ("benchmark=all", "benchmark=[all]"):
+        assert sorted(one.name for one in single(word).benchmarks) == everything
+    assert [len(job.settings.benchmarks) for job in swept("benchmark=all")] == [len(everything)]
+
+
+def test_benchmarks_are_those_that_were_named() -> None:
+    assert [one.name for one in single("benchmark=all_reduce").benchmarks] == ["all_reduce"]
+    assert {one.name for one in single("benchmark=[p2p_latency,all_reduce]").benchmarks} == {
+        "p2p_latency",
+        "all_reduce",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "env"),
+    [
+        (["env.GLOO_SOCKET_IFNAME=eth0"], {"GLOO_SOCKET_IFNAME": "eth0"}),
+        (["env.B=x", "env.A=1"], {"A": "1", "B": "x"}),
+        (["env={A:1,B:x}"], {"A": "1", "B": "x"}),
+        (["env.UCX_TLS='tcp,self'"], {"UCX_TLS": "tcp,self"}),
+        (["env.PATTERN=^eth[0-9]$"], {"PATTERN": "^eth[0-9]$"}),
+        (["env.EMPTY="], {"EMPTY": ""}),
+        (["env.EMPTY=null"], {"EMPTY": ""}),
+        (["env.A=1e3", "env.B=007", "env.C=1_000", "env.D=0x10"], {"A": "1e3", "B": "007", "C": "1_000", "D": "0x10"}),
+        (["env.A=true", "env.B=False", "env.C=off"], {"A": "true", "B": "False", "C": "off"}),
+        (["env.FLAGS=-x --y=z"], {"FLAGS": "-x --y=z"}),
+        (["+env.A=1"], {"A": "1"}),
+    ],
+)
+def test_environment_variables_arrive_as_they_were_typed(words: list[str], env: dict[str, str]) -> None:
+    assert dict(single(*words).env) == env
+
+
+def test_environment_variables_can_be_swept() -> None:
+    jobs = swept("env.A=x,y", "env.B=z")
+    assert {job.settings.env for job in jobs} == {(("A", one), ("B", "z")) for one in "xy"}
+
+
+@pytest.mark.parametrize(
+    ("word", "texts"),
+    [
+        ("expect=busbw_gb_per_s>=380", ["busbw_gb_per_s>=380"]),
+        ("expect='busbw_gb_per_s>=380'", ["busbw_gb_per_s>=380"]),
+        ('expect="median_s<1e-3"', ["median_s<1e-3"]),
+        ("expect=all_reduce:median_s<1e-3", ["all_reduce:median_s<1e-3"]),
+        ("expect=[median_s<1,max_s<=2]", ["median_s<1", "max_s<=2"]),
+        ("expect=['median_s<1','max_s<=2']", ["median_s<1", "max_s<=2"]),
+        ("expect=null", []),
+    ],
+)
+def test_expectations_need_no_quotes_within_quotes(word: str, texts: list[str]) -> None:
+    assert [one.text for one in single(word).expect] == texts
+
+
+def test_yaml_booleans_are_words_where_words_are_meant() -> None:
+    chosen = single("cuda_ipc=off", "preflight=off", "bind=none", "sync=none")
+    assert (chosen.cuda_ipc, chosen.preflight, chosen.bind, chosen.sync) == ("off", "off", "none", "none")
+    assert single("cuda_ipc=true").cuda_ipc == "on"
+
+
+def test_lists_are_axes_inside_one_run() -> None:
+    chosen = single(
+        "layout=[1x1,1x2]", "dtype=[int8,float64]", "sizes=[8,1KiB,8]", "window=[1,64]", "reduction=[sum,max]",
+        "in_place=[true,false]", "engine=[python,native]", "pairs=[[0,1],[1,0]]",
+    )  # fmt: skip
+    assert chosen.layouts == (Layout(1, 1), Layout(1, 2))
+    assert (chosen.dtypes, chosen.sizes) == (("int8", "float64"), ((8, 1024), (8, 1024)))
+    assert (chosen.windows, chosen.reductions, chosen.in_place) == ((1, 64), ("sum", "max"), (True, False))
+    assert (chosen.engines, chosen.pairs) == (("python", "native"), ((0, 1), (1, 0)))
+
+
+def test_every_timing_and_writer_composes() -> None:
+    for group in ("timing", "writer", "backend", "launcher"):
+        for file in (CONF / group).glob("*.yaml"):
+            assert single(f"{group}={file.stem}")
+
+
+# ---------------------------------------------------------------- a folder of the user's own
+
+
+def test_a_folder_adds_a_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "benchmark" / "mine.yaml"
+    file.parent.mkdir()
+    file.write_text("# @package benchmarks.mine\n_target_: commbench.benchmarks.all_reduce.AllReduce\n")
+    folder = str(tmp_path)
+    assert [one.name for one in single("benchmark=mine", config_dir=folder).benchmarks] == ["all_reduce"]
+    assert len(single("benchmark=all", config_dir=folder).benchmarks) == len(single("benchmark=all").benchmarks) + 1
+    assert len(swept("benchmark=mine,all_reduce", config_dir=folder)) == 2
+    with pytest.raises(ConfigError, match="benchmark=mine is unknown"):
+        single("benchmark=mine")
+    monkeypatch.chdir(tmp_path.parent)  # relative folders too
+    assert single("benchmark=mine", config_dir=tmp_path.name)
+
+
+# ---------------------------------------------------------------- sizes
+
+
+@pytest.mark.parametrize(
+    ("spec", "dtype", "sizes"),
+    [
+        ("decades", "float32", [40, 400, 4000, 40000, 400000, 4000000, 40000000]),
+        ("decades", "int8", [10**k for k in range(1, 8)]),
+        ("mlbench", "float32", [4 * 10**k for k in range(1, 10)]),
+        ("octaves", "float32", [2**k for k in range(3, 25)]),
+        (8, "float64", [8]),
+        ([8, "1KiB", "4MB", "2.5kB"], "float32", [8, 1024, 4000000, 2500]),
+        (["1 KiB", 1024, "1024B"], "int8", [1024]),
+    ],
+)
+def test_sizes_are_exact_bytes(spec: Any, dtype: str, sizes: list[int]) -> None:
+    assert sizes_bytes(spec, dtype) == tuple(sizes)
+
+
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.integers(-(10**40), 10**40), st.floats(), st.text(max_size=12),
+    st.from_regex(r"-?[0-9]{1,25}(\.[0-9]{0,25})?( ?[kKMGTE]?i?[bB]?)?", fullmatch=True),
+    st.sampled_from(["auto", "all", "on", "null", "???", "${seed}", "${nope}", "${", "1x2", "2x", "gloo", "9" * 5000]),
+)  # fmt: skip
+
+
+@thorough
+@given(st.one_of(scalars, st.lists(scalars, max_size=3)), st.sampled_from(sorted(DTYPES)))
+@example([], "float32").via("empty list")
+def test_sizes_are_positive_multiples_or_refused(spec: Any, name: str) -> None:
+    try:
+        sizes = sizes_bytes(spec, name)
+    except ConfigError as error:
+        assert "sizes" in str(error)
+        return
+    assert sizes and len(set(sizes)) == len(sizes)
+    assert all(type(size) is int and 0 < size < 2**63 and size % DTYPES[name].itemsize == 0 for size in sizes)
+
+
+@thorough
+@given(st.integers(1, 10**9), st.sampled_from(["B", "kB", "MB", "GB", "KiB", "MiB", "GiB"]))
+def test_sizes_and_their_units_agree(count: int, unit: str) -> None:
+    factor = {"B": 1, "k": 1000, "M": 1000**2, "G": 1000**3}[unit[0].replace("K", "k")]
+    factor = {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}.get(unit, factor)
+    assert sizes_bytes([f"{count}{unit}"], "int8") == sizes_bytes(count * factor, "int8") == (count * factor,)
+
+
+def test_the_presets_fit_every_type() -> None:
+    for name, dtype in DTYPES.items():
+        for preset, counts in PRESETS.items():
+            assert sizes_bytes(preset, name) == tuple(dtype.itemsize * count for count in counts)
+        assert set(sizes_bytes("octaves", name)) <= set(OCTAVES_BYTES)
+
+
+# ---------------------------------------------------------------- expectations
+
+NUMBERS = sorted(column.name for column in CASES if column.kind in ("integer", "number"))
+
+
+@thorough
+@given(
+    st.one_of(st.none(), st.sampled_from(["all_reduce", "p2p_latency"])),
+    st.sampled_from(NUMBERS),
+    st.sampled_from([">=", "<=", ">", "<"]),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(["", " "]),
+)
+def test_an_expectation_is_read_as_it_was_written(
+    benchmark: str | None, column: str, comparison: str, bound: float, space: str
+) -> None:
+    text = f"{benchmark + ':' if benchmark else ''}{column}{space}{comparison}{space}{bound!r}"
+    assert expectation(text) == Expectation(text, benchmark, column, comparison, bound)
+
+
+@thorough
+@given(st.one_of(scalars, st.text("abc_:<>=. 0123456789eE+-", max_size=20)))
+def test_other_expectations_are_refused(text: Any) -> None:
+    try:
+        read = expectation(text)
+    except ConfigError as error:
+        assert "expect=" in str(error)
+        return
+    assert read.column in NUMBERS
+
+
+@pytest.mark.parametrize("column", [column.name for column in CASES if column.kind not in ("integer", "number")])
+def test_only_numbers_can_be_expected(column: str) -> None:
+    with pytest.raises(ConfigError, match=f"{column} is no column of numbers"):
+        expectation(f"{column}<1")
+
+
+# ---------------------------------------------------------------- anything at all
+
+
+@functools.cache
+def defaults() -> dict[str, Any]:
+    with Door() as door:
+        plain = OmegaConf.to_container(door.config([]), resolve=True)
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
+def inner_keys() -> Sequence[tuple[str, ...]]:
+    groups = ("backend", "timing", "budget", "benchmarks", "writers")
+    return [(key,) for key in KEYS] + [(group, name) for group in groups for name in (*defaults()[group], "other")]
+
+
+def with_value(path: tuple[str, ...], value: Any) -> Any:
+    config = {key: dict(one) if isinstance(one, dict) else one for key, one in defaults().items()}
+    node = config
+    for key in path[:-1]:
+        node = node[key]
+    node[path[-1]] = value
+    return OmegaConf.create(config)
+
+
+@thorough
+@given(
+    st.data(), st.one_of(scalars, st.lists(scalars, max_size=3), st.dictionaries(st.text("ab", max_size=2), scalars))
+)
+def test_any_value_of_any_key_is_settings_or_one_line(data: st.DataObject, value: Any) -> None:
+    try:
+        config = with_value(data.draw(st.sampled_from(inner_keys())), value)
+    except GrammarParseError:  # "${": Hydra refuses it before there is a configuration
+        return
+    try:
+        checked = from_config(config)
+    except ConfigError as error:
+        assert str(error).strip()
+        return
+    assert isinstance(checked, Settings)
+    assert all(checked.sizes) and checked.benchmarks and checked.writers and checked.seed >= 0
+
+
+def test_the_defaults_are_what_the_documentation_says() -> None:
+    chosen = from_config(OmegaConf.create(defaults()))
+    assert (chosen.backend.name, chosen.timing.name, chosen.layouts, chosen.launch) == ("gloo", "default", (), 0)
+    assert {one.name for one in chosen.benchmarks} == {"p2p_latency", "p2p_bandwidth", "all_reduce"}
+    assert set(defaults()) == set(KEYS)

@@ -1,0 +1,138 @@
+"""Every YAML composes, builds what it names, and says what it is."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+import commbench
+from commbench.config.compose import GROUP_NAMES, Door
+from commbench.config.keys import GROUPS, KEYS, construct
+from commbench.config.settings import Settings, from_config
+
+CONF = Path(commbench.__file__).parent.parent / "conf"
+FILES = sorted(CONF.glob("*/*.yaml"))
+NAMES = [f"{file.parent.name}/{file.stem}" for file in FILES]
+TARGETS = [file for file in FILES if "_target_" in (yaml.safe_load(file.read_text()) or {})]
+CONFIG = (CONF / "config.yaml").read_text()
+OUTSIDE_KEYS = {"defaults", "hydra"}  # Hydra's own
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[Door]:
+    with Door() as opened:
+        yield opened
+
+
+def override(name: str) -> str:
+    group, _, option = name.partition("/")
+    return f"{group}=[{option}]" if group in GROUPS.values() else f"{group}={option}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_file_composes_and_builds(name: str, door: Door) -> None:
+    job = door.jobs([override(name)], multirun=False)[0]
+    assert isinstance(job.settings, Settings)
+    assert override(name) in job.overrides
+
+
+def test_every_folder_is_a_group_that_the_door_knows() -> None:
+    assert {file.parent.name for file in FILES} <= set(GROUP_NAMES)
+
+
+def test_no_group_has_folders_of_its_own() -> None:
+    assert [path for path in CONF.glob("*/*") if path.is_dir() and path.name != "__pycache__"] == []
+
+
+@pytest.mark.parametrize("file", TARGETS, ids=lambda file: f"{file.parent.name}/{file.stem}")
+def test_a_target_exists_and_has_the_keys_that_are_written_down(file: Path) -> None:
+    node = yaml.safe_load(file.read_text())
+    module, _, kind = node["_target_"].rpartition(".")
+    built = getattr(importlib.import_module(module), kind)
+    assert is_dataclass(built) and isinstance(built, type)
+    assert set(node) - {"_target_"} <= {field.name for field in fields(built)}
+    assert isinstance(construct(node, file.stem, ()), built)
+
+
+@pytest.mark.parametrize("file", [one for one in TARGETS if one.parent.name == "backend"], ids=lambda file: file.stem)
+def test_a_backends_file_shows_the_defaults_of_its_class(file: Path) -> None:
+    node = yaml.safe_load(file.read_text())
+    assert construct(node, file.stem, ()) == construct({"_target_": node["_target_"]}, file.stem, ())
+
+
+def test_a_timing_carries_the_name_of_its_file() -> None:
+    names = {file.stem: yaml.safe_load(file.read_text())["name"] for file in (CONF / "timing").glob("*.yaml")}
+    assert names == {stem: stem for stem in names}
+
+
+@pytest.mark.parametrize("file", [*FILES, CONF / "config.yaml"], ids=lambda file: f"{file.parent.name}/{file.stem}")
+def test_a_file_says_what_it_is(file: Path) -> None:
+    first = file.read_text().splitlines()[0]
+    assert first.startswith("# ")
+    assert len(first) > 10
+
+
+@pytest.mark.parametrize(
+    "file", [one for one in FILES if one.parent.name in GROUPS.values()], ids=lambda file: file.stem
+)
+def test_what_can_be_chosen_twice_has_its_own_place(file: Path) -> None:
+    package = {group: key for key, group in GROUPS.items()}[file.parent.name]
+    assert file.read_text().startswith(f"# @package {package}.{file.stem}\n")
+
+
+def test_a_file_is_named_after_what_it_builds(door: Door) -> None:
+    for group in ("backend", "benchmark", "launcher", "writer"):
+        for file in (CONF / group).glob("*.yaml"):
+            node = yaml.safe_load(file.read_text())
+            if "_target_" in node:
+                module, _, kind = node["_target_"].rpartition(".")
+                built = getattr(importlib.import_module(module), kind)
+                assert getattr(built, "name", file.stem) == file.stem
+
+
+# ---------------------------------------------------------------- config.yaml
+
+
+def test_every_key_is_one_that_settings_know(door: Door) -> None:
+    composed = {str(key) for key in door.config([])}
+    assert composed <= set(KEYS)
+    assert set(KEYS) <= composed, "a key without a default can't be given on the command line"
+    assert isinstance(from_config(door.config([])), Settings)
+
+
+def explained(text: str) -> dict[str, bool]:
+    """Key -> whether a comment stands beside it."""
+    found = {}
+    for line in text.splitlines():
+        match = re.match(r"^(\s*)([A-Za-z_]+):(.*)$", line)
+        if match:
+            found[match[2]] = "# " in match[3]
+    return found
+
+
+def test_every_key_has_a_comment() -> None:
+    """But budget, whose own keys have theirs; groups are explained by their files."""
+    body = CONFIG.split("- _self_")[1].split("\nhydra:")[0]
+    comments = explained(body)
+    assert {"layout", "sizes", "budget", "memory_share", "seed"} <= set(comments)
+    assert [key for key, has in comments.items() if not has and key != "budget"] == []
+
+
+def test_hydra_writes_nothing_of_its_own() -> None:
+    node = yaml.safe_load(CONFIG)["hydra"]
+    assert node["output_subdir"] is None
+    assert node["run"]["dir"] == node["sweep"]["dir"] == node["sweep"]["subdir"] == "."
+    assert node["job"]["chdir"] is False
+    assert "override hydra/job_logging: none" in CONFIG and "override hydra/hydra_logging: none" in CONFIG
+
+
+def test_the_installed_configuration_is_this_one() -> None:
+    from importlib.resources import files
+
+    assert (files("commbench.conf") / "config.yaml").read_text() == CONFIG

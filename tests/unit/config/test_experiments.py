@@ -1,0 +1,250 @@
+"""Experiments: each file composes, says what this machine lacks, and shrinks to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from places import ROOT
+
+from commbench.__main__ import main
+from commbench.config.compose import Door
+from commbench.config.experiments import Asked, asked, parts
+from commbench.core.errors import ConfigError
+from commbench.core.layout import Layout
+from commbench.world import launch
+
+CONF = ROOT / "conf" / "experiment"
+NAMES = sorted(file.stem for file in CONF.glob("*.yaml"))
+ROWS = {
+    "mlbench_allreduce", "mlbench_p2p", "ec2_streams", "openbsd_pairs", "openbsd_soak", "ec2_enhanced",
+    "exchange_quiz", "mvapich_cloud",
+}  # fmt: skip
+OSU = [2**power for power in range(23)]  # 1 B to 4 MiB
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for tests that start a real process themselves."""
+    for name in [one for one in os.environ if one.startswith(("COMMBENCH_", "OMPI_COMM", "PMI", "TORCHELASTIC_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "start", lambda *_: pytest.fail("a world was started"))
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    with Door() as opened:
+        yield opened
+
+
+def ask(door: Door, name: str, *overrides: str) -> Asked:
+    return asked(door, [f"experiment={name}", *overrides], multirun=False)
+
+
+# ---------------------------------------------------------------- every file
+
+
+def test_every_row_of_the_design_is_a_file() -> None:
+    assert set(NAMES) == ROWS
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_begins_with_its_command(name: str) -> None:
+    header, command, *_ = (CONF / f"{name}.yaml").read_text().splitlines()
+    assert header == "# @package _global_"  # Hydra reads it in the first line only
+    assert command.startswith(f"# commbench experiment={name}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_has_both_scales(name: str) -> None:
+    node = yaml.safe_load((CONF / f"{name}.yaml").read_text())
+    assert set(node["parts"]) == {"full", "cpu"}
+    assert all(isinstance(line, str) and line for lines in node["parts"].values() for line in lines)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_plans_or_says_in_one_line_what_is_missing(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status = main([f"experiment={name}", "plan=true"])
+    out, err = capsys.readouterr()
+    if status == 0:
+        assert "nothing was started" in out and err == ""
+    else:
+        assert (status, out, len(err.splitlines())) == (2, "", 1)
+        assert err.startswith(f"commbench: experiment={name} can't run here: (1) ")
+        assert err.endswith(f"commbench experiment={name} scale=cpu\n")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_plans_on_one_machine_with_scale_cpu(name: str, door: Door) -> None:
+    found = ask(door, name, "scale=cpu")
+    assert found.jobs and found.refused == ()
+    for job in found.jobs:
+        assert all(layout.nodes == 1 and layout.ranks_per_node <= 4 for layout in job.settings.layouts)
+        assert job.settings.device == "cpu"
+        assert f"experiment={name}" in job.overrides and job.config["part"] is not None
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", NAMES)
+def test_the_overrides_of_a_job_are_that_job_again(name: str, door: Door) -> None:
+    """What a started world is given: it must neither sweep nor choose another part."""
+    for job in ask(door, name, "scale=cpu").jobs:
+        again = asked(door, job.overrides, multirun=False)
+        assert not again.fresh
+        assert [one.digest for one in again.jobs] == [job.digest]
+
+
+def test_the_cpu_plans_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["experiment=ec2_streams", "scale=cpu", "plan=true"]) == 0
+    assert capsys.readouterr().out.count("nothing was started") == 4
+
+
+# ---------------------------------------------------------------- the documents' cases
+
+
+@pytest.mark.parametrize("backend", ["mpi", "nccl"])
+def test_allreduce_is_that_of_the_post(door: Door, backend: str) -> None:
+    found = ask(door, "mlbench_allreduce")
+    chosen = [job.settings for job in found.jobs if job.settings.backend.name == backend]
+    assert {one.layouts for one in chosen} == {(Layout(8, 1),), (Layout(4, 2),), (Layout(2, 4),), (Layout(1, 8),)}
+    assert {one.sizes[0] for one in chosen} == {tuple(4 * 10**power for power in range(1, 10))}
+    assert {(one.timing.repetitions, one.device, one.dtypes) for one in chosen} == {(100, "cuda", ("float32",))}
+    assert {job.settings.backend.name for job in found.jobs} == {"mpi", "nccl"}
+
+
+def test_p2p_is_that_of_the_post(door: Door) -> None:
+    points = {
+        (job.settings.layouts[0], job.settings.device, job.settings.cuda_ipc) for job in ask(door, "mlbench_p2p").jobs
+    }
+    nodes, node = Layout(2, 1), Layout(1, 2)
+    assert points == {
+        (nodes, "cpu", "auto"), (nodes, "cuda", "auto"), (node, "cuda", "on"), (node, "cuda", "off"),
+    }  # fmt: skip
+
+
+def test_streams_are_those_of_the_note(door: Door) -> None:
+    jobs = [job.settings for job in ask(door, "ec2_streams").jobs]
+    tcp = [one for one in jobs if one.backend.name == "tcp"]
+    mpi = [one for one in jobs if one.backend.name == "mpi"]
+    assert [one.streams for one in tcp] == [(1, 4, 36)]
+    links = {dict(one.env).get("OMPI_MCA_btl_tcp_links"): one for one in mpi}
+    assert set(links) == {"1", "36", None}
+    assert links[None].layouts == (Layout(2, 72),) and links[None].benchmarks[0].name == "p2p_multi_pair"
+    assert all(list(one.sizes[0]) == OSU and one.windows == (64,) for one in mpi)
+
+
+@pytest.mark.long
+def test_the_soak_has_52_write_buffers(door: Door) -> None:
+    jobs = [job.settings for job in ask(door, "openbsd_soak").jobs]
+    short = [one for one in jobs if one.timing.duration_s == 2 and one.backend.buffer_bytes is None]  # type: ignore[attr-defined]
+    kib = sorted(one.sizes[0][0] // 1024 for one in short)
+    assert kib == [*range(5, 33), *range(40, 129, 8), *range(160, 513, 32)]
+    (long,) = [one for one in jobs if one.timing.duration_s == 1000]
+    assert (long.timing.interval_s, long.pairs, long.layouts) == (0.1, "all", (Layout(4, 1),))
+
+
+def test_the_quiz_has_20_ranks_and_5_ints(door: Door) -> None:
+    (job,) = ask(door, "exchange_quiz").jobs
+    assert job.settings.layouts == (Layout(1, 20),)
+    assert (job.settings.dtypes, job.settings.sizes) == (("int32",), ((20,),))
+
+
+# ---------------------------------------------------------------- the user's own words
+
+
+def test_what_the_user_gives_goes_before_the_file(door: Door) -> None:
+    found = ask(door, "mlbench_allreduce", "backend=gloo", "device=cpu", "layout=1x2", "sizes=[8]")
+    (job,) = found.jobs  # both parts mean the same now
+    assert not found.fresh
+    assert (job.settings.backend.name, job.settings.sizes) == ("gloo", ((8,),))
+
+
+def test_a_part_runs_alone(door: Door) -> None:
+    jobs = ask(door, "ec2_streams", "scale=cpu", "part=1").jobs
+    assert [job.settings.backend.name for job in jobs] == ["tcp"]
+
+
+def test_another_timing_ends_the_files_own_duration(door: Door) -> None:
+    (job,) = ask(door, "openbsd_pairs", "timing=quick").jobs
+    assert (job.settings.timing.name, job.settings.timing.duration_s) == ("quick", None)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("scale=cpu", "scale=cpu is unknown; it belongs to an experiment"),
+        ("part=1", "part=1 is unknown; it belongs to an experiment"),
+        ("experiment=exchange_quiz scale=gpu", "scale=gpu is unknown; allowed: full, cpu"),
+        ("experiment=exchange_quiz part=2", "part=2 is unknown; scale=full has 1 to 1"),
+        ("experiment=exchange_quiz part=x", "part=x is unknown"),
+        ("experiment=exchange_quiz sizes=[10]", "sizes=[10] is no whole number of int32"),
+        ("-m experiment=exchange_quiz,mlbench_p2p", "run one experiment at a time"),
+        ("experiment=nothing", "experiment=nothing is unknown; allowed: ec2_enhanced"),
+    ],
+)
+def test_bad_words_are_one_line(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(line.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and len(err.splitlines()) == 1 and said in err
+
+
+def write(text: str) -> str:
+    Path("mine/experiment").mkdir(parents=True)
+    Path("mine/experiment/own.yaml").write_text(f"# @package _global_\n{text}")
+    return "mine"
+
+
+@pytest.mark.parametrize(
+    "word", ["allow=[os]", "env.LD_PRELOAD=x", "++env.LD_PRELOAD=x", "env={A:b}", "backend.library=/tmp/x.so"]
+)
+def test_the_parts_of_a_foreign_file_bring_in_no_code(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(f"parts:\n  full:\n    - '{word}'\n")
+    assert main(["--config-dir", folder, "experiment=own", "backend=mpi", "plan=true"]) == 2
+    assert "what loads code is given on the command line only" in capsys.readouterr().err
+
+
+def test_a_file_without_parts_is_one_run() -> None:
+    with Door(write("sizes: [64]\n")) as door:
+        assert parts(door, ["experiment=own"]) == [["experiment=own"]]
+        (job,) = ask(door, "own").jobs
+    assert job.settings.sizes == ((64,),)
+
+
+def test_hydras_own_sweep_goes_on_to_work() -> None:
+    text = "hydra:\n  mode: MULTIRUN\n  sweeper:\n    params:\n      launch: 0,1\n      backend: gloo,simulated\n"
+    with Door(write(text)) as door:
+        assert len(ask(door, "own").jobs) == 4
+        assert {job.settings.backend.name for job in ask(door, "own", "backend=simulated").jobs} == {"simulated"}
+
+
+def test_python_runs_one_world_at_a_time() -> None:
+    import commbench
+
+    with pytest.raises(ConfigError, match="4 worlds are asked for; from Python one at a time"):
+        commbench.run("experiment=ec2_streams", "scale=cpu")
+
+
+# ---------------------------------------------------------------- real runs
+
+
+@pytest.mark.parametrize(
+    ("words", "backends", "cases"),
+    [
+        (("experiment=mlbench_allreduce", "sizes=[40,4kB]", "layout=1x2", "timing.repetitions=3"), {"gloo", "mpi"}, 4),
+        (("experiment=openbsd_pairs", "layout=1x2", "timing.duration_s=0.2"), {"tcp"}, 4),
+        (("experiment=exchange_quiz", "budget.case_s=0.2"), {"mpi"}, 1),
+    ],
+)  # fmt: skip
+@pytest.mark.long
+def test_it_runs_as_far_as_cpus_go(
+    words: tuple[str, ...], backends: set[str], cases: int, world: Callable[..., object]
+) -> None:
+    done = world("commbench", *words, "scale=cpu")
+    assert done.status == 0, done.explain()  # type: ignore[attr-defined]
+    rows = done.cases  # type: ignore[attr-defined]
+    assert (set(rows.backend), set(rows.status), len(rows)) == (backends, {"ok"}, cases)
+    assert (rows.wrong_elements == 0).all()

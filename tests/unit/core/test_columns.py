@@ -1,0 +1,105 @@
+"""The columns of the files are those of DESIGN section 5, and pyarrow keeps what they mean."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from commbench.core.case import Case
+from commbench.core.columns import (
+    CASES,
+    COUNTERS,
+    IDENTITY,
+    RESULTS,
+    SAMPLES,
+    SCHEMA_VERSION,
+    TABLES,
+    VARIABLES,
+    Column,
+    arrow_schema,
+    check_version,
+)
+from commbench.core.errors import CommbenchError
+from commbench.measure.statistics import Summary
+
+UNITS = {"_s": "s", "_ns": "ns", "_gb_per_s": "GB/s", "_bytes": "B", "_per_s": "1/s"}
+PUBLIC = {  # version 1; taking one away or renaming one breaks files that people keep
+    "variable": "benchmark backend engine timing_mode timing sync device dtype layout pair message_bytes count window "
+    "in_place reduction root schedule streams staging cache cuda_ipc interface env",
+    "identity": "run_id case_id sweep_id launch label segment order started_at status reason flags",
+    "result": "nodes ranks_per_node world_size operations_per_sample block_k clock repetitions effective_repetitions "
+    "stop_reason lag1 first_call_s min_s median_s ci_low_s ci_high_s mean_s p90_s p95_s p99_s p999_s max_s "
+    "algbw_gb_per_s algbw_ci_low_gb_per_s algbw_ci_high_gb_per_s busbw_gb_per_s wire_gb_per_s message_rate_per_s "
+    "limit_gb_per_s limit_name efficiency overhead_s wrong_elements cuda_ipc_effective transport link",
+}
+SAMPLE: dict[str, Any] = {
+    "text": "ü", "integer": 2**62, "number": 0.1, "flag": True, "texts": ["noisy", "skewed"], "map": [("A", "1")],
+    "time": datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=timezone.utc),
+}  # fmt: skip
+EVERY_TABLE = pytest.mark.parametrize("table", TABLES)
+
+
+@pytest.mark.parametrize(("role", "columns"), [("variable", VARIABLES), ("identity", IDENTITY), ("result", RESULTS)])
+def test_no_column_of_version_1_is_lost(role: str, columns: tuple[Column, ...]) -> None:
+    assert set(PUBLIC[role].split()) <= {column.name for column in columns}
+    assert {column.role for column in columns} == {role}
+
+
+def test_the_raw_tables_have_their_columns() -> None:
+    samples, counters = (" ".join(one.name for one in table) for table in (SAMPLES, COUNTERS))
+    assert samples == "run_id case_id phase block repetition rank start_ns end_ns elapsed_ns"
+    assert counters == "run_id case_id rank t_ns name value"
+
+
+def test_a_case_and_its_columns_are_the_same_variables() -> None:
+    assert [field.name for field in fields(Case)] == [column.name for column in VARIABLES]
+
+
+def test_every_statistic_has_a_column() -> None:
+    assert {field.name for field in fields(Summary)} <= {column.name for column in RESULTS}
+
+
+@EVERY_TABLE
+def test_columns_are_complete_and_named_once(table: str) -> None:
+    names = [column.name for column in TABLES[table]]
+    assert len(set(names)) == len(names)
+    for column in TABLES[table]:
+        assert column.kind in SAMPLE, column.name
+        assert column.meaning, column.name
+
+
+@EVERY_TABLE
+def test_a_name_that_ends_in_a_unit_has_that_unit(table: str) -> None:
+    for column in TABLES[table]:
+        ending = max((end for end in UNITS if column.name.endswith(end)), key=len, default=None)
+        assert column.unit == (UNITS[ending] if ending else ""), column.name
+
+
+@EVERY_TABLE
+def test_a_row_survives_parquet_with_units_and_meanings(table: str, tmp_path: Path) -> None:
+    row = {column.name: SAMPLE[column.kind] for column in TABLES[table]}
+    empty = dict.fromkeys(row)
+    pq.write_table(pa.Table.from_pylist([row, empty], schema=arrow_schema(table)), tmp_path / "file.parquet")
+    back = pq.read_table(tmp_path / "file.parquet")
+    assert back.to_pylist() == [row, empty]
+    assert back.schema.metadata[b"schema_version"] == str(SCHEMA_VERSION).encode()
+    for column in TABLES[table]:
+        assert back.schema.field(column.name).metadata[b"unit"].decode() == column.unit
+        assert back.schema.field(column.name).metadata[b"meaning"].decode() == column.meaning
+
+
+def test_cases_are_all_three_roles() -> None:
+    assert CASES == VARIABLES + IDENTITY + RESULTS
+
+
+@pytest.mark.parametrize("version", [0, 2, None, "1", 99])
+def test_results_of_another_version_are_refused(version: object) -> None:
+    check_version(SCHEMA_VERSION, "run")
+    with pytest.raises(CommbenchError, match=rf"results/run has schema version {version}, .* reads {SCHEMA_VERSION}"):
+        check_version(version, "results/run")

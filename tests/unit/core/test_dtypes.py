@@ -1,0 +1,44 @@
+"""Elements are what torch makes of them, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from commbench.core.dtypes import DTYPES, dtype
+from commbench.core.errors import ConfigError
+
+LARGEST_SUM = 120  # of a payload
+EVERY = pytest.mark.parametrize("name", DTYPES)
+
+
+@EVERY
+def test_elements_are_torchs_own(name: str) -> None:
+    kind, values = DTYPES[name], np.arange(LARGEST_SUM + 1)
+    element = torch.tensor(values.tolist(), dtype=getattr(torch, name))
+    assert kind.encode(values).tobytes() == element.view(torch.uint8).numpy().tobytes()
+    assert kind.itemsize == element.itemsize == np.dtype(kind.word).itemsize
+    assert kind.floating == element.is_floating_point()
+
+
+@EVERY
+def test_small_integers_survive(name: str) -> None:
+    values = np.arange(LARGEST_SUM + 1)
+    assert DTYPES[name].decode(DTYPES[name].encode(values)).tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("name", [name for name in DTYPES if DTYPES[name].floating])
+def test_negative_numbers_and_fractions_survive_in_floating_types(name: str) -> None:
+    values = np.array([-120.0, -0.5, 0.25, 7.75])
+    assert DTYPES[name].decode(DTYPES[name].encode(values)).tolist() == values.tolist()
+
+
+def test_integers_stay_integers() -> None:
+    assert DTYPES["int64"].decode(np.array([2**62 + 1])).tolist() == [2**62 + 1]
+
+
+def test_an_unknown_type_is_refused_with_those_that_exist() -> None:
+    assert dtype("bfloat16").word == "uint16"
+    with pytest.raises(ConfigError, match=r"dtype=fp32 is unknown; allowed: float64, .*bfloat16.*uint8"):
+        dtype("fp32")

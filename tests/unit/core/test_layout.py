@@ -1,0 +1,91 @@
+"""NxM: read strictly, fitted into worlds of any form."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commbench.core.case import World
+from commbench.core.errors import ConfigError
+from commbench.core.layout import Layout
+
+quick = settings(max_examples=200, deadline=None, database=None)
+layouts = st.builds(Layout, st.integers(1, 4), st.integers(1, 4))
+
+
+def world_of(widths: list[int]) -> World:
+    """Nodes with so many ranks each, numbered through."""
+    firsts = [sum(widths[:node]) for node in range(len(widths))]
+    nodes = tuple(tuple(range(first, first + wide)) for first, wide in zip(firsts, widths, strict=True))
+    return World(0, sum(widths), nodes, (0,))
+
+
+worlds = st.lists(st.integers(1, 5), min_size=1, max_size=5).map(world_of)
+
+
+@quick
+@given(st.integers(1, 362), st.integers(1, 362))  # their product is within the bound on ranks
+def test_a_layout_survives_the_round_trip(nodes: int, ranks: int) -> None:
+    layout = Layout.parse(f"{nodes}x{ranks}")
+    assert (layout.nodes, layout.ranks_per_node, layout.size) == (nodes, ranks, nodes * ranks)
+    assert Layout.parse(str(layout)) == layout
+
+
+@quick
+@given(st.one_of(st.text(max_size=8), st.text("0123456789x-+ ", max_size=8)))
+def test_any_other_text_is_refused(text: str) -> None:
+    if re.fullmatch(r"[1-9]\d*x[1-9]\d*", text):
+        return
+    with pytest.raises(ConfigError, match="no layout"):
+        Layout.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["0x2", "2x0", "02x2", "2X4", "2*4", "2x4\n", "x4", "1x2x3", "-1x2", 12, 1.2, True, None]
+)
+def test_almost_layouts_are_refused(text: object) -> None:
+    with pytest.raises(ConfigError, match="no layout"):
+        Layout.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "widths", "members"),
+    [
+        ("1x2", [4], (0, 1)),
+        ("2x2", [4, 4], (0, 1, 4, 5)),
+        ("3x1", [2, 2, 2], (0, 2, 4)),
+        ("2x2", [2, 1, 2], (0, 1, 3, 4)),  # the narrow node is left out
+    ],
+)
+def test_members_come_node_after_node(text: str, widths: list[int], members: tuple[int, ...]) -> None:
+    layout, world = Layout.parse(text), world_of(widths)
+    assert layout.misfit(world) is None
+    assert layout.members(world) == members
+
+
+@pytest.mark.parametrize(("text", "widths"), [("1x4", [2]), ("2x1", [8]), ("2x2", [2, 1]), ("1x2", [1, 2])])
+def test_a_misfit_says_what_there_is(text: str, widths: list[int]) -> None:
+    reason = Layout.parse(text).misfit(world_of(widths))
+    assert reason is not None
+    assert text in reason and " + ".join(map(str, widths)) in reason
+
+
+@quick
+@given(layouts, worlds)
+def test_what_fits_has_rank_zero_and_equal_nodes(layout: Layout, world: World) -> None:
+    if layout.misfit(world) is None:
+        members = layout.members(world)
+        assert members[0] == 0
+        assert len(set(members)) == len(members) == layout.size
+        shares = [len(set(node) & set(members)) for node in world.nodes]
+        assert sorted(shares, reverse=True)[: layout.nodes] == [layout.ranks_per_node] * layout.nodes
+
+
+@quick
+@given(layouts, worlds)
+def test_a_layout_fits_if_rank_zeros_node_and_enough_others_are_wide(layout: Layout, world: World) -> None:
+    wide = [len(node) >= layout.ranks_per_node for node in world.nodes]
+    assert (layout.misfit(world) is None) == (wide[0] and sum(wide) >= layout.nodes)

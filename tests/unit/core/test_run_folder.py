@@ -1,0 +1,92 @@
+"""A folder that no other run has, with the user's rights, and files in it that are whole or absent."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small_disk import small_disk
+
+from commbench.core import run_folder as folders
+from commbench.core.errors import ConfigError
+from commbench.core.run_folder import check_output, new_folder, write_json
+
+STARTS = 20
+START = """
+import sys, time
+from commbench.core.run_folder import new_folder
+sys.stdin.readline()
+print(new_folder(sys.argv[1]))
+"""
+
+
+def test_runs_of_the_same_moment_have_folders_of_their_own(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", START, str(tmp_path / "results")]
+    starts = [subprocess.Popen(words, stdin=-1, stdout=-1, text=True) for _ in range(STARTS)]
+    for start in starts:  # all have been loaded, or nearly, when the first one is let go
+        assert start.stdin is not None
+        start.stdin.write("\n")
+        start.stdin.flush()
+    made = [start.communicate(timeout=60)[0].strip() for start in starts]
+    assert len({Path(one) for one in made}) == STARTS
+    assert sorted(str(one) for one in (tmp_path / "results").iterdir()) == sorted(made)
+
+
+def test_a_name_that_is_taken_leads_to_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = iter(["aaaa"] * 3 + ["bbbb"])
+    monkeypatch.setattr(folders.secrets, "token_hex", lambda _: next(names))
+    monkeypatch.setattr(folders, "STAMP", "one moment")
+    first, second = new_folder(str(tmp_path)), new_folder(str(tmp_path))
+    assert (Path(first).name, Path(second).name) == ("one moment-aaaa", "one moment-bbbb")
+
+
+@pytest.mark.parametrize("mask", [0o077, 0o002, 0o022])
+def test_rights_are_what_the_user_wants(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        folder = Path(new_folder(str(tmp_path / "results")))
+        write_json(folder / "run.json", {"a": 1})
+    finally:
+        os.umask(before)
+    assert {one.stat().st_mode & 0o777 for one in (folder, folder.parent)} == {0o777 & ~mask}
+    assert (folder / "run.json").stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+@pytest.mark.parametrize("state", ["full", "read-only"])
+def test_a_disk_that_takes_nothing_is_refused_at_the_door(tmp_path: Path, state: str) -> None:
+    try:
+        with small_disk(tmp_path / "disk") as disk:
+            if state == "full":
+                disk.fill()
+            else:
+                disk.read_only(True)
+            before = sorted(disk.path.rglob("*"))
+            said = "No space left on device" if state == "full" else "Read-only file system"
+            for ask in (new_folder, check_output):
+                with pytest.raises(ConfigError, match=f"can't be written: {said}; choose another with output=FOLDER"):
+                    ask(str(disk.path / "deep" / "results"))
+            if state == "full":
+                check_left(disk.path, before)
+    except RuntimeError as error:
+        pytest.skip(f"no disk to fill: {error}")
+
+
+def check_left(disk: Path, before: list[Path]) -> None:
+    assert [one for one in disk.rglob("*") if one.name not in ("deep", "results")] == before, "no folder of a run"
+
+
+def test_json_is_the_old_or_the_new_one(tmp_path: Path) -> None:
+    try:
+        with small_disk(tmp_path / "disk") as disk:
+            write_json(disk.path / "run.json", {"status": "running"})
+            disk.fill()
+            with pytest.raises(OSError, match="No space left on device"):
+                write_json(disk.path / "run.json", {"status": "done", "more": "x" * 9000})
+            assert json.loads((disk.path / "run.json").read_text()) == {"status": "running"}
+            assert sorted(one.name for one in disk.path.iterdir()) == ["ballast", "run.json"]
+    except RuntimeError as error:
+        pytest.skip(f"no disk to fill: {error}")

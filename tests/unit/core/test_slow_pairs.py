@@ -1,0 +1,193 @@
+"""Slow pairs: noise is no finding, planted truth is one, and each pair is judged against its own class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commbench.core.columns import CASES
+from commbench.core.slow_pairs import FACTOR, findings, matrices, slow_pairs
+
+Pair = tuple[int, int]
+INTERVAL = 0.02  # half-width of a planted interval
+
+
+def row(pair: str | None, median_s: float | None, ranks_per_node: int = 8, **more: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {column.name: None for column in CASES}
+    low, high = (None, None) if median_s is None else (median_s * (1 - INTERVAL), median_s * (1 + INTERVAL))
+    values |= {"run_id": "r", "benchmark": "p2p_latency", "message_bytes": 1024, "status": "ok", "pair": pair}
+    return values | {"median_s": median_s, "ci_low_s": low, "ci_high_s": high, "ranks_per_node": ranks_per_node} | more
+
+
+def world(
+    size: int,
+    planted: dict[Pair, float] | None = None,
+    slow_rank: int | None = None,
+    factor: float = 1.0,
+    between: float = 1.0,
+    ranks_per_node: int = 8,
+    noise: float = 0.0,
+    seed: int = 0,
+    **more: Any,
+) -> list[dict[str, Any]]:
+    """All pairs at 2 us; other nodes take `between`, links of the slow rank `factor` times as long."""
+    random, rows = np.random.default_rng(seed), []
+    for first in range(size):
+        for second in range(size):
+            time = 2e-6 * float(np.exp(noise * random.standard_normal()))
+            time *= between if first // ranks_per_node != second // ranks_per_node else 1.0
+            time *= factor if slow_rank in (first, second) and first != second else 1.0
+            time *= (planted or {}).get((first, second), 1.0)
+            rows.append(row(f"{first}-{second}", time, ranks_per_node, **more))
+    return rows
+
+
+def told(rows: list[dict[str, Any]]) -> list[tuple[str, str | None, int | None]]:
+    return [(one.kind, one.pair, one.rank) for one in findings(rows)]
+
+
+def test_noise_is_no_finding() -> None:
+    quiet = [not findings(world(8, noise=0.03, seed=seed)) for seed in range(100)]
+    assert sum(quiet) >= 95
+
+
+def test_a_slow_pair_is_found_in_noise() -> None:
+    found = [told(world(8, {(0, 2): 1.5}, noise=0.03, seed=seed)) for seed in range(100)]
+    assert sum(one == [("slow", "0-2", None), ("asymmetric", "0-2", None)] for one in found) >= 95
+
+
+def test_the_text_says_how_slow_and_against_what() -> None:
+    slow, asymmetric = findings(world(4, {(0, 2): 2.05}))
+    assert (
+        slow.text
+        == "p2p_latency 1 KiB: 0-2 takes 4.10 us, 2.05 x the typical 2.00 us of the 11 other pairs on one node"
+    )
+    assert asymmetric.text == "p2p_latency 1 KiB: 0-2 takes 4.10 us, 2-0 only 2.00 us (2.05 x)"
+    assert (slow.run_id, slow.benchmark, slow.message_bytes) == ("r", "p2p_latency", 1024)
+    assert slow.ratio == asymmetric.ratio == pytest.approx(2.05)
+
+
+@pytest.mark.parametrize(("size", "ranks_per_node"), [(4, 4), (4, 2), (6, 3), (8, 8)])
+def test_a_slow_rank_is_named_first_and_its_pairs_point_to_it(size: int, ranks_per_node: int) -> None:
+    rank, *others = findings(world(size, slow_rank=3, factor=2.0, ranks_per_node=ranks_per_node))
+    pairs = 2 * (size - 1)
+    assert (rank.kind, rank.rank, rank.pair, rank.ratio) == ("rank", 3, None, pytest.approx(2.0))
+    assert rank.text.endswith(f"rank 3 is in all {pairs} slow pairs: look at the rank, not at the link")
+    assert len(others) == pairs
+    assert all(one.kind == "slow" and one.rank == 3 and "3" in str(one.pair) for one in others)
+
+
+def test_two_slow_ranks_are_both_named() -> None:
+    rows = world(8, {(first, 5): 2.0 for first in range(8)} | {(5, second): 2.0 for second in range(8)}, 3, 2.0)
+    ranks = [one for one in findings(rows) if one.kind == "rank"]
+    assert {one.rank for one in ranks} == {3, 5}
+    assert len(ranks) == 2
+    assert all("in 14 of 26 slow pairs" in one.text for one in ranks)
+
+
+def test_a_bad_link_is_no_bad_rank() -> None:
+    assert told(world(8, {(1, 6): 3.0, (6, 1): 3.0})) == [("slow", "1-6", None), ("slow", "6-1", None)]
+
+
+@pytest.mark.parametrize("between", [10.0, 0.1])
+def test_nodes_apart_are_a_class_of_their_own(between: float) -> None:
+    assert findings(world(6, between=between, ranks_per_node=3, noise=0.03)) == []
+    planted = world(6, {(0, 4): 1.5}, between=between, ranks_per_node=3, noise=0.03)
+    assert told(planted) == [("slow", "0-4", None), ("asymmetric", "0-4", None)]
+    assert "of the 17 other pairs between nodes" in findings(planted)[0].text
+
+
+def test_a_rank_that_is_slow_with_itself_is_found() -> None:
+    assert told(world(4, {(2, 2): 1.5})) == [("slow", "2-2", None)]
+
+
+def test_the_edge_of_a_wide_class_is_no_fault() -> None:
+    """Beyond the factor, but within 3 standard deviations of the others."""
+    times = np.linspace(1.0, 1.7, 12) * 1e-6
+    pairs = [(first, second) for first in range(4) for second in range(4) if first != second]
+    rows = [row(f"{a}-{b}", time, 4) for (a, b), time in zip(pairs, times, strict=True)]
+    assert times[-1] * (1 - INTERVAL) > FACTOR * np.median(times[:-1])
+    assert slow_pairs(matrices(rows)[0]) == {}
+
+
+def test_two_pairs_do_not_tell_which_is_wrong() -> None:
+    assert findings([row("0-1", 1e-6), row("1-2", 3e-6)]) == []
+    assert told([row("0-1", 1e-6), row("1-2", 1e-6), row("2-3", 3e-6)]) == [("slow", "2-3", None)]
+
+
+def test_a_pair_without_an_interval_accuses_nobody() -> None:
+    rows = world(4, {(0, 1): 5.0})
+    for one in rows:
+        one |= {"ci_low_s": None, "ci_high_s": None} if one["pair"] == "0-1" else {}
+    assert findings(rows) == []
+
+
+def test_intervals_that_meet_are_symmetric() -> None:
+    rows = [row("0-1", 2e-6), row("1-0", 1e-6) | {"ci_high_s": 1.97e-6}]
+    assert findings(rows) == []
+    assert told([rows[0], row("1-0", 1e-6)]) == [("asymmetric", "0-1", None)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"benchmark": "p2p_bandwidth"}, {"message_bytes": 8}, {"engine": "native"}, {"dtype": "int8"}, {"window": 2},
+        {"streams": 4}, {"schedule": "rounds"}, {"layout": "1x3"}, {"run_id": "s"}, {"env": {"A": "b"}},
+    ],
+)  # fmt: skip
+def test_only_cases_that_differ_in_nothing_else_are_compared(other: dict[str, Any]) -> None:
+    fast = world(2, **other)
+    assert findings([*fast, row("0-1", 9e-6), row("1-0", 9e-6)]) == []
+    assert len(matrices([*fast, *world(2)])) == 2
+
+
+def test_what_tells_two_matrices_apart_is_in_the_text() -> None:
+    rows = [*world(4, {(0, 2): 2.0}, engine="python", window=4), *world(4, {(0, 2): 3.0}, engine="native", window=4)]
+    texts = [one.text for one in findings(rows) if one.kind == "slow"]
+    assert [text.partition(": ")[0] for text in texts] == [
+        "p2p_latency 1 KiB, engine native",
+        "p2p_latency 1 KiB, engine python",
+    ]
+
+
+def test_rows_that_are_no_entry_of_a_matrix_are_left_out() -> None:
+    nan = float("nan")
+    foreign = [row(None, 1e-6), row("0-2 1-3", 1e-6), row(nan, 1e-6)]  # type: ignore[arg-type]
+    assert matrices(foreign) == []
+    skipped = [one | {"status": "skipped", "median_s": None, "ci_low_s": None} for one in world(3)]
+    assert len(matrices(skipped)[0].rows) == 9
+    assert matrices(skipped)[0].classes == {}
+    assert findings([*foreign, *skipped]) == []
+
+
+def test_nulls_of_a_data_frame_are_nulls() -> None:
+    rows = [one | {"window": float("nan"), "root": float("nan")} for one in world(4, {(0, 2): 2.0})]
+    assert len(matrices(rows)) == 1
+    assert told(rows) == told(world(4, {(0, 2): 2.0}))
+
+
+@given(
+    st.integers(2, 5).flatmap(
+        lambda size: st.tuples(st.lists(st.floats(1e-9, 1e3), min_size=size**2, max_size=size**2), st.integers(1, size))
+    )
+)
+def test_no_finding_contradicts_the_times(world_times: tuple[list[float], int]) -> None:
+    """Whatever the times: a slow pair is beyond the factor of at least half of its class, and an asymmetric one of
+    its way back; the order of the rows does not matter."""
+    times, ranks_per_node = world_times
+    size = round(len(times) ** 0.5)
+    rows = [row(f"{index // size}-{index % size}", time, ranks_per_node) for index, time in enumerate(times)]
+    (matrix,) = matrices(rows)
+    for pair, (name, typical) in slow_pairs(matrix).items():
+        faster = [time for time in matrix.classes[name].values() if time <= typical]
+        assert matrix.classes[name][pair] > FACTOR * typical
+        assert 2 * len(faster) >= len(matrix.classes[name]) - 1
+    for one in findings(rows):
+        if one.kind == "asymmetric":
+            first, second = (int(rank) for rank in str(one.pair).split("-"))
+            assert times[first * size + second] > FACTOR * times[second * size + first]
+    assert set(told(rows)) == set(told(rows[::-1]))

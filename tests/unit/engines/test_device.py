@@ -1,0 +1,165 @@
+"""The clocks of a GPU on a device that keeps a diary: what is enqueued when, and what each clock takes in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from commbench.core.case import Mode
+from commbench.core.errors import CommunicationError, Unsupported
+from commbench.engines.clocks import device_runner
+from commbench.engines.device import LEAST_HOLD_S, MOST_HOLD_S, DeviceEvent
+from commbench.engines.loop import Call, Rotating
+from commbench.engines.lowered import Lowered
+
+MICROSECOND = 1000
+
+
+class Diary:
+    """See engines.device.Device: a stream with a clock of its own, which moves on as work is done."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []  # what was done on the device, in order
+        self.now_ns, self._queue = 0, list[Callable[[], None]]()
+        self.holds: list[float] = []
+        self.captures = 0
+
+    def work(self, word: str, ns: int) -> Callable[..., None]:
+        return lambda *args: self.enqueue(" ".join([word, *map(str, args)]), ns)
+
+    def enqueue(self, word: str, ns: int) -> None:
+        self._queue.append(lambda: self._do(word, ns))
+
+    def _do(self, word: str, ns: int) -> None:
+        self.words.append(word)
+        self.now_ns += ns
+
+    def synchronise(self) -> None:
+        queue, self._queue = self._queue, []
+        for work in queue:
+            work()
+        self.words.append("|")
+
+    def event(self) -> Any:
+        return Stamp(self)
+
+    def hold(self, seconds: float) -> None:
+        self.holds.append(seconds)
+        self.enqueue("hold", int(seconds * 1e9))
+
+    def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
+        self.captures += 1
+        queue, self._queue = self._queue, []
+        enqueue()
+        captured, self._queue = self._queue, queue
+        return lambda: self._queue.extend(captured)
+
+
+class Stamp:
+    def __init__(self, diary: Diary) -> None:
+        self._diary, self.ns = diary, -1
+
+    def record(self) -> None:
+        self._diary._queue.append(lambda: setattr(self, "ns", self._diary.now_ns))
+
+    def elapsed_ns(self, since: Any) -> int:
+        assert min(self.ns, since.ns) >= 0
+        return int(self.ns - since.ns)
+
+
+def lowered(diary: Diary) -> Lowered[Call]:
+    return Lowered(
+        steps=(Call(diary.work("a", 5 * MICROSECOND)), Call(diary.work("b", 2 * MICROSECOND))),
+        before=(Call(diary.work("reset", 1000 * MICROSECOND)), Call(diary.work("barrier", 100 * MICROSECOND))),
+        enter=(Call(diary.work("enter", MICROSECOND)),),
+    )
+
+
+def runner(diary: Diary, mode: str, connected: bool = False, pool: int = 1) -> Any:
+    return device_runner(diary, lowered(diary), pool, Mode("python", timing_mode=mode, connected=connected))
+
+
+def test_the_host_waits_before_and_behind_the_steps() -> None:
+    diary = Diary()
+    stamps = runner(diary, "host_sync")(2)
+    assert " ".join(diary.words) == "enter |" + 2 * " reset barrier | a b |"
+    assert (stamps[0, :, 1] > stamps[0, :, 0]).all() and (stamps[0, 1:, 0] >= stamps[0, :-1, 1]).all()
+
+
+@pytest.mark.parametrize("mode", ["device_event", "throughput", "graph"])
+def test_events_take_in_the_steps_and_nothing_else(mode: str) -> None:
+    diary = Diary()
+    stamps = runner(diary, mode)(3)[0]
+    assert (stamps[:, 1] - stamps[:, 0]).tolist() == [7 * MICROSECOND] * 3
+    assert (np.diff(stamps[:, 1]) > 0).all(), "in the order they ran, for a time line"
+    untimed = mode == "graph"  # a capture is tried before it counts
+    assert diary.words.count("a") == diary.words.count("b") == 3 + untimed and diary.words.count("barrier") == 3
+
+
+def test_isolated_calls_are_enqueued_while_the_device_is_busy() -> None:
+    diary = Diary()
+    runner(diary, "device_event")(3)
+    assert " ".join(diary.words) == "enter |" + 3 * " hold reset barrier a b |"
+    assert diary.holds[0] == LEAST_HOLD_S and all(LEAST_HOLD_S <= one <= MOST_HOLD_S for one in diary.holds)
+
+
+def test_a_slow_host_is_waited_for_and_never_for_long() -> None:
+    diary, slow = Diary(), 3e-3
+
+    def step() -> None:
+        time.sleep(slow)
+
+    calls = Lowered((Call(step),), (), ())
+    one = DeviceEvent(diary, calls, 1)
+    one(2)
+    assert 2 * slow <= diary.holds[1] <= MOST_HOLD_S
+    slow = 15e-3
+    one(2)
+    assert diary.holds[-1] == MOST_HOLD_S
+
+
+def test_a_graph_is_captured_after_a_first_use_and_then_replayed() -> None:
+    diary = Diary()
+    one = runner(diary, "graph")
+    one(1)
+    assert diary.captures == 0
+    one(3)
+    one(2)
+    assert diary.captures == 1 and diary.words.count("a") == 6 + 1
+
+
+def test_a_graph_of_steps_that_have_run_is_a_replay_from_the_first_repetition_on() -> None:
+    diary = Diary()
+    runner(diary, "graph", connected=True)(2)
+    assert diary.captures == 1 and diary.words.count("a") == 2 + 1
+    assert " ".join(diary.words) == "enter | | a b | reset barrier a b | reset barrier a b |"
+
+
+@pytest.mark.parametrize("mode", ["host_sync", "device_event", "throughput", "graph"])
+def test_repetitions_walk_through_the_copies(mode: str) -> None:
+    diary, seen = Diary(), []
+    calls = Lowered((Call(seen.append, (Rotating((0, 1, 2)),)),))
+    device_runner(diary, calls, 3, Mode("python", timing_mode=mode))(4)
+    wanted = [0, 1, 2, 0]
+    assert seen == wanted or (mode == "graph" and seen[:1] == [0] and set(seen) == {0, 1, 2})
+
+
+def test_what_goes_wrong_is_an_error_of_the_communication() -> None:
+    def fail() -> None:
+        raise RuntimeError("unhandled cuda error")
+
+    with pytest.raises(CommunicationError, match="RuntimeError: unhandled cuda error"):
+        device_runner(Diary(), Lowered((Call(fail),)), 1, Mode("python", timing_mode="throughput"))(1)
+
+
+def test_what_can_not_be_captured_is_unsupported_and_no_failure() -> None:
+    class Plain(Diary):
+        def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
+            raise Unsupported("CUDA can't capture these calls in a graph")
+
+    with pytest.raises(Unsupported, match="can't capture"):
+        runner(Plain(), "graph", connected=True)(1)

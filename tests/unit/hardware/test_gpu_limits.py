@@ -1,0 +1,224 @@
+"""Limits of GPU links by hand: machines that are known, from the table, the compute capability and PCIe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from gpu_cases import BRIDGED, matrix, planned, table
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commbench.hardware.gpu_limits import Gpu, Limit, gpu_of, limit, nvlink_rate
+from commbench.hardware.limits import Wire, bound
+from commbench.hardware.topology import Topology
+
+NICS = Wire("mlx5_0", 400_000.0, 8)
+# the hybrid cube mesh of 8 V100: the links of a GPU go to four others
+CUBE_MESH = matrix(
+    "X NV1 NV1 NV2 NV2 SYS SYS SYS",
+    "NV1 X NV2 NV1 SYS NV2 SYS SYS",
+    "NV1 NV2 X NV2 SYS SYS NV1 SYS",
+    "NV2 NV1 NV2 X SYS SYS SYS NV1",
+    "NV2 SYS SYS SYS X NV1 NV1 NV2",
+    "SYS NV2 SYS SYS NV1 X NV2 NV1",
+    "SYS SYS NV1 SYS NV1 NV2 X NV2",
+    "SYS SYS SYS NV1 NV2 NV1 NV2 X",
+)
+COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "broadcast", "reduce",
+               "exchange"]  # fmt: skip
+
+
+def gpus(count: int, capability: int | None, generation: int | None = 4, width: int = 16, nodes: int = 1) -> list[Gpu]:
+    return [Gpu(node, index, None, capability, generation, width) for node in range(nodes) for index in range(count)]
+
+
+def found(
+    benchmark: str, layout: str, seen: list[Gpu], topology: Topology, *words: str, copy: float | None = None
+) -> Limit | None:
+    wires = (NICS,) * 4
+    job, tables = planned(benchmark, layout, *words), dict.fromkeys(range(4), topology)
+    return limit(job, wires, lambda rank: seen[rank].node, seen, tables, copy)
+
+
+def near(value: float, name: str) -> tuple[object, str]:
+    return pytest.approx(value), name
+
+
+H100 = table("topo_h100x8.txt")
+
+
+@pytest.mark.parametrize("benchmark", ["p2p_latency", "p2p_bandwidth", "p2p_bibandwidth"])
+def test_a_pair_on_nvlink(benchmark: str) -> None:
+    assert found(benchmark, "1x2", gpus(2, 90), H100) == near(370.8, "NVLink 18 x 20.6 GB/s")
+
+
+@pytest.mark.parametrize("benchmark", COLLECTIVES)
+def test_a_switch_shows_all_links_to_each_gpu_and_they_count_once(benchmark: str) -> None:
+    assert found(benchmark, "1x8", gpus(8, 90), H100) == near(370.8, "NVLink 18 x 20.6 GB/s")
+
+
+def test_fewer_active_links_than_the_architecture_has() -> None:
+    """Eight links behind a switch: every pair shows NV8, and 8 is all there is."""
+    switched = matrix("X NV8 NV8", "NV8 X NV8", "NV8 NV8 X")
+    seen = [Gpu(0, index, None, 90, 5, 16, nvlinks=8) for index in range(3)]
+    assert found("all_reduce", "1x3", seen, switched) == near(164.8, "NVLink 8 x 20.6 GB/s")
+
+
+def test_in_a_mesh_the_links_to_all_others_add_up() -> None:
+    """Six links a GPU: nccl-tests reach more on 8 V100 than any one pair has, and than PCIe between some of them."""
+    assert found("all_reduce", "1x8", gpus(8, 70, 3), CUBE_MESH) == near(120.0, "NVLink 6 x 20 GB/s")
+    assert found("all_reduce", "1x4", gpus(8, 70, 3), CUBE_MESH) == near(80.0, "NVLink 4 x 20 GB/s")
+    assert found("p2p_bandwidth", "1x8", gpus(8, 70, 3), CUBE_MESH, "pairs=[[0,3]]") == near(40.0, "NVLink 2 x 20 GB/s")
+    assert found("p2p_bandwidth", "1x8", gpus(8, 70, 3), CUBE_MESH, "pairs=[[0,7]]") == near(12.0, "PCIe gen3 x16")
+
+
+def test_the_seeds_k80() -> None:
+    seen = gpus(8, 37, 3)
+    assert found("p2p_bandwidth", "1x2", seen, table("topo_k80x8.txt")) == near(12.0, "PCIe gen3 x16")
+    assert found("all_reduce", "1x8", seen, table("topo_k80x8.txt")) == near(12.0, "PCIe gen3 x16")
+
+
+@pytest.mark.parametrize(
+    ("generation", "width", "expected"), [(3, 16, 12), (4, 16, 24), (5, 16, 48), (6, 16, 96), (4, 8, 12), (5, 1, 3)]
+)
+def test_pcie_by_generation_and_width(generation: int, width: int, expected: float) -> None:
+    topology = matrix("X PHB", "PHB X")
+    seen = gpus(2, 89, generation, width)
+    assert found("p2p_bandwidth", "1x2", seen, topology) == near(expected, f"PCIe gen{generation} x{width}")
+
+
+def test_the_slower_gpu_counts() -> None:
+    topology, seen = matrix("X SYS", "SYS X"), [Gpu(0, 0, None, 89, 5, 16), Gpu(0, 1, None, 89, 4, 8)]
+    assert found("p2p_bandwidth", "1x2", seen, topology) == near(12.0, "PCIe gen4 x8")
+    assert found("all_reduce", "1x2", seen, topology) == near(12.0, "PCIe gen4 x8")
+
+
+def test_between_islands_of_nvlink_pcie_counts_as_a_network_does() -> None:
+    """Two bridged pairs: half of a ring's bytes are not needed between them, as between two nodes."""
+    expected = (2 * 3 / 4) / (2 * 1 / 2) * 2 * 24.0
+    assert found("all_reduce", "1x4", gpus(4, 86), BRIDGED) == near(expected, "2 x PCIe gen4 x16")
+    assert found("broadcast", "1x4", gpus(4, 86), BRIDGED) == near(48.0, "2 x PCIe gen4 x16")
+    assert found("all_reduce", "1x2", gpus(2, 86), BRIDGED) == near(48.0, "NVLink 4 x 12 GB/s")
+
+
+def test_islands_of_different_size_are_not_known() -> None:
+    assert found("all_reduce", "1x3", gpus(3, 86), BRIDGED) is None
+
+
+def test_one_gpu_for_all_ranks_is_bound_by_a_copy() -> None:
+    seen = [Gpu(0, 0, None, 90), Gpu(0, 0, None, 90)]
+    assert found("p2p_bandwidth", "1x2", seen, H100, copy=1500.0) == (1500.0, "measured device copy")
+    assert found("all_reduce", "1x2", seen, H100, copy=1500.0) == (1500.0, "measured device copy")
+    assert found("p2p_bandwidth", "1x2", seen, H100) is None
+
+
+def test_between_nodes_the_lesser_of_network_and_links() -> None:
+    seen, tables = gpus(4, 90, 5, nodes=2), {0: H100, 1: H100}
+    job = planned("all_reduce", "2x4")
+
+    def between(wire: Wire) -> Limit | None:
+        return limit(job, (wire, wire), lambda rank: rank // 4, seen, tables)
+
+    assert between(NICS) == near(370.8, "NVLink 18 x 20.6 GB/s")
+    assert between(Wire("eth0", 100_000.0)) == near((2 * 7 / 8) / 1 * 12.5, "eth0 100 Gb/s")
+    assert between(Wire("mlx5_0", 400_000.0, 2)) == near((2 * 7 / 8) / 1 * 100, "2 x mlx5_0 400 Gb/s")
+
+
+def test_between_nodes_a_pair_and_single_ranks_have_the_network_only() -> None:
+    assert found("p2p_bandwidth", "2x1", gpus(1, 90, nodes=2), H100) == near(400.0, "8 x mlx5_0 400 Gb/s")
+    assert found("all_reduce", "2x1", gpus(1, 90, nodes=2), H100) == near(400.0, "8 x mlx5_0 400 Gb/s")
+
+
+def test_unknown_links_leave_the_network_and_an_unknown_network_leaves_nothing() -> None:
+    job, seen = planned("all_reduce", "2x4"), gpus(4, 90, nodes=2)
+    assert limit(job, (NICS, NICS), lambda rank: rank // 4, seen, {}) == bound(
+        job, (NICS, NICS), lambda rank: rank // 4
+    )
+    assert limit(job, (NICS, None), lambda rank: rank // 4, seen, {0: H100, 1: H100}) is None
+
+
+@pytest.mark.parametrize("layout", ["1x2", "2x1", "2x4"])
+def test_on_a_cpu_nothing_changes(layout: str) -> None:
+    job = planned("all_reduce", layout, device="cpu")
+    size = int(layout[-1])
+    expected = bound(job, (NICS, NICS), lambda rank: rank // size)
+    assert limit(job, (NICS, NICS), lambda rank: rank // size, gpus(size, 90, nodes=2), {0: H100}) == expected
+    assert limit(planned("all_reduce", layout), (NICS, NICS), lambda rank: rank // size) == expected
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "layout", "seen", "topology", "words"),
+    [
+        ("barrier", "1x8", gpus(8, 90), H100, ()),
+        ("p2p_multi_pair", "1x4", gpus(4, 90), H100, ()),
+        ("p2p_bandwidth", "1x2", gpus(2, None), H100, ()),
+        ("p2p_bandwidth", "1x2", gpus(2, 37), matrix("X NV4", "NV4 X"), ()),  # older than NVLink
+        ("p2p_bandwidth", "1x2", gpus(2, 89, None), matrix("X PIX", "PIX X"), ()),
+        ("p2p_bandwidth", "1x2", gpus(2, 89, 1), matrix("X PIX", "PIX X"), ()),  # asleep
+        ("p2p_bandwidth", "1x2", gpus(2, 90), matrix("X C2C", "C2C X"), ()),
+        ("all_reduce", "1x2", gpus(2, 90), Topology(), ()),
+        ("all_reduce", "1x3", [Gpu(0, 0, None, 90), *gpus(2, 90)], H100, ()),  # one GPU twice
+    ],
+)
+def test_what_nobody_knows_has_none(
+    benchmark: str, layout: str, seen: list[Gpu], topology: Topology, words: tuple[str, ...]
+) -> None:
+    assert found(benchmark, layout, seen, topology, *words) is None
+
+
+def test_a_way_through_the_host_is_not_that_of_the_links() -> None:
+    job = planned("p2p_bandwidth", "1x2")
+    staged = replace(job, case=replace(job.case, staging="library"))
+    assert limit(staged, (), lambda rank: 0, gpus(2, 90), {0: H100}) is None
+
+
+@pytest.mark.parametrize(
+    ("capability", "rate"),
+    [(60, 18.0), (61, 18.0), (70, 20.0), (75, 20.0), (80, 20.0), (86, 12.0), (87, 20.0), (90, 20.6), (103, 40.1)],
+)
+def test_rates_of_a_link(capability: int, rate: float) -> None:
+    assert (nvlink_rate(capability) or (None,))[0] == rate
+
+
+MACHINE = {
+    "gpu.1.compute_capability": "9.0",
+    "gpu.1.pcie_generation": 5,
+    "gpu.1.pcie_width": 16,
+    "gpu.1.nvlink_links": 18,
+}
+
+
+def test_a_gpu_from_facts() -> None:
+    own = {"gpu.own.index": 1, "gpu.own.uuid": "GPU-1"}
+    assert gpu_of(3, own, MACHINE) == Gpu(3, 1, "GPU-1", 90, 5, 16, 18)
+    assert gpu_of(0, {}, MACHINE) == Gpu(0)
+    assert gpu_of(0, {"gpu.own.index": 1}, {"gpu.1.compute_capability": "12.1"}).capability == 121
+
+
+ANYTHING = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6) | st.just("9.0")
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    own=st.dictionaries(st.sampled_from(["gpu.own.index", "gpu.own.uuid"]), ANYTHING),
+    machine=st.dictionaries(st.sampled_from(sorted(MACHINE)), ANYTHING),
+)
+def test_foreign_facts_are_unknown_and_break_nothing(own: dict[str, object], machine: dict[str, object]) -> None:
+    gpu = gpu_of(0, own, machine)
+    job = planned("p2p_bandwidth", "1x2")
+    bounded = limit(job, (), lambda rank: 0, [gpu, Gpu(0, 0, None, 90, 5, 16)], {0: H100})
+    assert bounded is None or bounded[0] > 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    links=st.integers(1, 18),
+    capability=st.sampled_from([60, 70, 80, 86, 90, 100]),
+    benchmark=st.sampled_from(COLLECTIVES),
+)
+def test_two_gpus_are_bound_alike_by_every_operation(links: int, capability: int, benchmark: str) -> None:
+    topology = matrix(f"X NV{links}", f"NV{links} X")
+    pair = found("p2p_bandwidth", "1x2", gpus(2, capability), topology)
+    assert pair is not None
+    assert found(benchmark, "1x2", gpus(2, capability), topology) == pair

@@ -1,0 +1,96 @@
+"""The table of peer access, of machines that the stand-in driver shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shown_gpus import ask, h100, hgx
+
+from commbench.hardware.peer_access import numbered
+
+
+def facts(folder: Path, machine: str | None, **more: Any) -> dict[str, Any]:
+    told: dict[str, Any] = ask(
+        folder, machine, "peer_access.collect()", "from commbench.hardware import peer_access", **more
+    )
+    return told
+
+
+def test_every_ordered_pair_of_eight_gpus(tmp_path: Path) -> None:
+    told = facts(tmp_path, hgx(8))
+    assert len({key.split(".")[1] for key in told}) == 56
+    assert {key: value for key, value in told.items() if key.startswith("peer.7-0.")} == {
+        "peer.7-0.access": True,
+        "peer.7-0.native_atomics": True,
+        "peer.7-0.performance_rank": 0,
+        "peer.7-0.can_access": True,
+    }
+
+
+# two GPUs behind one switch; the third is reached over the processors, and in one direction without atomics
+ISLANDS = "\n".join([*(h100(index) for index in range(3)), "peer 0 1 0 1 1", "peer 1 0 0 1 0", "peer 0 2 3 1 0"])
+
+
+def test_pairs_differ_also_by_direction(tmp_path: Path) -> None:
+    told = facts(tmp_path, ISLANDS)
+
+    def row(pair: str) -> list[Any]:
+        return [told[f"peer.{pair}.{key}"] for key in ("access", "native_atomics", "performance_rank", "can_access")]
+
+    assert [row(pair) for pair in ("0-1", "1-0", "0-2", "2-0")] == [
+        [True, True, 0, True],
+        [True, False, 0, True],
+        [True, False, 3, True],
+        [False, False, 0, False],
+    ]
+
+
+def test_what_this_process_may_see_does_not_matter(tmp_path: Path) -> None:
+    hidden = facts(tmp_path, ISLANDS, CUDA_VISIBLE_DEVICES="1", CUDA_DEVICE_ORDER="FASTEST_FIRST")
+    assert hidden == facts(tmp_path, ISLANDS) and len(hidden) == 6 * 4
+
+
+def test_this_process_itself_does_not_open_cuda(tmp_path: Path) -> None:
+    code = "[len(peer_access.collect()), 'libcuda' in open('/proc/self/maps').read()]"
+    assert ask(tmp_path, hgx(2), code, "from commbench.hardware import peer_access") == [8, False]
+
+
+@pytest.mark.parametrize("machine", [None, h100(0), "error nvmlInitWithFlags 9", "driver 580"])
+def test_without_two_gpus_there_is_no_table(tmp_path: Path, machine: str | None) -> None:
+    told = facts(tmp_path, machine)
+    if machine is None and told:
+        pytest.skip("this machine has GPUs")
+    assert told == {}
+
+
+def test_one_attribute_that_is_not_told_leaves_the_others(tmp_path: Path) -> None:
+    told = facts(tmp_path, hgx(2, "error cuDeviceCanAccessPeer 801"))
+    assert {key.split(".")[-1] for key in told} == {"access", "native_atomics", "performance_rank"}
+
+
+def test_cuda_that_gives_no_answer_is_named(tmp_path: Path) -> None:
+    assert facts(tmp_path, hgx(2, "error cuInit 802")) == {"peer.reason": "cuInit: error 802"}
+    other = tmp_path / "other"
+    other.mkdir()
+    assert facts(other, hgx(2), libs=["libnvidia-ml.so.1"]) == {
+        "peer.reason": "libcuda.so.1 is not here: no NVIDIA driver"
+    }
+
+
+def test_gpus_have_nvmls_numbers_also_where_cuda_leaves_one_out() -> None:
+    answer = {"gpus": ["0000:1b:00.0", "0000:1c:00.0", "0000:99:00.0"], "pairs": [[0, 1, {"access": True}], [2, 0, {}]]}
+    assert numbered(answer, {"0000:1a:00.0": 0, "0000:1b:00.0": 1, "0000:1c:00.0": 2}) == {"peer.1-2.access": True}
+    answer["pairs"] = [[2, 0, {"access": False}]]
+    assert numbered(answer, {"0000:1b:00.0": 1}) == {"peer.cuda2-1.access": False}
+
+
+def test_a_gpu_that_cuda_cannot_name_is_a_reason(tmp_path: Path) -> None:
+    machine = "\n".join([h100(0), h100(1, "fails cuDeviceGetPCIBusId 101")])
+    assert facts(tmp_path, machine) == {"peer.reason": "cuDeviceGetPCIBusId: CUDA_ERROR_INVALID_DEVICE (101)"}
+
+
+def test_parts_of_gpus_are_no_peers() -> None:
+    """CUDA shows a single part, whatever there is."""
+    assert numbered({"gpus": ["0000:1a:00.0"], "pairs": []}, {"0000:1a:00.0": 0}) == {}

@@ -1,0 +1,159 @@
+"""NCCL's log as evidence: saved texts of several versions, and damaged ones."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from places import HARDWARE_TEXTS
+
+from commbench.hardware.nccl_log import MAPPED, Chosen, Transport, effective_ipc, kind_of, parse_log
+
+LOGS = sorted(path.name for path in HARDWARE_TEXTS.glob("nccl_*.txt"))
+
+
+def test_two_gpus_over_cuda_ipc(saved):
+    found = parse_log(saved("nccl_2.18_ipc.txt"))
+    assert found == Transport(
+        version="2.18.1",
+        network="Socket",
+        interfaces=("eth0", "ib-mgmt.7"),
+        kinds={(1, 0): ("P2P/IPC",), (0, 1): ("P2P/IPC",)},
+        rings=2,
+        trees=2,
+        multicast=False,
+        nvls_channels=0,
+    )
+    assert found.summary == "P2P/IPC"
+    assert effective_ipc(found.kinds) == "on"
+
+
+def test_without_p2p_it_is_shared_memory(saved):
+    found = parse_log(saved("nccl_2.21_shm.txt"))
+    assert (found.version, found.summary, found.plugin) == ("2.21.5", "SHM/direct/direct", None)
+    assert (found.rings, found.trees, found.nvls_channels, found.multicast) == (2, 2, 0, None)
+    assert effective_ipc(found.kinds) == "off"
+
+
+def test_two_nodes(saved):
+    found = parse_log(saved("nccl_2.21_two_nodes.txt"))
+    assert found.interfaces == ("mlx5_0:1/IB", "mlx5_3:1/RoCE")
+    assert found.kinds[2, 0] == found.kinds[1, 3] == ("NET/IB/GDRDMA",)
+    assert found.kinds[3, 1] == ("NET/IB",)
+    assert found.summary == "P2P/CUMEM, NET/IB/GDRDMA, NET/IB"
+    assert (found.rings, found.trees) == (4, 4)
+    assert effective_ipc(found.kinds) == effective_ipc(found.kinds, lambda rank: rank // 2) == "on"
+    assert effective_ipc(found.kinds, lambda rank: 0) == "mixed"
+    assert effective_ipc(found.kinds, lambda rank: rank) is None
+
+
+def test_numbers_of_algorithms_are_told_by_name(saved):
+    found = parse_log(saved("nccl_2.21_two_nodes.txt"))
+    assert found.algorithms == (Chosen(None, 8, "TREE", "LL"), Chosen(None, 16777216, "RING", "SIMPLE"))
+    assert found.algorithm(8) == found.algorithm(8, "all_gather") == "TREE"
+    assert found.algorithm(33554432) is None  # a number that no version has
+
+
+def test_nvlink_sharp(saved):
+    found = parse_log(saved("nccl_2.28_nvls.txt"))
+    assert (found.version, found.plugin, found.network) == ("2.28.9", "Fabric One", "Fabric One")
+    assert (found.rings, found.multicast, found.nvls_channels) == (24, True, 16)
+    assert found.kinds == {(0, 1): ("P2P/CUMEM",), (1, 2): ("P2P/CUMEM",), (2, 0): ("P2P/CUMEM",)}
+    assert found.algorithm(16777216, "all_reduce") == "NVLS"
+    assert found.algorithm(16777216, "all_gather") == "RING"
+    assert found.algorithm(16777216) is None  # the two differ
+    assert found.algorithm(65536, "all_reduce") == "AllReduce_AGxLLMC_R"
+    assert found.algorithm(40, "broadcast") is None
+
+
+def test_sharp_and_one_process(saved):
+    found = parse_log(saved("nccl_2.19_sharp.txt"))
+    assert (found.plugin, found.interfaces) == ("IBext", ("mlx5_4:1/IB",))
+    assert found.summary == "P2P/direct pointer, COLLNET/SHARP/GDRDMA"
+    assert effective_ipc(found.kinds) is None  # one process has nothing to share
+
+
+def test_without_a_gpu_it_says_nothing(saved):
+    found = parse_log(saved("nccl_2.28_no_gpu.txt"))
+    assert found == Transport()
+    assert found.summary is found.algorithm(8) is effective_ipc(found.kinds) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("P2P/IPC/read", "P2P/IPC"),
+        ("P2P/CUMEM/CE", "P2P/CUMEM"),
+        ("P2P/MNNVL", "P2P/MNNVL"),
+        ("P2P/indirect/3[1b000]/read", "P2P/indirect"),
+        ("SHM/CE/direct", "SHM/CE/direct"),
+        ("SHM", "SHM"),
+        ("NET/Socket/0", "NET/Socket"),
+        ("NET/AWS Libfabric/3/GDRDMA/Shared", "NET/AWS Libfabric/GDRDMA"),
+        ("NET/IB/0/GDRDMA(PCI)", "NET/IB/GDRDMA"),
+        ("carrier pigeon", "carrier"),
+        ("", ""),
+    ],
+)
+def test_kinds(text, kind):
+    assert kind_of(text) == kind
+
+
+def test_an_old_word_for_a_channel():
+    line = "h:1:2 [4] NCCL INFO Ring 00 : 12[41000] -> 11[2d000] [send] via NET/IB/1/GDRDMA"
+    assert parse_log(line).kinds == {(12, 11): ("NET/IB/GDRDMA",)}
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> str:
+    text = (HARDWARE_TEXTS / draw(st.sampled_from(LOGS))).read_text()
+    start, end = sorted((draw(st.integers(0, len(text))), draw(st.integers(0, len(text)))))
+    return text[:start] + draw(st.text(max_size=12)) + text[end:]
+
+
+WORDS = [
+    "NCCL INFO ", "Channel ", "00/0 : ", "0[0]", " -> ", "via ", "P2P/", "NET/", "IB/0", "Trees", " [0] ", "Bytes -> ",
+    "Algo ", "9", "\n", "CollNet ", "Using network ", "NET/IB : Using", "\u0663", "\ud800",
+]  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.one_of(damaged(), st.text(max_size=60), st.lists(st.sampled_from(WORDS), max_size=24).map("".join)))
+def test_no_text_is_refused(text):
+    found = parse_log(text)
+    json.dumps(asdict(found) | {"kinds": list(found.kinds.items())}, ensure_ascii=False).encode()
+    assert (found.summary is None) == (not found.kinds and not found.collnet)
+    assert effective_ipc(found.kinds) in {None, "on", "off", "mixed"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    pairs=st.dictionaries(
+        st.tuples(st.integers(0, 99), st.integers(0, 99)),
+        st.sampled_from([*MAPPED, "SHM/direct/direct", "NET/IB/GDRDMA"]),
+    )
+)
+def test_every_pair_that_is_written_is_read(pairs):
+    said = {"NET/IB/GDRDMA": "NET/IB/2/GDRDMA", "P2P/indirect": "P2P/indirect/7[7]"}
+    lines = [
+        f"h:1:2 [0] NCCL INFO Channel 00/0 : {a}[{a}] -> {b}[{b}] via {said.get(k, k)}" for (a, b), k in pairs.items()
+    ]
+    assert parse_log("\n".join(lines)).kinds == {pair: (kind,) for pair, kind in pairs.items()}
+
+
+@settings(max_examples=60, deadline=None)
+@given(mapped=st.integers(0, 3), copied=st.integers(0, 3))
+def test_ipc_is_on_where_every_pair_maps_and_off_where_none_does(mapped, copied):
+    kinds = {(0, peer + 1): (MAPPED[peer],) for peer in range(mapped)}
+    kinds |= {(9, peer): ("SHM/direct/direct",) for peer in range(copied)}
+    expected = {(True, False): "on", (False, True): "off", (True, True): "mixed"}.get((mapped > 0, copied > 0))
+    assert effective_ipc(kinds) == expected
+
+
+@pytest.mark.parametrize("piece", ["a:", "NCCL INFO ", " 1", "Trees [0] x", "[0]x", "0 Bytes -> Algo 0"])
+def test_a_very_long_line_is_quick(piece):
+    parse_log("NCCL INFO Channel 00/2 :" + piece * 20_000)
+    parse_log("NCCL INFO NET/IB : Using" + piece * 20_000)

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+
+from commbench.hardware import network
+
+
+def test_interfaces(plant):
+    net = "sys/class/net"
+    files = {
+        f"{net}/eth0/operstate": "up\n",
+        f"{net}/eth0/mtu": "9001\n",
+        f"{net}/eth0/speed": "100000\n",
+        f"{net}/eth0/address": "02:00:00:00:00:01\n",
+        f"{net}/eth0/device/numa_node": "1\n",
+        f"{net}/eth0.100/operstate": "down\n",
+        f"{net}/eth0.100/speed": "-1\n",
+        f"{net}/ve+th/mtu": "1500\n",
+        f"{net}/bonding_masters": "bond0\n",
+    }
+    facts = network.collect(plant(files, {f"{net}/eth0/device/driver": "../../../bus/pci/drivers/ena"}))
+    assert {key: value for key, value in facts.items() if not key.endswith(".ipv4")} == {
+        "network.interface.eth0.state": "up",
+        "network.interface.eth0.mtu_bytes": 9001,
+        "network.interface.eth0.speed_mbit_per_s": 100000,
+        "network.interface.eth0.driver": "ena",
+        "network.interface.eth0.numa_node": 1,
+        "network.interface.eth0.100.state": "down",
+        "network.interface.ve_th.mtu_bytes": 1500,
+    }
+
+
+def test_sysctls(plant):
+    facts = network.collect(
+        plant(
+            {
+                "proc/sys/net/ipv4/tcp_slow_start_after_idle": "1\n",
+                "proc/sys/net/ipv4/tcp_rmem": "4096\t131072\t6291456\n",
+                "proc/sys/net/ipv4/tcp_congestion_control": "cubic\n",
+                "proc/sys/net/core/rmem_max": "212992\n",
+            }
+        )
+    )
+    assert facts == {
+        "network.tcp_slow_start_after_idle": 1,
+        "network.tcp_rmem_bytes": "4096 131072 6291456",
+        "network.tcp_congestion_control": "cubic",
+        "network.rmem_max_bytes": 212992,
+    }
+
+
+def test_rdma(plant):
+    device = "sys/class/infiniband/mlx5_0"
+    facts = network.collect(
+        plant(
+            {
+                f"{device}/fw_ver": "28.39.2048\n",
+                f"{device}/device/numa_node": "-1\n",
+                f"{device}/ports/1/state": "4: ACTIVE\n",
+                f"{device}/ports/1/link_layer": "InfiniBand\n",
+                f"{device}/ports/1/rate": "400 Gb/sec (4X NDR)\n",
+            }
+        )
+    )
+    assert facts == {
+        "network.rdma.mlx5_0.firmware": "28.39.2048",
+        "network.rdma.mlx5_0:1.state": "ACTIVE",
+        "network.rdma.mlx5_0:1.link_layer": "InfiniBand",
+        "network.rdma.mlx5_0:1.rate_gbit_per_s": 400.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("200 Gb/sec (4X HDR)", 200.0), ("2.5 Gb/sec (1X SDR)", 2.5), ("", None), ("fast", None), ("10 MB/sec", None)],
+)
+def test_rate(text, rate):
+    assert network.parse_rate(text) == rate
+
+
+@pytest.mark.parametrize("speed", [-1, 0, 65535, 2**32 - 1, None])
+def test_unknown_speeds(speed):
+    assert network.known_speed(speed) is None
+
+
+def test_this_machine_has_a_loopback_and_tells_no_hardware_address():
+    facts = network.collect()
+    assert "network.error" not in facts
+    assert facts["network.interface.lo.mtu_bytes"] > 0
+    assert facts["network.interface.lo.ipv4"] == "127.0.0.1"
+    assert not any("mac" in key or "address" in key for key in facts)

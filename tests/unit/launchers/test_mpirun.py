@@ -1,0 +1,72 @@
+"""mpirun's command lines for other hosts: the libraries' own words, from a list or from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from commbench.core.errors import ConfigError
+from commbench.hardware.mpi_library import find
+from commbench.launchers.mpirun import Mpirun
+
+DEBIAN = "/usr/lib/x86_64-linux-gnu/libmpi.so.40"
+HOSTS = ("node1", "10.0.0.2", "node3")
+FILE = "# racks\nnode1 slots=8\n10.0.0.2:4  # one of them\n\nnode3\n"
+
+
+def words(library: str, launcher: Mpirun, nodes: int = 2, each: int = 4) -> str:
+    """The command line up to the ranks' own program."""
+    command = launcher.command(nodes, each, ["label=x"], library, ["A", "B"])
+    assert command[-2:] == ["commbench", "label=x"]
+    return " ".join(command[1 : command.index("-m")])
+
+
+@pytest.mark.skipif(not Path(DEBIAN).exists(), reason="no Open MPI of Debian")
+def test_open_mpi_4_has_its_own_names() -> None:
+    line = words(DEBIAN, Mpirun(hosts=HOSTS, agent="/bin/login"))
+    assert "--mca plm_rsh_agent /bin/login --host node1:4,10.0.0.2:4 --map-by ppr:4:node --bind-to none" in line
+    assert line.startswith("--oversubscribe") and "-x A -x B" in line and " -n 8 " in line
+    assert "personality" not in line and "--prefix" not in line
+
+
+@pytest.mark.skipif(find("openmpi") is None, reason="no Open MPI 5")
+def test_open_mpi_5_is_told_where_it_lies_on_other_hosts() -> None:
+    library = find("openmpi")
+    assert library is not None and library.version >= 5
+    line = words("openmpi", Mpirun(hosts=HOSTS, agent="/bin/login"))
+    assert line.startswith(f"--personality ompi --prefix {Path(library.launcher()).parents[1]} ")
+    assert "--prtemca plm_ssh_agent /bin/login --host node1:4,10.0.0.2:4 --map-by ppr:4:node:OVERSUBSCRIBE" in line
+
+
+@pytest.mark.skipif(find("mpich") is None, reason="no MPICH")
+def test_hydra_takes_hosts_and_ranks_a_host() -> None:
+    line = words("mpich", Mpirun(hosts=HOSTS, agent="/bin/login"), nodes=3, each=2)
+    assert line.startswith("-launcher rsh -launcher-exec /bin/login -hosts node1,10.0.0.2,node3 -ppn 2 -n 6 ")
+
+
+def test_a_hostfile_says_the_same_as_a_list(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text(FILE)
+    from_file, from_list = Mpirun(hostfile=str(file)), Mpirun(hosts=HOSTS)
+    assert from_file.reach == from_list.reach == 3
+    if find("auto") is not None:
+        assert words("auto", from_file, nodes=3) == words("auto", from_list, nodes=3)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "text", "said"),
+    [
+        (("a",), "a", "say the same; give one of them"),
+        ((), None, "is no file; give a file with a host a line"),
+        ((), "a;rm\n", "'a;rm' is no host; write names or addresses, without slots"),
+        (("a:2",), "", "'a:2' is no host"),
+        (("-x",), "", "'-x' is no host"),
+    ],
+)
+def test_what_is_no_host_is_refused(tmp_path: Path, hosts: tuple[str, ...], text: str | None, said: str) -> None:
+    file = tmp_path / "hosts"
+    if text:
+        file.write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        Mpirun(hosts=hosts, hostfile=str(file) if text or text is None else None)

@@ -1,0 +1,47 @@
+"""Whose clock counts: every headline, in every repetition of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.random import default_rng
+
+from commbench.core.case import Shape
+from commbench.measure.headline import deciding_rows, repetition_times
+from commbench.measure.statistics import summarise
+
+
+def stamps_of(elapsed_ns: list[list[int]]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    elapsed = np.array(elapsed_ns, dtype=np.int64)
+    start = np.full_like(elapsed, 10**18)  # as far from zero as a clock of a machine that is up for 30 years
+    return np.stack([start, start + elapsed], axis=-1)
+
+
+@pytest.mark.parametrize(
+    ("headline", "expected_ns"),
+    [("initiator", [20, 60]), ("max_over_ranks", [30, 60]), ("max_over_senders", [10, 50])],
+)
+def test_headline_says_whose_clock_counts(headline: str, expected_ns: list[int]) -> None:
+    stamps = stamps_of([[10, 50], [20, 60], [30, 40]])
+    times = repetition_times(stamps, Shape(4, 64, headline), senders=(0,), initiator=1)
+    assert times.tolist() == [ns / 4e9 for ns in expected_ns]
+
+
+def test_an_unknown_headline_is_refused() -> None:
+    with pytest.raises(ValueError, match="mean_over_ranks"):
+        repetition_times(stamps_of([[1]]), Shape(1, 1, "mean_over_ranks"), (0,), 0)
+
+
+def test_a_straggler_shows_in_the_tail_and_not_in_the_mean_of_ranks() -> None:
+    elapsed = default_rng(1).integers(990_000, 1_010_000, size=(4, 901))
+    elapsed[2, ::100] += 5_000_000  # 10 of 901: exactly 1 % would lie one rank above the nearest-rank p99
+    times = repetition_times(stamps_of(elapsed.tolist()), Shape(1, 8, "max_over_ranks"), (), 0)
+    summary = summarise(times)
+    assert summary.p99_s is not None and summary.p99_s > 5.9e-3
+    assert summary.median_s == pytest.approx(1e-3, rel=0.02)
+    assert elapsed.mean() == pytest.approx(1e6, rel=0.02)
+
+
+def test_of_several_initiators_the_slowest_decides() -> None:
+    stamps = stamps_of([[10, 50], [99, 99], [30, 40]])
+    assert deciding_rows(stamps, "initiator", (0, 2)).tolist() == [2, 0]

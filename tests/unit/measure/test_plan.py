@@ -1,0 +1,370 @@
+"""Settings x world -> cases: exact sizes, honest skips, one order for every rank, and nothing allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from commbench.benchmarks.all_reduce import AllReduce
+from commbench.buffers.host import buffer_bytes, slot_bytes
+from commbench.config.compose import Door
+from commbench.config.settings import Settings
+from commbench.core.case import Planned, World
+from commbench.core.dtypes import DTYPES
+from commbench.measure.plan import (
+    CONTROL_BYTES,
+    LEAST_WINDOW,
+    ROTATION_CAP_BYTES,
+    ROTATION_CAP_VIEWS,
+    WINDOW_CAP_BYTES,
+    Facts,
+    duration_s,
+    plan,
+)
+from commbench.world.identity import hosted_world
+
+GIB = 2**30
+FACTS = Facts(memory_bytes=64 * GIB, cache_bytes=32 * 2**20, cores=8)
+quick = examples(max_examples=50, deadline=None, database=None)
+
+
+@dataclass(frozen=True)
+class Divided(AllReduce):
+    """A benchmark that divides its message among the ranks, as gathers do."""
+
+    def blocks(self, size: int) -> int:
+        return size
+
+
+@cache
+def settings_of(*overrides: str) -> Settings:
+    with Door() as door:
+        return door.jobs(["backend=simulated", *overrides], multirun=False)[0].settings
+
+
+def planned(*overrides: str, world: World | None = None, facts: Facts = FACTS) -> tuple[Planned, ...]:
+    return plan(settings_of(*overrides), world or hosted_world(1, 2)[0], facts)
+
+
+@pytest.fixture(scope="module")
+def every() -> Settings:
+    """All benchmarks on four ranks; most tests change a field of it."""
+    return settings_of("benchmark=all", "layout=[1x4]", "sizes=[8,1KiB,1MiB]", "pairs=[[0,1]]")
+
+
+WORLD = hosted_world(1, 4)[0]
+DIVIDED: tuple[Any, ...] = (Divided(),)
+
+
+# ---------------------------------------------------------------- sizes
+
+
+@quick
+@given(
+    st.lists(st.integers(1, 2**40), min_size=1, max_size=5, unique=True),
+    st.sampled_from(sorted(DTYPES)),
+    st.integers(1, 9),
+)
+def test_sizes_are_exact(every: Settings, counts: list[int], dtype: str, ranks: int) -> None:
+    """A message is as large as asked for, or the largest one that its blocks divide; the row says which."""
+    itemsize = DTYPES[dtype].itemsize
+    asked = tuple(count * itemsize for count in counts)
+    layout = replace(every.layouts[0], ranks_per_node=ranks)
+    one = replace(every, layouts=(layout,), dtypes=(dtype,), sizes=(asked,))
+    for benchmark in every.benchmarks:
+        unit = itemsize * benchmark.blocks(ranks)
+        if not unit:
+            continue  # no message: see below
+        jobs = plan(replace(one, benchmarks=(benchmark,)), hosted_world(1, ranks)[0], Facts(2**62, 0, 1))
+        sizes = {job.case.message_bytes for job in jobs}
+        assert sizes == {size // unit * unit or size for size in asked}
+        assert all(job.case.count == job.case.message_bytes // unit for job in jobs)
+
+
+def test_each_type_has_its_own_sizes() -> None:
+    jobs = planned("benchmark=all_reduce", "dtype=[float32,int8]", "sizes=decades", "layout=1x2")
+    found = {(job.case.dtype, job.case.message_bytes) for job in jobs}
+    assert found == {(name, width * 10**k) for name, width in (("float32", 4), ("int8", 1)) for k in range(1, 8)}
+
+
+def test_sizes_that_become_equal_are_one_case(every: Settings) -> None:
+    one = replace(every, benchmarks=DIVIDED, dtypes=("int8",), sizes=((8, 9, 11, 12),))
+    jobs = plan(one, WORLD, FACTS)
+    assert sorted((job.case.message_bytes, job.case.count) for job in jobs) == [(8, 2), (12, 3)]
+
+
+def test_too_few_elements_for_all_ranks_are_a_skip(every: Settings) -> None:
+    jobs = plan(replace(every, benchmarks=DIVIDED, sizes=((8, 12, 16),)), WORLD, FACTS)
+    skips = {job.case.message_bytes: job.skip for job in jobs}
+    assert skips == {size: f"{size} B of float32 can't be divided among 4 ranks" for size in (8, 12)} | {16: None}
+
+
+@pytest.mark.parametrize(
+    ("size", "asked", "window"),
+    [("1KiB", 64, 64), ("4MiB", 64, 64), ("8MiB", 64, 32), ("100MiB", 64, 2), ("1GiB", 64, 2), ("1GiB", 1, 1)],
+)
+def test_a_window_shrinks_under_its_cap_but_not_below_two(size: str, asked: int, window: int) -> None:
+    (job,) = planned("benchmark=p2p_bandwidth", f"sizes=[{size}]", f"window={asked}", "layout=1x2")
+    assert job.case.window == window
+    assert window <= LEAST_WINDOW or window * job.case.message_bytes <= WINDOW_CAP_BYTES
+
+
+# ---------------------------------------------------------------- memory
+
+
+@pytest.mark.parametrize("size", ["8", "1KiB", "100kB", "1MiB", "32MiB"])
+@pytest.mark.parametrize("cache_mib", [0, 1, 32])
+def test_rotation_walks_through_twice_the_cache_unless_a_cap_says_less(size: str, cache_mib: int) -> None:
+    facts = replace(FACTS, cache_bytes=cache_mib * 2**20)
+    (job,) = planned("benchmark=p2p_bandwidth", "cache=rotate", f"sizes=[{size}]", "layout=1x2", facts=facts)
+    (spec, _) = job.benchmark.program(job.case, 0, 2).buffers
+    one_copy = slot_bytes(spec) * spec.slots
+    wanted = 2 * max(facts.cache_bytes, job.case.message_bytes)
+
+    def within_caps(pool: int) -> bool:
+        return pool * one_copy <= ROTATION_CAP_BYTES["cpu"] and pool * spec.slots <= ROTATION_CAP_VIEWS
+
+    assert job.pool * one_copy >= wanted or not within_caps(job.pool + 1)
+    assert job.pool == 1 or (within_caps(job.pool) and (job.pool - 1) * one_copy < wanted)
+
+
+def test_a_warm_cache_needs_no_pool() -> None:
+    (job,) = planned("benchmark=p2p_bandwidth", "cache=warm", "sizes=[1KiB]", "layout=1x2")
+    assert (job.pool, job.case.cache) == (1, "warm")
+
+
+def test_memory_is_counted_on_the_fullest_node() -> None:
+    world = World(0, 6, ((0, 1), (2, 3, 4, 5)), (0,))
+    (job,) = planned("benchmark=all_reduce", "sizes=[4MiB]", "layout=[2x2]", world=world)
+    specs = job.benchmark.program(job.case, 0, 4).buffers
+    assert job.node_bytes == 2 * sum(buffer_bytes(spec, 1) for spec in specs) + 4 * CONTROL_BYTES
+
+
+def test_one_byte_decides_what_fits() -> None:
+    arguments = ("benchmark=all_reduce", "sizes=[4MiB]", "layout=[1x2]", "budget.memory_share=0.5")
+    needed = planned(*arguments)[0].node_bytes
+    fits, misses = (planned(*arguments, facts=replace(FACTS, memory_bytes=2 * (needed - k)))[0].skip for k in (0, 1))
+    assert fits is None
+    assert misses == f"needs {needed} B on a node, allowed are {needed - 1} B (budget.memory_share=0.5)"
+
+
+def test_what_no_machine_can_hold_is_refused_without_trying() -> None:
+    jobs = planned("benchmark=[all_reduce,p2p_latency,p2p_bandwidth]", "sizes=[1024TiB]", "layout=[1x2]")
+    settings = settings_of()
+    assert len(jobs) == 3
+    for job in jobs:
+        assert (job.skip or "").startswith("needs ")
+        assert duration_s(settings, job) == 0
+
+
+# ---------------------------------------------------------------- skips
+
+
+def test_a_layout_that_does_not_fit_is_a_skip_and_the_others_run() -> None:
+    jobs = planned("benchmark=all_reduce", "sizes=[8]", "layout=[1x1,1x2,1x4,2x1]")
+    skips = {job.case.layout: job.skip for job in jobs}
+    assert (skips["1x1"], skips["1x2"]) == (None, None)
+    for layout in ("1x4", "2x1"):
+        assert skips[layout] == f"layout {layout} does not fit into this world of 1 node(s) with 2 rank(s)"
+
+
+def test_a_pair_needs_two_ranks_and_both_must_be_there() -> None:
+    jobs = planned("benchmark=p2p_latency", "sizes=[8]", "layout=[1x1,1x2]", "pairs=[[0,1],[1,5]]")
+    skips = {(job.case.layout, job.case.pair): job.skip for job in jobs}
+    assert skips["1x2", "0-1"] is None
+    assert skips["1x2", "1-5"] == "pair 1-5 needs rank 5, layout 1x2 has ranks 0 to 1"
+    assert skips["1x1", "0-1"] == "p2p_latency needs 2 ranks, layout 1x1 has 1"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (["engine=native"], "simulated has no native engine; it has: virtual"),
+        (["device=cuda"], "simulated does not run on cuda"),
+        (["backend=gloo", "in_place=false"], "torch.distributed reduces in place only"),
+    ],
+)
+def test_what_a_backend_can_not_do_is_a_skip(overrides: list[str], reason: str) -> None:
+    (job,) = planned("benchmark=all_reduce", "sizes=[8]", "layout=1x2", *overrides)
+    assert job.skip == reason
+
+
+def test_skips_keep_their_place_in_the_order(every: Settings) -> None:
+    jobs = plan(every, hosted_world(1, 2)[0], FACTS)
+    assert [job.order for job in jobs] == list(range(len(jobs)))
+    assert all(job.skip for job in jobs)
+
+
+# ---------------------------------------------------------------- pairs and axes
+
+
+@pytest.mark.parametrize(
+    ("pairs", "expected"),
+    [
+        ("neighbours", ["0-1", "1-2", "2-3"]),
+        ("all", [f"{a}-{b}" for a in range(4) for b in range(4)]),
+        ("[[3,0],[1,1]]", ["1-1", "3-0"]),
+    ],
+)
+def test_pairs(pairs: str, expected: list[str]) -> None:
+    jobs = planned("benchmark=p2p_latency", "sizes=[8]", "layout=[1x4]", f"pairs={pairs}", world=WORLD)
+    assert sorted(job.case.pair or "" for job in jobs) == expected
+
+
+def test_axes_multiply_and_only_where_a_benchmark_has_them() -> None:
+    jobs = planned(
+        "benchmark=[all_reduce,p2p_latency,p2p_bandwidth]", "sizes=[8,64]", "layout=1x2", "dtype=[float32,int8]",
+        "reduction=[sum,max]", "in_place=[true,false]", "window=[2,4,8]",
+    )  # fmt: skip
+    counts = {name: sum(job.case.benchmark == name for job in jobs) for name in {job.case.benchmark for job in jobs}}
+    assert counts == {"all_reduce": 4 * 2 * 2, "p2p_latency": 4, "p2p_bandwidth": 4 * 3}
+    latency = next(job.case for job in jobs if job.case.benchmark == "p2p_latency")
+    assert (latency.window, latency.in_place, latency.reduction) == (None, None, None)
+
+
+def test_auto_is_resolved_before_a_case_is_named() -> None:
+    jobs = {
+        job.case.benchmark: job.case
+        for job in planned("benchmark=[p2p_bandwidth,all_reduce]", "layout=1x2", "sizes=[8]")
+    }
+    assert {case.engine for case in jobs.values()} == {"virtual"}
+    assert {case.timing_mode for case in jobs.values()} == {"host"}
+    assert {name: case.cache for name, case in jobs.items()} == {"p2p_bandwidth": "rotate", "all_reduce": "warm"}
+    assert {name: case.sync for name, case in jobs.items()} == {"p2p_bandwidth": "none", "all_reduce": "barrier"}
+
+
+# ---------------------------------------------------------------- order
+
+
+def ids(settings: Settings) -> list[str]:
+    return [job.case.case_id for job in plan(settings, WORLD, FACTS)]
+
+
+def test_the_order_is_shuffled_by_seed_and_launch(every: Settings) -> None:
+    first = ids(every)
+    assert first == ids(every)
+    others = [ids(replace(every, seed=1)), ids(replace(every, launch=1))]
+    assert first != others[0] != others[1] != first
+    assert sorted(first) == sorted(others[0]) == sorted(others[1])
+
+
+def test_the_order_is_not_the_order_of_the_sizes() -> None:
+    sizes = [job.case.message_bytes for job in planned("benchmark=all_reduce", "sizes=decades", "layout=1x2")]
+    assert sizes != sorted(sizes) and sizes != sorted(sizes, reverse=True)
+
+
+def test_every_rank_makes_the_same_plan(every: Settings) -> None:
+    plans = [plan(every, replace(WORLD, rank=rank, hosted=(rank,)), FACTS) for rank in range(4)]
+    assert plans[0] == plans[1] == plans[2] == plans[3]
+
+
+def ranks_of(jobs: tuple[Planned, ...]) -> Iterator[tuple[int, ...]]:
+    return (job.members for job in jobs if not job.skip)
+
+
+def test_members_are_world_ranks_of_the_layout() -> None:
+    world = World(0, 6, ((0, 1, 2), (3, 4, 5)), (0,))
+    jobs = planned("benchmark=all_reduce", "sizes=[8]", "layout=[2x2]", world=world)
+    assert list(ranks_of(jobs)) == [(0, 1, 3, 4)]
+
+
+def test_the_estimate_grows_with_memory_and_budget() -> None:
+    settings = settings_of("timing=quick")
+    small, large = planned("benchmark=all_reduce", "sizes=[8]", "layout=1x2")[0], planned(
+        "benchmark=all_reduce", "sizes=[1GiB]", "layout=1x2")[0]  # fmt: skip
+    assert duration_s(settings, small) < duration_s(settings, large)
+    longer = replace(settings, timing=replace(settings.timing, case_s=60.0))
+    assert duration_s(longer, small) >= duration_s(settings, small) + 59
+
+
+# ---------------------------------------------------------------- axes that only some operations have
+
+
+def test_an_operation_without_a_message_is_one_case() -> None:
+    jobs = planned("benchmark=barrier", "sizes=[8,1MiB]", "dtype=[float32,int8]", "cache=rotate", "layout=1x2")
+    assert [(job.case.message_bytes, job.case.count, job.case.dtype, job.skip) for job in jobs] == [
+        (0, 0, "none", None)
+    ]
+
+
+def test_roots_are_cases_and_one_outside_the_layout_is_a_skip() -> None:
+    jobs = planned("benchmark=[broadcast,all_reduce]", "root=[0,2]", "sizes=[8]", "layout=[1x2,1x3]", world=WORLD)
+    found = {(job.case.benchmark, job.case.layout, job.case.root): job.skip for job in jobs}
+    assert found == {
+        ("broadcast", "1x2", 0): None,
+        ("broadcast", "1x2", 2): "root 2 is not in layout 1x2, which has ranks 0 to 1",
+        ("broadcast", "1x3", 0): None,
+        ("broadcast", "1x3", 2): None,
+        ("all_reduce", "1x2", None): None,
+        ("all_reduce", "1x3", None): None,
+    }
+
+
+def test_in_place_follows_the_operation_unless_it_is_asked_for() -> None:
+    words = ("benchmark=[all_reduce,reduce,all_gather,all_to_all,broadcast]", "sizes=[800]", "layout=1x2")
+    found = {job.case.benchmark: job.case.in_place for job in planned(*words)}
+    assert found == {"all_reduce": True, "reduce": True, "all_gather": False, "all_to_all": False, "broadcast": None}
+    both = {(job.case.benchmark, job.case.in_place) for job in planned(*words, "in_place=[true,false]")}
+    assert len(both) == 9
+
+
+@pytest.mark.parametrize(
+    ("pairs", "size", "found"),
+    [
+        ("neighbours", 4, "0-2 1-3"),
+        ("all", 5, "0-2 1-3"),
+        ("[[0,1],[3,2]]", 4, "0-1 3-2"),
+    ],
+)
+def test_pairs_at_once_are_halves_or_those_listed(pairs: str, size: int, found: str) -> None:
+    world = hosted_world(1, size)[0]
+    (job,) = planned("benchmark=p2p_multi_pair", f"pairs={pairs}", "sizes=[8]", f"layout=1x{size}", world=world)
+    assert (job.case.pair, job.case.schedule, job.skip) == (found, None, None)
+
+
+def test_pairs_at_once_that_share_a_rank_are_a_skip() -> None:
+    (job,) = planned("benchmark=p2p_multi_pair", "pairs=[[0,1],[1,2]]", "sizes=[8]", "layout=1x3", world=WORLD)
+    assert job.skip == "pairs 0-1 1-2 run at once, but share a rank"
+
+
+def test_rounds_hold_every_pair_once_and_start_together() -> None:
+    jobs = planned("benchmark=p2p_latency", "pairs=all", "schedule=rounds", "sizes=[8]", "layout=1x4", world=WORLD)
+    assert sorted(pair for job in jobs for pair in job.case.pairs) == [(a, b) for a in range(4) for b in range(4)]
+    assert len(jobs) == 7
+    assert all(job.case.sync == "barrier" and job.case.schedule == "rounds" for job in jobs)
+    serial = planned("benchmark=p2p_latency", "pairs=all", "sizes=[8]", "layout=1x4", world=WORLD)
+    assert len(serial) == 16
+    assert all(job.case.sync == "none" and job.case.schedule == "serial" for job in serial)
+
+
+# ---------------------------------------------------------------- GPUs
+
+
+@pytest.mark.parametrize(
+    ("gpus", "free_mib", "reason"),
+    [
+        (2, 100, None),
+        (1, 100, "needs 80003072 B on a GPU, allowed are 52428800 B (budget.memory_share=0.5)"),  # two ranks share it
+        (2, 70, "needs 40001536 B on a GPU, allowed are 36700160 B (budget.memory_share=0.5)"),
+        (1, 200, None),
+    ],
+)
+def test_a_gpu_must_have_room_for_the_ranks_that_share_it(gpus: int, free_mib: int, reason: str | None) -> None:
+    words = ["backend=gloo", "device=cuda", "benchmark=broadcast", "dtype=int8", "sizes=[40MB]", "layout=1x2"]
+    (job,) = planned(*words, facts=replace(FACTS, gpu_bytes=free_mib * 2**20, gpus=gpus))
+    assert job.skip == reason
+
+
+def test_a_gpu_has_modes_and_an_engine_of_its_own_and_graphs_do_not_rotate() -> None:
+    words = ["backend=gloo", "device=cuda", "benchmark=p2p_bandwidth", "sizes=[1MiB]", "layout=1x2", "cache=rotate"]
+    (job,) = planned(*words, facts=replace(FACTS, cache_bytes=50 * 2**20))
+    assert (job.case.timing_mode, job.case.engine, job.case.device) == ("host_sync", "python", "cuda")
+    (graph,) = planned(*words, "timing_mode=graph", facts=replace(FACTS, cache_bytes=50 * 2**20))
+    assert job.pool > 1 and graph.pool == 1

@@ -1,0 +1,352 @@
+"""Samples -> a row: every number follows from the stamps, and a wrong payload has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timezone
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.random import default_rng
+
+from commbench.buffers.host import slot_bytes
+from commbench.config.compose import Door
+from commbench.core.case import Planned, World
+from commbench.core.clock import ClockCost
+from commbench.core.columns import CASES, RESULTS, SAMPLES, VARIABLES
+from commbench.measure.case import measure
+from commbench.measure.plan import Facts, plan
+from commbench.measure.rows import Circumstances, row, sample_table
+from commbench.measure.samples import Block, Failure, Refused, Samples
+from commbench.measure.transports import Evidence
+from commbench.world.identity import hosted_world
+from commbench.world.progress import Progress
+
+with Door() as _door:
+    BENCHMARKS = _door.options("benchmark")
+
+# method.md section 3; n is the number of ranks. Alone in its world no operation uses a bus: see below
+BUS_FACTORS: dict[str, Callable[[int], float | None]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+    "gather": lambda n: (n - 1) / n,
+    "scatter": lambda n: (n - 1) / n,
+    "broadcast": lambda n: 1.0,
+    "reduce": lambda n: 1.0,
+    "p2p_latency": lambda n: 1.0,
+    "p2p_bandwidth": lambda n: 1.0,
+    "p2p_bibandwidth": lambda n: 1 / 2,  # 2 W S / t is both directions; a link's limit is for one
+    "p2p_multi_pair": lambda n: None,  # P W S / t is many links'
+    "exchange": lambda n: 1.0,  # of one rank: S (n-1) / t out, as much in
+    "barrier": lambda n: None,
+}
+WITHOUT_MESSAGE = {"barrier"}
+STARTED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+AROUND = Circumstances(
+    clock=ClockCost(30.0, 40.0, 50.0),
+    overhead_s={"python": 1e-6},
+    cores=8,
+    threads_per_rank=1,
+    cache_bytes=2**20,
+    evidence=Evidence(transport="tcp"),
+    world=World(0, 8, (tuple(range(8)),), (0,)),
+    wires=(),
+)
+OF_A_RUN = {"run_id", "sweep_id", "launch", "label", "segment"}  # the session adds them
+NUMBERS = {column.name for column in RESULTS} - {"nodes", "ranks_per_node", "world_size", "transport"}
+
+
+@cache
+def planned(benchmark: str, ranks: int = 2, *overrides: str) -> Planned:
+    words = ["backend=simulated", f"benchmark=[{benchmark}]", f"layout=[1x{ranks}]", "sizes=[60kB]", *overrides]
+    with Door() as door:
+        settings = door.jobs(words, multirun=False)[0].settings
+    (job,) = plan(replace(settings, pairs=((0, ranks - 1),)), hosted_world(1, ranks)[0], Facts(2**40, 2**20, 8))
+    return job
+
+
+@cache
+def simulated(benchmark: str, ranks: int, *overrides: str) -> tuple[Planned, Samples]:
+    """A job measured on the virtual clock with noise."""
+    words = ["backend=simulated", "backend.model.noise=0.05", "timing=quick", f"benchmark=[{benchmark}]"]
+    with Door() as door:
+        settings = door.jobs([*words, f"layout=[1x{ranks}]", "sizes=[60kB]", *overrides], multirun=False)[0].settings
+    settings, (world, control) = replace(settings, pairs=((0, ranks - 1),)), hosted_world(1, ranks)
+    (job,) = plan(settings, world, Facts(2**40, 2**20, 8))
+    outcome = measure(
+        job, settings.backend.open(world, control), control, settings, AROUND.clock, lambda _: None, Progress()
+    )
+    assert isinstance(outcome, Samples)
+    return job, outcome
+
+
+def samples(elapsed_ns: Any, engine: str = "python", block_k: int = 1, start_ns: Any = 0, wrong: int = 0) -> Samples:
+    """Handmade: elapsed [ranks, n], measured in one block after a connecting repetition of 1 s."""
+    elapsed = np.asarray(elapsed_ns, dtype=np.int64)
+    first = np.zeros((len(elapsed), 1, 2), dtype=np.int64)
+    first[:, :, 1] = 10**9
+    begin = np.zeros_like(elapsed) + start_ns
+    blocks = (Block("connect", 0, first), Block("measure", 1, np.stack([begin, begin + elapsed], axis=2)))
+    return Samples(tuple(range(len(elapsed))), blocks, block_k, "ci", wrong, engine)
+
+
+def row_of(job: Planned, outcome: Samples | Refused | Failure, **changed: Any) -> dict[str, Any]:
+    return row(job, outcome, replace(AROUND, **changed), STARTED)
+
+
+# ---------------------------------------------------------------- rates
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_rates_follow_from_bytes_and_the_median(benchmark: str, ranks: int) -> None:
+    assert benchmark in BUS_FACTORS, f"write the bus factor of {benchmark} down here, from method.md section 3"
+    job, outcome = simulated(benchmark, ranks)
+    seen = row_of(job, outcome)
+    assert seen["status"] == "ok"
+    assert seen["message_rate_per_s"] == 1 / seen["median_s"]
+    algbw, factor = rate(job, seen["median_s"]), BUS_FACTORS[benchmark](ranks)
+    assert seen["algbw_gb_per_s"] == algbw
+    busbw = None if algbw is None or factor is None else pytest.approx(factor * algbw)
+    assert seen["busbw_gb_per_s"] == busbw
+
+
+def rate(job: Planned, seconds: float) -> float | None:
+    """In GB/s; where no byte moves there is none, not zero."""
+    without = job.case.benchmark in WITHOUT_MESSAGE
+    assert (job.case.message_bytes, job.case.count) == (0, 0) or not without
+    return None if without else job.case.message_bytes / seconds / 1e9
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+@pytest.mark.parametrize("n", [2, 3, 5, 8, 4096])
+def test_bus_factors_are_those_of_the_method(benchmark: str, n: int) -> None:
+    factor = planned(benchmark).benchmark.bus_factor(n)
+    assert factor == (None if BUS_FACTORS[benchmark](n) is None else pytest.approx(BUS_FACTORS[benchmark](n)))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+@pytest.mark.parametrize("benchmark", ["all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"])
+def test_a_size_that_ranks_do_not_divide_counts_the_bytes_that_move(benchmark: str, ranks: int) -> None:
+    """1004 B, 251 float32: as many for each rank as fit."""
+    job, outcome = simulated(benchmark, ranks, "sizes=[1004]")
+    seen, moved = row_of(job, outcome), {2: 1000, 3: 996, 5: 1000}[ranks]
+    assert (job.case.message_bytes, job.case.count) == (moved, moved // ranks // 4)
+    assert seen["algbw_gb_per_s"] == moved / seen["median_s"] / 1e9
+    assert seen["busbw_gb_per_s"] == pytest.approx((ranks - 1) / ranks * moved / seen["median_s"] / 1e9)
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_the_bounds_of_a_rate_are_those_of_the_time_swapped(benchmark: str) -> None:
+    job, outcome = simulated(benchmark, 2)
+    seen = row_of(job, outcome)
+    assert seen["ci_low_s"] < seen["median_s"] < seen["ci_high_s"]
+    assert seen["algbw_ci_low_gb_per_s"] == rate(job, seen["ci_high_s"])
+    assert seen["algbw_ci_high_gb_per_s"] == rate(job, seen["ci_low_s"])
+    if benchmark not in WITHOUT_MESSAGE:
+        assert seen["algbw_ci_low_gb_per_s"] < seen["algbw_gb_per_s"] < seen["algbw_ci_high_gb_per_s"]
+
+
+@pytest.mark.parametrize("benchmark", [name for name in BENCHMARKS if planned(name).benchmark.min_ranks == 1])
+def test_alone_there_is_no_bus_bandwidth(benchmark: str) -> None:
+    job, outcome = simulated(benchmark, 1)
+    seen = row_of(job, outcome)
+    assert seen["status"] == "ok" and seen["median_s"] > 0
+    assert seen["algbw_gb_per_s"] is None, "alone it is a copy, and in place nothing at all"
+    assert seen["busbw_gb_per_s"] is None
+
+
+def test_both_directions_of_a_pair_and_the_pairs_of_a_crowd_count_together() -> None:
+    """2 W S / t and P W S / t of method.md section 3, with W = 16, P = 2, S = 60 kB and t = 1 ms."""
+    stamps = [[1_000_000] * 8, [1] * 8]
+    seen = row_of(planned("p2p_bibandwidth", 2, "window=16"), samples(stamps))
+    assert (seen["algbw_gb_per_s"], seen["busbw_gb_per_s"]) == pytest.approx((1.92, 0.96))
+    crowd = planned("p2p_multi_pair", 4, "window=16")
+    crowd = replace(crowd, case=replace(crowd.case, pair="0-2 1-3"))
+    late = [[500_000] * 8, [1_000_000] * 8, [1] * 8, [2_000_000] * 8]  # senders 0 and 1, receivers 2 and 3
+    seen = row_of(crowd, samples(late))
+    assert (seen["algbw_gb_per_s"], seen["message_rate_per_s"]) == pytest.approx((1.92, 32_000))
+    seen = row_of(planned("exchange", 4), samples([[100_000] * 8, [1_000_000] * 8, [1] * 8, [1] * 8]))
+    assert (seen["algbw_gb_per_s"], seen["message_rate_per_s"]) == pytest.approx((0.18, 3000))
+
+
+def test_the_planted_bandwidth_comes_out() -> None:
+    words = ["backend.model.bandwidth_gb_per_s=8", "backend.model.latency_s=0", "backend.model.call_s=0"]
+    job, outcome = simulated("p2p_bandwidth", 2, *words, "backend.model.noise=0")
+    assert row_of(job, outcome)["busbw_gb_per_s"] == pytest.approx(8, rel=1e-4)
+
+
+def test_a_window_is_counted_message_by_message() -> None:
+    job = planned("p2p_bandwidth", 2, "window=16")
+    seen = row_of(job, samples([[16_000_000] * 8, [1] * 8]))
+    assert (seen["median_s"], seen["operations_per_sample"]) == (1e-3, 16)
+    assert seen["message_rate_per_s"] == 1000
+    assert seen["algbw_gb_per_s"] == pytest.approx(60_000 / 1e-3 / 1e9)
+    assert seen["first_call_s"] == 1 / 16
+
+
+def test_several_samples_between_two_stamps_are_divided_out_but_not_of_the_first_call() -> None:
+    seen = row_of(planned("p2p_latency"), samples([[8_000] * 8, [1] * 8], block_k=4))
+    assert (seen["median_s"], seen["block_k"], seen["operations_per_sample"]) == (1e-6, 4, 8)
+    assert seen["first_call_s"] == 0.5
+
+
+def test_too_few_repetitions_have_a_median_and_no_interval() -> None:
+    seen = row_of(planned("all_reduce"), samples([[1000] * 5] * 2))
+    assert seen["algbw_gb_per_s"] == pytest.approx(60)
+    assert seen["ci_low_s"] is seen["algbw_ci_high_gb_per_s"] is seen["algbw_ci_low_gb_per_s"] is None
+
+
+def test_the_last_rank_counts_for_a_collective_and_the_sender_for_a_message() -> None:
+    elapsed = [[1000, 5000, 1000] * 2, [3000, 1000, 3000] * 2]
+    assert row_of(planned("all_reduce"), samples(elapsed))["median_s"] == 3e-6
+    assert row_of(planned("p2p_latency"), samples(elapsed))["median_s"] == 0.5e-6
+
+
+def test_a_clock_that_saw_nothing_gives_no_rate() -> None:
+    seen = row_of(planned("all_reduce"), samples([[0] * 10] * 2))
+    assert seen["status"] == "ok"
+    assert seen["algbw_gb_per_s"] is seen["busbw_gb_per_s"] is seen["message_rate_per_s"] is None
+
+
+# ---------------------------------------------------------------- whole rows
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "reason"),
+    [
+        (samples([[1000] * 10] * 2), "ok", None),
+        (samples([[1000] * 10] * 2, wrong=7), "invalid", "7 elements are not what they must be; numbers are withheld"),
+        (Refused("no CUDA"), "skipped", "no CUDA"),
+        (Failure("connection reset"), "failed", "connection reset"),
+    ],
+)
+def test_every_outcome_is_a_row_and_only_a_good_one_has_numbers(outcome: Any, status: str, reason: str | None) -> None:
+    job = planned("all_reduce")
+    seen = row_of(job, outcome)
+    assert (seen["status"], seen["reason"]) == (status, reason)
+    assert set(seen) == {column.name for column in CASES}
+    assert all(seen[name] is None for name in OF_A_RUN)
+    numbers = {name for name in NUMBERS if seen[name] is not None}
+    expected = {"ok": numbers | {"median_s", "algbw_gb_per_s", "repetitions"}, "invalid": {"wrong_elements"}}
+    assert numbers == expected.get(status, set())
+    assert seen["wrong_elements"] == {"ok": 0, "invalid": 7}.get(status)
+
+
+def test_a_row_knows_its_case_and_its_circumstances() -> None:
+    job = planned("all_reduce", 4)
+    seen = row_of(job, samples([[1000] * 10] * 4, engine="python"))
+    assert all(seen[column.name] == getattr(job.case, column.name) for column in VARIABLES)
+    assert (seen["case_id"], seen["order"], seen["started_at"]) == (job.case.case_id, job.order, STARTED)
+    assert (seen["nodes"], seen["ranks_per_node"], seen["world_size"]) == (1, 4, 4)
+    assert (seen["transport"], seen["overhead_s"], seen["stop_reason"], seen["clock"]) == (
+        "tcp",
+        1e-6,
+        "ci",
+        "monotonic",
+    )
+    assert (seen["repetitions"], seen["wrong_elements"]) == (10, 0)
+
+
+def test_virtual_time_is_marked() -> None:
+    seen = row_of(planned("all_reduce"), samples([[1000] * 10] * 2, engine="virtual"))
+    assert (seen["clock"], seen["overhead_s"]) == ("virtual", None)
+
+
+# ---------------------------------------------------------------- flags
+
+CALM = np.round(1e7 * default_rng(1).lognormal(0, 0.01, (2, 100))).astype(np.int64)  # 10 ms
+
+
+@pytest.mark.parametrize(
+    ("flag", "benchmark", "elapsed", "changed"),
+    [
+        ("oversubscribed", "all_reduce", CALM, {"threads_per_rank": 5}),
+        ("timer_limited", "all_reduce", CALM // 10_000, {"overhead_s": {}}),
+        ("python_bound", "all_reduce", CALM, {"overhead_s": {"python": 1.1e-3}}),
+        ("in_cache", "p2p_bandwidth", CALM, {"cache_bytes": 2**30}),
+        ("noisy", "all_reduce", np.round(1e7 * default_rng(2).lognormal(0, 1, (2, 60))), {}),
+        ("drifting", "all_reduce", CALM * np.linspace(1, 1.5, 100), {}),
+    ],
+)
+def test_a_flag_tells_what_to_know_before_trusting_the_median(
+    flag: str, benchmark: str, elapsed: Any, changed: dict[str, Any]
+) -> None:
+    job = planned(benchmark)
+    assert flag in row_of(job, samples(elapsed), **changed)["flags"]
+    assert flag not in row_of(job, samples(CALM))["flags"]
+
+
+def test_ranks_that_start_apart_are_skewed() -> None:
+    apart = np.array([[0], [10**6]])  # 1 ms of 10 ms
+    job = planned("all_reduce")
+    assert "skewed" in row_of(job, samples(CALM, start_ns=apart))["flags"]
+    assert row_of(job, samples(CALM, start_ns=apart // 10))["flags"] == []
+    assert "skewed" not in row_of(planned("p2p_latency"), samples(CALM, start_ns=apart))["flags"]
+
+
+@pytest.mark.parametrize("engine", ["python", "native"])
+def test_only_python_can_be_python_bound(engine: str) -> None:
+    seen = row_of(planned("all_reduce"), samples(CALM, engine), overhead_s={engine: 5e-3})
+    assert seen["flags"] == (["python_bound"] if engine == "python" else [])
+    assert seen["overhead_s"] == 5e-3
+
+
+def test_the_cache_is_judged_by_all_copies_of_the_largest_buffer() -> None:
+    job = planned("p2p_bandwidth", 2, "window=16")
+    spec = job.benchmark.program(job.case, 0, 2).buffers[0]
+    walked = slot_bytes(spec) * spec.slots * job.pool
+    assert "in_cache" not in row_of(job, samples(CALM), cache_bytes=walked // 2)["flags"]
+    assert "in_cache" in row_of(job, samples(CALM), cache_bytes=walked // 2 + 1)["flags"]
+
+
+def test_a_virtual_machine_of_ours_is_never_oversubscribed() -> None:
+    crowded = {"threads_per_rank": 100, "cache_bytes": 2**50}
+    assert row_of(planned("p2p_bandwidth"), samples(CALM, "virtual"), **crowded)["flags"] == []
+
+
+# ---------------------------------------------------------------- raw samples
+
+
+def test_the_raw_table_has_a_line_for_each_rank_and_repetition() -> None:
+    job, outcome = simulated("all_reduce", 3)
+    table = sample_table(job, outcome, "run-1")
+    total = sum(block.stamps.shape[1] for block in outcome.blocks)
+    assert list(table) == [column.name for column in SAMPLES]
+    assert {len(values) for values in table.values()} == {3 * total}
+    assert set(table["run_id"]) == {"run-1"} and set(table["case_id"]) == {job.case.case_id}
+    assert (table["elapsed_ns"] == table["end_ns"] - table["start_ns"]).all()
+
+
+def test_raw_repetitions_count_through_the_blocks_of_a_phase() -> None:
+    stamps = np.arange(12, dtype=np.int64).reshape(2, 3, 2)
+    measured = (Block("measure", index, stamps + 100 * index, 3 * (index - 1)) for index in (1, 2, 3))
+    blocks = (Block("warmup", 0, stamps), *measured)
+    table = sample_table(planned("all_reduce"), Samples((0, 1), blocks, 1, "ci", 0, "python"), "run")
+    found = list(
+        zip(*(table[name].tolist() for name in ("phase", "block", "rank", "repetition", "start_ns")), strict=True)
+    )
+    assert found[:6] == [("warmup", 0, rank, n, 6 * rank + 2 * n) for rank in (0, 1) for n in range(3)]
+    assert found[6:] == [
+        ("measure", block, rank, 3 * (block - 1) + n, 100 * block + 6 * rank + 2 * n)
+        for block in (1, 2, 3) for rank in (0, 1) for n in range(3)
+    ]  # fmt: skip
+
+
+def test_the_headline_can_be_computed_again_from_the_raw_table() -> None:
+    job, outcome = simulated("all_reduce", 3)
+    table = sample_table(job, outcome, "run")
+    chosen = table["phase"] == "measure"
+    latest = [
+        max(table["elapsed_ns"][chosen & (table["repetition"] == n)]) for n in np.unique(table["repetition"][chosen])
+    ]
+    assert np.median(latest) * 1e-9 == pytest.approx(row_of(job, outcome)["median_s"])
+
+
+def test_nothing_measured_is_an_empty_table() -> None:
+    assert sample_table(planned("all_reduce"), Samples((0, 1), (), 1, "ci", 0, "python"), "run") == {}

@@ -1,0 +1,152 @@
+"""Ranks that meet on one GPU, GPUs that others use, and ranks without one: as preflight finds them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import SUPPORT
+from shown_gpus import GIB, ask, h100, hgx, uuid
+
+from commbench.measure.shared_gpus import busy, duplicate, lacking
+
+
+def rank(host: str, index: int, **more: Any) -> dict[str, Any]:
+    facts = {"uuid": uuid(index), "index": index, "name": "NVIDIA L4", "visible": 2, **more}
+    return {"host.hostname": host} | {f"gpu.own.{key}": value for key, value in facts.items()}
+
+
+# ---------------------------------------------------------------- what is said
+
+
+def test_two_ranks_on_one_gpu_are_named() -> None:
+    facts = [rank("a", 0), rank("a", 1), rank("b", 0), rank("b", 0)]
+    assert duplicate(facts, ((0, 1), (2, 3)), "wire") == (
+        f"ranks 2-3 on b have the same GPU, GPU 0 (NVIDIA L4, {uuid(0)}), and wire needs one for each rank: start at "
+        "most as many ranks a node as it has GPUs (2 ranks here, 2 visible), or give each its own with "
+        "CUDA_VISIBLE_DEVICES"
+    )
+
+
+def test_several_shared_gpus_are_one_line() -> None:
+    facts = [rank("a", index % 2) for index in range(5)]
+    text = duplicate(facts, (tuple(range(5)),), "wire")
+    assert text is not None and text.startswith("ranks 0, 2, 4 on a have the same GPU, GPU 0 ")
+    assert ", and so for 1 more, and wire" in text and "\n" not in text
+
+
+def test_one_gpu_for_each_rank_of_a_node_is_no_duplicate() -> None:
+    """On two nodes it may even be the same: containers of one machine, as the user made them."""
+    assert duplicate([rank("a", 0), rank("a", 1), rank("b", 0)], ((0, 1), (2,)), "wire") is None
+    assert duplicate([{"host.hostname": "a"}, {"host.hostname": "a"}], ((0, 1),), "wire") is None
+
+
+def test_a_busy_gpu_is_said_once_with_its_host_and_processes() -> None:
+    facts = [rank("a", 0, users="4711 (40000000000 B)"), rank("a", 0, users="4711 (40000000000 B)"), rank("b", 1)]
+    assert busy(facts) == [
+        f"a: GPU 0 (NVIDIA L4, {uuid(0)}) is in use by 4711 (40000000000 B); they disturb what is measured"
+    ]
+    assert len(busy([rank("a", 0, users="1 (1 B)"), rank("a", 1, users="1 (1 B)")])) == 2
+
+
+def test_a_rank_without_gpu() -> None:
+    assert lacking({"gpu.own.reason": "cuInit: CUDA_ERROR_NO_DEVICE (100)"}) == (
+        "no GPU for device=cuda: cuInit: CUDA_ERROR_NO_DEVICE (100); make one visible, or take device=cpu"
+    )
+    assert lacking(rank("a", 0)) is None and lacking({}) is None
+
+
+# ---------------------------------------------------------------- the whole preflight
+
+PREFLIGHT = """
+import contextlib, io
+from dataclasses import replace
+from datetime import timedelta
+from torch.distributed import TCPStore
+from commbench.core.case import World
+from commbench.world.control import StoreControl
+from commbench.config.compose import Door
+from commbench.measure.preflight import Request, preflight
+from rank_threads import together
+
+class Wire:
+    name = "wire"
+    def __init__(self, shares_gpu): self.shares_gpu = shares_gpu
+
+def checked(size, shares=False, device="cuda", mode="strict", nodes=None):
+    with Door() as door:
+        settings = door.jobs(["backend=gloo", f"preflight={mode}", f"output={OUTPUT}"], multirun=False)[0].settings
+    settings = replace(settings, backend=Wire(shares), device=device)
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    def one(rank):
+        store = TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=20))
+        world = World(rank, size, nodes or (tuple(range(size)),), (rank,))
+        facts = {"host.hostname": "here", "host.boot_id": "1"}
+        return preflight(settings, Request((), {}, "digest"), world, StoreControl(store, rank, size), facts, [0])
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        ends = together(one, range(size))
+    errors = sorted({f"{type(end).__name__}: {end}" for end in ends if isinstance(end, BaseException)})
+    return {"errors": errors, "said": said.getvalue(), "run": ends[0][1] if not errors else None}
+"""
+
+
+def _imports(folder: Path) -> tuple[str, str]:
+    return f"sys.path.insert(0, {str(SUPPORT)!r}); OUTPUT = {str(folder)!r}", PREFLIGHT
+
+
+def preflighted(folder: Path, machine: str, code: str, **more: Any) -> Any:
+    return ask(folder, machine, code, *_imports(folder), **more)
+
+
+def test_preflight_on_equal_gpus(tmp_path: Path) -> None:
+    whole, more, shared, cpu = preflighted(
+        tmp_path, hgx(4), "[checked(4), checked(5), checked(5, shares=True), checked(5, device='cpu')]"
+    )
+    assert (whole["errors"], whole["said"]) == ([], "")
+    assert whole["run"]["provenance"]["nodes"][0]["gpu.own.uuid"] == uuid(0)
+    found = whole["run"]["provenance"]["differences"]["gpu.own.uuid"]
+    assert found == {f'"{uuid(index)}"': [index] for index in range(4)}, "the record says who had which GPU"
+    assert len(more["errors"]) == 1 and more["errors"][0].startswith(
+        f"ConfigError: ranks 0, 4 on here have the same GPU, GPU 0 (NVIDIA H100 80GB HBM3, {uuid(0)}), and wire needs"
+    )
+    assert shared["errors"] == [] and shared["run"]["provenance"]["nodes"][0]["gpu.own.visible"] == 4
+    assert cpu["errors"] == [] and not [key for key in cpu["run"]["provenance"]["nodes"][0] if key.startswith("gpu.")]
+
+
+def test_preflight_of_simulated_ranks_knows_no_gpus(tmp_path: Path) -> None:
+    """One process hosts them all, so there are the facts of one."""
+    code = "preflight(settings, Request((), {}, 'x'), world, control, {'host.hostname': 'here'}, [0])[1]['status']"
+    more = "from commbench.world.identity import hosted_world\nworld, control = hosted_world(1, 4)\n"
+    more += "with Door() as door:\n    "
+    more += "settings = door.jobs(['backend=simulated', f'output={OUTPUT}'], multirun=False)[0].settings\n"
+    assert (
+        ask(tmp_path, hgx(1), code, *_imports(tmp_path), more + "settings = replace(settings, backend=Wire(False))")
+        == "running"
+    )
+
+
+def test_preflight_on_unequal_and_busy_gpus(tmp_path: Path) -> None:
+    other = h100(1, "name NVIDIA A100-SXM4-80GB", f"memory {79 * GIB}", "process 4711 40000000000")
+    strict, warn, off = preflighted(
+        tmp_path, "\n".join([h100(0), other]), "[checked(2, mode=mode) for mode in ('strict', 'warn', 'off')]"
+    )
+    line = f"commbench: here: GPU 1 (NVIDIA A100-SXM4-80GB, {uuid(1)}) is in use by 4711 (40000000000 B)"
+    (problem,) = strict["errors"]
+    rows = [row.split() for row in problem.splitlines()]
+    assert ["GPU", '"NVIDIA', "H100", "80GB", 'HBM3"', "0", "here"] in rows
+    assert ['"NVIDIA', 'A100-SXM4-80GB"', "1", "here"] in rows
+    assert ["GPU", "memory", "(bytes)", str(80 * GIB), "0", "here"] in rows and "GPU driver" not in problem
+    assert warn["errors"] == [] and "ranks differ:" in warn["said"]
+    assert (off["errors"], off["said"]) == ([], "")
+    assert [one["said"].count(line) for one in (strict, warn)] == [1, 1]
+
+
+@pytest.mark.parametrize("mode", ["strict", "off"])
+def test_preflight_names_a_rank_without_gpu(tmp_path: Path, mode: str) -> None:
+    told = preflighted(tmp_path, hgx(1), f"checked(2, mode={mode!r})", CUDA_VISIBLE_DEVICES="")
+    assert told["errors"] == [
+        "ConfigError: rank 0 on here: no GPU for device=cuda: cuInit: CUDA_ERROR_NO_DEVICE (100) "
+        "(CUDA_VISIBLE_DEVICES='' hides every GPU); make one visible, or take device=cpu"
+    ]

@@ -1,0 +1,410 @@
+"""The numbers of a case: exact ranks, honest coverage, every way to stop, planted faults found and noise left alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.random import Generator, default_rng
+
+from commbench.measure.statistics import (
+    Series,
+    StopRule,
+    Summary,
+    effective_size,
+    flags,
+    half_width,
+    lag1,
+    median_interval,
+    mser5_cut,
+    percentile,
+    steady,
+    summarise,
+    tukey_outliers,
+)
+
+seconds = st.floats(min_value=1e-7, max_value=10.0)
+series = st.lists(seconds, min_size=1, max_size=80).map(np.array)
+quick = settings(max_examples=100, deadline=None, database=None)
+
+
+def ar1_lognormal(rng: Generator, rho: float, count: int, length: int, sigma: float = 0.1) -> Series:
+    """[count, length] times around a true median of 1 ms; neighbours' logarithms correlate by rho."""
+    noise = rng.standard_normal((length, count))
+    level = noise[0]
+    logs = [level]
+    for step in noise[1:]:
+        level = rho * level + math.sqrt(1 - rho**2) * step
+        logs.append(level)
+    return np.asarray(1e-3 * np.exp(sigma * np.array(logs).T))
+
+
+def measure(times: Series, rule: StopRule, hint_s: float | None = 1e-3) -> Iterator[tuple[Series, float, str | None]]:
+    """What the session does: blocks until there is a reason; yields (values, spent_s, reason) after each block."""
+    reason, n = None, 0
+    while reason is None:
+        n += rule.next_block(times[:n], float(times[:n].sum()), hint_s=hint_s)
+        assert n <= times.size, "the test has too few times"
+        spent = float(times[:n].sum())
+        reason = rule.reason(times[:n], spent)
+        yield times[:n], spent, reason
+
+
+def outcome(times: Series, rule: StopRule, hint_s: float | None = 1e-3) -> tuple[Series, float, str | None]:
+    return list(measure(times, rule, hint_s))[-1]
+
+
+# ---------------------------------------------------------------- properties
+
+
+@quick
+@given(series, st.randoms(use_true_random=False))
+def test_order_does_not_matter_to_quantiles(values: Series, random: object) -> None:
+    shuffled = values.copy()
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert median_interval(values, corrected=False) == median_interval(shuffled, corrected=False)
+    assert [percentile(values, p) for p in (0.9, 0.95)] == [percentile(shuffled, p) for p in (0.9, 0.95)]
+    assert summarise(values).median_s == summarise(shuffled).median_s
+    assert tukey_outliers(values) == tukey_outliers(shuffled)
+
+
+@quick
+@given(series, st.booleans(), st.sampled_from([1.96, 2.576]))
+def test_the_interval_brackets_the_median(values: Series, corrected: bool, z: float) -> None:
+    interval = median_interval(values, z, corrected)
+    assert (interval is None) == (values.size < 6)
+    if interval:
+        assert values.min() <= interval[0] <= np.median(values) <= interval[1] <= values.max()
+
+
+@quick
+@given(series)
+def test_the_correction_only_widens(values: Series) -> None:
+    plain, corrected = median_interval(values, corrected=False), median_interval(values)
+    assert 1 <= effective_size(values) <= values.size
+    if plain and corrected:
+        assert corrected[0] <= plain[0] <= plain[1] <= corrected[1]
+
+
+@quick
+@given(series, st.integers(-20, 20))
+def test_the_unit_does_not_matter(values: Series, exponent: int) -> None:
+    before, after = summarise(values), summarise(values * 2.0**exponent)  # exact in binary
+    for name, value in vars(before).items():
+        scaled = value * 2.0**exponent if name.endswith("_s") and value is not None else value
+        assert getattr(after, name) == scaled, name
+    assert flags(values) == flags(values * 2.0**exponent)
+
+
+@quick
+@given(series, seconds)
+def test_slower_everywhere_is_never_faster(values: Series, delay: float) -> None:
+    before, after = summarise(values), summarise(values + delay)
+    assert before.median_s <= after.median_s and before.max_s <= after.max_s
+    assert before.p90_s is None or after.p90_s is None or before.p90_s <= after.p90_s
+
+
+@quick
+@given(series)
+def test_a_summary_is_ordered(values: Series) -> None:
+    s = summarise(values)
+    ladder = [s.min_s, s.ci_low_s, s.median_s, s.p90_s, s.p95_s, s.p99_s, s.p999_s, s.max_s]
+    known = [value for value in ladder if value is not None]
+    assert known == sorted(known)
+    assert -1 - 1e-9 <= s.lag1 <= 1 + 1e-9
+    assert s.ci_high_s is None or s.median_s <= s.ci_high_s <= s.max_s
+
+
+@pytest.mark.parametrize(("p", "n"), [(0.9, 29), (0.95, 59), (0.99, 299), (0.999, 2995)])
+def test_a_percentile_needs_enough_repetitions(p: float, n: int) -> None:
+    assert percentile(np.arange(1.0, n), p) is None
+    assert percentile(np.arange(1.0, n + 1), p) == math.ceil(p * n)
+
+
+def test_nearest_rank_survives_binary_fractions() -> None:
+    assert percentile(np.arange(1.0, 101), 0.07) == 7  # 0.07 * 100 > 7 in floating point
+
+
+# ---------------------------------------------------------------- ranks and coverage
+
+
+def alternating(n: int) -> Series:
+    """1..n in an order without positive autocorrelation: small, large, small, large."""
+    values = np.arange(1.0, n + 1)
+    return np.concatenate(
+        [np.ravel(np.column_stack([values[: n // 2], values[::-1][: n // 2]])), values[n // 2 : n - n // 2]]
+    )
+
+
+@pytest.mark.parametrize(
+    ("n", "z", "ranks"),
+    [
+        (5, 1.96, None),
+        (6, 1.96, (1, 6)),
+        (9, 1.96, (2, 8)),
+        (100, 1.96, (40, 61)),
+        (100, 2.576, (37, 64)),
+        (7, 2.576, (1, 7)),  # no 99 % interval exists: all that is known
+    ],
+)
+def test_exact_ranks(n: int, z: float, ranks: tuple[int, int] | None) -> None:
+    assert median_interval(alternating(n), z) == ranks
+    assert median_interval(np.arange(1.0, n + 1), z, corrected=False) == ranks
+
+
+def test_exact_and_normal_ranks_meet() -> None:
+    exact, normal = (median_interval(np.arange(1.0, n + 1), corrected=False) for n in (200, 201))
+    assert exact is not None and normal is not None
+    assert abs(exact[0] - normal[0]) <= 1 and abs(exact[1] - normal[1]) <= 2
+
+
+def test_a_series_that_only_wanders_has_no_better_interval_than_its_range() -> None:
+    assert median_interval(np.linspace(1.0, 2.0, 50)) == (1.0, 2.0)
+
+
+def test_constant_series() -> None:
+    values = np.full(40, 0.1)
+    assert (effective_size(values), lag1(values), half_width(values), flags(values)) == (40, 0.0, 0.0, [])
+
+
+def test_half_width_is_infinite_where_nothing_is_known() -> None:
+    assert half_width(np.ones(5)) == half_width(np.zeros(50)) == half_width(np.empty(0)) == math.inf
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.4, 0.8])
+def test_effective_size_knows_its_neighbours(rho: float) -> None:
+    values = ar1_lognormal(default_rng(5), rho, 1, 20_000)[0]
+    assert lag1(values) == pytest.approx(rho, abs=0.03)
+    # the indicator of a Gaussian AR(1) correlates by 2/pi arcsin(rho^k): n/n_eff = 1, 1.83, 6.43
+    tau = 1 + 4 / math.pi * sum(math.asin(rho**k) for k in range(1, 100))
+    assert values.size / effective_size(values) == pytest.approx(tau, rel=0.2)
+
+
+def coverage(rho: float, corrected: bool) -> float:
+    """Share of 300 series whose 95 % interval holds the true median, stopped at 2.5 % by the rule itself."""
+    rule = StopRule(target=0.025, z=1.96, min_repetitions=None, max_repetitions=6000, budget_s=math.inf)
+    ends = [outcome(times, rule) for times in ar1_lognormal(default_rng(11), rho, 300, 6000)]
+    assert {reason for _, _, reason in ends} == {"ci"}
+    intervals = [median_interval(values, corrected=corrected) for values, _, _ in ends]
+    return float(np.mean([low <= 1e-3 <= high for low, high in filter(None, intervals)]))
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.4, 0.8])
+def test_the_reported_interval_keeps_its_promise(rho: float) -> None:
+    assert 0.90 <= coverage(rho, corrected=True) <= 0.98
+
+
+def test_the_plain_interval_breaks_its_promise_on_correlated_series() -> None:
+    assert coverage(0.8, corrected=False) < 0.9
+
+
+# ---------------------------------------------------------------- when to stop
+
+NOISE = ar1_lognormal(default_rng(3), 0.0, 1, 20_000)[0]  # median 1 ms, 10 % spread
+
+
+def rule_of(
+    target: float = 0.02,
+    z: float = 1.96,
+    min_repetitions: int | None = None,
+    max_repetitions: int = 2000,
+    budget_s: float = 10.0,
+    fixed: int | None = None,
+) -> StopRule:
+    return StopRule(target, z, min_repetitions, max_repetitions, budget_s, fixed)
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason", "n"),
+    [
+        (rule_of(), "ci", range(100, 500)),
+        (rule_of(target=1.0), "ci", range(30, 31)),
+        (rule_of(target=1.0, min_repetitions=50), "ci", range(50, 51)),
+        (rule_of(target=1e-5, max_repetitions=100), "max_repetitions", range(100, 101)),
+        (rule_of(target=1e-5, budget_s=0.05), "budget", range(40, 60)),
+        (rule_of(target=1e-5), "noise_stable", range(500, 700)),
+        (rule_of(fixed=100), "fixed", range(100, 101)),
+        (rule_of(fixed=100, budget_s=0.05), "budget", range(45, 60)),
+        (rule_of(fixed=10_000, budget_s=math.inf), "fixed", range(10_000, 10_001)),
+    ],
+)
+def test_every_reason_can_be_reached(rule: StopRule, reason: str, n: range) -> None:
+    values, _, found = outcome(NOISE, rule)
+    assert found == reason
+    assert values.size in n
+
+
+@pytest.mark.parametrize(("sample_s", "n"), [(0.02, 30), (0.2, 10), (2.0, 6)])
+def test_slow_samples_need_fewer(sample_s: float, n: int) -> None:
+    values, _, reason = outcome(np.full(100, sample_s), rule_of(budget_s=60.0), hint_s=sample_s)
+    assert (values.size, reason) == (n, "ci")
+
+
+def test_the_stricter_quantile_takes_longer() -> None:
+    assert outcome(NOISE, rule_of(z=2.576))[0].size > outcome(NOISE, rule_of())[0].size
+
+
+@pytest.mark.parametrize(("sample_s", "n"), [(3.0, 6), (7.0, 3), (50.0, 1)])
+def test_a_very_slow_case_waits_for_six_but_not_beyond_twice_the_budget(sample_s: float, n: int) -> None:
+    times = sample_s * NOISE[:9] / np.median(NOISE)
+    values, _, reason = outcome(times, rule_of(target=1e-6, budget_s=10.0), hint_s=sample_s)
+    assert (values.size, reason) == (n, "budget")
+
+
+def test_noise_that_still_grows_is_not_stable() -> None:
+    growing = 1e-3 + (NOISE - 1e-3) * np.linspace(0, 30, NOISE.size)
+    assert outcome(np.abs(growing), rule_of(target=1e-5))[2] == "max_repetitions"
+
+
+def test_a_target_within_reach_is_not_given_up() -> None:
+    assert outcome(NOISE, rule_of(target=0.006))[2] in ("ci", "max_repetitions")
+
+
+def test_there_are_at_least_two_blocks() -> None:
+    for rule in (rule_of(target=1.0), rule_of(fixed=20), rule_of(min_repetitions=6, target=1.0)):
+        assert len(list(measure(NOISE, rule))) >= 2
+
+
+def test_blocks_grow_by_a_quarter() -> None:
+    sizes = [values.size for values, _, _ in measure(NOISE, rule_of(target=1e-5, max_repetitions=100))]
+    assert sizes == [15, 30, 38, 48, 60, 75, 94, 100]
+
+
+def test_an_unknown_sample_time_is_tried_once() -> None:
+    assert rule_of().next_block(np.empty(0), 0.0) == 1
+
+
+@quick
+@given(
+    st.lists(seconds, max_size=40).map(np.array),
+    st.floats(1.0, 3.0),
+    st.floats(0.01, 1.0),
+    st.one_of(st.none(), seconds),
+    st.one_of(st.none(), st.integers(1, 100)),
+    st.floats(0.1, 20.0),
+)
+def test_a_block_keeps_every_limit(
+    values: Series, overhead: float, limit_s: float, hint_s: float | None, fixed: int | None, budget_s: float
+) -> None:
+    rule, spent = rule_of(fixed=fixed, budget_s=budget_s, max_repetitions=60), float(values.sum()) * overhead
+    block = rule.next_block(values, spent, limit_s, hint_s)
+    sample_s = float(np.median(values)) if values.size else hint_s
+    assert block >= 1
+    if block > 1:
+        assert sample_s is not None
+        assert values.size + block <= (fixed or 60)
+        assert block * sample_s <= limit_s + 1e-9
+        assert block * max(sample_s, spent / max(values.size, 1)) <= budget_s - spent + 1e-9
+
+
+@quick
+@given(st.floats(1e-4, 0.4), st.floats(0.1, 5.0), st.integers(0, 2**32 - 1))
+def test_the_budget_is_kept_within_one_block(sample_s: float, budget_s: float, seed: int) -> None:
+    times = sample_s * default_rng(seed).lognormal(0, 0.2, 3000)
+    _, spent, reason = outcome(times, rule_of(target=1e-6, budget_s=budget_s), hint_s=sample_s)
+    assert reason is not None
+    assert spent <= max(budget_s + 0.5, 2 * budget_s) + times.max()
+
+
+# ---------------------------------------------------------------- warm-up
+
+
+def test_warm_up_is_steady_when_the_thirds_agree() -> None:
+    assert steady(NOISE[:30])
+    assert steady(np.full(9, 1.0))
+    assert not steady(np.full(8, 1.0))
+    assert steady(np.concatenate([np.full(10, 9.0), np.full(20, 1.0)]))  # slow only in the first third
+    assert not steady(np.geomspace(8.0, 1.0, 30))
+
+
+# ---------------------------------------------------------------- warnings
+
+
+def two_modes(rng: Generator, n: int, ratio: float, share: float) -> Series:
+    return np.where(rng.random(n) < share, ratio, 1.0) * rng.lognormal(0, 0.03, n)
+
+
+def with_step(rng: Generator, n: int, at: float, factor: float) -> Series:
+    return np.where(np.arange(n) >= at * n, factor, 1.0) * rng.lognormal(0, 0.03, n)
+
+
+def share_of(flag: str, make: Callable[[Generator], Series], tries: int = 100) -> float:
+    rng = default_rng(17)
+    return sum(flag in flags(make(rng)) for _ in range(tries)) / tries
+
+
+@pytest.mark.parametrize(
+    ("flag", "make"),
+    [
+        ("drifting", lambda rng: np.linspace(1.0, 1.2, 200) * rng.lognormal(0, 0.03, 200)),
+        ("drifting", lambda rng: with_step(rng, 200, at=0.5, factor=1.1)),
+        ("drifting", lambda rng: with_step(rng, 300, at=0.8, factor=0.8)),
+        ("multimodal", lambda rng: two_modes(rng, 100, ratio=2.0, share=0.3)),
+        ("multimodal", lambda rng: two_modes(rng, 200, ratio=1.3, share=0.5)),
+        ("multimodal", lambda rng: two_modes(rng, 200, ratio=10.0, share=0.1)),
+        ("multimodal", lambda rng: two_modes(rng, 400, ratio=30.0, share=0.03)),  # a gap, too thin for a dip
+        ("noisy", lambda rng: rng.lognormal(0, 0.5, 100)),
+    ],
+)
+def test_a_planted_fault_is_flagged(flag: str, make: Callable[[Generator], Series]) -> None:
+    assert share_of(flag, make, tries=40) >= 0.95
+
+
+@pytest.mark.parametrize("n", [60, 100, 300])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda rng, n: rng.lognormal(0, 0.1, n),
+        lambda rng, n: rng.lognormal(0, 1.0, n),
+        lambda rng, n: rng.gamma(2.0, 1.0, n),
+        lambda rng, n: rng.exponential(1.0, n),
+        lambda rng, n: rng.uniform(1.0, 2.0, n),
+        lambda rng, n: 1.0 + rng.pareto(1.5, n),
+        lambda rng, n: np.exp(0.05 * rng.standard_t(2, n)),
+        lambda rng, n: np.round(rng.lognormal(0, 0.1, n) * 20) / 20,  # a clock tick of 5 %
+    ],
+    ids=["lognormal", "wide lognormal", "gamma", "exponential", "uniform", "pareto", "t2", "ticks"],
+)
+def test_one_mode_is_one_mode(draw: Callable[[Generator, int], Series], n: int) -> None:
+    assert share_of("multimodal", lambda rng: draw(rng, n)) <= 0.05
+    assert share_of("drifting", lambda rng: draw(rng, n)) <= 0.05
+
+
+def test_ordinary_noise_raises_no_flag() -> None:
+    assert sum(bool(flags(times)) for times in ar1_lognormal(default_rng(23), 0.0, 200, 300)) < 10
+
+
+def test_one_straggler_is_neither_drift_nor_mode() -> None:
+    values = NOISE[:100].copy()
+    values[70] *= 100
+    assert flags(values) == flags(NOISE[:100]) == []
+    assert tukey_outliers(values) == tukey_outliers(NOISE[:100]) + 1
+
+
+def test_fewer_than_six_have_no_flags() -> None:
+    assert flags(np.array([1.0, 2.0, 4.0])) == []
+
+
+def test_mser_finds_the_transient() -> None:
+    rng = default_rng(29)
+    assert 45 <= mser5_cut(with_step(rng, 500, at=0.1, factor=0.5)) <= 60
+    assert mser5_cut(with_step(rng, 500, at=0.8, factor=0.5)) >= 250
+    assert mser5_cut(np.ones(49)) == mser5_cut(np.ones(500)) == 0
+
+
+def test_tukey_counts_both_sides() -> None:
+    values = np.concatenate([np.arange(1.0, 101), [-1000.0, 1000.0, 175.0]])
+    assert (tukey_outliers(values), tukey_outliers(values, k=3)) == (3, 2)
+    assert tukey_outliers(np.concatenate([values, [300.0]]), k=3) == 3
+
+
+def test_the_summary_has_the_columns_of_the_table() -> None:
+    names = (
+        "repetitions effective_repetitions lag1 min_s median_s ci_low_s ci_high_s mean_s p90_s p95_s p99_s p999_s max_s"
+    )
+    assert " ".join(Summary.__dataclass_fields__) == names
+    assert summarise(np.array([2.0])) == Summary(1, 1.0, 0.0, 2.0, 2.0, None, None, 2.0, None, None, None, None, 2.0)

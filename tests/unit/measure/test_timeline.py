@@ -1,0 +1,98 @@
+"""Samples in bounded memory: raw first, then the deciding rank, then intervals; nothing is counted twice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.random import default_rng
+from numpy.typing import NDArray
+
+from commbench.measure import timeline
+from commbench.measure.timeline import Timeline
+
+MS = 10**6
+
+
+def stamps(elapsed_ns: NDArray[np.int64], begin_ns: int = 0) -> NDArray[np.int64]:
+    """[ranks, n, 2] back to back on rank 0's clock."""
+    ends = begin_ns + np.cumsum(elapsed_ns[0])
+    start = np.broadcast_to(ends - elapsed_ns[0], elapsed_ns.shape)
+    return np.stack([start, start + elapsed_ns], axis=-1).astype(np.int64)
+
+
+def noise(ranks: int, n: int, seed: int = 0) -> NDArray[np.int64]:
+    return default_rng(seed).integers(MS, 2 * MS, size=(ranks, n))
+
+
+def test_below_the_bound_everything_is_kept() -> None:
+    line, elapsed = Timeline("max_over_ranks", (0, 1, 2), (0, 1, 2)), noise(3, 50)
+    line.add("warmup", stamps(elapsed[:, :10]))
+    line.add("measure", stamps(elapsed[:, 10:30]))
+    line.add("measure", stamps(elapsed[:, 30:]))
+    assert line.complete and not line.counts()
+    assert [(block.phase, block.index, block.first) for block in line.blocks()] == [
+        ("warmup", 0, 0), ("measure", 1, 0), ("measure", 2, 20),
+    ]  # fmt: skip
+    assert line.times("measure") == pytest.approx(elapsed[:, 10:].max(axis=0) * 1e-9)
+    assert line.repetitions("measure") == 40
+
+
+def test_beyond_it_the_deciding_rank_and_quantiles_of_every_rank_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline, "RAW_STAMPS", 100)
+    line, elapsed = Timeline("max_over_ranks", (4, 5, 6), (0, 1, 2)), noise(3, 60)
+    line.add("measure", stamps(elapsed[:, :30]))
+    line.add("measure", stamps(elapsed[:, 30:]))
+    raw, condensed = line.blocks()
+    assert raw.decided is None and raw.stamps.shape == (3, 30, 2)
+    assert condensed.decided is not None and condensed.stamps.shape == (1, 30, 2)
+    assert condensed.decided.tolist() == (elapsed[:, 30:].argmax(axis=0) + 4).tolist()
+    assert line.times("measure") == pytest.approx(elapsed.max(axis=0) * 1e-9)
+    assert not line.complete
+    medians = [counts for counts in line.counts() if counts.name[0] == "rank.median_s"]
+    assert medians[0].rank.tolist() == [4, 5, 6]
+    assert medians[0].value == pytest.approx(np.median(elapsed[:, 30:], axis=1) * 1e-9)
+
+
+def test_a_long_series_is_thinned_evenly_and_counted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline, "KEPT_REPETITIONS", 100)
+    line, elapsed = Timeline("initiator", (0, 1), (0,)), noise(2, 1037)
+    for begin in range(0, 1037, 61):
+        line.add("measure", stamps(elapsed[:, begin : begin + 61]))
+    seen = line.times("measure")
+    assert line.repetitions("measure") == 1037
+    assert seen == pytest.approx(elapsed[0, :: -(-1037 // len(seen))] * 1e-9)
+    assert 50 < len(seen) <= 100
+
+
+def test_intervals_hold_every_repetition_once_across_blocks_and_saves() -> None:
+    line, elapsed = Timeline("initiator", (3, 7), (0,), interval_s=0.01), noise(2, 400)
+    whole, seen = stamps(elapsed), []
+    for begin in range(0, 400, 37):
+        line.add("measure", whole[:, begin : begin + 37])
+        seen += line.counts()
+        line.forget()
+    line.close()
+    seen += line.counts()
+    found = [dict(zip(counts.name, counts.value, strict=True)) for counts in seen]
+    assert sum(one["interval.repetitions"] for one in found) == 400
+    assert sum(one["interval.busy_s"] for one in found) == pytest.approx(elapsed[0].sum() * 1e-9)
+    edges = [int(counts.t_ns[0]) for counts in seen]
+    assert edges == sorted(set(edges)) and all(edge % (10 * MS) == 0 for edge in edges)
+    inside = whole[0, :, 0] // (10 * MS) == 3
+    third = next(one for counts, one in zip(seen, found, strict=True) if counts.t_ns[0] == 30 * MS)
+    assert third["interval.median_s"] == pytest.approx(np.median(elapsed[0][inside]) * 1e-9)
+    assert all(set(counts.rank) == {3} for counts in seen)
+    assert not line.blocks() and not line.complete, "what was saved is forgotten"
+    assert len(line.times("measure")) == 400
+
+
+def test_memory_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline, "RAW_STAMPS", 1000)
+    monkeypatch.setattr(timeline, "KEPT_REPETITIONS", 500)
+    line, elapsed = Timeline("max_over_ranks", (0, 1), (0, 1), interval_s=10.0), noise(2, 100)
+    for _ in range(200):
+        line.add("measure", stamps(elapsed))
+    kept = sum(block.stamps.size for block in line.blocks())
+    assert kept <= 2 * (1000 + 500)
+    assert len(line.times("measure")) <= 500
+    assert line.repetitions("measure") == 20_000

@@ -1,0 +1,176 @@
+"""What rows say of the way between GPUs, from a machine's tables and a library's log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from gpu_cases import planned, table
+from places import HARDWARE_TEXTS
+
+from commbench.core.case import World
+from commbench.hardware.gpu_limits import Gpu
+from commbench.hardware.limits import Wire
+from commbench.measure.transports import Evidence, LogReader, carriers, gathered, gpus_of, recorded, topologies_of
+
+H100 = {"gpu.0.compute_capability": "9.0", "gpu.0.nvlink_links": 18, "gpu.1.compute_capability": "9.0"}
+LOG = (HARDWARE_TEXTS / "nccl_2.21_shm.txt").read_text()
+EIGHT = tuple(Gpu(0, index, capability=90) for index in range(8))
+ON_EIGHT = Evidence(gpus=EIGHT, topologies={0: table("topo_h100x8.txt")})
+PAIR = planned("p2p_latency", "1x8", "pairs=[[0,1]]")
+LINE = "h:1:2 [0] NCCL INFO Channel 00/0 : {}[0] -> {}[1] via {}\n"
+TUNING = "h:1:2 [0] NCCL INFO AllReduce: 4000 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..7}\n"
+
+
+class Control:
+    """Of a world in which all ranks tell the same."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def gather(self, value: Any, deadline_s: float, meeting: str = "") -> list[Any]:
+        return [value] * self._size
+
+
+def read(*looks: tuple[str, tuple[int, ...]]) -> LogReader:
+    """What a rank has seen: texts that a log grew by, and the ranks that used a communicator then."""
+    reader, text = LogReader(), ""
+    for more, members in looks:
+        text += more
+        reader.look({"nccl_log": text}, members)
+    return reader
+
+
+def test_a_pair_has_its_cell_and_a_cpu_has_none() -> None:
+    assert ON_EIGHT.of(planned("p2p_latency", "1x8"))["link"] == "NV18"
+    assert Evidence().of(planned("p2p_latency", "1x8", device="cpu")) == {
+        "transport": None, "link": None, "cuda_ipc_effective": None
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kinds", "told", "ipc"),
+    [
+        ({(0, 1): ("P2P/CUMEM",)}, "P2P/CUMEM", "on"),
+        ({(0, 1): ("SHM/direct/direct",), (1, 2): ("P2P/IPC",)}, "SHM/direct/direct", "off"),
+        ({(2, 3): ("P2P/IPC",)}, None, None),  # of others: nothing is known of this pair
+        ({}, None, None),
+    ],
+)
+def test_a_pair_is_told_by_its_own_lines(kinds: Any, told: str | None, ipc: str | None) -> None:
+    seen = Evidence(gpus=EIGHT, kinds=kinds).of(PAIR)
+    assert (seen["transport"], seen["cuda_ipc_effective"]) == (told, ipc)
+
+
+def test_a_collective_is_told_by_the_lines_of_its_ranks() -> None:
+    kinds = {(0, 1): ("P2P/IPC",), (1, 0): ("P2P/IPC",), (1, 2): ("SHM/direct/direct",), (2, 3): ("NET/IB",)}
+    evidence = Evidence(gpus=EIGHT, kinds=kinds)
+    assert evidence.of(planned("all_reduce", "1x2"))["transport"] == "P2P/IPC"
+    three = evidence.of(planned("all_reduce", "1x3"))
+    assert (three["transport"], three["cuda_ipc_effective"]) == ("P2P/IPC, SHM/direct/direct", "mixed")
+    assert Evidence(transport="tcp").of(planned("all_reduce", "1x2"))["transport"] == "tcp"
+
+
+def test_new_lines_belong_to_the_communicator_that_was_used() -> None:
+    reader = read(
+        (LINE.format(0, 1, "P2P/IPC"), (0, 1, 2, 3)),
+        (LINE.format(0, 1, "NET/Socket/0"), (0, 2)),  # ranks 0 and 2 of the world
+        (LINE.format(0, 3, "SHM/direct/direct"), (0, 2)),  # no such rank: somebody else's line
+        ("", (1, 3)),
+    )
+    assert reader.there and sorted(reader.told()) == [[0, 1, ["P2P/IPC"]], [0, 2, ["NET/Socket"]]]
+    other = read((LINE.format(0, 1, "P2P/CUMEM"), (0, 1)))
+    merged = Evidence().knowing([reader.told(), other.told()], ())
+    assert merged.kinds == {(0, 1): ("P2P/IPC", "P2P/CUMEM"), (0, 2): ("NET/Socket",)}
+    assert not read().there
+
+
+def test_an_algorithm_is_the_forced_one_or_that_of_the_log() -> None:
+    job = planned("all_reduce", "1x8")
+    reader = read((TUNING, tuple(range(8))))
+    told = Evidence().knowing([], reader.chosen)
+    assert told.algorithm(job) == "NVLS" and told.algorithm(planned("broadcast", "1x8")) is None
+    assert replace(told, forced="Ring").algorithm(job) == "Ring"
+
+
+def test_what_goes_through_the_host_has_no_ipc_and_a_backend_may_know_better() -> None:
+    assert Evidence(gpus=EIGHT, ipc="on").of(PAIR)["cuda_ipc_effective"] == "on"
+    for staging in ("pinned", "library"):
+        staged = replace(PAIR, case=replace(PAIR.case, staging=staging))
+        assert Evidence(gpus=EIGHT, ipc="on", kinds={(0, 1): ("P2P/IPC",)}).of(staged)["cuda_ipc_effective"] == "off"
+
+
+def test_a_log_is_recorded_as_what_it_says() -> None:
+    kept = recorded({"library": "torch 2.11 nccl 2.21.5", "nccl_log": LOG})
+    assert "nccl_log" not in kept and kept["library"].startswith("torch")
+    assert kept["nccl"]["version"].startswith("2.21") and "SHM" in kept["nccl"]["transport"]
+    assert recorded({"library": "gloo"}) == {"library": "gloo"}
+
+
+def test_all_ranks_tell_and_rank_0_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    run = {
+        "provenance": {
+            "nodes": [H100 | {"topology.nvidia_smi_topo_m": (HARDWARE_TEXTS / "topo_h100x8.txt").read_text()}]
+        }
+    }
+    run |= {"gpus": [{"gpu.own.index": 0}, {"gpu.own.index": 1}]}
+    reader, facts = read((LOG, (0, 1, 2, 3))), {"nccl_log": LOG}
+    found = gathered(World(0, 2, ((0, 1),), (0,)), Control(2), facts, run, reader, 1.0)  # type: ignore[arg-type]
+    assert found.gpus == (Gpu(0, 0, capability=90, nvlinks=18), Gpu(0, 1, capability=90))
+    assert found.forced == "Ring" and set(found.topologies) == {0} and found.transport is None
+    assert found.kinds == reader.kinds != {}
+    other = World(1, 2, ((0, 1),), (1,))
+    assert gathered(other, Control(2), {}, {}, LogReader(), 1.0) == Evidence()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("asked", "disabled", "ignored"),
+    [
+        ("off", "0", "cuda_ipc=off had no effect on NCCL: NCCL_P2P_DISABLE is 0"),
+        ("off", "1", None),
+        ("auto", "1", None),
+    ],
+)
+def test_a_setting_without_effect_is_said(
+    monkeypatch: pytest.MonkeyPatch, asked: str, disabled: str, ignored: str | None
+) -> None:
+    monkeypatch.setenv("NCCL_P2P_DISABLE", disabled)
+    monkeypatch.delenv("NCCL_P2P_LEVEL", raising=False)
+    run = {"provenance": {"nodes": [{}]}, "cuda_ipc": {"asked": asked}}
+    world, reader = World(0, 1, ((0,),), (0,)), read((LOG, (0, 1, 2, 3)))
+    facts = {"ipc_libraries": ["NCCL"], "nccl_log": LOG}
+    found = gathered(world, Control(1), facts, run, reader, 1.0)  # type: ignore[arg-type]
+    assert found.cuda_ipc == {"effective": "off", "ignored": ignored}
+
+
+# ---------------------------------------------------------------- wires
+
+ETHERNET = Wire("eth0", 25_000.0)
+PORT = {"network.rdma.mlx5_0:1.state": "ACTIVE", "network.rdma.mlx5_0:1.rate_gbit_per_s": 400.0}
+TWO = PORT | {"network.rdma.mlx5_1:1.state": "ACTIVE", "network.rdma.mlx5_1:1.rate_gbit_per_s": 400.0}
+IB = "h:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:192.0.2.1<0>\n"
+IB += "h:1:2 [0] NCCL INFO Using network IB\n"
+
+
+@pytest.mark.parametrize(
+    ("node", "facts", "wire"),
+    [
+        (TWO, {"transport": "tcp"}, ETHERNET),
+        (TWO, {"nccl_log": IB}, Wire("mlx5_0:1", 400_000.0, 2)),
+        (PORT, {"nccl_log": IB}, None),  # one rate is unknown
+        (TWO, {"nccl_log": "h:1:2 [0] NCCL INFO Using network Socket\n"}, ETHERNET),
+        (TWO, {"nccl_log": "h:1:2 [0] NCCL INFO Using network AWS Libfabric\n"}, None),
+        (TWO, {}, None),  # MPI may take either
+        ({"network.rdma.mlx5_0:1.state": "DOWN"}, {}, ETHERNET),
+        ({}, {}, ETHERNET),
+    ],
+)
+def test_the_wire_is_that_of_the_library(node: dict[str, Any], facts: dict[str, Any], wire: Wire | None) -> None:
+    assert carriers((ETHERNET, ETHERNET), [node, node], facts) == (wire, wire)
+
+
+def test_nodes_without_nvidia_smi_and_worlds_without_gpus_say_nothing() -> None:
+    assert topologies_of([{}, {"topology.nvidia_smi_topo_m": None}]) == {}
+    assert gpus_of([], [], lambda rank: 0) == ()

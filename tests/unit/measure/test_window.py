@@ -1,0 +1,147 @@
+"""Windows: when repetitions begin, which of them are late, and what follows from that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commbench.core.case import World
+from commbench.core.clock import now_ns
+from commbench.engines.loop import Call, PythonRunner
+from commbench.engines.lowered import Lowered
+from commbench.engines.native import NativeRunner
+from commbench.measure.clock_sync import GlobalClocks
+from commbench.measure.timeline import Timeline
+from commbench.measure.window import (
+    HOPELESS_BLOCKS,
+    LATE_NS,
+    LEAD_NS,
+    LONGEST_NS,
+    MARGIN_NS,
+    MOST_LEAD_NS,
+    SPARE,
+    Window,
+)
+from commbench.world.control import Alone
+
+TOOK_NS = 100_000
+
+
+def window() -> tuple[Window, Timeline]:
+    """Of two ranks on one node: both stamps are of the same clock."""
+    timeline = Timeline("max_over_ranks", (0, 1), (0, 1))
+    clock = GlobalClocks(World(0, 1, ((0,),), (0,)), None).of((0,), Alone(), 1.0)
+    clock.lines = clock.lines * 2
+    return Window(clock, Alone(), (0, 1), timeline), timeline
+
+
+def stamps(starts: Any, delays: Any = 0, took: Any = TOOK_NS) -> Any:
+    """[2, n, 2]: rank 0 begins in time, rank 1 by `delays` later."""
+    begin = np.stack([starts, starts + np.zeros(len(starts), dtype=np.int64) + delays])
+    return np.stack([begin, begin + took], axis=2).astype(np.int64)
+
+
+def warmed() -> tuple[Window, Timeline]:
+    one, timeline = window()
+    starts = one.starts(10, False, 1.0)
+    assert len(set(starts.tolist())) == 1, "before it is measured, repetitions follow one another at once"
+    one.add("warmup", stamps(starts + TOOK_NS * np.arange(10)))
+    return one, timeline
+
+
+def test_the_length_follows_from_the_warm_up() -> None:
+    one, _ = warmed()
+    between = np.diff(one.starts(5, True, 1.0))
+    assert between.tolist() == [SPARE * TOOK_NS + MARGIN_NS] * 4
+
+
+@given(st.lists(st.integers(0, 3 * LATE_NS), min_size=1, max_size=30))
+def test_a_repetition_that_a_rank_began_late_is_apart_and_the_time_is_that_from_the_common_start(
+    delays: list[int],
+) -> None:
+    one, timeline = warmed()
+    starts = one.starts(len(delays), True, 1.0)
+    one.add("measure", stamps(starts, np.array(delays)))
+    in_time = [delay for delay in delays if delay <= LATE_NS]
+    assert timeline.times("measure").tolist() == [(TOOK_NS + delay) / 1e9 for delay in in_time]
+    assert one.late == timeline.repetitions("late") == len(delays) - len(in_time)
+    kept = [block for block in timeline.blocks() if block.phase in ("measure", "late")]
+    assert sum(block.stamps.shape[1] for block in kept) == len(delays), "raw stamps of late ones are kept"
+
+
+def test_the_window_grows_where_many_are_late_and_only_there() -> None:
+    one, _ = warmed()
+    length = np.diff(one.starts(8, True, 1.0))[0]
+    one.add("measure", stamps(one.starts(8, True, 1.0), np.array([0] * 6 + [2 * LATE_NS] * 2)))
+    assert np.diff(one.starts(8, True, 1.0))[0] == length
+    one.add("measure", stamps(one.starts(8, True, 1.0), np.array([0] * 5 + [2 * LATE_NS] * 3)))
+    assert np.diff(one.starts(8, True, 1.0))[0] == 2 * length
+
+
+def test_a_block_that_begins_late_is_given_more_time_before_it() -> None:
+    one, timeline = warmed()
+    leads = []
+    for _ in range(8):
+        before = one._clock.now()
+        starts = one.starts(1, True, 1.0)
+        leads.append(int(starts[0]) - before)
+        one.add("measure", stamps(starts, 2 * LATE_NS))
+    assert LEAD_NS <= leads[0] < 2 * LEAD_NS and leads[-1] >= MOST_LEAD_NS
+    assert len(timeline.times("measure")) == 0
+
+
+def test_it_gives_up_when_nothing_ever_begins_in_time() -> None:
+    one, _ = warmed()
+    for _ in range(HOPELESS_BLOCKS):
+        assert one.problem is None
+        one.add("measure", stamps(one.starts(2, True, 1.0), 2 * LATE_NS))
+    assert np.diff(one.starts(2, True, 1.0))[0] <= LONGEST_NS
+    assert one.problem is not None and "sync=barrier" in one.problem and "\n" not in one.problem
+
+
+def test_a_block_is_no_longer_than_half_a_second() -> None:
+    one, _ = warmed()
+    assert one.most(10**6) == round(0.5e9) // round(SPARE * TOOK_NS + MARGIN_NS)
+    assert one.most(3) == 3
+
+
+# ---------------------------------------------------------------- engines
+
+
+def python(windowed: bool) -> PythonRunner:
+    return PythonRunner(Lowered((Call(lambda: None),), windowed=windowed), 1)
+
+
+def native(windowed: bool) -> NativeRunner:
+    return NativeRunner(Lowered(windowed=windowed), 1, None)
+
+
+@pytest.mark.parametrize("engine", [python, native])
+def test_no_repetition_begins_before_its_instant_and_some_begin_at_it(engine: Any) -> None:
+    runner = engine(True)
+    late = []
+    for _ in range(5):
+        starts = now_ns() + 8_000_000 + 200_000 * np.arange(50, dtype=np.int64)
+        begin = runner(50, starts)[0, :, 0]
+        assert (begin >= starts).all()
+        late.append((begin - starts > LATE_NS).mean())
+    assert min(late) < 0.5
+
+
+@pytest.mark.parametrize("engine", [python, native])
+def test_a_program_with_a_barrier_waits_for_no_instant(engine: Any) -> None:
+    begin = now_ns()
+    stamps = engine(False)(20)[0]
+    assert begin <= stamps[0, 0] and stamps[-1, 1] - begin < 10**9
+    assert "starts" not in python(False)._loop.__code__.co_varnames
+
+
+def test_an_instant_for_a_program_that_was_not_prepared_for_it_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="sync=window"):
+        native(False)(1, np.zeros(1, dtype=np.int64))
+    with pytest.raises(ValueError, match="sync=window"):
+        native(True)(1)

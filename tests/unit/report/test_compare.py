@@ -1,0 +1,268 @@
+"""Verdicts from data frames: planted changes, thresholds, the join, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commbench.core.columns import CASES, VARIABLES
+from commbench.core.errors import ConfigError
+from commbench.report.compare import COLUMNS, compare
+
+VALUES: dict[str, Any] = {
+    "benchmark": "all_reduce", "backend": "gloo", "engine": "python", "timing_mode": "host", "timing": "default",
+    "sync": "barrier", "device": "cpu", "dtype": "float32", "layout": "1x2", "pair": None, "message_bytes": 8,
+    "count": 2, "window": None, "in_place": True, "reduction": "sum", "root": None, "schedule": None, "streams": None,
+    "staging": "none", "cache": "warm", "cuda_ipc": "auto", "interface": None, "env": {},
+}  # fmt: skip
+QUIET = [1.000e-3, 1.001e-3, 1.002e-3, 0.999e-3, 1.003e-3]
+TRIALS = 200
+
+
+def row(launch: int, median_s: float | None, **more: Any) -> dict[str, Any]:
+    """An all_reduce over two ranks, unless told otherwise; the case_id is the text of its variables."""
+    values: dict[str, Any] = dict.fromkeys(column.name for column in CASES)
+    values |= VALUES | {"run_id": f"r{launch:03d}", "launch": launch, "status": "ok", "flags": []}
+    values |= {"median_s": median_s, "clock": "monotonic", "operations_per_sample": 1}
+    values |= {"algbw_gb_per_s": more.get("message_bytes", 8) / median_s / 1e9 if median_s else None}
+    values |= more
+    return values | {"case_id": str([values[column.name] for column in VARIABLES])}
+
+
+def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    return pd.DataFrame(list(rows), columns=[column.name for column in CASES])
+
+
+def launches(medians: Sequence[float | None], **more: Any) -> pd.DataFrame:
+    """One case, a launch a median."""
+    return frame(row(launch, median_s, **more) for launch, median_s in enumerate(medians))
+
+
+def many(count: int, shift: float, seed: int) -> pd.DataFrame:
+    """200 cases of 8, 16, ... B around 1 ms, in which every launch has a luck of 2 %."""
+    times = 1e-3 * np.exp(shift + np.random.default_rng(seed).normal(0, 0.02, (TRIALS, count)))
+    sizes = [{"message_bytes": 8 * (case + 1), "count": 2 * (case + 1)} for case in range(TRIALS)]
+    return frame(row(n, float(times[case, n]), **sizes[case]) for case in range(TRIALS) for n in range(count))
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+@pytest.mark.parametrize("count", [4, 10])
+def test_equal_sides_differ_in_at_most_5_percent_of_200_cases(count: int) -> None:
+    found = compare(many(count, 0, 1), many(count, 0, 2))
+    assert len(found) == TRIALS and found.verdict.notna().all()
+    assert found.verdict.isin(["FASTER", "SLOWER"]).sum() <= 0.05 * TRIALS
+
+
+def test_ten_launches_find_10_percent_in_at_least_95_percent_of_200_cases() -> None:
+    found = compare(many(10, 0, 3), many(10, math.log(1.1), 4))
+    assert (found.verdict == "SLOWER").sum() >= 0.95 * TRIALS
+    assert found.ratio.median() == pytest.approx(1.1, rel=0.01)
+    assert ((found.ratio_low < 1.1) & (found.ratio_high > 1.1)).mean() > 0.9
+    assert list(found.message_bytes) == [8 * (case + 1) for case in range(TRIALS)]
+
+
+def test_the_row_says_what_was_compared() -> None:
+    new = launches([1.2 * one for one in QUIET], p95_s=3e-3)
+    (found,) = compare(launches(QUIET, p95_s=2e-3), new).to_dict("records")
+    assert tuple(found) == COLUMNS
+    assert (found["verdict"], found["sides"], found["missing_launches"], found["resampled"]) == (
+        "SLOWER", "both", 0, False,
+    )  # fmt: skip
+    assert (found["base_launches"], found["new_launches"]) == (5, 5)
+    assert (found["base_median_s"], found["new_median_s"]) == pytest.approx((1.001e-3, 1.2012e-3))
+    assert (found["ratio"], found["p95_ratio"]) == pytest.approx((1.2, 1.5))
+    assert found["ratio_low"] <= found["ratio"] <= found["ratio_high"]
+    assert found["p_value"] == found["p_holm"] == pytest.approx(2 / 252)
+    assert math.isnan(found["p99_ratio"]) and found["delta"] == 0.02
+
+
+@pytest.mark.parametrize(("count", "missing"), [(1, 3), (2, 2), (3, 1)])
+def test_too_few_launches_give_a_ratio_and_no_verdict(count: int, missing: int) -> None:
+    (found,) = compare(launches(QUIET), launches([2e-3] * count)).to_dict("records")
+    assert found["ratio"] == pytest.approx(2e-3 / 1.001e-3)
+    assert found["missing_launches"] == missing
+    assert pd.isna(found["verdict"]) and math.isnan(found["ratio_low"]) and math.isnan(found["p_value"])
+
+
+def test_undecided_says_how_many_launches_are_missing() -> None:
+    base, new = launches([0.90e-3, 0.98e-3, 1.02e-3, 1.10e-3]), launches([0.99e-3, 1.08e-3, 1.12e-3, 1.21e-3])
+    (found,) = compare(base, new).to_dict("records")
+    assert found["verdict"] == "UNDECIDED"
+    assert 1 <= found["missing_launches"] <= 96
+
+
+def test_the_same_seed_gives_the_same_interval() -> None:
+    sides = many(10, 0, 7).iloc[:20], many(10, 0, 8).iloc[:20]
+    first, again, other = (compare(*sides, seed=seed) for seed in (1, 1, 2))
+    pd.testing.assert_frame_equal(first, again)
+    assert not first.equals(other)
+
+
+def test_holm_counts_all_cases() -> None:
+    base = pd.concat([launches(QUIET, message_bytes=size) for size in (8, 16, 32)])
+    new = pd.concat([launches([2 * one for one in QUIET], message_bytes=size) for size in (8, 16, 32)])
+    assert list(compare(base, new).p_holm) == pytest.approx([3 * 2 / 252] * 3)
+
+
+def test_noise_between_equal_launches_raises_the_threshold() -> None:
+    new = launches([1.1 * one for one in QUIET])
+    loud = launches([1e-3 * factor for factor in (0.8, 0.9, 1.0, 1.1, 1.2, 1.3)])
+    assert list(compare(launches(QUIET), new).verdict) == ["SLOWER"]
+    (found,) = compare(launches(QUIET), new, aa=loud).to_dict("records")
+    assert found["delta"] > 0.11 and found["verdict"] == "SAME"
+    assert list(compare(launches(QUIET), new, aa=launches(QUIET)).delta) == [0.02]
+    with pytest.raises(ConfigError, match="no case with 4 measured launches"):
+        compare(launches(QUIET), new, aa=launches(QUIET[:3]))
+
+
+def test_pairs_of_launches_share_their_drift() -> None:
+    drift = [1e-3, 2e-3, 3e-3, 4e-3, 5e-3]
+    base, new = launches(drift), launches([1.1 * one for one in drift])
+    assert list(compare(base, new).verdict) == ["UNDECIDED"]
+    assert list(compare(base, new, paired=True).verdict) == ["SLOWER"]
+    (found,) = compare(base, new.iloc[1:], paired=True).to_dict("records")
+    assert (found["base_launches"], found["new_launches"], found["base_unmeasured"]) == (4, 4, 1)
+    twice = frame([row(0, 1e-3), row(0, 1e-3, run_id="other")])
+    with pytest.raises(ConfigError, match="NEW has a launch number twice in all_reduce 1x2 8 B"):
+        compare(base, twice, paired=True)
+
+
+# ---------------------------------------------------------------- what may differ
+
+
+def test_backends_are_compared_by_name() -> None:
+    slow = launches([2 * one for one in QUIET], backend="mpi", engine="native")
+    both = pd.concat([launches(QUIET), slow.assign(run_id="m" + slow.run_id)])
+    with pytest.raises(ConfigError, match=r"share no case; nowhere alike: backend \(gloo / mpi\); engine"):
+        compare(launches(QUIET), slow)
+    (found,) = compare(launches(QUIET), slow, by="backend,engine").to_dict("records")
+    assert (found["backend"], found["engine"], found["verdict"]) == ("gloo -> mpi", "python -> native", "SLOWER")
+    (found,) = compare(both, both, by=["backend=mpi:gloo", "engine"]).to_dict("records")
+    assert (found["backend"], found["verdict"]) == ("mpi -> gloo", "FASTER")
+
+
+def test_a_number_may_be_what_is_compared() -> None:
+    one, four = (launches([factor * value for value in QUIET], streams=n) for factor, n in ((1, 1), (0.5, 4)))
+    (found,) = compare(one, four, by="streams").to_dict("records")
+    assert (found["streams"], found["verdict"]) == ("1 -> 4", "FASTER")
+
+
+def test_the_environment_is_a_variable() -> None:
+    ring, tree = (launches(QUIET, env={"NCCL_ALGO": one}) for one in ("Ring", "Tree"))
+    (found,) = compare(ring, tree, by="env").to_dict("records")
+    assert found["env"] == "NCCL_ALGO=Ring -> NCCL_ALGO=Tree"
+    with pytest.raises(ConfigError, match=r"env \(NCCL_ALGO=Ring / NCCL_ALGO=Tree\)"):
+        compare(ring, tree)
+
+
+@pytest.mark.parametrize(
+    ("by", "line"),
+    [
+        ("message_bytes", "unlike payloads can't be compared; allowed: backend"),
+        ("dtype", "unlike payloads"),
+        ("benchmark", "unlike payloads"),
+        ("colour", "--by colour is no variable; allowed: backend"),
+        ("backend=gloo", r"is not NAME or NAME=BASE:NEW, e\.g\."),
+        ("backend=:", "is not NAME or NAME=BASE:NEW"),
+        ("backend=nccl:gloo", "BASE has no case with backend=nccl; it has gloo"),
+    ],
+)
+def test_what_can_not_be_compared_is_said(by: str, line: str) -> None:
+    with pytest.raises(ConfigError, match=line):
+        compare(launches(QUIET), launches(QUIET), by=by)
+
+
+@pytest.mark.parametrize("run_id", ["r000", "another"])
+def test_a_side_with_both_values_is_ambiguous(run_id: str) -> None:
+    both = pd.concat([launches(QUIET), frame([row(0, 1e-3, engine="native", run_id=run_id)])])
+    with pytest.raises(ConfigError, match=r"NEW has engine python and native.*--by engine=BASE:NEW"):
+        compare(launches(QUIET), both, by="engine")
+
+
+def test_unlike_payloads_and_clocks_are_refused() -> None:
+    with pytest.raises(ConfigError, match="all_reduce 1x2 8 B: unlike payloads, 8 B and 16 B an operation"):
+        compare(launches(QUIET), launches(QUIET, algbw_gb_per_s=16 / 1e-3 / 1e9).assign(median_s=1e-3))
+    with pytest.raises(ConfigError, match=r"unlike clocks \(monotonic, virtual\)"):
+        compare(launches(QUIET), launches(QUIET, clock="virtual"))
+
+
+# ---------------------------------------------------------------- the join
+
+
+def test_cases_of_one_side_and_launches_without_a_number_are_kept() -> None:
+    base = pd.concat([launches(QUIET), launches(QUIET, message_bytes=16)])
+    new = pd.concat([launches(QUIET), launches(QUIET, message_bytes=32)])
+    failed = frame([row(7, None, status="failed", reason="a call failed"), row(8, 0.0)])
+    found = compare(base, pd.concat([new, failed])).set_index("message_bytes")
+    assert dict(found.sides) == {8: "both", 16: "base", 32: "new"}
+    assert (found.new_launches[8], found.new_unmeasured[8], found.reason[8]) == (5, 2, "a call failed")
+    assert found.ratio[[16, 32]].isna().all() and found.verdict[[16, 32]].isna().all()
+
+
+def test_a_case_that_failed_everywhere_has_a_row_without_numbers() -> None:
+    failed = launches([None] * 4, status="invalid", reason="3 elements are wrong")
+    (found,) = compare(launches(QUIET), failed).to_dict("records")
+    assert (found["sides"], found["new_launches"], found["new_unmeasured"]) == ("both", 0, 4)
+    assert math.isnan(found["ratio"]) and pd.isna(found["verdict"])
+
+
+CELLS = st.sets(st.tuples(st.sampled_from([0, 8, 16, 24]), st.integers(0, 5)), min_size=1)
+
+
+@settings(max_examples=8, deadline=None)
+@given(CELLS, CELLS, st.randoms(use_true_random=False))
+def test_every_row_is_counted_once_in_any_order(
+    base: set[tuple[int, int]], new: set[tuple[int, int]], chance: Any
+) -> None:
+    """Cells are (message_bytes, launch); rows come twice, shuffled and with other kinds of nulls."""
+    sides = [
+        frame(row(n, 1e-3 * (1 + n / 100), message_bytes=size, count=None) for size, n in sorted(cells))
+        for cells in (base, new)
+    ]
+    sizes = [{size for size, _ in cells} for cells in (base, new)]
+    if not sizes[0] & sizes[1]:
+        with pytest.raises(ConfigError, match=r"nowhere alike: message_bytes"):
+            compare(*sides)
+        return
+    found = compare(*sides)
+    messy = [shuffled(pd.concat([one, one.iloc[::2]]), chance).assign(window=np.nan) for one in sides]
+    pd.testing.assert_frame_equal(found, compare(*messy))
+    by_size = found.set_index("message_bytes")
+    assert set(by_size.index) == sizes[0] | sizes[1] and by_size.index.is_unique
+    for size, one in by_size.iterrows():
+        counts = [sum(cell[0] == size for cell in cells) for cells in (base, new)]
+        assert [one.base_launches, one.new_launches] == counts
+        assert one.sides == ("both" if all(counts) else "base" if counts[0] else "new")
+        assert pd.notna(one.verdict) == (min(counts) >= 4)
+
+
+def shuffled(cases: pd.DataFrame, chance: Any) -> pd.DataFrame:
+    order = list(range(len(cases)))
+    chance.shuffle(order)
+    return cases.iloc[order]
+
+
+def test_rows_do_not_depend_on_one_another() -> None:
+    base, new = many(5, 0, 5), many(5, 0.05, 6)
+    alone = compare(base[base.message_bytes == 80], new[new.message_bytes == 80]).drop(columns="p_holm")
+    together = compare(base, new).drop(columns="p_holm")
+    pd.testing.assert_frame_equal(alone, together[together.message_bytes == 80].reset_index(drop=True))
+
+
+def test_nothing_to_compare_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"neither a folder with runs \(run.json\) nor a parquet file"):
+        compare(launches(QUIET), tmp_path)
+    with pytest.raises(ConfigError, match="NEW has nothing to compare: a data frame has no cases"):
+        compare(launches(QUIET), launches([]))
+    with pytest.raises(ConfigError, match="is no table of cases: it has the columns a, but not benchmark"):
+        compare(pd.DataFrame({"a": [1]}), launches(QUIET))

@@ -1,0 +1,184 @@
+"""Sides from folders and files: what can be read is used, what can't is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import commbench
+from commbench.core.errors import ConfigError
+from commbench.report.compare import compare
+from commbench.report.compare_input import check_target, read_side, repetition_times, save, with_samples
+
+FIXED = ("timing=fixed", "timing.repetitions=40", "timing.warmup_repetitions=2", "timing.warmup_s=0")
+WORDS = ("backend=simulated", "writer=parquet", "sizes=[8,1KiB]", "backend.model.noise=0.02", *FIXED)
+
+
+def simulated(output: Path, launch: int, *words: str) -> Path:
+    return commbench.run(*WORDS, f"output={output}", f"launch={launch}", f"backend.seed={launch}", *words)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five launches of six cases."""
+    output = tmp_path_factory.mktemp("results")
+    for launch in range(5):
+        simulated(output, launch)
+    return output
+
+
+def copied(results: Path, target: Path) -> list[Path]:
+    """The runs of the results, in a folder that may be broken."""
+    for file in results.rglob("*"):
+        if file.is_file():
+            to = target / file.relative_to(results)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            to.write_bytes(file.read_bytes())
+    return sorted(target.iterdir())
+
+
+def test_a_folder_is_all_its_runs(results: Path) -> None:
+    side = read_side("NEW", [results])
+    assert (len(side.cases), len(side.runs), len(side.folders), side.problems) == (30, 5, 5, ())
+    assert side.label == str(results)
+    assert len(read_side("NEW", [results, results]).cases) == 30
+
+
+def test_samples_give_the_medians_again(results: Path) -> None:
+    side = with_samples(read_side("NEW", [results]))
+    assert side.problems == () and len(side.times) == 30
+    medians = side.cases.set_index(["run_id", "case_id"]).median_s
+    for key, times in side.times.items():
+        assert times.size == 40
+        assert float(np.median(times)) == pytest.approx(medians[key], rel=0.01)
+
+
+def test_pairs_at_once_have_the_clock_of_their_senders(tmp_path: Path) -> None:
+    folder = simulated(tmp_path, 0, "benchmark=p2p_multi_pair", "layout=1x4", "pairs=[[0,2],[1,3]]")
+    cases = commbench.load(folder)
+    assert set(cases.status) == {"ok"}
+    assert set(repetition_times(folder, cases)) == set(cases.case_id)
+
+
+@pytest.mark.parametrize(("median_s", "expected"), [(1e-3, [1e-3, 1e-3]), (2e-3, [2e-3, 2e-3]), (3e-3, None)])
+def test_the_median_tells_whose_clock_counts(tmp_path: Path, median_s: float, expected: list[float] | None) -> None:
+    """Rank 0 sends in 2 ms, rank 1 has it after 4 ms, two operations a sample."""
+    rows = [("a", "measure", n, rank, 2_000_000 * (rank + 1)) for rank in (1, 0) for n in (0, 1)]
+    rows += [("a", "warmup", 0, 0, 9_000_000), ("b", "measure", 0, 0, 1)]
+    names = ["case_id", "phase", "repetition", "rank", "elapsed_ns"]
+    pd.DataFrame(rows, columns=names).to_parquet(tmp_path / "samples.parquet")
+    case = {"case_id": "a", "pair": "0-1", "median_s": median_s, "operations_per_sample": 2}
+    found = repetition_times(tmp_path, pd.DataFrame([case]))
+    assert (list(found["a"]) if found else None) == (expected and pytest.approx(expected))
+
+
+def test_samples_of_another_measurement_are_not_used(results: Path) -> None:
+    folder = sorted(results.iterdir())[0]
+    cases = commbench.load(folder)
+    assert repetition_times(folder, cases.assign(median_s=2 * cases.median_s)) == {}
+
+
+def test_unreadable_runs_are_named_and_the_others_used(results: Path, tmp_path: Path) -> None:
+    runs = copied(results, tmp_path)
+    (runs[0] / "cases.parquet").write_bytes(b"PAR1 this is not parquet PAR1")
+    (runs[1] / "run.json").write_text("{")
+    record = json.loads((runs[2] / "run.json").read_text())
+    (runs[2] / "run.json").write_text(json.dumps(record | {"schema_version": 0}))
+    (runs[3] / "samples.parquet").write_bytes(b"short")
+    side = with_samples(read_side("NEW", [tmp_path]))
+    assert side.cases.run_id.nunique() == 2 and len(side.times) == 6
+    assert len(side.problems) == 4
+    for run, problem in zip(runs, side.problems, strict=False):
+        assert str(run) in problem and "\n" not in problem
+    assert "schema version 0, this commbench reads 1; read it with the commbench that wrote it" in side.problems[2]
+    with pytest.warns(UserWarning, match=runs[0].name):
+        found = compare(results, [str(run) for run in (runs[0], runs[4])])
+    assert set(found.new_launches) == {1}
+
+
+def test_a_saved_side_is_a_base(results: Path, tmp_path: Path) -> None:
+    side = read_side("NEW", [results])
+    save(side, tmp_path / "baseline.parquet")
+    again = read_side("BASE", [tmp_path / "baseline.parquet"])
+    assert again.runs == side.runs and again.problems == ()
+    pd.testing.assert_frame_equal(again.cases, side.cases)
+    found = compare(tmp_path / "baseline.parquet", results)
+    assert set(found.verdict) == {"SAME"} and found.resampled.all()
+    with pytest.raises(ConfigError, match="there is no folder"):
+        check_target(tmp_path / "nowhere" / "baseline.parquet")
+    (tmp_path / "taken.parquet").mkdir()
+    with pytest.raises(ConfigError, match=r"taken\.parquet is a folder"):
+        check_target(tmp_path / "taken.parquet")
+
+
+def test_the_cases_of_a_run_are_a_side(results: Path) -> None:
+    file = sorted(results.iterdir())[0] / "cases.parquet"
+    side = read_side("BASE", [file])
+    assert len(side.cases) == 6 and len(side.runs) == 1
+
+
+def test_a_table_without_a_version_is_used_and_told(results: Path, tmp_path: Path) -> None:
+    file = tmp_path / "plain.parquet"
+    cases = commbench.load(results)
+    cases["env"] = [list(one.items()) for one in cases["env"]]
+    cases.to_parquet(file)
+    side = read_side("BASE", [file])
+    assert side.problems == (f"{file} names no schema version: taken as 1",)
+    with pytest.warns(UserWarning, match="names no schema version"):
+        assert set(compare(file, results).sides) == {"both"}
+
+
+def test_bad_files_are_refused(results: Path, tmp_path: Path) -> None:
+    table = pq.read_table(sorted(results.iterdir())[0] / "cases.parquet")
+    (tmp_path / "empty.parquet").touch()
+    (tmp_path / "text.parquet").write_text("median_s,1\n")
+    pq.write_table(pa.table({"city": ["x"], "people": [1]}), tmp_path / "foreign.parquet")
+    pq.write_table(table.slice(0, 0), tmp_path / "rowless.parquet")
+    pq.write_table(table.replace_schema_metadata({"schema_version": "0"}), tmp_path / "old.parquet")
+    words = table.set_column(table.schema.get_field_index("median_s"), "median_s", pa.array(["fast"] * 6))
+    pq.write_table(words, tmp_path / "words.parquet")
+    nameless = table.set_column(table.schema.get_field_index("run_id"), "run_id", pa.nulls(6, pa.string()))
+    pq.write_table(nameless, tmp_path / "nameless.parquet")
+    lines = {
+        "empty": "empty.parquet is empty",
+        "text": "text.parquet: ",
+        "foreign": "is no table of cases: it has the columns city, people, but not benchmark, backend",
+        "rowless": "rowless.parquet has no cases",
+        "old": "schema version 0, this commbench reads 1; read it with the commbench that wrote it",
+        "words": "column median_s is not numeric",
+        "nameless": "has rows without run_id or case_id",
+        "absent": "neither a folder with runs",
+    }
+    for name, line in lines.items():
+        with pytest.raises(ConfigError, match=f"BASE.*{line}"):
+            read_side("BASE", [tmp_path / f"{name}.parquet"])
+
+
+def test_mixed_units_are_refused(results: Path, tmp_path: Path) -> None:
+    table = pq.read_table(sorted(results.iterdir())[0] / "cases.parquet")
+    at = table.schema.get_field_index("median_s")
+    scaled = pa.array([1e6 * one for one in table["median_s"].to_pylist()])
+    other = pa.field("median_s", pa.float64(), metadata={"unit": "us"})
+    pq.write_table(table.set_column(at, other, scaled), tmp_path / "us.parquet")
+    with pytest.raises(ConfigError, match=r"us.parquet: column median_s is in us, commbench's in s; mixed units"):
+        compare(results, tmp_path / "us.parquet")
+    runs = copied(results, tmp_path / "runs")
+    (runs[2] / "cases.parquet").write_bytes((tmp_path / "us.parquet").read_bytes())
+    with pytest.raises(ConfigError, match="mixed units"):
+        compare(results, tmp_path / "runs")
+
+
+def test_a_run_that_goes_on_is_read_from_its_parts(results: Path, tmp_path: Path) -> None:
+    runs = copied(results, tmp_path)
+    for run in runs:
+        (run / "parts").mkdir()
+        for table in ("cases", "samples"):
+            (run / f"{table}.parquet").rename(run / "parts" / f"000000.{table}.parquet")
+    side = with_samples(read_side("NEW", [tmp_path]))
+    assert len(side.cases) == len(side.times) == 30

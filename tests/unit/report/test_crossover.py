@@ -1,0 +1,197 @@
+"""Crossovers: planted ones lie in the reported bracket, and overlapping intervals decide nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import commbench
+from commbench.core.errors import ConfigError
+from commbench.report.crossover import about, best, crossovers, sentences
+
+OCTAVES = (2 ** np.arange(3, 25)).tolist()
+LINES = {"mpi": (1e-6, 1e-9), "gloo": (25e-6, 1e-10)}  # alpha in seconds, beta in seconds per byte
+FIXED = ("timing=fixed", "timing.repetitions=40", "timing.warmup_repetitions=2", "timing.warmup_s=0")
+quick = settings(max_examples=60, deadline=None, database=None)
+PLANTED = 24e-6 / 0.9e-9  # bytes where the two lines meet: 26667
+
+
+def cases(times: dict[str, list[float]], sizes: list[int] = OCTAVES, half: float = 0.02, **more: Any) -> pd.DataFrame:
+    """Rows of backends with their seconds for each size, and intervals of -+ half."""
+    fixed = {"benchmark": "all_reduce", "status": "ok", "layout": "1x2", **more}
+    rows = [
+        {"backend": name, "message_bytes": size, "median_s": time, **fixed}
+        for name, values in times.items()
+        for size, time in zip(sizes, values, strict=True)
+    ]
+    frame = pd.DataFrame(rows)
+    return frame.assign(ci_low_s=frame.median_s * (1 - half), ci_high_s=frame.median_s * (1 + half))
+
+
+def lines(seed: int = 0, noise: float = 0.0) -> dict[str, list[float]]:
+    random = np.random.default_rng(seed)
+    return {
+        name: ((alpha + beta * np.array(OCTAVES)) * np.exp(noise * random.standard_normal(len(OCTAVES)))).tolist()
+        for name, (alpha, beta) in LINES.items()
+    }
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_planted_crossover_is_in_its_bracket(seed: int) -> None:
+    (row,) = crossovers(cases(lines(seed, noise=0.02), half=0.06)).to_dict("records")
+    assert (row["below"], row["above"], row["benchmark"]) == ("mpi", "gloo", "all_reduce")
+    assert row["low_bytes"] < PLANTED < row["high_bytes"]
+    assert row["low_bytes"] < row["crossover_bytes"] < row["high_bytes"]
+    assert row["crossover_bytes"] == pytest.approx(PLANTED, rel=0.15)
+    assert row["high_bytes"] / row["low_bytes"] <= 4
+
+
+def test_wider_intervals_widen_the_bracket() -> None:
+    narrow, wide = (crossovers(cases(lines(), half=half)).iloc[0] for half in (0.02, 0.4))
+    assert (narrow.low_bytes, narrow.high_bytes) == (1 << 14, 1 << 15)
+    assert (wide.low_bytes, wide.high_bytes) == (1 << 13, 1 << 17)
+    assert narrow.crossover_bytes == wide.crossover_bytes
+
+
+def test_it_is_said_in_a_sentence() -> None:
+    (text,) = sentences(cases(lines(), half=0.4))
+    expected = "mpi below 26.1 KiB (between 8 KiB and 128 KiB), gloo above"
+    assert text == f"all_reduce: {expected} (22 sizes, 8 B .. 16 MiB; not distinguishable at 3)"
+
+
+def test_two_crossovers_are_two_rows_and_one_sentence() -> None:
+    frame = cases({"mpi": [1, 1, 4, 4, 9, 9], "gloo": [2, 2, 2, 8, 8, 8]}, sizes=[1, 2, 4, 8, 16, 32])
+    assert crossovers(frame)[["low_bytes", "high_bytes"]].to_numpy().tolist() == [[2, 4], [4, 8], [8, 16]]
+    (text,) = sentences(frame)
+    assert text == (
+        "all_reduce: mpi below 3 B (between 2 B and 4 B), gloo up to 6 B (between 4 B and 8 B), "
+        "mpi up to 14 B (between 8 B and 16 B), gloo above (6 sizes, 1 B .. 32 B)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("mpi", "gloo", "half", "words"),
+    [
+        ([1, 2], [3, 4], 0.02, "mpi is faster than gloo (2 sizes, 8 B .. 16 B)"),
+        ([3, 2], [3, 1], 0.02, "gloo is faster than mpi where they differ (2 sizes, 8 B .. 16 B; not distinguishable"),
+        ([1, 2], [2, 1], 0.9, "gloo and mpi are not distinguishable (2 sizes, 8 B .. 16 B; not distinguishable at 2)"),
+        ([1, 2], [2, 1], np.nan, "gloo and mpi are not distinguishable"),
+    ],
+)
+def test_what_does_not_cross_is_said_too(mpi: list[float], gloo: list[float], half: float, words: str) -> None:
+    frame = cases({"mpi": mpi, "gloo": gloo}, sizes=[8, 16], half=half)
+    assert crossovers(frame).empty
+    (text,) = sentences(frame)
+    assert text.startswith(f"all_reduce: {words}")
+
+
+def test_medians_that_cross_thrice_between_certain_sizes_have_one_crossover() -> None:
+    frame = cases({"mpi": [1, 8, 8, 8, 9], "gloo": [4, 7.9, 8.1, 7.9, 3]}, sizes=[1, 2, 4, 8, 16])
+    (row,) = crossovers(frame).to_dict("records")
+    assert (row["low_bytes"], row["high_bytes"]) == (1, 16)
+    assert 2 < row["crossover_bytes"] < 8
+
+
+@pytest.mark.parametrize(
+    ("mpi", "place"),
+    [([1.0, 2.0, 4.0, 8.0, 9.0], 4.0), ([1.0, 4.0, 2.0, 8.0, 9.0], 32**0.5), ([1.0, 2.0, 8.0, 4.0, 9.0], 8**0.5)],
+    ids=["tie at the crossing", "tie before it", "tie after it"],
+)
+def test_a_tie_is_a_crossover_only_where_the_winner_changes(mpi: list[float], place: float) -> None:
+    frame = cases({"mpi": mpi, "gloo": [4.0] * 5}, sizes=[1, 2, 4, 8, 16], half=0.35)
+    (row,) = crossovers(frame).to_dict("records")
+    assert (row["low_bytes"], row["high_bytes"]) == (1, 16)
+    assert row["crossover_bytes"] == pytest.approx(place)
+
+
+def test_a_backend_brings_its_engine_and_is_not_compared_with_itself() -> None:
+    frame = pd.concat([
+        cases({"mpi": [1.0, 9.0]}, sizes=[8, 16], engine="native"),
+        cases({"mpi": [3.0, 4.0], "gloo": [5.0, 5.0]}, sizes=[8, 16], engine="python"),
+    ])  # fmt: skip
+    assert crossovers(frame)[["below", "above"]].to_numpy().tolist() == [["mpi (native)", "gloo (python)"]]
+    assert len(sentences(frame)) == 2
+    (text,) = sentences(frame, "engine")
+    assert text.startswith("all_reduce: native below ")
+
+
+def test_families_that_differ_in_more_are_not_compared() -> None:
+    frame = pd.concat([cases({"mpi": [1.0, 9.0]}, [8, 16]), cases({"gloo": [5.0, 5.0]}, [8, 16], layout="1x4")])
+    assert crossovers(frame).empty
+    assert sentences(frame) == []
+    assert best(frame).empty
+    both = best(frame, "backend", "layout")
+    assert both.best.tolist() == ["mpi 1x2", "gloo 1x4"]
+    assert both.ratio.tolist() == [5.0, 1.8]
+
+
+def test_other_variables_are_told_where_they_differ() -> None:
+    times = {"a": [1.0], "b": [2.0]}
+    frame = pd.concat([cases(times, [8], in_place=True), cases(times, [8], in_place=False, layout="1x4")])
+    told = [text.partition(": ")[0] for text in sentences(frame)]
+    assert told == ["all_reduce, 1x2, in_place True", "all_reduce, 1x4, in_place False"]
+
+
+def test_the_best_of_three_is_named_only_where_it_is_alone() -> None:
+    frame = cases({"a": [1.0, 2.0, 9.0], "b": [2.0, 1.99, 3.0], "c": [3.0, 3.0, 3.01]}, sizes=[8, 16, 32])
+    table = best(frame)
+    assert table.best.tolist() == ["a", "not distinguishable", "not distinguishable"]
+    assert table.alike.tolist() == ["a", "b, a", "b, c"]
+    assert table.second.tolist() == ["b", "a", "c"]
+    assert table.compared.tolist() == [3, 3, 3]
+
+
+def test_without_intervals_nothing_is_best() -> None:
+    table = best(cases({"a": [1.0], "b": [9.0]}, sizes=[8], half=np.nan))
+    assert table[["best", "alike"]].to_numpy().tolist() == [["not distinguishable", "a, b"]]
+
+
+def test_a_size_that_one_backend_has_alone_has_no_best() -> None:
+    frame = cases({"a": [1.0, 2.0], "b": [2.0, 1.0]}, sizes=[8, 16])
+    assert best(frame.iloc[:3]).message_bytes.tolist() == [8]
+
+
+def test_an_unknown_variable_is_refused_with_what_is_allowed() -> None:
+    with pytest.raises(ConfigError, match="variable=speed can't be compared; allowed: benchmark, backend, engine"):
+        crossovers(cases(lines()), "speed")
+
+
+@quick
+@given(st.lists(st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)), min_size=1, max_size=12), st.floats(0, 0.5))
+def test_exchanging_the_two_exchanges_only_the_words(points: list[tuple[float, float]], half: float) -> None:
+    sizes = OCTAVES[: len(points)]
+    one, other = ([point[index] for point in points] for index in (0, 1))
+    table = crossovers(cases({"a": one, "b": other}, sizes, half))
+    mirrored = crossovers(cases({"b": one, "a": other}, sizes, half))
+    assert table.below.tolist() == mirrored.above.tolist()
+    assert table.crossover_bytes.to_numpy() == pytest.approx(mirrored.crossover_bytes.to_numpy())
+    assert (
+        (table.low_bytes <= table.crossover_bytes * 1.000001) & (table.crossover_bytes <= table.high_bytes * 1.000001)
+    ).all()
+    assert (table.low_bytes.to_numpy()[1:] >= table.high_bytes.to_numpy()[:-1]).all()
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(24 * 1024, "24 KiB"), (26667, "26 KiB"), (1.46 * 2**20, "1.46 MiB"), (700 * 1024, "700 KiB"), (5.2, "5 B")],
+)
+def test_about(size: float, text: str) -> None:
+    assert about(size) == text
+
+
+def test_two_simulated_worlds_cross_where_their_models_do(tmp_path: Path) -> None:
+    """Half a round trip of 1 us + m / 1 GB/s against 10 us + m / 4 GB/s: 12 kB."""
+    words = ("benchmark=p2p_latency", f"sizes={OCTAVES[:15]}", "writer=parquet", f"output={tmp_path}", *FIXED)
+    for latency, bandwidth in (("1e-6", 1), ("10e-6", 4)):
+        model = (f"backend.model.latency_s={latency}", f"backend.model.bandwidth_gb_per_s={bandwidth}")
+        commbench.run("backend=simulated", "backend.model.noise=0.02", *words, *model, f"env.MODEL='{bandwidth}'")
+    (row,) = crossovers(commbench.load(tmp_path), "env").to_dict("records")
+    assert (row["low_bytes"], row["high_bytes"]) == (8192, 16384)
+    assert row["crossover_bytes"] == pytest.approx(12_000, rel=0.05)
+    assert row["below"] == "env {'MODEL': '1'}"

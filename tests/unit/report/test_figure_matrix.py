@@ -1,0 +1,43 @@
+"""The matrix of pairs: a colour for each class of links, shades within it, a ring round the slow ones."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import commbench
+from commbench.core.slow_pairs import OTHER_NODE, SAME_NODE, SELF, matrices, slow_pairs
+from commbench.report.figure_matrix import pairs_table
+from commbench.report.style import LINK_CLASSES, ramp
+
+CELL = re.compile(r'<td title="(\d)-?(?: to )(\d)[^"]*"[^>]*background:(#[0-9A-F]{6})[^>]*?(class="slow")?>')
+
+
+def colours(tmp_path: Path, *words: str) -> dict[tuple[int, int], tuple[str, bool]]:
+    """Of each cell that was measured: its fill, and whether it has a ring."""
+    given = ("backend=simulated", "writer=parquet", "timing=quick", "benchmark=p2p_latency", "sizes=[8]")
+    folder = commbench.run(*given, "layout=2x2", "pairs=all", f"output={tmp_path}", *words)
+    rows = [{str(name): value for name, value in row.items()} for row in commbench.load(folder).to_dict("records")]
+    (matrix,) = matrices(rows)
+    text = str(pairs_table(matrix, "a title", slow_pairs(matrix)))
+    return {(int(one[1]), int(one[2])): (one[3], one[4] is not None) for one in CELL.finditer(text)}
+
+
+def test_each_class_has_a_colour_of_its_own(tmp_path: Path) -> None:
+    seen = colours(tmp_path)
+    assert len(seen) == 16
+    hues = {name: {ramp(share / 100, stops)[0] for share in range(101)} for name, stops in LINK_CLASSES.items()}
+    for (first, second), (fill, _) in seen.items():
+        name = SELF if first == second else SAME_NODE if first // 2 == second // 2 else OTHER_NODE
+        assert any(near(fill, one) for one in hues[name]), (first, second, fill)
+
+
+def test_a_slow_link_has_a_ring_and_is_the_darkest_of_its_class(tmp_path: Path) -> None:
+    seen = colours(tmp_path, "backend.model.slow_pair=0-2", "backend.model.slow_factor=3")
+    assert [pair for pair, (_, ring) in seen.items() if ring] == [(0, 2), (2, 0)], "a ping-pong goes both ways"
+    light = {pair: sum(int(fill[at : at + 2], 16) for at in (1, 3, 5)) for pair, (fill, _) in seen.items()}
+    assert max(light[0, 2], light[2, 0]) < min(value for pair, value in light.items() if pair not in ((0, 2), (2, 0)))
+
+
+def near(one: str, other: str) -> bool:
+    return all(abs(int(one[at : at + 2], 16) - int(other[at : at + 2], 16)) <= 3 for at in (1, 3, 5))

@@ -1,0 +1,161 @@
+"""The page: safe whatever the texts hold, whole without a network, and as a browser reads it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from generated_results import run_of
+from hypothesis import given
+from hypothesis import strategies as st
+from places import HARDWARE_TEXTS
+
+import commbench
+from commbench.cli.report import command
+from commbench.report.figure_time import ramp_histogram, time_line
+from commbench.report.machine import topology_cells
+from commbench.report.markup import Markup, element, escape
+from commbench.report.samples import TimeLine
+
+pytestmark = pytest.mark.long  # its runs take half a minute
+
+EVIL = '<script>alert("x")</script>\' onload=alert(1) &amp; \x00'
+TOPOLOGY = HARDWARE_TEXTS / "topo_dgx_a100.txt"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+SIMULATED = ("backend=simulated", "writer=parquet", "timing=quick")
+
+
+class Reader(HTMLParser):
+    """Tags with their attributes and the balance of what was opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "br", "input"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two planted backends on a host with a wicked name and a DGX's wiring; real pairs, a real soak, real samples."""
+    output = tmp_path_factory.mktemp("results")
+    node = {"host.hostname": EVIL, "host.cpu_model": EVIL, "topology.nvidia_smi_topo_m": TOPOLOGY.read_text()}
+    differences = {EVIL: {EVIL: [0], "missing": [1]}}
+    run_of(output, 0, label=EVIL, provenance={"nodes": [node], "differences": differences})
+    for number in (1, 3, 6):
+        run_of(output, number, hostname=EVIL)
+    commbench.run(*SIMULATED, "benchmark=p2p_latency", "layout=1x4", "pairs=all", "sizes=[8]", f"output={output}")
+    commbench.run(*SIMULATED, "benchmark=p2p_latency", "sizes=[8]", "timing=soak", "timing.duration_s=1",
+                  f"output={output}")  # fmt: skip
+    file = output / "page.html"
+    assert command([str(output), "--html", str(file)]) == 0
+    return file
+
+
+def test_texts_stay_texts_and_tags_are_balanced(page: Path) -> None:
+    reader = Reader()
+    reader.feed(page.read_text())
+    assert reader.open == []
+    assert sum(tag == "script" for tag, _ in reader.tags) == 1
+    assert not [name for _, attributes in reader.tags for name in attributes if name.startswith("on")]
+    assert "&lt;script&gt;alert(&quot;x&quot;)" in page.read_text() and "\x00" not in page.read_text()
+
+
+def test_nothing_is_loaded_from_anywhere(page: Path) -> None:
+    reader = Reader()
+    reader.feed(page.read_text())
+    links = [value for _, attributes in reader.tags for name, value in attributes.items() if name in ("src", "href")]
+    assert links and all(str(link).startswith("#") for link in links)
+    assert not re.search(r"https?://|@import|url\(", page.read_text())
+
+
+def test_every_link_leads_somewhere(page: Path) -> None:
+    reader = Reader()
+    reader.feed(page.read_text())
+    ids = {attributes["id"] for _, attributes in reader.tags if "id" in attributes}
+    assert {str(one["href"])[1:] for tag, one in reader.tags if tag == "a"} <= ids
+
+
+def test_every_section_with_data_is_there(page: Path) -> None:
+    found = re.findall(r'<section id="([a-z]+)"', page.read_text())
+    assert found == [
+        "answers",
+        "best",
+        "curves",
+        "layouts",
+        "efficiency",
+        "layers",
+        "pairs",
+        "soak",
+        "distributions",
+        "fits",
+        "normal",
+        "flags",
+        "machines",
+        "cases",
+    ]  # fmt: skip; no ramps: a simulated first call is as quick as any other
+
+
+def test_a_ramp_is_counted_whole() -> None:
+    text = str(ramp_histogram("ramps", (1e-3, 1.1e-3, 0.5, 2.0)))
+    assert sum(map(int, re.findall(r"<title>(\d+) between", text))) == 4
+    assert ">0.5</text>" not in text and ">1</text>" in text
+
+
+def test_a_soak_is_broken_where_nothing_was_measured() -> None:
+    whole = TimeLine("r", "c", (0.0, 0.1, 0.2, 0.3), (1.0,) * 4, (2.0,) * 4, (3.0,) * 4)
+    broken = TimeLine("r", "c", (0.0, 0.1, 5.2, 5.3), (1.0,) * 4, (2.0,) * 4, (3.0,) * 4)
+    assert [str(time_line("t", line)).count("<polygon") for line in (whole, broken)] == [1, 2]
+
+
+def test_points_say_their_number_and_no_number_is_nan(page: Path) -> None:
+    text = page.read_text()
+    assert re.search(r"<circle[^>]*><title>mpi native 1x2[^,]*, 8 B: [\d.]+ ns \([\d.]+ ns \.\. [\d.]+ ns\)", text)
+    assert not re.search(r'="[^"]*\b(nan|inf|None)\b[^"]*"', text)
+
+
+def test_the_wiring_of_a_dgx_is_read() -> None:
+    cells = topology_cells(TOPOLOGY.read_text())
+    names = [name for name, _ in cells]
+    assert names[:2] == ["GPU0", "GPU1"] and all(len(links) == len(cells) for _, links in cells)
+    assert all(links[index] == "X" for index, (_, links) in enumerate(cells))
+    assert topology_cells("no table\n") == []
+
+
+@given(st.text())
+def test_whatever_is_written_is_read_back(text: str) -> None:
+    reader = Reader()
+    said: list[str] = []
+    reader.handle_data = said.append  # type: ignore[method-assign]
+    reader.feed(element("p", text, title=text))
+    assert [tag for tag, _ in reader.tags] == ["p"] and set(reader.tags[0][1]) == {"title"}
+    assert "".join(said) == str(reader.tags[0][1]["title"]).replace("\r\n", "\n") or "\r" in text
+    assert escape(escape(text)) == escape(text) and isinstance(escape(text), Markup)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
+def test_a_browser_draws_it_and_runs_its_script(page: Path, tmp_path: Path) -> None:
+    assert CHROMIUM is not None
+    words = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile"]
+    shot = tmp_path / "page.png"
+    words += ["--window-size=1240,2000", "--virtual-time-budget=2000"]
+    done = subprocess.run([*words, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=90, check=True)
+    assert '<div id="tip" hidden=""></div>' in done.stdout  # the script ran to its end
+    assert done.stdout.count("<section") == 14 and done.stdout.count("<circle") > 100
+    assert "<script>alert" not in done.stdout
+    subprocess.run([*words, f"--screenshot={shot}", page.as_uri()], capture_output=True, timeout=90, check=True)
+    assert shot.read_bytes()[:4] == b"\x89PNG" and shot.stat().st_size > 50_000

@@ -1,0 +1,317 @@
+"""The control plane in two levels over real stores: order, subsets across nodes, late ranks of both levels named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rank_threads import SOON_S, delays, no_error, together
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from commbench.core.case import World
+from commbench.core.errors import Missing
+from commbench.world import identity as worlds
+from commbench.world.control import Meetings, StoreControl
+from commbench.world.control_tree import NodeControl, _packed, _unpacked, join
+from commbench.world.identity import by_node
+
+Nodes = tuple[tuple[int, ...], ...]
+TWO: Nodes = ((0, 1), (2, 3))
+CYCLIC: Nodes = ((0, 3, 6, 9), (1, 4, 7, 10), (2, 5, 8, 11))
+UNEVEN: Nodes = ((0,), (1, 2, 3, 4, 5), (6, 7))
+FOUR: Nodes = tuple(tuple(range(first, first + 4)) for first in range(0, 16, 4))
+SHAPES = [TWO, CYCLIC, UNEVEN, FOUR, ((0, 1, 2),), ((0,), (1,), (2,))]
+
+
+@contextmanager
+def joined(nodes: Nodes) -> Iterator[list[NodeControl]]:
+    """The control planes of all ranks; each has a connection of its own to rank 0's store and to its node's."""
+    size = sum(len(node) for node in nodes)
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def enter(rank: int) -> Meetings:
+        client = TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=SOON_S))
+        return join(World(rank, size, nodes, (rank,)), StoreControl(client, rank, size), SOON_S)
+
+    controls = no_error(together(enter, range(size)))
+    assert all(isinstance(control, NodeControl) for control in controls)
+    yield controls
+
+
+def partitions(most: int) -> st.SearchStrategy[Nodes]:
+    """Ranks 0 ... n-1 on nodes as a launcher may lay them out; nodes in the order of their first ranks."""
+
+    def nodes(homes: list[int]) -> Nodes:
+        found: dict[int, list[int]] = {}
+        for rank, home in enumerate(homes):
+            found.setdefault(home, []).append(rank)
+        return tuple(tuple(node) for node in found.values())
+
+    return st.lists(st.integers(0, 3), min_size=2, max_size=most).map(nodes)
+
+
+# ---------------------------------------------------------------- meetings
+
+
+@pytest.mark.parametrize("nodes", SHAPES)
+def test_values_come_in_rank_order_and_decisions_are_equal(nodes: Nodes) -> None:
+    def work(control: NodeControl) -> list[Any]:
+        pause, seen, rank = delays(control.rank, 0.01), [], control.rank
+        for turn in range(5):
+            next(pause)
+            everyone = [[one, turn, "é"] for one in range(control.size)]
+            assert control.gather([rank, turn, "é"], SOON_S) == (everyone if rank == 0 else [])
+            parts = control.collect(np.full((rank % 2, turn, 2), rank, dtype=np.int64), SOON_S)
+            assert [part.shape for part in parts] == [(one % 2, turn, 2) for one in range(len(parts))]
+            assert all((part == one).all() for one, part in enumerate(parts))
+            next(pause)
+            seen.append(control.decide({"turn": turn, "rank": rank, "none": None}, SOON_S))
+            seen.append(control.agree(f"rank {rank}" if 0 < turn <= rank else None, SOON_S))
+        control.farewell(SOON_S)
+        return seen
+
+    with joined(nodes) as controls:
+        seen = no_error(together(work, controls))
+    assert all(one == seen[0] for one in seen)
+    assert [one["rank"] for one in seen[0][::2]] == [0] * 5
+    assert seen[0][1::2] == [None, *(f"rank {turn}" if turn < len(seen) else None for turn in range(1, 5))]
+
+
+@settings(max_examples=15, deadline=None)
+@given(nodes=partitions(8), data=st.data())
+def test_any_subset_of_any_partition_meets(nodes: Nodes, data: st.DataObject) -> None:
+    size = sum(len(node) for node in nodes)
+    some = st.lists(st.sampled_from(range(size)), min_size=1, unique=True)
+    outer = data.draw(some, label="subset")
+    inner = data.draw(st.lists(st.sampled_from(range(len(outer))), min_size=1, unique=True), label="of the subset")
+
+    def work(control: NodeControl) -> list[Any]:
+        seen: list[Any] = []
+        for part in chosen(control, outer, inner):
+            expected = [outer, [outer[one] for one in inner]][len(seen) // 2]
+            seen += [part.gather(control.rank, SOON_S), part.decide(control.rank, SOON_S)]
+            assert seen[-2:] == [expected if part.rank == 0 else [], expected[0]]
+        return [control.gather(control.rank, SOON_S), control.decide(control.rank, SOON_S)]
+
+    with joined(nodes) as controls:
+        ends = no_error(together(work, controls))
+    assert ends == [[list(range(size)), 0], *([[[], 0]] * (size - 1))]
+
+
+def chosen(control: NodeControl, outer: Sequence[int], inner: Sequence[int]) -> Iterator[NodeControl]:
+    """The control planes of the subset, and of the subset of it, that this rank belongs to."""
+    if control.rank in outer:
+        part = control.subset(outer)
+        assert part is control.subset(outer) and (part.rank, part.size) == (outer.index(control.rank), len(outer))
+        yield part
+        if part.rank in inner:
+            yield part.subset(inner)
+
+
+def test_two_subsets_meet_at_the_same_time() -> None:
+    groups = {
+        0: (0, 5, 6),
+        5: (0, 5, 6),
+        6: (0, 5, 6),
+        7: (7, 3, 2, 4),
+        3: (7, 3, 2, 4),
+        2: (7, 3, 2, 4),
+        4: (7, 3, 2, 4),
+    }
+
+    def work(control: NodeControl) -> list[Any]:
+        seen: list[Any] = []
+        if control.rank in groups:
+            ranks, pause = groups[control.rank], delays(control.rank, 0.002)
+            for turn in range(20):
+                next(pause)
+                assert control.subset(ranks).gather(control.rank, SOON_S) in ([], list(ranks))
+                seen.append(control.subset(ranks).decide([control.rank, turn], SOON_S))
+        return [seen, control.decide(control.rank, SOON_S)]
+
+    with joined(UNEVEN) as controls:
+        ends = no_error(together(work, controls))
+    for rank, end in enumerate(ends):
+        assert end == [[[groups[rank][0], turn] for turn in range(20)] if rank in groups else [], 0]
+
+
+@given(st.lists(st.binary(max_size=20), max_size=9))
+def test_packages_are_unpacked_as_they_were(parts: list[bytes]) -> None:
+    assert _unpacked(_packed(parts)) == parts
+
+
+# ---------------------------------------------------------------- who is late
+
+
+@pytest.mark.parametrize(
+    ("nodes", "absent"),
+    [
+        (TWO, {1}),  # beside rank 0
+        (TWO, {3}),  # led by 2
+        (TWO, {2}),  # leads 3
+        (TWO, {2, 3}),
+        (FOUR, {3, 5, 7, 8, 15}),
+        (CYCLIC, {6, 1, 11}),
+    ],
+)
+def test_late_ranks_of_both_levels_are_named_within_the_deadline(nodes: Nodes, absent: set[int]) -> None:
+    leaders = {node[0] for node in nodes}
+    named = {rank for rank in absent if rank in leaders or next(n[0] for n in nodes if rank in n) not in absent}
+
+    def work(control: NodeControl) -> float:
+        if control.rank in absent:
+            return 0.0
+        begin = time.monotonic()
+        with pytest.raises(Missing, match="the check") as caught:
+            control.agree(None, 1.0, "the check")
+        late = set(caught.value.ranks)
+        assert late == named if control.rank == 0 else late <= named | {0}, f"rank {control.rank} blames {late}"
+        return time.monotonic() - begin
+
+    with joined(nodes) as controls:
+        waited = no_error(together(work, controls))
+    assert 0.9 <= waited[0] < 1.5
+    assert all(1.4 <= waited[rank] < 4.0 for rank in range(1, len(waited)) if rank not in absent)
+
+
+def test_who_is_led_names_rank_0_when_its_leader_waits_for_it() -> None:
+    def work(control: NodeControl) -> tuple[int, ...]:
+        if control.rank == 0:
+            return ()
+        with pytest.raises(Missing) as caught:
+            control.decide(None, 1.0)
+        return caught.value.ranks
+
+    with joined(UNEVEN) as controls:
+        assert no_error(together(work, controls)) == [(), *([(0,)] * 7)]
+
+
+def test_who_is_led_names_a_leader_that_does_not_pass_the_decision_on() -> None:
+    with joined(TWO) as controls:
+        controls[0].decide("stop", SOON_S)
+        with pytest.raises(Missing, match=r"rank 2 did not arrive at 'after the block' within 0\.6 s"):
+            controls[3].decide(None, 0.4, "after the block")
+
+
+@pytest.mark.parametrize("late", [1, 2, 3])
+def test_a_late_rank_is_only_missed_after_the_deadline(late: int) -> None:
+    """The others report it while they wait, and take that back."""
+
+    def work(control: NodeControl) -> list[Any]:
+        if control.rank == late:
+            time.sleep(1.2)
+        return [control.gather(control.rank, 2.0), control.decide("on", 2.0), control.gather(None, SOON_S)]
+
+    with joined(TWO) as controls:
+        assert no_error(together(work, controls))[0] == [[0, 1, 2, 3], "on", [None] * 4]
+        assert not any(controls[0].store.check([f"waits/{rank}"]) for rank in range(4))
+
+
+LEADER = """
+import sys, time
+from datetime import timedelta
+from torch.distributed import TCPStore
+from commbench.core.case import World
+from commbench.world.control import StoreControl
+from commbench.world.control_tree import join
+client = TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False, timeout=timedelta(seconds=20))
+control = join(World(2, 4, ((0, 1), (2, 3)), (2,)), StoreControl(client, 2, 4), 60)
+control.agree(None, 20)
+time.sleep(100)
+"""
+
+
+def test_a_leader_that_is_gone_is_named_by_rank_0_and_by_those_it_led() -> None:
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with subprocess.Popen([sys.executable, "-c", LEADER, str(server.port)]) as leader:
+
+        def enter(rank: int) -> Meetings:
+            client = TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=SOON_S))
+            return join(World(rank, 4, TWO, (rank,)), StoreControl(client, rank, 4), 30.0)  # its imports
+
+        controls = no_error(together(enter, [0, 1, 3]))
+        no_error(together(lambda control: control.agree(None, SOON_S), controls))
+        leader.kill()
+        leader.wait(10)
+    begin = time.monotonic()
+    with pytest.raises(Missing, match="rank 2 did not arrive at 'the end'"):
+        controls[2].decide(None, SOON_S, "the end")
+    assert time.monotonic() - begin < 2.0
+    controls[1].gather(None, 1.0)
+    with pytest.raises(Missing) as caught:
+        controls[0].gather(None, 0.5)
+    assert caught.value.ranks == (2,)
+
+
+# ---------------------------------------------------------------- what stays behind
+
+
+def test_keys_are_cleaned_up_in_both_stores() -> None:
+    counts: list[tuple[int, int]] = []
+
+    def work(control: NodeControl) -> None:
+        for turn in range(100):
+            for part in (control, control.subset((0, 1, 4, 8))) if control.rank in (0, 1, 4, 8) else (control,):
+                part.collect(np.zeros((1, 3, 2), dtype=np.int64), SOON_S)
+                part.decide([turn, None], SOON_S)
+            if control.rank == 0:
+                counts.append((control.store.num_keys(), control._local.store.num_keys()))
+
+    with joined(FOUR) as controls:
+        no_error(together(work, controls))
+    wide, local = zip(*counts, strict=True)
+    assert max(wide) <= 2 * 2 * (3 + 1) + 2 * 2 * (2 + 1) + 2  # two turns of both, and the first meeting's
+    assert max(local) <= 2 * 2 * (3 + 1) + 2 * 2 * (1 + 1) + 2
+
+
+def test_alone_on_its_node_a_rank_needs_no_key_there() -> None:
+    with joined(((0,), (1,), (2,))) as controls:
+        no_error(together(lambda control: control.agree(None, SOON_S), controls))
+        assert [control._local.store.num_keys() for control in controls] == [controls[0]._local.store.num_keys()] * 3
+
+
+# ---------------------------------------------------------------- where it is used
+
+
+@pytest.mark.parametrize(
+    ("nodes", "flat_ranks", "levels"), [(TWO, 3, 2), (TWO, 4, 1), (((0, 1),), 1, 1), (((0,), (1,)), 1, 1)]
+)
+def test_only_large_worlds_of_shared_nodes_have_two_levels(
+    nodes: Nodes, flat_ranks: int, levels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worlds, "FLAT_RANKS", flat_ranks)
+    size = sum(len(node) for node in nodes)
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def work(rank: int) -> int:
+        client = TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=SOON_S))
+        plain = StoreControl(client, rank, size)
+        control = by_node(World(rank, size, nodes, (rank,)), plain)
+        assert control.decide(rank, SOON_S) == 0
+        control.farewell(SOON_S)  # a leader takes its node's store along
+        assert control.store is client  # type: ignore[attr-defined]
+        return 1 if control is plain else 2
+
+    assert no_error(together(work, range(size))) == [levels] * size
+
+
+def test_a_node_that_can_host_no_store_leaves_all_with_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("commbench.world.control_tree.LOOPBACK", "192.0.2.1")  # nobody's address
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def work(rank: int) -> Any:
+        client = TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=SOON_S))
+        control = join(World(rank, 4, TWO, (rank,)), StoreControl(client, rank, 4), SOON_S)
+        assert isinstance(control, StoreControl)
+        return control.decide(rank, SOON_S)
+
+    assert no_error(together(work, range(4))) == [0] * 4

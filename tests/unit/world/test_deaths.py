@@ -1,0 +1,119 @@
+"""Who ended first, seen by one that is not the parent; and a launcher that leaves ranks behind is cleaned up after."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from commbench.world import supervisor
+from commbench.world.deaths import Deaths
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+# a launcher that notices a death at once and ends everybody else, as mpirun does
+LAUNCHER = """
+import json, os, pathlib, signal, subprocess, sys, time
+ranks = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) for _ in range(3)]
+names = {str(one.pid): f"rank {number}" for number, one in enumerate(ranks)}
+run = {"processes": names, "status": "running", **json.loads(sys.argv[2])}
+pathlib.Path(sys.argv[1], "run.json").write_text(json.dumps(run))
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.wait()
+time.sleep(0.5)
+for one in ranks:
+    one.kill()
+sys.exit(7)
+"""
+
+
+def test_the_first_to_end_is_named() -> None:
+    with subprocess.Popen(SLEEP) as launcher, subprocess.Popen(SLEEP) as one, subprocess.Popen(SLEEP) as other:
+        deaths = Deaths(launcher)
+        try:
+            deaths.watch({one.pid: "rank 0", other.pid: "rank 1", 2**22 + 1: "a rank that is gone"})
+            assert not deaths.wait(0.05)
+            assert deaths.first == []
+            other.kill()
+            assert not deaths.wait(10)
+            assert deaths.first == ["rank 1"]
+            one.kill()
+            assert not deaths.wait(10)
+            launcher.kill()
+            while not deaths.wait(10):
+                pass
+            assert deaths.first == ["rank 1"], "who ended later changes nothing"
+        finally:
+            deaths.close()
+
+
+def test_where_all_end_in_one_moment_nobody_is_blamed() -> None:
+    with subprocess.Popen(SLEEP) as launcher, subprocess.Popen(SLEEP) as one, subprocess.Popen(SLEEP) as other:
+        deaths = Deaths(launcher)
+        try:
+            deaths.watch({one.pid: "rank 0", other.pid: "rank 1"})
+            for process in (one, other):
+                process.kill()
+                process.wait()
+            assert not deaths.wait(10)
+            assert deaths.first == []
+        finally:
+            deaths.close()
+            launcher.kill()
+
+
+def started(folder: Path, **run: object) -> list[str]:
+    return [sys.executable, "-c", LAUNCHER, str(folder), json.dumps(run)]
+
+
+def test_the_rank_that_a_launcher_lost_is_told(tmp_path: Path) -> None:
+    killer = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import json, os, pathlib, sys, time\n"
+            "path = pathlib.Path(sys.argv[1], 'run.json')\n"
+            "while not path.exists(): time.sleep(0.05)\n"
+            "time.sleep(2.5)\n"
+            "pids = {name: int(pid) for pid, name in json.loads(path.read_text())['processes'].items()}\n"
+            "os.kill(pids['rank 1'], 9)",
+            str(tmp_path),
+        ]
+    )
+    status, first = supervisor.keep(started(tmp_path), os.environ, tmp_path)
+    killer.wait(10)
+    assert (status, first) == (7, ["rank 1"])
+    assert supervisor.lost(tmp_path, first) == "rank 1 ended first"
+    assert supervisor.lost(tmp_path, []) == "rank 0 left no word"
+
+
+@pytest.mark.parametrize("how", ["run.json", "lost"])
+def test_a_broken_world_whose_launcher_goes_on_is_ended_with_all_its_processes(tmp_path: Path, how: str) -> None:
+    if how == "lost":
+        threading.Timer(1.5, supervisor.report_lost, [str(tmp_path), "rank 0 is silent"]).start()
+    broken = {"status": "broken", "exit_status": 3} if how == "run.json" else {}
+    begin = time.monotonic()
+    status, _ = supervisor.keep(started(tmp_path, **broken), os.environ, tmp_path)
+    assert time.monotonic() - begin < 15
+    assert status == -signal.SIGKILL
+    for pid in json.loads((tmp_path / "run.json").read_text())["processes"]:
+        until = time.monotonic() + 5
+        while psutil.pid_exists(int(pid)) and psutil.Process(int(pid)).status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    if how == "lost":
+        assert supervisor.lost(tmp_path, ["rank 1"]) == "rank 0 is silent"
+        assert not (tmp_path / supervisor.LOST).exists()
+
+
+def test_the_last_word_of_an_earlier_world_does_not_end_the_next_one(tmp_path: Path) -> None:
+    supervisor.report_lost(str(tmp_path), "rank 1 lost rank 0")
+    status, _ = supervisor.keep([sys.executable, "-c", "import time; time.sleep(2.5)"], os.environ, tmp_path)
+    assert status == 0 and supervisor.lost(tmp_path, []) == "rank 0 left no word"

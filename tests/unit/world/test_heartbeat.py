@@ -1,0 +1,175 @@
+"""Who gives no sign of life is named with host, state and place, within seconds; whoever beats is left alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rank_threads import together
+from torch.distributed import PrefixStore, TCPStore
+
+from commbench.world import heartbeat
+from commbench.world.control import StoreControl
+from commbench.world.heartbeat import PERIOD_S, Host, Pulse, Silence
+from commbench.world.progress import Progress
+
+SILENCE_S = 1.2
+
+
+# ---------------------------------------------------------------- who is silent
+
+
+def test_silence_is_counted_from_the_last_new_beat() -> None:
+    silence = Silence(8.0)
+    assert silence.look([(1, 5), (2, 5)], 0.0) == []
+    assert silence.look([(1, 6), (2, 5)], 4.0) == []
+    assert silence.look([(1, 7), (2, 5)], 8.0) == [2]
+    assert silence.look([(1, 7), (2, 6)], 10.0) == []
+
+
+def test_whoever_looks_late_blames_nobody() -> None:
+    silence = Silence(8.0)
+    silence.look([(1, 5)], 0.0)
+    assert silence.look([(1, 5)], 100.0) == [], "this process was stopped, or the machine was"
+    assert silence.look([(1, 5)], 102.0) == []
+    assert silence.look([(1, 5)], 100.0 + 8.0) == [1]
+
+
+@given(st.lists(st.floats(0.1, 2 * PERIOD_S), min_size=1, max_size=60), st.integers(1, 59))
+def test_one_that_beats_is_never_blamed_and_one_that_stops_always(steps: list[float], stops: int) -> None:
+    silence, now, last = Silence(8.0), 0.0, 0.0
+    for number, step in enumerate(steps):
+        now += step
+        dead = number >= stops
+        last = last if dead else now
+        found = silence.look([(1, number), (2, min(number, stops - 1))], now)
+        assert found == ([2] if now - last >= 8.0 else [])
+
+
+def test_the_state_of_a_process_in_words() -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+        host = Host("here", process.pid, Host.here().kernel)
+        assert host.state() is None
+        process.send_signal(signal.SIGSTOP)
+        until = time.monotonic() + 5
+        while host.state() is None and time.monotonic() < until:
+            time.sleep(0.01)
+        assert host.state() == "is stopped by a signal"
+        process.kill()
+        while host.state() != "has ended" and time.monotonic() < until:
+            time.sleep(0.01)
+        assert host.state() == "has ended", "a zombie has, too"
+    assert host.state() == "has ended"
+
+
+# ---------------------------------------------------------------- worlds of threads
+
+
+@contextmanager
+def beating(
+    size: int, monkeypatch: pytest.MonkeyPatch, port: int | None = None
+) -> Iterator[tuple[list[Pulse], list[Progress], list[Any]]]:
+    """Ranks of one process, quick ones; what each was told."""
+    monkeypatch.setattr(heartbeat, "PERIOD_S", 0.2)
+    server = TCPStore("127.0.0.1", port or 0, is_master=port is None, wait_for_workers=False)
+    told: list[Any] = [[] for _ in range(size)]
+    progress = [Progress() for _ in range(size)]
+
+    def one(rank: int) -> Pulse:
+        store = TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
+        control = StoreControl(PrefixStore("test", store), rank, size)
+        return Pulse(control, progress[rank], SILENCE_S, lambda *words: told[rank].append(words), 20.0)
+
+    pulses = together(one, range(size))
+    try:
+        yield pulses, progress, told
+    finally:
+        for each in pulses:
+            each.stop()
+
+
+def wait_for(told: list[Any], seconds: float = 10) -> None:
+    until = time.monotonic() + seconds
+    while not told and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+def test_who_beats_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with beating(3, monkeypatch) as (_, _, told):
+        time.sleep(3 * SILENCE_S)
+        assert told == [[], [], []]
+
+
+def test_a_silent_rank_is_named_to_all_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    with beating(3, monkeypatch) as (pulses, progress, told):
+        progress[2].enter("measure of a case")
+        time.sleep(0.6)
+        pulses[2].stop()
+        wait_for(told[0])
+        wait_for(told[1])
+        ((reason, heard),) = told[0]
+        assert f"no sign of life for {SILENCE_S:g} s: rank 2 on {pulses[0].hosts[2].name} (pid {os.getpid()})" in reason
+        assert "last seen in measure of a case at " in reason
+        assert heard is False
+        assert told[1] == [(reason, True)], "the others hear it of rank 0"
+
+
+def test_a_silent_rank_0_is_noticed_by_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    with beating(3, monkeypatch) as (pulses, _, told):
+        pulses[0].stop()
+        for rank in (1, 2):
+            wait_for(told[rank])
+            ((reason, heard),) = told[rank]
+            assert "no sign of life" in reason and "rank 0 on " in reason and heard is False
+
+
+def test_a_call_that_takes_too_long_ends_the_world_with_every_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    with beating(2, monkeypatch) as (_, progress, told):
+        progress[1].enter("a hang")
+        progress[0].enter("the library's call", limit_s=0.5)
+        wait_for(told[0])
+        ((reason, _),) = told[0]
+        assert reason.startswith("no end after ")
+        assert "last seen in the library's call" in reason and "last seen in a hang" in reason
+
+
+OWNER = """
+import sys, time
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+print(store.port, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(signal.SIGSTOP, f"got no answer for {SILENCE_S:g} s"), (signal.SIGKILL, "lost its connection")],
+)
+def test_a_meeting_point_that_is_gone_is_told(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals, said: str
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as owner:
+        try:
+            assert owner.stdout is not None
+            with beating(2, monkeypatch, int(owner.stdout.readline())) as (pulses, _, told):
+                time.sleep(0.5)
+                assert told == [[], []]
+                owner.send_signal(number)
+                for rank in range(2):
+                    wait_for(told[rank])
+                    ((reason, heard),) = told[rank]
+                    assert reason.startswith(f"rank {rank} on {pulses[0].hosts[0].name}") and said in reason
+                    assert heard is False
+                owner.kill()
+        finally:
+            owner.kill()

@@ -1,0 +1,202 @@
+"""Runs that go on: what is left of them, who is blamed for their end, and that nothing is measured twice or lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_disk import small_disk
+
+import commbench
+from commbench.report.load import find_runs, load_run
+from commbench.world.recovery import IN_FLIGHT, Earlier, blame, land, take_off
+
+FIXED = ("timing=fixed", "timing.repetitions=30", "timing.warmup_repetitions=1", "timing.warmup_s=0")
+DEADLY = """
+import os, signal
+from dataclasses import dataclass
+from commbench.benchmarks.all_reduce import AllReduce
+
+@dataclass(frozen=True)
+class Deadly(AllReduce):
+    name = "deadly"
+
+    def fill(self, case, rank, size, name, salt):
+        if case.message_bytes == 16 and rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().fill(case, rank, size, name, salt)
+"""
+
+
+# ---------------------------------------------------------------- what is left
+
+
+def test_what_is_left_of_a_run() -> None:
+    recorded = {"good": "ok", "planned": "skipped", "bad": "failed", "wrong": "invalid", "suspect": "failed"}
+    rest = Earlier(recorded, broken={"suspect": 1, "twice": 2})
+    assert [case for case in (*recorded, "new", "twice") if rest.left(case, [case])] == ["suspect", "new", "twice"]
+    given_up = Earlier({"twice": "failed"}, broken={"twice": 2}, reasons={"twice": "rank 1 has ended"})
+    assert given_up.left("twice", ["twice"]), "it is to be written down why"
+    assert given_up.hopeless("twice") == "broke the world 2 times; it is not tried again; rank 1 has ended"
+    again = Earlier(recorded, retry=True)
+    assert [case for case in recorded if again.left(case, [case])] == ["bad", "wrong", "suspect"]
+    assert rest.left("round", ["good", "new"]), "a round is measured as a whole"
+    assert not rest.left("round", ["good", "planned"])
+
+
+def test_a_case_that_broke_the_world_twice_is_given_up_unless_the_user_asks() -> None:
+    assert Earlier(broken={"a": 1}).hopeless("a") is None
+    assert Earlier(broken={"a": 2}).hopeless("a") == "broke the world 2 times; it is not tried again"
+    assert Earlier(broken={"a": 2}, retry=True).hopeless("a") is None
+
+
+def test_the_case_in_flight_is_blamed_once(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"schema_version": 1}))
+    assert blame(str(tmp_path)) is None
+    take_off(str(tmp_path), "abc", "all_reduce 8 B")
+    assert blame(str(tmp_path)) == "all_reduce 8 B"
+    assert blame(str(tmp_path)) is None
+    assert json.loads((tmp_path / "run.json").read_text())["broken"] == {"abc": 1}
+    take_off(str(tmp_path), "abc", "all_reduce 8 B")
+    land(str(tmp_path))
+    assert not (tmp_path / IN_FLIGHT).exists()
+
+
+# ---------------------------------------------------------------- real worlds
+
+
+@pytest.mark.long
+def test_a_case_that_kills_a_rank_costs_itself_and_nothing_else(world: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "deadly.py").write_text(DEADLY)
+    (tmp_path / "conf" / "benchmark").mkdir(parents=True)
+    text = "# @package benchmarks.deadly\n_target_: deadly.Deadly\n"
+    (tmp_path / "conf" / "benchmark" / "deadly.yaml").write_text(text)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    extra = ("--config-dir", str(tmp_path / "conf"), "allow=[deadly]", "benchmark=[deadly,all_reduce]")
+    run = world("commbench", *extra, "sizes=[8,16,24]", *FIXED, env={"PYTHONPATH": path})
+    assert run.status == 1, run.explain()
+    cases = run.cases.set_index(["benchmark", "message_bytes"])
+    failed = cases[cases.status != "ok"]
+    assert list(failed.index) == [("deadly", 16)]
+    assert failed.reason.iloc[0].startswith("broke the world 2 times; it is not tried again; rank 1 on ")
+    assert len(cases) == 6
+    record = load_run(find_runs(run.output)[0])
+    assert list(record["broken"].values()) == [2]
+    assert [one["status"] for one in record["segments"]] == ["broken", "broken"]
+    assert run.stderr.count("A fresh world takes what is left") == 2
+
+
+@pytest.mark.long
+def test_a_run_that_was_ended_is_finished_by_resume(world: Callable[..., Any], tmp_path: Path) -> None:
+    output = tmp_path / "results"
+    words = ["benchmark=[p2p_latency,all_reduce]", "sizes=[8,64,512]", *FIXED, f"output={output}"]
+    slow = ("timing.case_s=100", "timing.repetitions=1000")
+    with subprocess.Popen([sys.executable, "-m", "commbench", *words, *slow], stderr=subprocess.DEVNULL) as process:
+        begin = time.monotonic()
+        while not list(output.glob("*/parts/*.cases.parquet")) and time.monotonic() < begin + 60:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 143
+    (folder,) = find_runs(output)
+    before = commbench.load(folder)
+    assert 1 <= len(before) < 6
+    again = subprocess.run(
+        [sys.executable, "-m", "commbench", "resume", str(folder)], capture_output=True, text=True, timeout=120
+    )
+    assert again.returncode == 0, again.stderr
+    cases = commbench.load(folder)
+    assert len(cases) == 6 and set(cases.status) == {"ok"}
+    kept = cases[cases.segment == 0].case_id
+    assert set(kept) == set(before.case_id), "what was measured is not measured again"
+    assert set(cases.segment) == {0, 1}
+    record = load_run(folder)
+    assert (record["status"], [one["status"] for one in record["segments"]]) == ("done", ["interrupted"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "write: commbench resume RUN"),
+        (("nowhere",), "has no run.json"),
+        (("--what", "."), "write: commbench resume RUN"),
+    ],
+)
+def test_resume_refuses_in_one_line(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "commbench", "resume", *words], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 2
+    assert said in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_resume_says_what_has_changed(tmp_path: Path) -> None:
+    folder = commbench.run("backend=simulated", "writer=parquet", "sizes=[8]", f"output={tmp_path}", *FIXED)
+    record = load_run(folder)
+    record["provenance"]["nodes"][0]["versions.numpy"] = "0.9"
+    (folder / "run.json").write_text(json.dumps(record))
+    command = [sys.executable, "-m", "commbench", "resume", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "versions.numpy: 0.9 then" in done.stderr and "--force" in done.stderr
+    assert subprocess.run([*command, "--force"], capture_output=True).returncode == 0
+    record["config"]["seed"] = 5
+    (folder / "run.json").write_text(json.dumps(record))
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "begun with other seed" in done.stderr
+
+
+# ---------------------------------------------------------------- disks that take nothing
+
+
+def test_a_disk_that_takes_no_word_ends_no_run_and_blames_nobody(tmp_path: Path) -> None:
+    try:
+        with small_disk(tmp_path / "disk") as disk:
+            folder = str(disk.path)
+            (disk.path / "run.json").write_text(json.dumps({"schema_version": 1}))
+            take_off(folder, "abc", "all_reduce 8 B")
+            disk.fill()
+            take_off(folder, "def", "all_reduce 16 B")
+            assert sorted(one.name for one in disk.path.iterdir()) == ["ballast", "run.json"], "abc is not to blame"
+            disk.free()
+            take_off(folder, "ghi", "all_reduce 24 B")
+            disk.read_only(True)
+            take_off(folder, "jkl", "all_reduce 32 B")
+            land(folder)
+            assert blame(folder) is None, "a fresh world could not write either"
+    except RuntimeError as error:
+        pytest.skip(f"no disk to fill: {error}")
+    take_off(folder + "/nowhere", "abc", "all_reduce 8 B")
+    assert blame(folder + "/nowhere") is None
+
+
+@pytest.mark.parametrize("key", ["overrides", "layouts", "config", "config_dir"])
+def test_resume_refuses_a_run_json_of_somebody_else(tmp_path: Path, key: str) -> None:
+    folder = commbench.run("backend=simulated", "writer=parquet", "sizes=[8]", f"output={tmp_path}", *FIXED)
+    (folder / "run.json").write_text(json.dumps(load_run(folder) | {key: 7}))
+    command = [sys.executable, "-m", "commbench", "resume", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert key in done.stderr
+
+
+@pytest.mark.long
+def test_a_given_world_resumes_and_tells_its_own_status(world: Callable[..., Any], tmp_path: Path) -> None:
+    run = world("commbench", "benchmark=all_reduce", "sizes=[8,64]", "expect='all_reduce:median_s<1e-12'", *FIXED)
+    assert run.status == 1
+    (folder,) = find_runs(run.output)
+    for part in folder.glob("*.parquet"):
+        part.unlink()
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "commbench"]
+    again = subprocess.run([*launch, "resume", str(folder)], capture_output=True, text=True, timeout=120)
+    assert again.returncode == 1, again.stderr
+    assert "exitcode  : 1" in again.stderr, again.stderr
+    assert set(commbench.load(folder).status) == {"ok"}
+    assert load_run(folder)["exit_status"] == 1

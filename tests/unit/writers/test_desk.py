@@ -1,0 +1,76 @@
+"""A writer that can't write costs its own output and the exit status; the other writers and the run go on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commbench.core.errors import Unsaved, WorldBroken
+from commbench.writers.fan_out import Desk
+
+
+class Notes:
+    """A writer that keeps what it is told, and fails where it is asked to."""
+
+    def __init__(self, **failures: Exception) -> None:
+        self.told: list[str] = []
+        self._failures = failures
+
+    def _do(self, what: str) -> None:
+        self.told.append(what)
+        if what in self._failures:
+            raise self._failures[what]
+
+    def begin(self, run: Mapping[str, Any], folder: str) -> None:
+        self._do("begin")
+
+    def case(self, row: Mapping[str, Any], samples: Mapping[str, Any], counters: Mapping[str, Any]) -> None:
+        self._do("case")
+
+    def end(self, run: Mapping[str, Any]) -> None:
+        self._do("end")
+
+
+def told(*writers: Notes, folder: Path, status: int = 0) -> dict[str, Any]:
+    """A run of two cases; run.json as it stands in memory afterwards."""
+    desk, run = Desk(writers), {"folder": str(folder), "exit_status": status}
+    desk.begin(run)
+    for _ in range(2):
+        desk.case({}, {}, {})
+    desk.end(run)
+    return run
+
+
+def test_all_writers_hear_everything_and_nothing_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = Notes(), Notes()
+    assert told(first, second, folder=tmp_path)["exit_status"] == 0
+    assert first.told == second.told == ["begin", "case", "case", "end"]
+    assert capsys.readouterr().err == ""
+
+
+def test_one_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = Notes(case=OSError(28, "No space left on device"), end=Unsaved("1 of 2 cases are saved")), Notes()
+    (tmp_path / "run.json").write_text('{"exit_status": 0}')
+    assert told(first, second, folder=tmp_path)["exit_status"] == 3
+    assert first.told == second.told == ["begin", "case", "case", "end"]
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["commbench: [Errno 28] No space left on device", "commbench: 1 of 2 cases are saved"]
+    assert '"exit_status": 3' in (tmp_path / "run.json").read_text(), "who started the world reads it there"
+
+
+@pytest.mark.parametrize(("status", "after"), [(0, 3), (1, 3), (3, 3), (143, 143)])
+def test_a_worse_status_stays(tmp_path: Path, status: int, after: int) -> None:
+    assert told(Notes(end=Unsaved("x")), folder=tmp_path, status=status)["exit_status"] == after
+    assert list(tmp_path.iterdir()) == [], "no run.json is made where there was none"
+
+
+def test_who_can_not_begin_ends_the_run_and_is_not_ended(tmp_path: Path) -> None:
+    first, second, third = Notes(), Notes(begin=WorldBroken("full")), Notes()
+    desk, run = Desk([first, second, third]), {"folder": str(tmp_path), "exit_status": 3}
+    with pytest.raises(WorldBroken, match="full"):
+        desk.begin(run)
+    desk.end(run)
+    assert (first.told, second.told, third.told) == (["begin", "end"], ["begin"], [])

@@ -1,0 +1,153 @@
+"""cases.jsonl: complete lines whatever happens, and JSON that every reader takes."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import subprocess
+import sys
+import tempfile
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_disk import Disk
+
+import commbench
+from commbench.core.columns import CASES, SCHEMA_VERSION
+from commbench.core.errors import Unsaved
+from commbench.writers.jsonl import NAME, Jsonl, line
+
+RUN = {"run_id": "r", "backend": {"name": "gloo", "library": "x 1.2"}}
+
+
+def row(case_id: str, **more: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {column.name: None for column in CASES}
+    return values | {"run_id": "r", "case_id": case_id, "env": (("A", "b"),), "flags": ["noisy"]} | more
+
+
+def objects(folder: Path) -> list[dict[str, Any]]:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    text = (folder / NAME).read_text()
+    assert text == "" or text.endswith("\n")
+    return [json.loads(one, parse_constant=refuse) for one in text.splitlines()]
+
+
+def test_a_line_is_there_as_soon_as_its_case_is(tmp_path: Path) -> None:
+    writer = Jsonl()
+    writer.begin(RUN, str(tmp_path))
+    assert objects(tmp_path) == []
+    for count, case_id in enumerate(("a", "b", "a"), start=1):
+        writer.case(row(case_id, median_s=float(count)), {}, {})
+        assert len(objects(tmp_path)) == count
+    found = objects(tmp_path)
+    assert [(one["case_id"], one["median_s"]) for one in found] == [("a", 1.0), ("b", 2.0), ("a", 3.0)]
+    assert list(found[0]) == ["schema_version", "library", *(column.name for column in CASES)]
+    assert (found[0]["schema_version"], found[0]["library"], found[0]["env"]) == (SCHEMA_VERSION, "x 1.2", {"A": "b"})
+    writer.end(RUN)
+
+
+KILLED = """
+import os, signal, sys
+from commbench.writers.jsonl import Jsonl
+writer = Jsonl()
+writer.begin({"run_id": "r", "backend": {}}, sys.argv[1])
+for index in range(3):
+    writer.case({"case_id": str(index), "env": {}}, {}, {})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_run_keeps_complete_lines(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert [one["case_id"] for one in objects(tmp_path)] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("torn", ["", '{"case_id": "b", "med'])
+def test_a_run_that_goes_on_appends_and_drops_a_torn_line(tmp_path: Path, torn: str) -> None:
+    (tmp_path / NAME).write_text('{"case_id": "a"}\n' + torn)
+    writer = Jsonl()
+    writer.begin(RUN, str(tmp_path))
+    writer.case(row("c"), {}, {})
+    writer.end(RUN)
+    assert [one["case_id"] for one in objects(tmp_path)] == ["a", "c"]
+
+
+def test_a_run_that_ended_before_it_began_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Jsonl().end({})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_lines_that_a_full_disk_refuses_are_rescued(
+    disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    writer = Jsonl()
+    writer.begin(RUN, str(disk.path))
+    writer.case(row("a"), {}, {})
+    disk.fill()
+    for case_id in "bcd":
+        writer.case(row(case_id, reason="long" * 2000), {}, {})
+    with pytest.raises(Unsaved, match=r"cases\.jsonl is not complete \(No space left on device\); 3 lines") as seen:
+        writer.end({**RUN, "status": "interrupted"})
+    assert [one["case_id"] for one in objects(disk.path)] == ["a"]
+    refuge = Path(str(seen.value).rpartition(" are in ")[2]).parent
+    assert [one["case_id"] for one in objects(refuge)] == ["b", "c", "d"]
+
+
+# ---------------------------------------------------------------- values
+
+
+@given(st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False)))
+def test_what_json_has_comes_back_on_one_line(values: dict[str, Any]) -> None:
+    text = line(values)
+    assert text.endswith("\n")
+    assert len(text.split("\n")) == 2
+    infinite = {name: None for name, one in values.items() if isinstance(one, float) and abs(one) == float("inf")}
+    assert json.loads(text) == values | infinite
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (float("nan"), None), (np.float64("nan"), None), (np.float32("-inf"), None), (np.float64(0.1), 0.1),
+        (np.int64(2**62), 2**62), (np.bool_(True), True), (np.str_("a"), "a"), (np.array([1.5, np.nan]), [1.5, None]),
+        ([float("inf"), {"a": np.nan}], [None, {"a": None}]), ((1, 2), [1, 2]),
+        (datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=timezone.utc), "2026-01-02T03:04:05.000006+00:00"),
+    ],
+)  # fmt: skip
+def test_what_json_has_not_becomes_what_it_has(value: Any, expected: Any) -> None:
+    found = json.loads(line({"value": value}))["value"]
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+# ---------------------------------------------------------------- a run
+
+
+def test_pandas_reads_what_a_run_has_written(tmp_path: Path) -> None:
+    folder = commbench.run(
+        "backend=simulated", "benchmark=[p2p_latency,all_gather,barrier]", "layout=1x3", "sizes=[8,1200]",
+        "timing=quick", "timing.warmup_s=0", "writer=[parquet,jsonl]", "env.A=b", "label=007", f"output={tmp_path}",
+    )  # fmt: skip
+    cases = commbench.load(folder)
+    found = pd.read_json(folder / NAME, lines=True, dtype=False)
+    assert set(found.status) == {"ok", "skipped"}
+    assert list(found.case_id) == list(cases.case_id)
+    assert set(found.label) == {"007"}
+    assert found.env[0] == {"A": "b"}
+    assert (pd.to_datetime(found.started_at) == cases.started_at).all()
+    for name in ("median_s", "message_bytes", "busbw_gb_per_s", "window"):
+        np.testing.assert_allclose(found[name].astype(float), cases[name].astype(float), rtol=1e-12)
+        exact = [math.nan if one[name] is None else one[name] for one in objects(folder)]
+        np.testing.assert_array_equal(exact, cases[name].astype(float))

@@ -1,0 +1,199 @@
+"""The columns of nccl-tests: both halves of a line, the closing lines, and what is said about them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import commbench
+from commbench.core.columns import CASES
+from commbench.writers.nccl_tests import PROGRAMS, NcclTests, nccl_text
+
+CELLS = 13
+RUN = {
+    "run_id": "r", "backend": {"name": "gloo", "library": "x"}, "world": {"size": 4, "nodes": 1}, "timing": "quick",
+    "label": "",
+}  # fmt: skip
+
+
+def row(benchmark: str = "all_reduce", **more: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {column.name: None for column in CASES}
+    values |= {"case_id": str(more), "backend": "gloo", "engine": "python", "dtype": "float32", "layout": "1x4"}
+    values |= {"benchmark": benchmark, "status": "ok", "message_bytes": 1024, "count": 256, "env": ()}
+    values |= {"in_place": True, "reduction": "sum", "wrong_elements": 0}
+    return values | {"median_s": 2e-6, "algbw_gb_per_s": 0.5, "busbw_gb_per_s": 0.75} | more
+
+
+def lines(*rows: dict[str, Any]) -> list[str]:
+    return nccl_text(RUN, rows).splitlines()
+
+
+def measured(text: list[str]) -> list[list[str]]:
+    """The lines that a script would read, by column."""
+    return [line.split() for line in text if line and not line.startswith("#")]
+
+
+def after(text: list[str], start: str) -> list[str]:
+    return [line.removeprefix(start) for line in text if line.startswith(start)]
+
+
+# ---------------------------------------------------------------- lines
+
+
+def test_both_halves_stand_in_one_line() -> None:
+    halves = (row(in_place=True), row(in_place=False, median_s=4e-6, algbw_gb_per_s=0.25, busbw_gb_per_s=0.375))
+    (cells,) = measured(lines(*halves))
+    assert cells[:5] == ["1024", "256", "float", "sum", "-1"]
+    assert cells[5:] == ["4.00", "0.250", "0.375", "0", "2.00", "0.500", "0.750", "0"]
+
+
+@pytest.mark.parametrize(("in_place", "missing"), [(True, slice(5, 9)), (False, slice(9, 13)), (None, slice(5, 9))])
+def test_a_half_that_was_not_measured_is_told(in_place: bool | None, missing: slice) -> None:
+    (cells,) = measured(lines(row(in_place=in_place)))
+    assert len(cells) == CELLS
+    assert cells[missing] == ["N/A"] * 4
+    assert cells.count("N/A") == 4
+
+
+def test_the_heads_name_as_many_columns_as_a_line_has() -> None:
+    text = lines(row())
+    at = next(index for index, line in enumerate(text) if line.split()[1:2] == ["size"])
+    assert len(text[at].split()) - 1 == CELLS
+    assert text[at - 1].split() == ["#", "out-of-place", "in-place"]
+    ends = [index + len("time") for index in range(len(text[at])) if text[at].startswith("time", index)]
+    assert [text[at + 2][:end].split()[-1] for end in ends] == ["N/A", "2.00"]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [("float64", "double"), ("float16", "half"), ("bfloat16", "bfloat16"), ("uint8", "uint8")]
+)
+def test_types_have_their_names(ours: str, theirs: str) -> None:
+    assert measured(lines(row(dtype=ours)))[0][2] == theirs
+
+
+def test_no_reduction_is_none_and_no_root_is_minus_one() -> None:
+    assert measured(lines(row("all_gather", reduction=None)))[0][3:5] == ["none", "-1"]
+    assert measured(lines(row("reduce", root=0)))[0][3:5] == ["sum", "0"]
+
+
+def test_a_rate_without_a_meaning_is_not_zero() -> None:
+    """One rank alone has no bus."""
+    text = lines(row(busbw_gb_per_s=None))
+    assert measured(text)[0][9:] == ["2.00", "0.500", "N/A", "0"]
+    assert after(text, "# Avg bus bandwidth    : ") == ["N/A"]
+
+
+# ---------------------------------------------------------------- tables
+
+
+@pytest.mark.parametrize(("name", "values"), [("reduction", ("max", "sum")), ("root", (2, 10))])
+def test_what_is_a_column_shares_a_table(name: str, values: tuple[Any, ...]) -> None:
+    rows = [row("reduce", message_bytes=size, **{name: value}) for size in (1024, 8) for value in values[::-1]]
+    text = lines(*rows)
+    assert len(after(text, "# Out of bounds values : ")) == 1
+    place = 3 if name == "reduction" else 4
+    assert [(cells[place], cells[0]) for cells in measured(text)] == [
+        (str(value), size) for value in values for size in ("8", "1024")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("layout", ("1x2", "1x10")), ("backend", ("gloo", "mpi")), ("dtype", ("float16", "int8"))],
+)
+def test_what_is_no_column_makes_a_table_of_its_own(name: str, values: tuple[Any, ...]) -> None:
+    text = lines(*(row(**{name: value}) for value in values[::-1]))
+    heads = [line for line in text if ", as all_reduce_perf: " in line]
+    assert [f"{name} {value}" in f"{line}," for line, value in zip(heads, values, strict=True)] == [True, True]
+    assert len(after(text, "# Avg bus bandwidth    : ")) == 2
+
+
+def test_a_refused_half_is_a_comment_below_its_line() -> None:
+    refused = row(in_place=False, status="skipped", reason="gloo reduces\nin place only")
+    text = lines(row(), refused, row(message_bytes=2048, status="failed", reason="lost"))
+    at = text.index("# skipped: 1 KiB, out of place: gloo reduces in place only")
+    assert text[at - 1].split()[0] == "1024"
+    assert text[at + 1] == "# failed: 2 KiB, in place: lost"
+    assert len(measured(text)) == 1
+
+
+@settings(max_examples=50)
+@given(st.text(), st.text())
+def test_no_text_can_pass_for_a_number(label: str, reason: str) -> None:
+    text = nccl_text(RUN | {"label": label}, [row(), row(message_bytes=8, status="failed", reason=reason)])
+    assert [cells[0] for cells in measured(text.splitlines())] == ["1024"]
+
+
+def test_doubts_stand_below_their_numbers() -> None:
+    text = lines(row(message_bytes=8, flags=["noisy"]), row())
+    at = text.index("# noisy: 8 B")
+    assert text[at - 1].split()[0] == "1024"
+
+
+def test_an_operation_that_nccl_tests_lacks_is_counted() -> None:
+    text = lines(row("p2p_latency"), row("p2p_latency", message_bytes=8), row("barrier"))
+    assert measured(text) == []
+    assert [line.split(";")[1].split()[1] for line in text if "no such program" in line] == ["1", "2"]
+
+
+# ---------------------------------------------------------------- closing lines
+
+
+def test_the_mean_of_rates_is_there_and_says_that_it_is_no_result() -> None:
+    text = lines(
+        row(busbw_gb_per_s=1.0), row(in_place=False, busbw_gb_per_s=4.0), row(message_bytes=8, busbw_gb_per_s=4.0)
+    )
+    assert after(text, "# Avg bus bandwidth    : ") == ["3"]
+    assert text[-2].startswith("# the average ")
+    assert "no result of commbench" in text[-2]
+    assert after(text, "# Out of bounds values : ") == ["0 OK"]
+
+
+def test_wrong_elements_fail_and_their_rate_is_in_no_mean() -> None:
+    wrong = row(message_bytes=8, status="invalid", reason="17 elements", wrong_elements=17, busbw_gb_per_s=None)
+    text = lines(row(), wrong)
+    assert after(text, "# Out of bounds values : ") == ["17 FAILED"]
+    assert after(text, "# Avg bus bandwidth    : ") == ["0.75"]
+
+
+# ---------------------------------------------------------------- writer
+
+
+def test_of_two_rows_of_a_case_the_later_one_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    writer = NcclTests()
+    writer.begin(RUN, "")
+    for median_s in (1e-6, 3e-6):
+        writer.case(row(case_id="a", median_s=median_s), {}, {})
+    writer.end(RUN)
+    assert [cells[9] for cells in measured(capsys.readouterr().out.splitlines())] == ["3.00"]
+
+
+def test_a_run_that_ended_before_it_began_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    NcclTests().end({"run_id": "r"})
+    assert capsys.readouterr().out == ""
+
+
+def test_a_run_prints_the_numbers_of_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = commbench.run(
+        "backend=simulated", "benchmark=[all_reduce,all_gather,broadcast,barrier]", "layout=1x4", "sizes=[8,1KiB]",
+        "in_place=[true,false]", "timing=quick", "timing.warmup_s=0", "backend.model.noise=0.1",
+        "writer=[parquet,nccl_tests]", f"output={tmp_path}",
+    )  # fmt: skip
+    text = capsys.readouterr().out.splitlines()
+    cases = commbench.load(folder)
+    assert sum(line.startswith("# skipped: 8 B, ") for line in text) == 2  # 8 B of float32 among 4 ranks
+    columns = ["median_s", "algbw_gb_per_s", "busbw_gb_per_s"]
+    for benchmark in ("all_reduce", "all_gather", "broadcast"):
+        rows = cases[(cases.benchmark == benchmark) & (cases.status == "ok")].sort_values("message_bytes")
+        at = next(index for index, line in enumerate(text) if f"as {PROGRAMS[benchmark]}" in line)
+        table = measured(text[at : text.index("", at)])
+        for start, placed in ((5, [False]), (9, [True, None])):
+            half = rows[rows.in_place.isin(placed)]
+            printed = [[float(cell) for cell in cells[start : start + 3]] for cells in table if cells[start] != "N/A"]
+            assert len(printed) == len(half)
+            for numbers, (_, one) in zip(printed, half[columns].iterrows(), strict=True):
+                assert numbers == pytest.approx([one.median_s * 1e6, one.algbw_gb_per_s, one.busbw_gb_per_s], rel=0.01)

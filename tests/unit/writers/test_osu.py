@@ -1,0 +1,164 @@
+"""The columns of the OSU micro-benchmarks: every number where its comment says, every refusal a comment."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import commbench
+from commbench.core.columns import CASES
+from commbench.writers.osu import PROGRAMS, Osu, osu_text
+
+RUN = {
+    "run_id": "r", "backend": {"name": "gloo", "library": "x"}, "world": {"size": 4, "nodes": 1}, "timing": "quick",
+    "label": "",
+}  # fmt: skip
+
+
+def row(benchmark: str = "p2p_latency", **more: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {column.name: None for column in CASES}
+    values |= {"case_id": str(more), "backend": "gloo", "engine": "python", "dtype": "float32", "layout": "1x4"}
+    values |= {"benchmark": benchmark, "status": "ok", "message_bytes": 1024, "world_size": 4, "env": ()}
+    return values | {"mean_s": 2e-6, "min_s": 1e-6, "max_s": 9e-6, "median_s": 5.0} | more
+
+
+def lines(*rows: dict[str, Any]) -> list[str]:
+    return osu_text(RUN, rows).splitlines()
+
+
+def numbers(text: list[str]) -> list[list[float]]:
+    """The lines that a script would read."""
+    return [[float(cell) for cell in line.split()] for line in text if line and not line.startswith("#")]
+
+
+# ---------------------------------------------------------------- columns
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "expected"),
+    [
+        ("p2p_latency", [1000000, 2000]),
+        ("p2p_bandwidth", [1000000, 500]),  # 10^6 B in 2 ms
+        ("p2p_bibandwidth", [1000000, 500]),
+        ("p2p_multi_pair", [1000000, 500, 500]),
+        ("all_reduce", [1000000, 2000, 1000, 9000]),
+        ("reduce_scatter", [1000000, 2000, 1000, 9000]),
+        ("all_gather", [250000, 2000, 1000, 9000]),  # OSU counts the block of one rank
+        ("scatter", [250000, 2000, 1000, 9000]),
+        ("barrier", [2000, 1000, 9000]),
+    ],
+)
+def test_a_line_holds_what_its_columns_promise(benchmark: str, expected: list[float]) -> None:
+    text = lines(row(benchmark, message_bytes=1000000, mean_s=2e-3, min_s=1e-3, max_s=9e-3))
+    assert numbers(text) == [expected]
+    head = next(before for before, line in pairwise(text) if before[:1] == "#" != line[:1] != "")
+    assert len(head[1:].replace(" Latency", "").replace("Bandwidth ", "").split()) == len(expected)
+
+
+def test_small_numbers_keep_three_digits() -> None:
+    assert numbers(lines(row(mean_s=1.2345e-9))) == [[1024, 0.00123]]
+    assert numbers(lines(row("p2p_bandwidth", message_bytes=8, mean_s=1.0))) == [[8, 8e-6]]
+
+
+@pytest.mark.parametrize("benchmark", PROGRAMS)
+def test_comments_say_what_stands_in_the_columns(benchmark: str) -> None:
+    text = lines(row(benchmark))
+    at = next(index for index, line in enumerate(text) if not line.startswith("#") and line)
+    told = " ".join(line for line in text[:at] if line.startswith("#"))
+    assert "mean_s" in told
+    assert f"{benchmark}, as {PROGRAMS[benchmark].name}: " in told
+    assert ("do not compare them" in told) == ("Max Latency" in text[at - 1])
+
+
+# ---------------------------------------------------------------- tables
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("layout", ("1x2", "1x10")), ("backend", ("gloo", "mpi")), ("dtype", ("float16", "int8")),
+     ("pair", ("0-2", "0-10")), ("window", (2, 64)), ("engine", ("native", "python"))],
+)  # fmt: skip
+def test_what_is_not_a_size_makes_a_table_of_its_own(name: str, values: tuple[Any, ...]) -> None:
+    text = lines(*(row(**{name: value}) for value in values[::-1]))
+    heads = [line for line in text if ", as osu_" in line]
+    assert [f"{name} {value}" in f"{line}," for line, value in zip(heads, values, strict=True)] == [True, True]
+    assert text.count(next(line for line in text if line.startswith("# Size"))) == 2
+
+
+def test_sizes_stand_in_their_order_in_one_table() -> None:
+    text = lines(*(row(message_bytes=size) for size in (1024, 8, 64)))
+    assert [first for first, _ in numbers(text)] == [8, 64, 1024]
+    assert sum(", as osu_" in line for line in text) == 1
+
+
+def test_what_is_the_same_everywhere_is_told_once() -> None:
+    text = lines(row(timing_mode="host", env=(("A", "b"),)), row("barrier", timing_mode="host", env=(("A", "b"),)))
+    assert sum("timing_mode host" in line and "env A=b" in line for line in text) == 1
+
+
+@pytest.mark.parametrize("status", ["skipped", "failed", "invalid"])
+def test_a_row_without_numbers_is_a_comment_in_its_place(status: str) -> None:
+    refused = row(message_bytes=64, status=status, reason="no\nway \x1b[31m", mean_s=None)
+    text = lines(row(message_bytes=8), refused, row(message_bytes=1024))
+    at = text.index(f"# {status}: 64 B: no way [31m")
+    assert [text[at - 1].split()[0], text[at + 1].split()[0]] == ["8", "1024"]
+
+
+def test_doubts_stand_below_their_numbers() -> None:
+    text = lines(row(message_bytes=8, flags=["noisy"]), row())
+    at = text.index("# noisy: 8 B")
+    assert text[at - 1].split()[0] == "1024"
+
+
+def test_an_operation_that_osu_lacks_is_counted() -> None:
+    text = lines(row("exchange"), row("exchange", message_bytes=8), row("halo"))
+    assert numbers(text) == []
+    assert [line.split(";")[1].split()[1] for line in text if "no such program" in line] == ["2", "1"]
+
+
+@settings(max_examples=50)
+@given(st.text(), st.text(), st.text())
+def test_no_text_can_pass_for_a_number(label: str, reason: str, library: str) -> None:
+    run = RUN | {"label": label, "backend": {"name": "gloo", "library": library}}
+    text = osu_text(run, [row(), row(message_bytes=8, status="failed", reason=reason)])
+    assert [line for line in text.splitlines() if line and not line.startswith("#")] == [f"{1024:<14}{'2.00':>18}"]
+
+
+# ---------------------------------------------------------------- writer
+
+
+def test_of_two_rows_of_a_case_the_later_one_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    writer = Osu()
+    writer.begin(RUN, "")
+    for mean_s in (1e-6, 3e-6):
+        writer.case(row(case_id="a", mean_s=mean_s), {}, {})
+    assert capsys.readouterr().out == ""
+    writer.end(RUN)
+    assert numbers(capsys.readouterr().out.splitlines()) == [[1024, 3]]
+
+
+def test_a_run_that_ended_before_it_began_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    Osu().end({"run_id": "r"})
+    assert capsys.readouterr().out == ""
+
+
+def test_every_case_of_a_run_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = commbench.run(
+        "backend=simulated", "benchmark=all", "layout=1x2", "sizes=[4,1KiB]", "timing=quick", "timing.warmup_s=0",
+        "writer=[parquet,osu]", "backend.model.noise=0.1", f"output={tmp_path}",
+    )  # fmt: skip
+    text = capsys.readouterr().out.splitlines()
+    cases = commbench.load(folder)
+    known = cases[cases.benchmark.isin(list(PROGRAMS))]
+    ok = known[known.status == "ok"]
+    assert len(numbers(text)) == len(ok) == 20
+    assert sum(line.startswith("# skipped: 4 B: ") for line in text) == len(known) - len(ok) > 0
+    at = next(index for index, line in enumerate(text) if "as osu_allreduce" in line)
+    means = ok[ok.benchmark == "all_reduce"].sort_values("message_bytes")[["mean_s", "min_s", "max_s"]] * 1e6
+    printed = [cells[1:] for cells in numbers(text[at : text.index("", at)])]
+    assert printed == pytest.approx(means.to_numpy(), abs=0.006)

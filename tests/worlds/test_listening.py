@@ -1,0 +1,167 @@
+"""What listens while a world lives, and to whom: seen from outside, in real runs of two ranks."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from commbench.core.errors import ConfigError
+from commbench.hardware import address
+from commbench.hardware.mpi_library import find
+from commbench.world import identity
+
+ROOT = {
+    f"{kind}_ALLOW_RUN_AS_ROOT{more}": "1" for kind in ("OMPI", "PRTE") for more in ("", "_CONFIRM")
+}  # as a container's root would have to say it
+LAUNCHERS = ("prterun", "mpirun", "mpiexec", "hydra_pmi_proxy", "orted", "prted")
+SOAK = ("benchmark=p2p_latency", "sizes=[8]", "timing=soak", "timing.duration_s=60", "preflight=warn", "bind=none")
+READY_S = 60.0
+
+
+@contextmanager
+def running(tmp_path: Path, *words: str, **more: str) -> Iterator[subprocess.Popen[str]]:
+    """A command in a session of its own, until the block ends."""
+    environment = {**os.environ, **ROOT, **more, "RES_OPTIONS": "timeout:1 attempts:1"}
+    command = ["timeout", "-k", "5", "100", *words, f"output={tmp_path / 'results'}"]
+    log = (tmp_path / "log").open("w+")
+    process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        yield process  # type: ignore[misc]
+    finally:
+        if process.poll() is None:
+            _end(process)
+        log.close()
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Ask, then end every process that is left of ours."""
+    ours = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    process.terminate()
+    _, left = psutil.wait_procs(ours[1:], timeout=15)
+    for one in left:
+        one.kill()
+    process.wait(15)
+
+
+def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The processes that measure: those that run commbench under a launcher."""
+    children = psutil.Process(process.pid).children(recursive=True)
+    return [one for one in children if "commbench" in " ".join(one.cmdline()) and one.name() not in LAUNCHERS]
+
+
+def until_measuring(tmp_path: Path) -> None:
+    """A soak writes its case every few seconds; its folder says in_flight before."""
+    end = time.monotonic() + READY_S
+    while time.monotonic() < end:
+        if list((tmp_path / "results").glob("*/in_flight")):
+            time.sleep(0.5)
+            return
+        time.sleep(0.1)
+    pytest.fail((tmp_path / "log").read_text()[-3000:])
+
+
+def listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
+    return [
+        (one.laddr.ip, one.laddr.port)
+        for process in processes
+        for one in process.net_connections("inet")
+        if one.status == psutil.CONN_LISTEN
+    ]
+
+
+@pytest.mark.parametrize("kind", ["openmpi", pytest.param("mpich", marks=pytest.mark.long)])
+def test_in_a_world_of_mpirun_the_meeting_point_and_tcp_listen_on_loopback_only(kind: str, tmp_path: Path) -> None:
+    library = find(kind)
+    assert library is not None, f"{kind}: make test installs both wheels"
+    words = ["--personality", "ompi", "--oversubscribe"] if library.version >= 5 else []
+    command = [library.launcher(), *words, "-n", "2", sys.executable, "-m", "commbench", "backend=tcp", *SOAK]
+    with running(tmp_path, *command, f"backend.library={kind}", FI_TCP_IFACE="lo", UCX_NET_DEVICES="lo") as process:
+        until_measuring(tmp_path)
+        mine = ranks_of(process)
+        used = {place for place in listening(mine) if place[1] in connected_to(mine)}
+        assert len(mine) >= 2 and len(used) >= 2, "the meeting point, and the listeners of backend=tcp"
+        assert all(ipaddress.ip_address(ip).is_loopback for ip, _ in used), used
+
+
+def connected_to(processes: list[psutil.Process]) -> set[int]:
+    """The ports that the ranks have called one another at; a library's own doors that nobody has used are not ours."""
+    found = [one for process in processes for one in process.net_connections("inet")]
+    return {one.raddr.port for one in found if one.status == psutil.CONN_ESTABLISHED}
+
+
+@pytest.mark.long
+def test_a_stranger_at_a_tcp_port_of_a_real_run_changes_nothing_and_is_told_once(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "commbench", "backend=tcp", *SOAK[:2], "timing=soak", "timing.duration_s=6"]
+    with running(tmp_path, *words, "timing.interval_s=0.5") as process:
+        until_measuring(tmp_path)
+        places = listening(ranks_of(process))
+        # torchrun's agent listens at all addresses for its own store: docs/security.md
+        places = [place for place in places if ipaddress.ip_address(place[0]).is_loopback]
+        assert len(places) >= 2, "a listener of each rank"
+        for _ in range(3):
+            for place in places:
+                with closing(socket.create_connection(place, timeout=5)) as stranger:
+                    stranger.sendall(b"GET / HTTP/1.0\r\n\r\n" + bytes(24))
+        assert process.wait(60) == 0, (tmp_path / "log").read_text()[-3000:]
+    log = (tmp_path / "log").read_text()
+    told = [line for line in log.splitlines() if "a stranger at port" in line]
+    assert 1 <= len(told) <= 2 and len(set(told)) == len(told), "once a rank\n" + log
+
+
+# ---------------------------------------------------------------- which address
+
+
+def outer() -> list[str]:
+    found = [one.address for many in psutil.net_if_addrs().values() for one in many if one.family == socket.AF_INET]
+    return [one for one in found if not ipaddress.ip_address(one).is_loopback]
+
+
+def bound(store: object, port: int) -> set[str]:
+    return {ip for ip, its in listening([psutil.Process()]) if its == port}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", *outer()[:1]])
+def test_a_given_meeting_point_is_all_that_rank_0_listens_at(host: str) -> None:
+    port = free_port()
+    store = identity._named_store(host, port, owner=True)
+    assert bound(store, port) == {address.own_address(host)}
+    client = identity._named_store(host, port, owner=False)
+    client.set("key", "value")
+    assert store.get("key") == b"value"
+
+
+def test_a_name_that_is_loopback_only_here_is_reached_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As /etc/hosts of many systems says of a host's own name; other hosts know its real address."""
+    monkeypatch.setattr(identity, "own_address", lambda host: "127.0.1.1")
+    port = free_port()
+    store = identity._named_store(outer()[0] if outer() else "127.0.0.1", port, owner=True)
+    assert bound(store, port) & {"::", "0.0.0.0"}
+
+
+def free_port() -> int:
+    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
+        return int(probe.getsockname()[1])
+
+
+def test_the_meeting_address_of_an_mpi_world() -> None:
+    assert identity._meeting_address(["a|1|2", "a|1|2"], None) == "127.0.0.1"
+    assert identity._meeting_address(["a|1|2", "b|1|2"], "lo") == "127.0.0.1"
+    with pytest.raises(ConfigError, match="interface=nosuch0 does not exist here"):
+        identity._meeting_address(["a|1|2"], "nosuch0")
+
+
+@pytest.mark.skipif(not outer(), reason="no address but loopback")
+def test_the_meeting_address_of_several_nodes_is_not_loopback() -> None:
+    homes = [f"{socket.gethostname()}|1|2", "no-such-host.invalid|1|2"]
+    assert identity._meeting_address(homes, None) in outer()
+    assert address.own_address("no-such-host.invalid") is None

@@ -1,0 +1,81 @@
+"""Memory in real runs: a rank that gets none tells the others, and 1,000 cases leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MIB = 1 << 20
+FIXED = ("timing=fixed", "timing.repetitions=5", "timing.warmup_repetitions=1", "timing.warmup_s=0", "cache=warm")
+
+LIMITED_RANK = """\
+import os, resource, sys
+import torch.distributed
+import commbench.measure.session
+from commbench.__main__ import main
+
+if os.environ["RANK"] == "1":  # this much more address space than the imports took
+    now = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (now + (1 << 30), now + (1 << 30)))
+sys.exit(main(sys.argv[1:]))
+"""
+
+RSS_WRITER = """\
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+@dataclass
+class Rss:
+    file: str
+
+    def begin(self, run, folder):
+        self.out = open(self.file, "w")
+
+    def case(self, row, samples, counters):
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        print(pages * os.sysconf("SC_PAGE_SIZE"), row["status"], file=self.out, flush=True)
+
+    def end(self, run):
+        self.out.close()
+"""
+
+
+@pytest.mark.long
+def test_a_rank_that_gets_no_memory_makes_the_case_a_skip_on_all(world: Callable[..., Any], tmp_path: Path) -> None:
+    script = tmp_path / "limited.py"
+    script.write_text(LIMITED_RANK)
+    rendezvous = ("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1")
+    words = ("backend=gloo", "benchmark=all_reduce", "sizes=[8,1536MiB,16]", "budget.memory_share=1", *FIXED)
+    command = ("torchrun", "--nproc-per-node", "2", *rendezvous, str(script), *words)
+    run = world(*command, env={"MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"})
+    assert run.status == 0, run.explain()
+    cases = run.cases.set_index("message_bytes")
+    assert cases.status.to_dict() == {8: "ok", 16: "ok", 1536 * MIB: "skipped"}, run.explain()
+    assert "out of memory on rank 1: 1610616832 B for buffer" in cases.reason[1536 * MIB]
+    assert int(cases.loc[16, "order"]) > 0
+
+
+@pytest.mark.long
+def test_a_thousand_cases_leave_no_memory_behind(tmp_path: Path) -> None:
+    (tmp_path / "rss_writer.py").write_text(RSS_WRITER)
+    (tmp_path / "writer").mkdir()
+    log = tmp_path / "rss"
+    (tmp_path / "writer" / "rss.yaml").write_text(f"# @package writers.rss\n_target_: rss_writer.Rss\nfile: {log}\n")
+    sizes = ",".join(str(4 * number) for number in range(1, 1001))
+    words = ["backend=simulated", "benchmark=all_reduce", f"sizes=[{sizes}]", *FIXED, f"output={tmp_path / 'out'}"]
+    command = [sys.executable, "-m", "commbench", "--config-dir", str(tmp_path), "allow=[rss_writer]", "writer=rss"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([*command, *words], capture_output=True, text=True, env=environment, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [line.split() for line in log.read_text().splitlines()]
+    assert len(lines) == 1000 and {status for _, status in lines} == {"ok"}
+    resident = [int(one) for one, _ in lines]
+    growth = max(resident[-100:]) - max(resident[:100])
+    assert growth < 16 * MIB, f"{growth / MIB:.1f} MiB in 900 cases"

@@ -1,0 +1,413 @@
+"""Whole runs: what is measured, recorded and said, on the simulated world and on real gloo ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import commbench
+from commbench.core.errors import CommbenchError, ConfigError
+from commbench.report.load import find_runs, load_run
+
+FIXED = ("timing=fixed", "timing.repetitions=40", "timing.warmup_repetitions=2", "timing.warmup_s=0")
+
+
+def simulated(tmp_path: Path, *words: str) -> Path:
+    return commbench.run("backend=simulated", "writer=parquet", f"output={tmp_path}", *words)
+
+
+def test_a_run_from_python_returns_its_folder(tmp_path: Path) -> None:
+    folder = simulated(tmp_path, "sizes=[8,1KiB]", *FIXED)
+    assert folder.parent == tmp_path
+    assert {file.name for file in folder.iterdir()} == {"run.json", "cases.parquet", "samples.parquet"}
+    assert len(commbench.load(tmp_path)) == 6
+
+
+def test_python_gets_configuration_errors_as_exceptions(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="timing=foo is unknown"):
+        simulated(tmp_path, "timing=foo")
+
+
+def test_planted_truth_is_measured(tmp_path: Path) -> None:
+    model = ("backend.model.latency_s=5e-6", "backend.model.bandwidth_gb_per_s=2", "backend.model.call_s=0")
+    cases = commbench.load(simulated(tmp_path, "sizes=[2MB]", *model, *FIXED)).set_index("benchmark")
+    assert cases.median_s["p2p_latency"] == pytest.approx(5e-6 + 2e6 / 2e9)
+    assert cases.algbw_gb_per_s["p2p_bandwidth"] == pytest.approx(2.0, rel=0.01)
+    assert cases.busbw_gb_per_s["all_reduce"] == pytest.approx(2 * 1 / 2 * 2e6 / cases.median_s["all_reduce"] / 1e9)
+
+
+@pytest.mark.parametrize("after", [0, 20])
+def test_a_wrong_element_makes_the_case_invalid_and_withholds_its_numbers(tmp_path: Path, after: int) -> None:
+    folder = simulated(
+        tmp_path, "sizes=[400]", "backend.model.corrupt_rank=1", f"backend.model.corrupt_after={after}", *FIXED
+    )
+    cases = commbench.load(folder)
+    assert set(cases.status) == {"invalid"}
+    assert (cases.wrong_elements > 0).all()
+    assert cases[["median_s", "algbw_gb_per_s", "busbw_gb_per_s", "repetitions"]].isna().all(axis=None)
+    assert load_run(folder)["exit_status"] == 1
+
+
+def test_a_straggler_shows_in_the_tail_of_the_maximum_over_ranks(tmp_path: Path) -> None:
+    model = ("backend.model.straggler_rank=2", "backend.model.straggler_s=5e-3", "backend.model.straggler_every=90")
+    words = ("benchmark=all_reduce", "layout=1x4", "sizes=[400]", "timing=fixed", "timing.repetitions=901")
+    case = commbench.load(simulated(tmp_path, *words, *model)).iloc[0]
+    assert case.median_s < 1e-4
+    assert case.p99_s == pytest.approx(5e-3, rel=0.05)
+
+
+def test_statistics_can_be_computed_again_from_the_samples(tmp_path: Path) -> None:
+    folder = simulated(tmp_path, "benchmark=all_reduce", "layout=1x3", "sizes=[400]", "backend.model.noise=0.1", *FIXED)
+    case, samples = commbench.load(folder).iloc[0], commbench.load(folder, table="samples")
+    measured = samples[samples.phase == "measure"]
+    slowest = measured.groupby("repetition").elapsed_ns.max() * 1e-9
+    assert len(slowest) == case.repetitions == 40
+    assert float(slowest.median()) == pytest.approx(case.median_s, rel=1e-3)
+    assert set(measured["rank"]) == {0, 1, 2}
+
+
+def test_the_record_explains_itself(tmp_path: Path) -> None:
+    run = load_run(simulated(tmp_path, "label=try", "sizes=[8]", "env.GLOO_TEST=1", *FIXED))
+    assert (run["label"], run["status"], run["exit_status"], run["schema_version"]) == ("try", "done", 0, 1)
+    assert run["config"]["timing"]["repetitions"] == 40
+    assert run["cuda_ipc"] == {"asked": "auto", "effective": None, "ignored": None}
+    assert "topology" in run and run["backend"]["clock"] == "virtual"
+    node = run["provenance"]["nodes"][0]
+    assert {"host.kernel", "host.cpu_model", "versions.python", "versions.torch", "limits.cpu_cores"} <= set(node)
+
+
+def test_secrets_do_not_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_MY_API_KEY", "hunter2")
+    monkeypatch.setenv("UCX_TOKEN", "hunter2")
+    folder = simulated(tmp_path, "sizes=[8]", *FIXED)
+    assert b"hunter2" not in b"".join(file.read_bytes() for file in folder.iterdir())
+
+
+def test_the_budget_ends_a_run_with_rows_for_what_is_left(tmp_path: Path) -> None:
+    cases = commbench.load(simulated(tmp_path, "budget.total_s=1e-6", "sizes=[8,16]", *FIXED))
+    assert set(cases.status) == {"skipped"}
+    assert cases.reason.str.contains("budget.total_s").all()
+
+
+def test_memory_is_refused_before_it_is_allocated(tmp_path: Path) -> None:
+    cases = commbench.load(simulated(tmp_path, "benchmark=all_reduce", "sizes=[8,4TiB]", *FIXED)).set_index(
+        "message_bytes"
+    )
+    assert cases.status[8] == "ok"
+    assert cases.status[4 * 2**40] == "skipped"
+    assert "memory_share" in cases.reason[4 * 2**40]
+
+
+def test_expectations_decide_the_exit_status(world: Callable[..., Any]) -> None:
+    words = ("backend=simulated", "benchmark=all_reduce", "sizes=[8]", *FIXED)
+    assert world("commbench", *words, "expect=median_s<1").status == 0
+    missed = world("commbench", *words, "expect=all_reduce:median_s>1")
+    assert missed.status == 1
+    assert "expect all_reduce:median_s>1: all_reduce 1x2 8 B has" in missed.stderr
+
+
+def test_a_plan_starts_nothing(world: Callable[..., Any]) -> None:
+    run = world("commbench", "benchmark=all", "layout=4x8", "plan=true")
+    assert run.status == 0, run.explain()
+    assert "nothing was started" in run.stdout and "MiB" in run.stdout
+    assert not run.output.exists()
+
+
+def test_order_is_shuffled_by_seed_and_rows_keep_it(tmp_path: Path) -> None:
+    orders = []
+    for seed in (1, 2, 1):
+        cases = commbench.load(simulated(tmp_path / f"{len(orders)}", f"seed={seed}", "sizes=[8,16,24]", *FIXED))
+        orders.append(list(cases.sort_values("order").case_id))
+    assert orders[0] == orders[2] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1])
+
+
+@pytest.mark.long
+def test_two_agents_on_loopback_are_two_nodes(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d"]
+    words += [f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--local-addr=127.0.0.1", "--rdzv-id=two", "-m", "commbench"]
+    words += ["layout=2x1", "benchmark=all_reduce", "sizes=[8]", f"output={tmp_path}", *FIXED]
+    agents = [subprocess.Popen(["timeout", "-k", "5", "90", *words], stdout=-1, stderr=-1, text=True) for _ in range(2)]
+    outputs = [agent.communicate() for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], outputs
+    case = commbench.load(tmp_path).iloc[0]
+    assert (case.status, case.nodes, case.ranks_per_node) == ("ok", 2, 1)
+    assert sum("results:" in stdout for stdout, _ in outputs) == 1
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_results_are_readable_while_the_run_goes_on(tmp_path: Path) -> None:
+    words = [
+        sys.executable,
+        "-m",
+        "commbench",
+        "backend=simulated",
+        "benchmark=p2p_latency",
+        "sizes=octaves",
+        f"output={tmp_path}",
+        *FIXED,
+    ]
+    with subprocess.Popen(["timeout", "-k", "5", "90", *words], stdout=-3, stderr=-3) as run:
+        seen = set()
+        while run.poll() is None:
+            if any(tmp_path.glob("*/run.json")):
+                seen.add(len(commbench.load(tmp_path)))
+                commbench.load(tmp_path, table="samples")
+            time.sleep(0.02)
+    seen.add(len(commbench.load(tmp_path)))
+    assert len(seen) > 2 and max(seen) == 22
+
+
+@pytest.mark.long
+def test_more_ranks_than_cores_run_and_say_so(world: Callable[..., Any]) -> None:
+    ranks = 2 * len(os.sched_getaffinity(0))
+    run = world("commbench", "backend=mpi", f"layout=1x{ranks}", "benchmark=all_reduce", "sizes=[8]", *FIXED)
+    assert run.status == 0, run.explain()
+    assert "oversubscribed" in run.cases.iloc[0]["flags"]
+
+
+@pytest.mark.long
+def test_a_sweep_gives_a_fresh_world_for_each_job_and_no_hydra_folders(
+    world: Callable[..., Any], tmp_path: Path
+) -> None:
+    run = world(
+        "commbench", "-m", "backend=gloo,simulated", "layout=1x1,1x2", "sizes=[8]", "benchmark=all_reduce", *FIXED
+    )
+    assert run.status == 0, run.explain()
+    assert {(one.backend, one.layout) for one in run.cases.itertuples()} == {
+        (backend, layout) for backend in ("gloo", "simulated") for layout in ("1x1", "1x2")
+    }
+    assert run.cases.sweep_id.nunique() == 1 and run.cases.run_id.nunique() == 4
+    assert {path.name for path in tmp_path.iterdir()} == {"results"}
+
+
+@pytest.mark.long
+def test_a_rank_that_differs_is_named(world: Callable[..., Any]) -> None:
+    code = "import os, sys; os.environ['NCCL_ODD'] = 'x' * int(os.environ['RANK'])\n"
+    code += "from commbench.__main__ import main; sys.exit(main())"
+    words = (
+        "torchrun",
+        "--nproc-per-node",
+        "2",
+        "--no-python",
+        sys.executable,
+        "-c",
+        code,
+        "benchmark=all_reduce",
+        "sizes=[8]",
+    )
+    refused = world(*words)
+    assert refused.status != 0
+    assert "ranks differ" in refused.stderr and "NCCL_ODD" in refused.stderr
+    warned = world(*words, "preflight=warn", *FIXED)
+    assert warned.status == 0, warned.explain()
+    assert "environment.NCCL_ODD" in load_run(find_runs(warned.output)[0])["provenance"]["differences"]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["backend=mpi"], "backend=mpi can't run under torchrun"),
+        (["layout=1x4"], "layout 1x4 does not fit"),
+        pytest.param(["-m", "layout=1x1,1x2"], "a sweep needs fresh worlds", marks=pytest.mark.long),
+        pytest.param(["backend=foo"], "backend=foo is unknown", marks=pytest.mark.long),
+        (["output=/proc/nowhere"], "output=/proc/nowhere can't be written"),
+    ],
+)
+def test_a_given_world_refuses_in_one_line_of_rank_0(tmp_path: Path, words: list[str], line: str) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "commbench"]
+    done = subprocess.run(
+        ["timeout", "-k", "5", "60", *command, *words], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode != 0
+    said = [one for one in done.stderr.splitlines() if one.startswith("commbench: ")]
+    assert len(said) == 1 and line in said[0]
+    assert "exitcode  : 2" in done.stderr
+    assert "commbench/__main__.py" not in done.stderr, "the only traceback is torchrun's own"
+
+
+@pytest.mark.long  # a rank that is alone waits 10 s for rank 0 to say it
+@pytest.mark.parametrize(("odd", "said"), [(0, "commbench: backend=foo"), (1, "commbench: rank 1 on ")])
+def test_who_refuses_alone_is_heard(world: Callable[..., Any], odd: int, said: str) -> None:
+    code = f"import os, sys\nfrom commbench.__main__ import main\nodd = os.environ['RANK'] == '{odd}'\n"
+    code += "sys.exit(main(['backend=foo' if odd else 'backend=gloo']))"
+    done = world("torchrun", "--nproc-per-node", "2", "--no-python", sys.executable, "-c", code)
+    assert done.status != 0
+    lines = [one for one in done.stderr.splitlines() if one.startswith("commbench: ")]
+    assert len(lines) == 1 and lines[0].startswith(said) and "backend=foo is unknown" in lines[0]
+
+
+@pytest.mark.long
+def test_rank_0_is_heard_though_the_others_were_quicker(world: Callable[..., Any]) -> None:
+    code = "import os, sys, time\ntime.sleep(2 * (os.environ['RANK'] == '0'))\n"
+    code += "from commbench.__main__ import main\nsys.exit(main(['backend=foo']))"
+    done = world("torchrun", "--nproc-per-node", "2", "--no-python", sys.executable, "-c", code)
+    lines = [one for one in done.stderr.splitlines() if one.startswith("commbench: ")]
+    assert len(lines) == 1 and lines[0].startswith("commbench: backend=foo is unknown")
+
+
+def test_loading_says_what_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(CommbenchError, match=r"no run.json below"):
+        commbench.load(tmp_path)
+    folder = simulated(tmp_path, "sizes=[8]", *FIXED)
+    with pytest.raises(CommbenchError, match="allowed: cases, samples, counters"):
+        commbench.load(folder, table="rows")
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(record | {"schema_version": 99}))
+    with pytest.raises(CommbenchError, match="schema version 99"):
+        commbench.load(folder)
+
+
+def test_of_two_attempts_at_a_case_the_newer_counts(tmp_path: Path) -> None:
+    folder = simulated(tmp_path, "benchmark=all_reduce", "sizes=[8]", *FIXED)
+    (folder / "parts").mkdir()
+    old = pd.read_parquet(folder / "cases.parquet")
+    newer = commbench.load(folder)
+    assert len(old) == len(newer) == 1
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(folder / "cases.parquet")
+    label = table.schema.get_field_index("label")
+    pq.write_table(
+        table.set_column(label, table.field(label), [np.array(["again"], dtype=object)]),
+        folder / "parts" / "000009.cases.parquet",
+    )
+    assert list(commbench.load(folder).label) == ["again"]
+
+
+@pytest.mark.parametrize(
+    ("backend", "status"), [("mpi", "ok"), pytest.param("gloo", "skipped", marks=pytest.mark.long)]
+)
+def test_pairs_with_oneself_are_measured_or_skipped(world: Callable[..., Any], backend: str, status: str) -> None:
+    words = ("pairs=all", "benchmark=[p2p_latency,p2p_bandwidth]", "sizes=[8,1MiB]", "window=4", *FIXED)
+    run = world("commbench", f"backend={backend}", *words)
+    assert run.status == 0, run.explain()
+    own = run.cases[run.cases.pair.isin(["0-0", "1-1"])]
+    assert len(own) == 8 and set(own.status) == {status}
+    assert (run.cases[run.cases.pair.isin(["0-1", "1-0"])].status == "ok").all()
+
+
+def test_timed_repetitions_that_move_nothing_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from commbench.engines import virtual
+
+    real = virtual.VirtualRunner.__call__
+
+    def lazy(self: Any, n: int) -> Any:  # the first call of a case is honest, blocks leave the buffers as they were
+        if n == 1:
+            return real(self, n)
+        return np.ones((len(self._programs), n, 2), dtype=np.int64).cumsum(axis=2)
+
+    monkeypatch.setattr(virtual.VirtualRunner, "__call__", lazy)
+    cases = commbench.load(simulated(tmp_path, "sizes=[400]", "cache=warm", "in_place=false", *FIXED))
+    assert set(cases.status) == {"invalid"}
+
+
+def test_a_terminated_run_ends_soon_and_leaves_nobody_behind(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "commbench", "backend=mpi", "timing=rigorous", f"output={tmp_path}"]
+    run = subprocess.Popen(words, stdout=-3, stderr=-3, env={**os.environ, "COMMBENCH_TEST": str(tmp_path)})
+    deadline = time.monotonic() + 30
+    while not any(tmp_path.glob("*/parts")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    run.terminate()
+    assert run.wait(20) == 143
+    time.sleep(1)
+    mark = f"COMMBENCH_TEST={tmp_path}".encode()
+    alive = [path for path in Path("/proc").glob("[0-9]*/environ") if _holds(path, mark)]
+    assert alive == []
+
+
+def _holds(environ: Path, mark: bytes) -> bool:
+    try:
+        return mark in environ.read_bytes()
+    except OSError:
+        return False
+
+
+def test_samples_read_from_a_part_and_from_the_merged_file_count_once(tmp_path: Path) -> None:
+    folder = simulated(tmp_path, "benchmark=all_reduce", "sizes=[8]", *FIXED)
+    once = commbench.load(folder, table="samples")
+    (folder / "parts").mkdir()
+    for table in ("cases", "samples"):
+        (folder / "parts" / f"000000.{table}.parquet").write_bytes((folder / f"{table}.parquet").read_bytes())
+    assert len(commbench.load(folder, table="samples")) == len(once)
+    assert len(commbench.load(folder)) == 1
+
+
+# ---------------------------------------------------------------- rounds, soaks
+
+
+def test_a_round_of_pairs_gives_every_pair_a_row_and_samples_of_its_own(tmp_path: Path) -> None:
+    words = ("benchmark=p2p_latency", "pairs=all", "sizes=[8]", "layout=1x4", *FIXED)
+    rounds = commbench.load(simulated(tmp_path / "rounds", *words, "schedule=rounds"))
+    serial = commbench.load(simulated(tmp_path / "serial", *words))
+    assert sorted(rounds.pair) == sorted(serial.pair) == sorted(f"{a}-{b}" for a in range(4) for b in range(4))
+    times = [frame.set_index("pair").median_s.sort_index() for frame in (rounds, serial)]
+    assert times[0].to_numpy() == pytest.approx(times[1].to_numpy()), "in the model links don't disturb each other"
+    samples = commbench.load(tmp_path / "rounds", table="samples")
+    ranks = samples.groupby("case_id")["rank"].unique().map(sorted).map(tuple)
+    own = {row.case_id: tuple(sorted({int(rank) for rank in row.pair.split("-")})) for row in rounds.itertuples()}
+    assert ranks.to_dict() == own
+
+
+@pytest.mark.long
+def test_a_soak_keeps_a_time_line_of_all_repetitions(world: Callable[..., Any]) -> None:
+    soak = ("timing=soak", "timing.duration_s=3", "timing.interval_s=0.1")
+    run = world("commbench", "benchmark=p2p_latency", "sizes=[8]", "layout=1x2", *soak)
+    assert run.status == 0, run.explain()
+    (case,) = run.cases.to_dict("records")
+    assert (case["stop_reason"], case["status"]) == ("duration", "ok")
+    counters = commbench.load(run.output, table="counters").pivot(index="t_ns", columns="name", values="value")
+    assert counters["interval.repetitions"].sum() == case["repetitions"]
+    assert set(np.diff(counters.index) % 100_000_000) == {0}
+    assert 2 < (counters.index[-1] - counters.index[0]) * 1e-9 < 5
+    measured = run.samples[(run.samples.phase == "measure") & (run.samples["rank"] == 0)]
+    assert len(measured) == case["repetitions"]
+    assert list(measured.repetition) == list(range(len(measured))), "saved in pieces, and every repetition once"
+    assert counters["interval.busy_s"].sum() == pytest.approx(measured.elapsed_ns.sum() * 1e-9)
+
+
+@pytest.mark.long
+def test_a_soak_that_is_interrupted_has_lost_nothing(tmp_path: Path) -> None:
+    output = tmp_path / "results"
+    words = [sys.executable, "-m", "commbench", "benchmark=p2p_latency", "sizes=[8]", f"output={output}"]
+    begin = time.monotonic()
+    with subprocess.Popen([*words, "timing=soak", "timing.duration_s=100"], stderr=subprocess.DEVNULL) as process:
+        while not list(output.glob("*/parts/*.cases.parquet")) and time.monotonic() < begin + 60:
+            time.sleep(0.1)
+        time.sleep(1)
+        asked = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    assert time.monotonic() - asked < 10
+    (case,) = commbench.load(output).to_dict("records")
+    assert (case["status"], case["stop_reason"]) == ("ok", "interrupted")
+    assert load_run(find_runs(output)[0])["status"] == "interrupted"
+    counters = commbench.load(output, table="counters")
+    assert counters[counters.name == "interval.repetitions"].value.sum() == case["repetitions"]
+
+
+@pytest.mark.parametrize(("bound", "status"), [pytest.param("<100", 0, marks=pytest.mark.long), ("<1e-12", 1)])
+def test_a_world_without_a_run_json_tells_its_status(world: Callable[..., Any], bound: str, status: int) -> None:
+    words = ("benchmark=all_reduce", "sizes=[8]", f"expect='all_reduce:median_s{bound}'", "writer=console", *FIXED)
+    run = world("commbench", *words)
+    assert run.status == status, run.explain()
+    assert not list(run.output.rglob("refused"))

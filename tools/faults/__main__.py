@@ -1,0 +1,75 @@
+"""`make faults`: every fault in every world and phase; docs/faults.md has the figures. Exit 1 where something is wrong.
+
+`python tools/faults WORD ...` plays the combinations that have all these words, and writes nothing.
+`python tools/faults load [SECONDS]` is the other section: many ranks, many cases, a soak, many runs at once.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from combination import HOSTS, Combination, table
+from document import write_faults, write_load
+from load import SOAK_S, Burden, burdens
+from scene import play
+from sizes import in_order
+from stack import lacking
+from verdict import Verdict, judge
+from virtual_hosts import missing
+
+AT_ONCE = 2  # most of their time is spent waiting
+
+
+def why_not(one: Combination) -> str | None:
+    """Why this machine can't play it; None if it can."""
+    reason = lacking(one.world)
+    return missing() if reason is None and one.world in HOSTS else reason
+
+
+def played(one: Combination) -> Verdict:
+    with tempfile.TemporaryDirectory(prefix="commbench-faults-", ignore_cleanup_errors=True) as folder:
+        scene = play(one, Path(folder).resolve())
+        verdict = judge(scene)
+    said = [line for _, line in scene.lines if "commbench: " in line] if verdict.wrong else []
+    print("\n     ".join([str(verdict), *verdict.wrong, *said]), flush=True)
+    return verdict
+
+
+def faults(words: list[str]) -> int:
+    begin, chosen = time.monotonic(), [one for one in table() if all(word in str(one) for word in words)]
+    if not chosen:
+        print(f"no combination has {' '.join(words)}; `python tools/faults load` is the other section", file=sys.stderr)
+        return 2
+    reasons = {one: why_not(one) for one in chosen}
+    in_order(chosen[0])  # Hydra opens a configuration in one thread at a time
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        verdicts = list(pool.map(played, [one for one in chosen if reasons[one] is None]))
+    seconds = time.monotonic() - begin
+    print(f"{len(verdicts)} combinations in {seconds:.0f} s, {sum(one.lost for one in verdicts)} finished cases lost")
+    if not words:
+        skipped = [f"{one} ({reason})" for one, reason in reasons.items() if reason is not None]
+        write_faults(verdicts, skipped, seconds)
+    return 1 if any(one.wrong for one in verdicts) else 0
+
+
+def load(soak_s: float) -> int:
+    seen: list[Burden] = []
+    for burden in burdens(soak_s):
+        print(burden, flush=True)
+        seen.append(burden)
+    write_load(seen)
+    return 1 if any(one.wrong for one in seen) else 0
+
+
+def main(words: list[str]) -> int:
+    if words[:1] == ["load"]:
+        return load(float(words[1]) if words[1:] else SOAK_S)
+    return faults(words)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

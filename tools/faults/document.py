@@ -1,0 +1,83 @@
+"""docs/faults.md: two sections, each written by the command that has seen it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from combination import LATE_S, Combination
+from load import Burden
+from verdict import SHORT, Verdict
+
+FILE = Path(__file__).parents[2] / "docs" / "faults.md"
+LOAD = "\n## Load\n"
+FILES = re.compile(r"/\S+/(?=\w+\.py)")  # where this checkout lies is nobody's business
+HEAD = f"""# What breaks, and what is left
+
+`make faults` plays every line of this table in a world of its own and writes it; it exits 1 where a finished case is
+not in the results any more, a process, a file in /dev/shm or a listening port stays, the exit status is another one
+than documented, or the end takes longer than its bound: 20 s for a death (heartbeats are looked at for 8 s, then the
+world is ended), 2 s for a signal, budget.late_s + 25 s for a rank that hangs (late_s is {LATE_S:g} there).
+
+Each world of two ranks measures three short cases, breaks in the fourth and has a fifth to go. *Phase*: starting,
+before the control plane; opening the library; preparing the fourth case's buffers; at the start (filling them); in a
+call of the library; in a check; between cases (rank 0 records the third); closing the library, after all cases.
+*Finished*: cases that had ended at that moment. *Gone*: seconds from the fault until the broken world was gone; where
+commbench starts the world, a fresh one has then measured the rest (exit status 0, or 1 where the case broke two
+worlds), unless it may not (`budget.restarts=0`: 3). Launchers started by hand exit with a status of their own; hydra
+(MPICH) kills all ranks at once when one dies, so that its segment in /dev/shm stays: nobody is left to remove it.
+"""
+COLUMNS = ("fault", "times", "phase", "rank", "world", "finished", "lost", "gone", "exit", "message")
+
+
+def write_faults(verdicts: Sequence[Verdict], skipped: Sequence[str], seconds: float) -> None:
+    rows = [_row(one) for one in verdicts]
+    lost, wrong = sum(one.lost for one in verdicts), sum(bool(one.wrong) for one in verdicts)
+    finished, times = sum(one.finished for one in verdicts), sum(one.times for one in verdicts)
+    result = (
+        f"\nSeen on {_machine()}: {len(verdicts)} combinations, {times} faults, {finished} finished cases,"
+        f" **{lost} lost**; {wrong} lines with something wrong; {seconds:.0f} s.\n"
+    )
+    notes = "".join(f"\nNot played: {one}." for one in skipped)
+    load = LOAD + _old()[1]
+    FILE.write_text(HEAD + result + notes + "\n" + _table(COLUMNS, rows) + load)
+
+
+def write_load(burdens: Sequence[Burden]) -> None:
+    rows = [(one.name, f"{one.seconds:.0f} s", one.result, one.wrong or "-") for one in burdens]
+    text = (
+        f"\n`python tools/faults load [SECONDS]`; the soak is as long as asked for, `python tools/faults load 1800` is"
+        f" half an hour.\nSeen on {_machine()}:\n\n"
+    )
+    FILE.write_text(_old()[0] + LOAD + text + _table(("what", "took", "result", "wrong"), rows))
+
+
+def _old() -> tuple[str, str]:
+    """The two sections as they are; empty where they are not."""
+    text = FILE.read_text() if FILE.exists() else HEAD
+    faults, _, load = text.partition(LOAD)
+    return faults, load
+
+
+def _row(one: Verdict) -> tuple[str, ...]:
+    what: Combination = one.one
+    world = what.world + (", no restart" if what.own and not what.restarts else "")
+    message = one.message if len(one.message) <= SHORT else one.message[: SHORT - 3] + "..."
+    told = FILES.sub("", message) + "".join(f" **{text}**" for text in one.wrong)
+    cells = (what.fault, one.times, what.phase, what.rank, world, one.finished, one.lost, f"{one.seconds:.1f} s")
+    return (*(str(cell) for cell in cells), str(one.status), told)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _machine() -> str:
+    today = datetime.now(timezone.utc).date()
+    kind = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    return f"{today} with {len(os.sched_getaffinity(0))} cores, {kind}"

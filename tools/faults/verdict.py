@@ -1,0 +1,122 @@
+"""Whether a combination ended as it has to, and its line of the table."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from combination import EARLY, FINISHED, SIGNALS, Combination
+from scene import Scene
+
+from commbench.core.errors import CommbenchError
+from commbench.report.load import find_runs, load
+
+SAID = "commbench: "
+NAMED = re.compile(r"ranks? [\d, ]+ (on|at|did)|; in \w+ \d+x\d+")  # a rank with its host, or the case
+PATH = re.compile(r"; finished cases are in [^\s;]+")
+# torchrun, prterun, hydra, of a rank that a signal has ended
+LAUNCHERS = re.compile(
+    r"prun:\S+|prterun:\S+|rank\s+: \d+ \(local_rank|with PID \d+ on node|RUNNING AT \w+|exited on signal"
+)
+SHORT = 240  # letters of a message in the table
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`lost`: finished cases that are not in the results; `wrong`: everything that is not as it has to be."""
+
+    one: Combination
+    times: int
+    finished: int
+    lost: int
+    seconds: float
+    whole_s: float
+    status: int | str | None
+    message: str
+    wrong: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        end = f"exit {self.status}, gone after {self.seconds:.1f} s, all of it {self.whole_s:.0f} s"
+        return f"{'BAD' if self.wrong else 'ok '} {self.one!s:58} {end}  {self.message[:SHORT]}"
+
+
+def judge(scene: Scene) -> Verdict:
+    one, status_of = scene.one, _statuses(scene)
+    ended = scene.sizes[: one.finished]
+    lost = [size for size in ended if status_of.get(size) != "ok"]
+    seconds, message = _seconds(scene), _message(scene)
+    wrong = [f"lost: {size} B is {status_of.get(size, 'nowhere')}" for size in lost]
+    wrong += _wrong_end(scene, seconds) + _wrong_words(scene, message) + _wrong_rest(scene, status_of)
+    wrong += [f"left over: {what}" for what in scene.left if not one.hydras_own(what)]
+    whole_s, status = scene.ended - scene.begun, "launcher waits" if scene.stays else scene.status
+    return Verdict(one, len(scene.marks), len(ended), len(lost), seconds, whole_s, status, message, wrong)
+
+
+def _statuses(scene: Scene) -> dict[int, str]:
+    """Of the cases, by their message's bytes."""
+    if not find_runs(scene.output):
+        return {}
+    try:
+        cases = load(scene.output)
+    except CommbenchError:  # a folder without any row yet
+        return {}
+    return dict(zip(cases.message_bytes.astype(int), cases.status.astype(str), strict=True))
+
+
+def _seconds(scene: Scene) -> float:
+    """From the fault until its world was gone: a fresh one is announced then, or the command ends."""
+    longest = 0.0
+    for mark in scene.marks:
+        announced = [at for at, line in scene.lines if at > mark and "A fresh world" in line]
+        longest = max(longest, min([*announced, scene.ended]) - mark)
+    return longest
+
+
+def _message(scene: Scene) -> str:
+    """The first line that names a rank and its host, or the case; else the first that commbench says of it.
+
+    Where a launcher that was started by hand has ended all ranks before one could speak, it is the launcher's.
+    """
+    after = [PATH.sub("", line) for at, line in scene.lines if scene.marks and at >= scene.marks[0]]
+    said = [line.removeprefix(SAID) for line in after if line.startswith(SAID)]
+    theirs = [] if scene.one.own else [*after, *(line.strip(" =|") for line in scene.stdout.splitlines())]
+    launchers = [f"(launcher) {line}" for line in theirs if LAUNCHERS.search(line)]
+    return next((line for line in said if NAMED.search(line)), next(iter([*said, *launchers]), ""))
+
+
+def _wrong_end(scene: Scene, seconds: float) -> list[str]:
+    one, wrong = scene.one, []
+    if len(scene.marks) != one.times:
+        wrong.append(f"happened {len(scene.marks)} times, planned {one.times}")
+    if scene.status is None and not scene.stays:
+        wrong.append("did not end by itself")
+    elif not scene.stays and scene.status not in one.statuses:
+        wrong.append(f"exit status {scene.status}, right are {one.statuses[0]} .. {one.statuses[-1]}")
+    if seconds > one.bound_s and one.fault != "no memory":
+        wrong.append(f"took {seconds:.1f} s, allowed {one.bound_s:g} s")
+    return wrong
+
+
+def _wrong_words(scene: Scene, message: str) -> list[str]:
+    one, wrong = scene.one, []
+    silent = (
+        one.fault == "no memory" or one.fault in SIGNALS or one.phase in ("closing", *EARLY)
+    )  # there the launcher says it
+    if not silent and not NAMED.search(message) and not LAUNCHERS.search(message):
+        wrong.append("no line names a rank and its host, or the case")
+    if one.fault in SIGNALS and one.fault != "SIGHUP" and str(scene.output) not in scene.stderr + scene.stdout:
+        wrong.append("nothing says where the results are")
+    if "Traceback" in scene.stderr and "commbench/" in scene.stderr:
+        wrong.append("a traceback")
+    return wrong
+
+
+def _wrong_rest(scene: Scene, status_of: dict[int, str]) -> list[str]:
+    """Cases after the fault, and the one that broke."""
+    one = scene.one
+    if not one.complete:
+        return []
+    broken = "skipped" if one.fault == "no memory" else "failed" if one.times > 1 else "ok"
+    wanted = dict.fromkeys(scene.sizes, "ok") | {scene.sizes[FINISHED]: broken}
+    differ = [size for size in wanted if status_of.get(size) != wanted[size]]
+    return [f"{size} B is {status_of.get(size, 'nowhere')}, has to be {wanted[size]}" for size in differ]

@@ -1,0 +1,116 @@
+"""What this machine has for the checks: GPUs, libraries, and a way to import commbench from its source."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent.parent
+ASK_TORCH = """
+import json, torch
+seen = torch.cuda.is_available()
+count = torch.cuda.device_count() if seen else 0
+nccl = ".".join(map(str, torch.cuda.nccl.version())) if seen and torch.distributed.is_nccl_available() else None
+print(json.dumps({"torch": torch.__version__, "torch_cuda": torch.version.cuda if seen else None, "nccl": nccl,
+                  "names": [torch.cuda.get_device_name(one) for one in range(count)],
+                  "bytes": [torch.cuda.mem_get_info(one)[1] for one in range(count)]}))
+"""
+ASK_CUPY = """
+import json, cupy
+from cupy.cuda import nccl
+print(json.dumps({"cupy": cupy.__version__, "cupy_nccl": nccl.get_version()}))
+"""
+ASK_MPI = """
+import json, mpi4py
+from commbench.hardware.mpi_library import find
+print(json.dumps({"mpi4py": mpi4py.__version__, "mpi_library": str(find("auto"))}))
+"""
+REFERENCE = """
+import json, torch
+size = 256 << 20
+a, b = (torch.empty(size, dtype=torch.uint8, device="cuda") for _ in range(2))
+times = []
+for _ in range(12):
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record(); b.copy_(a); end.record(); end.synchronize()
+    times.append(start.elapsed_time(end) * 1e-3)
+print(json.dumps({"bytes": size, "copy_gb_per_s": size / sorted(times)[6] / 1e9}))
+"""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`gpus` by the driver's count; what is None is not here."""
+
+    gpus: int
+    torch: str | None = None
+    torch_cuda: str | None = None
+    nccl: str | None = None
+    names: tuple[str, ...] = ()
+    bytes: tuple[int, ...] = ()
+    cupy: str | None = None
+    cupy_nccl: int | None = None
+    mpi4py: str | None = None
+    mpi_library: str | None = None
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def gpu_count() -> int | str:
+    """By the driver, or why there is none."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "libcuda.so.1 is not here, so there is no NVIDIA driver"
+    count = ctypes.c_int()
+    status = library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(count))
+    if status:
+        return f"the NVIDIA driver answers error {status}"
+    return count.value or "the NVIDIA driver shows no GPU"
+
+
+def look(gpus: int, environment: dict[str, str]) -> Machine:
+    """Asks the libraries in processes of their own: a broken one hurts only its own checks."""
+    known: dict[str, Any] = {}
+    for question in (ASK_TORCH, ASK_CUPY, ASK_MPI):
+        known |= answer(question, environment)
+    lists = {name: tuple(known.pop(name, ())) for name in ("names", "bytes")}
+    return Machine(gpus, **lists, **{name: value for name, value in known.items() if name in Machine.__annotations__})
+
+
+def answer(question: str, environment: dict[str, str], timeout_s: float = 60.0) -> dict[str, Any]:
+    """The JSON that a short program prints last; empty where it fails."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", question], capture_output=True, text=True, timeout=timeout_s, env=environment
+        )
+        found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    except (subprocess.TimeoutExpired, IndexError, ValueError):
+        return {}
+    return found
+
+
+def importable(folder: Path) -> Path:
+    """A folder for PYTHONPATH where commbench and its conf/ lie as if they were installed."""
+    package = folder / "commbench"
+    package.mkdir(parents=True, exist_ok=True)
+    sources = {one.name: one for one in (ROOT / "commbench").iterdir() if one.name != "__pycache__"}
+    for name, source in {**sources, "conf": ROOT / "conf"}.items():
+        link = package / name
+        if not link.is_symlink():
+            link.symlink_to(source)
+    return folder
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Of all checks: commbench from this source tree, and nothing that somebody exported for another job."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("MASTER_ADDR", "MASTER_PORT")}
+    path = os.pathsep.join(part for part in (str(folder), kept.get("PYTHONPATH", "")) if part)
+    return {**kept, "PYTHONPATH": path, "RES_OPTIONS": "timeout:1 attempts:1"}

@@ -1,0 +1,106 @@
+"""`make perf`: the tool's own speed as ratios; each launch alternates all sides in the same ranks.
+
+`python tools/perf [SECTION ...]` runs some sections only; without a name all but those that take minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from claim import MIB, Claim, Skipped, run
+from engines import claims_gloo, claims_mpi
+from growth import claims_growth
+from matrix import claims_matrix
+from reading import claims_report
+from wire import claims_link, claims_loopback
+
+HERE = Path(__file__).parent
+
+
+def claims_door() -> list[Claim]:
+    """Seconds of commands that must not import torch; the best of five, since they compete with nothing."""
+    commands = {
+        "--help": (["--help"], 1.0),
+        "a configuration error": (["backend=none"], 1.0),
+        "doctor": (["doctor"], 2.0),
+    }
+    made = []
+    for name, (words, bound) in commands.items():
+        seconds = []
+        for _ in range(5):
+            begin = time.perf_counter()
+            subprocess.run([sys.executable, "-m", "commbench", *words], capture_output=True, check=False)
+            seconds.append(time.perf_counter() - begin)
+        made.append(Claim(f"seconds of {name}", min(seconds), bound, f"median {statistics.median(seconds):.2f} s"))
+    return made
+
+
+def claims_memory() -> list[Claim]:
+    """Peak resident memory of a rank beyond its imports at 256 MiB messages, over buffers x 1.2 + 64 MiB."""
+    made = []
+    for backend in ("gloo", "mpi"):
+        for benchmark in ("p2p_latency", "p2p_bandwidth", "all_reduce"):
+            words = [sys.executable, str(HERE / "memory.py"), backend, benchmark]
+            peak, buffers = (int(word) for word in run(words).stdout.split()[-2:])
+            share = peak / (1.2 * buffers + 64 * MIB)
+            detail = f"{peak / MIB:.0f} MiB over the imports, buffers {buffers / MIB:.0f} MiB"
+            made.append(Claim(f"{backend}: peak memory of {benchmark} / allowed", share, 1.0, detail))
+    return made
+
+
+SECTIONS: dict[str, Callable[[], list[Claim]]] = {
+    "door": claims_door,
+    "openmpi": lambda: claims_mpi("openmpi"),
+    "mpich": lambda: claims_mpi("mpich"),
+    "gloo": claims_gloo,
+    "memory": claims_memory,
+    "loopback": claims_loopback,
+    "link": claims_link,
+    "scale": claims_growth,
+    "report": claims_report,
+    "matrix": claims_matrix,
+}
+ONLY_WHEN_ASKED = ("matrix",)
+
+
+def measured(section: str) -> list[dict[str, object]]:
+    """Its lines of the stored table, printed as they come; one section's failure leaves the others theirs."""
+    try:
+        claims = SECTIONS[section]()
+    except Skipped as reason:
+        print(f"skip {section}: {reason}", flush=True)
+        return [{"section": section, "holds": True, "skipped": str(reason)}]
+    except subprocess.CalledProcessError as error:
+        why = f"status {error.returncode} of {' '.join(map(str, error.cmd))}"
+        said = "\n".join((error.stderr or "").splitlines()[-20:])
+        print(f"MISS {section}: {why}\n{said}", flush=True)
+        return [{"section": section, "holds": False, "detail": why}]
+    for claim in claims:
+        print(claim, flush=True)
+    return [{"section": section, **vars(claim), "holds": claim.holds} for claim in claims]
+
+
+def main(words: list[str]) -> int:
+    unknown = [word for word in words if word not in SECTIONS]
+    if unknown:
+        print(f"unknown sections: {', '.join(unknown)}; allowed: {', '.join(SECTIONS)}", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # virtual hosts go with their block
+    chosen = words or [name for name in SECTIONS if name not in ONLY_WHEN_ASKED]
+    table = [line for section in chosen for line in measured(section)]
+    target = Path("perf") / f"{time.strftime('%Y%m%dT%H%M%S')}.json"
+    target.parent.mkdir(exist_ok=True)
+    target.write_text(json.dumps(table, indent=1))
+    print(f"stored in {target}")
+    return 0 if all(line["holds"] for line in table) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

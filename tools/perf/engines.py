@@ -1,0 +1,104 @@
+"""Sections openmpi, mpich and gloo: our engines against C and against what somebody would write by hand."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from claim import LAUNCHES, MIB, Claim, run
+
+from commbench.hardware.mpi_library import MpiLibrary, find
+from commbench.launchers.mpirun import Mpirun
+
+HERE = Path(__file__).parent
+Blocks = dict[str, dict[str, list[float]]]  # case, side: ns an operation in each block
+Wanted = tuple[str, str, str, float]  # case, over, under, bound
+C_CASES = (
+    *(f"p2p_latency {size}" for size in (8, 1024, 65536)),
+    *(f"p2p_bandwidth {size}" for size in (65536, 4 * MIB)),
+    *(f"all_reduce {size}" for size in (8, 1024, MIB)),
+)
+C_BOUND = 1.05
+
+
+def claims_mpi(kind: str) -> list[Claim]:
+    launch = mpi_launch(kind)
+    launches = [launch() for _ in range(LAUNCHES)]
+    # 0.4 where C itself is that fast: the native loop can't beat the library
+    own = ratio(launches, "p2p_latency 8", "c", "by_hand")
+    wanted: list[Wanted] = [("p2p_latency 8", "native", "by_hand", max(0.4, C_BOUND * own[0]) if own else 0.4)]
+    wanted += [(case, "native", "c", C_BOUND) for case in C_CASES]
+    wanted += [("p2p_latency 8", "python", "by_hand", 1.05)]
+    wanted += [(f"p2p_latency {size}", "python", "by_hand", 1.02) for size in (65536, 4 * MIB)]
+    return claims(kind, launches, wanted)
+
+
+def claims_gloo() -> list[Claim]:
+    launches = [gloo_launch() for _ in range(LAUNCHES)]
+    sizes = (8, 65536, 4 * MIB)
+    return claims("gloo", launches, [(f"p2p_latency {size}", "python", "by_hand", 1.02) for size in sizes])
+
+
+def claims(where: str, launches: list[Blocks], wanted: list[Wanted]) -> list[Claim]:
+    made = []
+    for case, over, under, bound in wanted:
+        seen = ratio(launches, case, over, under)
+        if seen is not None:
+            made.append(Claim(f"{where}: {over} / {under}, {case} B", seen[0], bound, seen[1]))
+    return made
+
+
+def ratio(launches: list[Blocks], case: str, over: str, under: str) -> tuple[float, str] | None:
+    """Median over launches of the median of the blocks' ratios, block by block; None where a side is missing."""
+    if under not in launches[0][case]:
+        return None
+    ratios, absolute = [], []
+    for launch in launches:
+        a, b = launch[case][over], launch[case][under]
+        ratios.append(statistics.median(x / y for x, y in zip(a, b, strict=True)))
+        absolute.append((statistics.median(a) / 1000, statistics.median(b) / 1000))
+    mine, theirs = (statistics.median(one) for one in zip(*absolute, strict=True))
+    spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
+    return statistics.median(ratios), f"{mine:.3f} us against {theirs:.3f} us an operation; launches {spread}"
+
+
+def mpi_launch(kind: str) -> Callable[[], Blocks]:
+    library = find(kind)
+    assert library is not None, f"{kind} is not installed; make perf installs both wheels"
+    launcher, folder = Mpirun(), tempfile.mkdtemp(prefix="commbench-perf-")
+    command = launcher.command(1, 2, (), library.path)
+    start = command[: command.index(sys.executable)]
+    reference = compiled(library, folder)
+    environment = {**launcher.environment(1, 2, library.path), "MPI4PY_LIBMPI": library.path}
+
+    def launch() -> Blocks:
+        words = [*start, sys.executable, str(HERE / "ranks.py"), "mpi", *([reference] if reference else [])]
+        return blocks_of(run(words, **environment).stdout)
+
+    return launch
+
+
+def compiled(library: MpiLibrary, folder: str) -> str | None:
+    """The C reference as a shared object; None where there is no compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        return None
+    target = f"{folder}/reference.so"
+    run([compiler, "-O2", "-shared", "-fPIC", str(HERE / "reference.c"), "-o", target, library.path])
+    return target
+
+
+def gloo_launch() -> Blocks:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    return blocks_of(run([*torchrun, str(HERE / "ranks.py"), "gloo"], OMP_NUM_THREADS="1").stdout)
+
+
+def blocks_of(stdout: str) -> Blocks:
+    line = next(line for line in stdout.splitlines() if line.startswith("{"))
+    blocks: Blocks = json.loads(line)
+    return blocks

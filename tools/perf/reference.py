@@ -1,0 +1,82 @@
+"""The C side of a comparison: reference.c, called with the addresses of the buffers that our engines use too."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from commbench.backends.mpi.native import handle
+from commbench.backends.mpi.types import operation, typed
+from commbench.buffers.host import HostBuffer
+from commbench.core.case import Planned
+
+Addresses = ctypes.POINTER(ctypes.c_void_p)
+WORDS = ("request_bytes", "type", "ack_type", "operation", "comm")
+NUMBERS = ("count", "slots", "pool", "peer", "first")
+
+
+class Job(ctypes.Structure):
+    """struct job of reference.c."""
+
+    _fields_ = (
+        *((name, Addresses) for name in ("send", "recv", "ack")),
+        *((name, ctypes.c_void_p) for name in ("requests", "statuses")),
+        *((name, ctypes.c_ssize_t) for name in WORDS),
+        *((name, ctypes.c_int) for name in NUMBERS),
+    )
+
+
+class Reference:
+    """The compiled loops of all benchmarks, for one communicator of two ranks."""
+
+    def __init__(self, path: str, mpi: Any, comm: Any) -> None:
+        self._library, self._mpi, self._comm = ctypes.CDLL(path), mpi, comm
+
+    def side(self, planned: Planned, held: Mapping[str, HostBuffer]) -> Callable[[int], NDArray[np.int64]]:
+        """Runs n repetitions; stamps [1, n, 2] in ns as our own runners give them."""
+        function = getattr(self._library, planned.case.benchmark)
+        slots = max(buffer.spec.slots for buffer in held.values())
+        requests = np.zeros(slots * self._mpi._sizeof(self._mpi.Request), dtype=np.uint8)
+        statuses = np.zeros(slots * self._mpi._sizeof(self._mpi.Status), dtype=np.uint8)
+        job = self._job(planned, held, slots)
+        job.requests, job.statuses = requests.ctypes.data, statuses.ctypes.data
+
+        def run(n: int, keep: object = (requests, statuses, held)) -> NDArray[np.int64]:
+            stamps = np.zeros((1, n, 2), dtype=np.int64)
+            code = function(ctypes.byref(job), n, ctypes.c_void_p(stamps.ctypes.data))
+            assert code == 0, f"the C loop of {planned.case} returned {code}"
+            return stamps
+
+        return run
+
+    def _job(self, planned: Planned, held: Mapping[str, HostBuffer], slots: int) -> Job:
+        mpi, case, rank = self._mpi, planned.case, self._comm.rank
+        kind = typed(mpi, case.dtype, case.count, reduced=case.reduction is not None)
+        return Job(
+            send=_addresses(held, "send", "source"),
+            recv=_addresses(held, "recv", "data"),
+            ack=_addresses(held, "ack"),
+            request_bytes=mpi._sizeof(mpi.Request),
+            type=handle(mpi, kind.datatype),
+            ack_type=handle(mpi, mpi.UINT8_T),
+            operation=handle(mpi, operation(mpi, case.reduction or "sum")),
+            comm=handle(mpi, self._comm),
+            count=kind.count,
+            slots=slots,
+            pool=planned.pool,
+            peer=1 - rank,
+            first=int(rank == 0),
+        )
+
+
+def _addresses(held: Mapping[str, HostBuffer], *names: str) -> Any:
+    """[pool][slots] of the first buffer that is there; null where this rank has none of them."""
+    buffer = next((held[name] for name in names if name in held), None)
+    if buffer is None:
+        return None
+    words = [buffer.address(slot, copy) for copy in range(buffer.pool) for slot in range(buffer.spec.slots)]
+    return ctypes.cast((ctypes.c_void_p * len(words))(*words), Addresses)

@@ -1,0 +1,242 @@
+"""What the harness itself costs as the world grows: control work with real connections, and planning and recording.
+
+`python scale.py control N` starts N ranks, eight a node, as threads of a few processes, each with its own connections
+to rank 0's store and to its node's, and lets them measure one case whose operations take no time. What counts is the
+processor time of rank 0's process, which serves its two stores too: on a cluster the other ranks have processors of
+their own. `control-flat N` does the same without the nodes' stores.
+`python scale.py recording N` plans, measures and records a case of N simulated ranks; the simulation is not counted.
+Each prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from commbench.buffers.host import high_water_bytes
+from commbench.config.compose import Door
+from commbench.config.settings import Settings
+from commbench.core.case import Mode, Planned, World
+from commbench.core.clock import ClockCost
+from commbench.core.layout import Layout
+from commbench.core.program import BufferSpec, Pattern, Program
+from commbench.core.protocols import Buffer, Control
+from commbench.measure.case import measure
+from commbench.measure.plan import Facts, plan
+from commbench.measure.rows import Circumstances, row, sample_table
+from commbench.measure.samples import Samples
+from commbench.world.control import StoreControl
+from commbench.world.control_tree import join
+from commbench.world.identity import hosted_world
+from commbench.world.progress import Progress
+from commbench.writers.parquet import Parquet
+
+PROCESSES = 8
+RANKS_PER_NODE = 8
+CONNECT_S = 300.0
+CLOCK = ClockCost(20.0, 20.0, 20.0)
+WORDS = ["benchmark=[all_reduce]", "sizes=[8]", "timing=quick", "preflight=off"]
+
+
+def planned(size: int, backend: str) -> tuple[Settings, Planned, float]:
+    """The job, and the seconds it took to plan it."""
+    layout = Layout(max(1, size // 8), min(8, size))
+    with Door() as door:
+        settings = door.jobs([f"backend={backend}", *WORDS, f"layout={layout}"], multirun=False)[0].settings
+    world, _ = hosted_world(layout.nodes, layout.ranks_per_node)
+    begin = time.perf_counter()
+    (job,) = plan(settings, world, Facts(2**42, 2**20, 64))
+    assert job.skip is None
+    return settings, job, time.perf_counter() - begin
+
+
+# ---------------------------------------------------------------- control
+
+
+class Nothing:
+    """A buffer without memory; always right."""
+
+    def __init__(self, spec: BufferSpec, pool: int) -> None:
+        self.spec, self.pool = spec, pool
+
+    def write(self, pattern: Pattern | None) -> None:
+        pass
+
+    def count_wrong(self, pattern: Pattern, copies: int) -> int:
+        return 0
+
+
+@dataclass
+class Instant:
+    """A communicator and runner whose operations take 1 ms of nobody's time, with 3 % noise."""
+
+    rank: int
+    engine: str = "python"
+    progress: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, dtype=np.int64))
+
+    def __post_init__(self) -> None:
+        self.hosted, self.size = (self.rank,), 0
+        self._random = np.random.default_rng(self.rank)
+
+    def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
+        return Nothing(spec, pool)
+
+    def counters(self) -> dict[str, float]:
+        return {}
+
+    def prepare(self, programs: Any, buffers: Any, mode: Mode) -> Instant:
+        assert isinstance(programs[self.rank], Program)
+        return self
+
+    def __call__(self, n: int) -> NDArray[np.int64]:
+        start = np.arange(n, dtype=np.int64) * 10**7
+        return np.stack([start, start + (1e6 * self._random.lognormal(0, 0.03, n)).astype(np.int64)], axis=-1)[None]
+
+
+def take_part(control: Control, settings: Settings, job: Planned) -> Any:
+    return measure(job, Instant(control.rank), control, settings, CLOCK, lambda _: None, Progress())  # type: ignore[arg-type]
+
+
+def store(port: int, owner: bool) -> Any:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    timeout = timedelta(seconds=CONNECT_S)
+    return TCPStore("127.0.0.1", port, is_master=owner, wait_for_workers=False, timeout=timeout)
+
+
+def entered(wide: StoreControl, nodes: tuple[tuple[int, ...], ...], kind: str) -> Control:
+    """The control plane of one rank when all are there."""
+    wide.gather(None, CONNECT_S)
+    if kind == "control-flat" or not 1 < len(nodes) < wide.size:
+        return wide
+    return join(World(wide.rank, wide.size, nodes, (wide.rank,)), wide, CONNECT_S)
+
+
+def nodes_of(size: int) -> tuple[tuple[int, ...], ...]:
+    ranks = tuple(range(size))
+    return tuple(ranks[first : first + RANKS_PER_NODE] for first in range(0, size, RANKS_PER_NODE))
+
+
+def ranks(kind: str, port: int, first: int, last: int, size: int) -> None:
+    """Ranks first ... last-1, a thread and a connection each."""
+    settings, job, _ = planned(size, "gloo")
+    nodes = nodes_of(size)
+    threading.stack_size(256 * 1024)
+    sys.setswitchinterval(10)  # else each thread that waits for the interpreter wakes up every 5 ms to ask for it
+
+    def rank(number: int) -> None:
+        try:
+            take_part(entered(StoreControl(store(port, owner=False), number, size), nodes, kind), settings, job)
+        except BaseException as error:  # one line, not a traceback for each of a thousand threads
+            print(f"rank {number}: {type(error).__name__}: {error}"[:500], file=sys.stderr, flush=True)
+            os._exit(1)
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(first, last)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def control_cost(kind: str, size: int) -> dict[str, float]:
+    settings, job, _ = planned(size, "gloo")
+    server = store(0, owner=True)
+    edges = np.linspace(1, size, PROCESSES + 1).astype(int)
+    children = [
+        subprocess.Popen([sys.executable, __file__, "ranks", kind, str(server.port), str(first), str(last), str(size)])
+        for first, last in pairwise(edges) if last > first
+    ]  # fmt: skip
+    begin = time.process_time()
+    try:
+        control = entered(StoreControl(server, 0, size), nodes_of(size), kind)
+        enter_cpu_s, cpu_s, wall_s = time.process_time() - begin, time.process_time(), time.perf_counter()
+        outcome = take_part(control, settings, job)
+        cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - wall_s
+        for child in children:
+            child.wait(CONNECT_S)
+    finally:
+        for child in children:
+            child.kill()
+    assert isinstance(outcome, Samples)
+    blocks, repetitions = len(outcome.blocks), outcome.repetitions or 0
+    return {"enter_cpu_s": enter_cpu_s, "cpu_s": cpu_s, "wall_s": wall_s, "blocks": blocks, "repetitions": repetitions}
+
+
+# ---------------------------------------------------------------- planning and recording
+
+
+class Stopwatch:
+    """Seconds spent in the simulation, to be taken off."""
+
+    def __init__(self, runner: Any, watch: dict[str, float]) -> None:
+        self._runner, self._watch, self.engine, self.progress = runner, watch, runner.engine, runner.progress
+
+    def __call__(self, n: int) -> NDArray[np.int64]:
+        begin = time.perf_counter()
+        stamps: NDArray[np.int64] = self._runner(n)
+        self._watch["simulated"] += time.perf_counter() - begin
+        return stamps
+
+
+def recording_cost(size: int) -> dict[str, float]:
+    settings, job, plan_s = planned(size, "simulated")
+    world, control = hosted_world(job_layout(job).nodes, job_layout(job).ranks_per_node)
+    communicator, watch = settings.backend.open(world, control), {"simulated": 0.0}
+    prepare = communicator.prepare
+    communicator.prepare = lambda *words: Stopwatch(prepare(*words), watch)  # type: ignore[assignment,method-assign]
+    begin = time.perf_counter()
+    outcome = measure(job, communicator, control, settings, CLOCK, lambda _: None, Progress())
+    decide_s = time.perf_counter() - begin - watch["simulated"]
+    assert isinstance(outcome, Samples)
+    begin = time.perf_counter()
+    record(job, outcome, world)
+    return {
+        "plan_s": plan_s,
+        "measure_s": decide_s,
+        "record_s": time.perf_counter() - begin,
+        "repetitions": outcome.repetitions or 0,
+        "high_water_mib": (high_water_bytes() or 0) / 2**20,
+    }
+
+
+def record(job: Planned, outcome: Samples, world: World) -> None:
+    around = Circumstances(CLOCK, {}, 8, 1, 2**20, None, world, ())
+    values = row(job, outcome, around, datetime.now(timezone.utc)) | {"run_id": "scale"}
+    with tempfile.TemporaryDirectory() as folder:
+        writer = Parquet()
+        writer.begin({"run_id": "scale"}, folder)
+        writer.case(values, sample_table(job, outcome, "scale"), {})
+        writer.end({"run_id": "scale"})
+        assert (Path(folder) / "samples.parquet").exists()
+
+
+def job_layout(job: Planned) -> Layout:
+    return Layout.parse(job.case.layout)
+
+
+if __name__ == "__main__":
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # else torch warns of each connection whose peer has no name
+    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")  # and asks for the name for 5 s
+    kind, *words = sys.argv[1:]
+    if kind == "ranks":
+        ranks(words[0], *(int(word) for word in words[1:]))
+    else:
+        number = int(words[0])
+        result = recording_cost(number) if kind == "recording" else control_cost(kind, number)
+        print(json.dumps({"ranks": number, **result}), flush=True)

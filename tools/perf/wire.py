@@ -1,0 +1,111 @@
+"""Sections loopback and link: our sockets against iperf3, in turns between the same two ranks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from claim import LAUNCHES, MIB, Claim, Skipped, run
+from wire_ranks import STREAMS, Rates, free_port
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))  # the virtual hosts of the tests
+
+from virtual_hosts import Link, missing, virtual_hosts
+
+HERE = Path(__file__).parent
+MOST_LAUNCHES = 3  # of about 40 s each
+LAUNCH_S = 180
+SLOW = Link(rate_mbit=500)
+LINK_WINDOW, LINK_MESSAGE_BYTES = 64, MIB // 2  # a window of them takes half a second
+LOOPBACK_WINDOW, LOOPBACK_MESSAGE_BYTES = 16, MIB  # iperf3's block, and memory that stays in the last cache as its does
+LOOPBACK_S, LINK_S = 1, 3  # a turn; what the link's queue holds at its ends must not count
+LOOPBACK_BOUND, LINK_BOUND = 1 / 0.9, 1.03
+
+
+@dataclass(frozen=True)
+class Ends:
+    """How commands begin on the hosts of both ranks, and where rank 0 is reached."""
+
+    starts: tuple[list[str], list[str]]
+    host: str
+    nodes: int
+    message_bytes: int
+    window: int
+    seconds: int  # of a turn
+
+    def launches(self) -> list[dict[str, Rates]]:
+        """Of each launch: streams, then the rates of both sides."""
+        return [self._launch() for _ in range(min(MOST_LAUNCHES, LAUNCHES))]
+
+    def _launch(self) -> dict[str, Rates]:
+        numbers = (free_port(), self.nodes, self.message_bytes, self.window, self.seconds)
+        where = [self.host, *map(str, numbers)]
+        first, second = (
+            [*start, sys.executable, str(HERE / "wire_ranks.py"), str(rank), *where]
+            for rank, start in enumerate(self.starts)
+        )
+        with tempfile.TemporaryFile() as log:
+            other = subprocess.Popen(["timeout", "-k", "5", str(LAUNCH_S), *second], stdout=log, stderr=log)
+            try:
+                rates: dict[str, Rates] = json.loads(run(first, LAUNCH_S).stdout)
+                other.wait(LAUNCH_S)
+            finally:
+                other.terminate()
+                other.wait()
+        return rates
+
+
+def claims_loopback() -> list[Claim]:
+    """At least 0.9 of iperf3, which sends one block of cached memory again and again; ours is a window of blocks."""
+    need_iperf3()
+    seen = Ends(([], []), "127.0.0.1", 1, LOOPBACK_MESSAGE_BYTES, LOOPBACK_WINDOW, LOOPBACK_S).launches()
+    made = []
+    for streams in STREAMS:
+        ratio, detail = compared([one[str(streams)] for one in seen])
+        made.append(Claim(f"loopback: iperf3 / tcp at {named(streams)}", ratio, LOOPBACK_BOUND, detail))
+    return made
+
+
+def claims_link() -> list[Claim]:
+    """Within 3 % of iperf3, above or below: the link is the limit of both."""
+    need_iperf3()
+    reason = missing(SLOW)
+    if reason is not None:
+        raise Skipped(reason)
+    with tempfile.TemporaryDirectory(prefix="commbench-perf-") as folder, virtual_hosts(2, Path(folder), SLOW) as made:
+        first, second = made.hosts
+        seen = Ends(
+            (first.command(), second.command()), first.address, 2, LINK_MESSAGE_BYTES, LINK_WINDOW, LINK_S
+        ).launches()
+    found = []
+    for streams in STREAMS:
+        ratio, detail = compared([one[str(streams)] for one in seen])
+        name = f"link of {SLOW.rate_mbit} Mbit/s: iperf3 and tcp at {named(streams)}"
+        found.append(Claim(name, max(ratio, 1 / ratio), LINK_BOUND, f"{detail}; the larger over the smaller"))
+    return found
+
+
+def need_iperf3() -> None:
+    if shutil.which("iperf3") is None:
+        raise Skipped("iperf3 is not installed (apt-get install iperf3)")
+
+
+def named(streams: int) -> str:
+    return f"{streams} stream{'s' if streams > 1 else ''}"
+
+
+def compared(launches: list[Rates]) -> tuple[float, str]:
+    """iperf3 over ours: the median over launches of the ratio of the medians of their turns."""
+    ratios = [statistics.median(one["iperf3"]) / statistics.median(one["ours"]) for one in launches]
+    median, best = (
+        [f([rate for one in launches for rate in one[side]]) / 1e9 for side in ("ours", "iperf3")]
+        for f in (statistics.median, max)
+    )
+    text = f"{median[0]:.3f} GB/s against {median[1]:.3f} GB/s, best {best[0]:.3f} and {best[1]:.3f}"
+    return statistics.median(ratios), f"{text}; launches {min(ratios):.3f} to {max(ratios):.3f}"
