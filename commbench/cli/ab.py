@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from commbench.config.compose import Door, Job
+from commbench.config.compose import ConfigComposer, Job
 from commbench.config.experiments import asked, check_experiment
 from commbench.core.case import Case
 from commbench.core.errors import CommbenchError, ConfigError
@@ -120,7 +120,7 @@ def _question(options: argparse.Namespace) -> Question:
         raise ConfigError(f"--fail-on {options.fail_on} is unknown; allowed: {', '.join(FAILURES)}")
     if asks - {"missing"} and options.launches < LEAST_LAUNCHES:
         raise ConfigError(f"--fail-on {options.fail_on} needs a verdict: --launches {LEAST_LAUNCHES} or more")
-    with Door(options.config_dir) as door:
+    with ConfigComposer(options.config_dir) as door:
         overrides = _sides(door, options.base, options.vs)
         jobs = {side: _job(door, side, overrides[side]) for side in SIDES}
     for job in jobs.values():
@@ -129,7 +129,7 @@ def _question(options: argparse.Namespace) -> Question:
     return Question(overrides, differing(jobs["base"], jobs["new"]), settings.output, settings.plan)
 
 
-def _sides(door: Door, base: Sequence[str], more: Sequence[str]) -> dict[str, list[str]]:
+def _sides(door: ConfigComposer, base: Sequence[str], more: Sequence[str]) -> dict[str, list[str]]:
     """NEW is BASE with other values, each key once; writers that print a table a launch are left out."""
     for key in door.keys_of([*base, *more]):
         if key in OURS:
@@ -143,7 +143,7 @@ def _sides(door: Door, base: Sequence[str], more: Sequence[str]) -> dict[str, li
     return {"base": [*quiet, *base], "new": [*quiet, *kept, *more]}
 
 
-def _job(door: Door, side: str, overrides: Sequence[str]) -> Job:
+def _job(door: ConfigComposer, side: str, overrides: Sequence[str]) -> Job:
     """The one job of a side; raises ConfigError that names the side."""
     try:
         found = asked(door, overrides, multirun=False)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from commbench.config.compose import Door
+from commbench.config.compose import ConfigComposer
 from commbench.config.keys import construct
 from commbench.config.settings import TIMING_MODES, Settings
 from commbench.core.case import World
@@ -64,7 +64,7 @@ def report(config_dir: str | None = None) -> str:
     lines.append(f"  {'memory available':<24} {(resource_limits.memory_limit_bytes() or 0) / 2**30:.1f} GiB")
     lines += ["libraries", *(f"  {key[9:]:<24} {known[key]}" for key in sorted(known) if key.startswith("versions."))]
     lines += ["GPU", f"  {known.get('topology.reason') or 'nvidia-smi topo -m answers'}"]
-    with Door(config_dir) as door:
+    with ConfigComposer(config_dir) as door:
         found = backends(door)
         lines += ["backends", *(f"  {name:<24} {_state(one)}" for name, one in found.items())]
     return "\n".join(lines)
@@ -81,12 +81,12 @@ def _state(backend: Backend | ConfigError) -> str:
 
 def matrix(config_dir: str | None = None) -> str:
     """`commbench --operations`."""
-    with Door(config_dir) as door:
+    with ConfigComposer(config_dir) as door:
         usable = [one for one in backends(door).values() if not isinstance(one, ConfigError)]
         return "\n".join(operations(door, usable))
 
 
-def operations(door: Door, backends: Sequence[Backend]) -> list[str]:
+def operations(door: ConfigComposer, backends: Sequence[Backend]) -> list[str]:
     """A Markdown table of what each backend can measure and in which form, from its declared tables."""
     words = ["backend=simulated", "benchmark=all", "in_place=[true,false]", "layout=1x4", "sizes=[960]"]
     settings = door.jobs(words, multirun=False)[0].settings
@@ -113,7 +113,7 @@ def _forms(settings: Settings) -> dict[str, set[bool | None]]:
     return found
 
 
-def backends(door: Door) -> dict[str, Backend | ConfigError]:
+def backends(door: ConfigComposer) -> dict[str, Backend | ConfigError]:
     """All of conf/backend, as configured there."""
     found: dict[str, Backend | ConfigError] = {}
     for name in door.options("backend"):

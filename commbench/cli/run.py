@@ -15,7 +15,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from commbench.config.compose import Door, Job
+from commbench.config.compose import ConfigComposer, Job
 from commbench.config.experiments import Asked, asked, check_experiment
 from commbench.config.settings import Settings
 from commbench.config.startability import lacks, launcher_of, mpi_library
@@ -25,7 +25,7 @@ from commbench.core.run_folder import check_output, new_folder
 from commbench.report.load import load, load_run
 from commbench.world import launch
 from commbench.world.identity import Place, detect, hosted_world
-from commbench.world.recovery import UNFINISHED, Earlier, blame
+from commbench.world.recovery import UNFINISHED, EarlierStarts, blame
 
 from .sweep import composed, starts_ranks, swept
 
@@ -34,7 +34,7 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
     """The run command; the exit status. Raises ConfigError before anything is started."""
     place, overrides = _place(), list(overrides)
     folder = config_dir if config_dir is None else str(Path(config_dir).absolute())
-    with _exported(launch.CONFIG_DIR, folder), Door(os.environ.get(launch.CONFIG_DIR)) as door:
+    with _exported(launch.CONFIG_DIR, folder), ConfigComposer(os.environ.get(launch.CONFIG_DIR)) as door:
         found = asked(door, overrides, multirun)
         jobs = found.jobs
         if place is not None and found.fresh:
@@ -71,7 +71,7 @@ def run_one(*overrides: str) -> Path:
 
     Raises ConfigError, WorldBroken; a failed case or a missed `expect` is in the results.
     """
-    with Door() as door:
+    with ConfigComposer() as door:
         found = asked(door, overrides, multirun=False)
         if found.fresh:
             raise ConfigError(
@@ -115,7 +115,7 @@ def resume(words: Sequence[str]) -> int:
     if not isinstance(run.get("config"), dict) or not isinstance(run.get("config_dir", ""), str | None):
         raise ConfigError(f"{folder}/run.json is not as commbench writes it: config or config_dir")
     place, mode = _place(), "force" if force else "retry"
-    with _exported(launch.CONFIG_DIR, run.get("config_dir")), Door(run.get("config_dir")) as door:
+    with _exported(launch.CONFIG_DIR, run.get("config_dir")), ConfigComposer(run.get("config_dir")) as door:
         job = door.jobs(overrides, multirun=False)[0]
         begun = run["config"]
         changed = sorted(
@@ -251,17 +251,17 @@ def abnormal(folder: str) -> list[str]:
     ]
 
 
-def _earlier(folder: str, resume: str, place: Place | None) -> Earlier:
+def _earlier(folder: str, resume: str, place: Place | None) -> EarlierStarts:
     """What rank 0 finds in the folder; the other ranks may not even see it."""
     if place is not None and place.rank != 0:
-        return Earlier()
+        return EarlierStarts()
     run, cases = load_run(folder), load(folder)
     unfinished = cases.stop_reason.isin(UNFINISHED)
     recorded = dict(zip(cases.case_id[~unfinished], cases.status[~unfinished], strict=True))
     failed = cases[cases.status == "failed"]
     reasons = dict(zip(failed.case_id, failed.reason, strict=True))
     retry, force = resume != "rest", resume != "retry"
-    return Earlier(recorded, run.get("broken", {}), run, retry=retry, force=force, reasons=reasons)
+    return EarlierStarts(recorded, run.get("broken", {}), run, retry=retry, force=force, reasons=reasons)
 
 
 def task(config: DictConfig) -> int:

@@ -12,7 +12,7 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import DictConfig, open_dict
 
-from commbench.config.compose import Door, Job
+from commbench.config.compose import ConfigComposer, Job
 from commbench.config.keys import first_line
 from commbench.config.startability import mpi_library
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
@@ -23,7 +23,7 @@ SHAPE = ("nodes", "tasks_per_node")
 SLURMS = (*SHAPE, "partition")  # keys of a Hydra launcher whose jobs have a task for each rank
 
 
-def composed(door: Door, overrides: Sequence[str]) -> DictConfig:
+def composed(door: ConfigComposer, overrides: Sequence[str]) -> DictConfig:
     """The configuration with Hydra's own part, which names the launcher."""
     return door.config(door.plain(overrides), hydra=True)
 

@@ -58,7 +58,7 @@ class Job:
     digest: str
 
 
-class Door:
+class ConfigComposer:
     """Hydra opened on commbench's configuration, and closed again."""
 
     def __init__(self, config_dir: str | None = None) -> None:
@@ -66,7 +66,7 @@ class Door:
         if self._config_dir is not None and not self._config_dir.is_dir():
             raise ConfigError(f"--config-dir {config_dir} is no folder")
 
-    def __enter__(self) -> Door:
+    def __enter__(self) -> ConfigComposer:
         GlobalHydra.instance().clear()
         self._context = initialize_config_module(CONFIG_MODULE, version_base="1.3", job_name="commbench")
         self._context.__enter__()

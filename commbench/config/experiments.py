@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from commbench.core.errors import ConfigError
 
-from .compose import LOADING, Door, Job, ordered
+from .compose import LOADING, ConfigComposer, Job, ordered
 from .startability import lacks
 
 KEY = "experiment="
@@ -27,7 +27,7 @@ class Asked:
     shrinks: bool = False
 
 
-def asked(door: Door, overrides: Sequence[str], multirun: bool) -> Asked:
+def asked(door: ConfigComposer, overrides: Sequence[str], multirun: bool) -> Asked:
     """Every job of the command line, checked; raises ConfigError for what the user wrote."""
     jobs = door.jobs(overrides, multirun)  # an experiment's own line, its parts left out: the user's mistakes first
     names = [one.removeprefix(KEY) for one in overrides if one.startswith(KEY)]
@@ -51,7 +51,7 @@ def asked(door: Door, overrides: Sequence[str], multirun: bool) -> Asked:
     return Asked(tuple(chosen), multirun or len(chosen) != 1, names[-1], tuple(dict.fromkeys(refused)), shrinks)
 
 
-def parts(door: Door, overrides: Sequence[str]) -> list[list[str]]:
+def parts(door: ConfigComposer, overrides: Sequence[str]) -> list[list[str]]:
     """The overrides of each part of the experiment at its scale; what the user gives goes before what its file says."""
     config = door.config(door.plain(overrides))
     lines = [str(line) for line in config.parts.get(str(config.scale)) or ()]
@@ -64,14 +64,14 @@ def parts(door: Door, overrides: Sequence[str]) -> list[list[str]]:
     return [[f"part={number}", *_left(door, lines[number - 1], given), *overrides] for number in numbers]
 
 
-def _left(door: Door, line: str, given: Iterable[str]) -> list[str]:
+def _left(door: ConfigComposer, line: str, given: Iterable[str]) -> list[str]:
     """The words of a part that the user leaves alone: timing=quick also ends the part's own timing.duration_s."""
     names = set(given)
     pairs = [(word, *door.keys_of([word])) for word in line.split()]
     return [word for word, key in pairs if not names & {key, key.partition(".")[0]}]
 
 
-def _refuse_powers(door: Door, words: Sequence[str]) -> None:
+def _refuse_powers(door: ConfigComposer, words: Sequence[str]) -> None:
     """Raises ConfigError where a file's overrides would bring in foreign code: they look as if the user gave them."""
     for word in words:
         (key,), value = door.keys_of([word]), word.partition("=")[2]

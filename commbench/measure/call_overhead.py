@@ -19,17 +19,17 @@ COPIES_A_SAMPLE = 8  # so that waiting for them is no part of the rate
 COPY_BYTES = 256 * 2**20  # beyond any GPU's cache
 
 
-def floors_s(communicator: Communicator, jobs: Iterable[Planned]) -> dict[str, float]:
+def call_overheads_s(communicator: Communicator, jobs: Iterable[Planned]) -> dict[str, float]:
     """By the engines of the jobs that are not skipped; without copies of ours where some have none."""
     floors: dict[str, float] = {}
     modes = sorted((job.case.mode for job in jobs if not job.skip), key=lambda mode: mode.staging, reverse=True)
     for engine, mode in {mode.engine: mode for mode in modes}.items():
         with suppress(Unsupported, MemoryError):
-            floors[engine] = floor_s(communicator, mode)
+            floors[engine] = call_overhead_s(communicator, mode)
     return floors
 
 
-def floor_s(communicator: Communicator, mode: Mode) -> float:
+def call_overhead_s(communicator: Communicator, mode: Mode) -> float:
     """Seconds of an all_reduce on a group of one rank, by the host's clock. Raises Unsupported."""
     waited = "host" if mode.device == "cpu" else "host_sync"
     data = View("data")

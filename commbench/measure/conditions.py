@@ -13,14 +13,14 @@ from commbench.core.case import Planned, World
 from commbench.core.clock import ClockCost
 from commbench.core.protocols import Communicator, Control
 
-from .call_overhead import copy_gb_per_s, floors_s
+from .call_overhead import call_overheads_s, copy_gb_per_s
 from .plan import Facts
 from .preflight import MEETING_S, wires
 from .rows import Circumstances
 from .transports import LogReader, carriers, gathered
 
 
-class Witness:
+class Conditions:
     """Of an opened library. All ranks have one and make its calls together; only rank 0's `run` is written down."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Witness:
             found = probe(CudaExporter, self._world, self._control, MEETING_S)
             self._run |= {"ipc_probe": found} if self._run else {}
         if alone is not None and len(self._world.hosted) == 1:
-            floors = floors_s(alone, jobs)
+            floors = call_overheads_s(alone, jobs)
             evidence = replace(evidence, copy_gb_per_s=copy_gb_per_s(alone, jobs))
         self._control.agree(None, MEETING_S, "calibration")
         return Circumstances(

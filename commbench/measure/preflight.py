@@ -22,7 +22,7 @@ from commbench.hardware import machine_facts, network, resource_limits
 from commbench.hardware.gpu import own_gpu
 from commbench.hardware.limits import Wire
 from commbench.hardware.topology import record as wiring_record
-from commbench.world.recovery import Earlier
+from commbench.world.recovery import EarlierStarts
 
 from .difference import skew_text, table
 from .shared_gpus import busy, duplicate, lacking
@@ -59,7 +59,7 @@ class Request:
     digest: str
     sweep_id: str | None = None
     folder: str | None = None  # made by the parent that started this world
-    earlier: Earlier | None = None  # where a run goes on
+    earlier: EarlierStarts | None = None  # where a run goes on
     config_dir: str | None = None
     judged: Callable[[str], list[str]] = lambda folder: []  # what in a folder misses expect=normal
     parent: bool = False  # it started this world, will say how it ended, and start a fresh one
@@ -175,7 +175,7 @@ def _difference_text(
     return text
 
 
-def _change_text(earlier: Earlier, run: Mapping[str, Any]) -> str | None:
+def _change_text(earlier: EarlierStarts, run: Mapping[str, Any]) -> str | None:
     """What is no longer as it was when the run began; rows before and after could not be compared."""
     before = earlier.run.get("provenance", {}).get("nodes", [])
     now = run["provenance"]["nodes"]
@@ -189,7 +189,7 @@ def _change_text(earlier: Earlier, run: Mapping[str, Any]) -> str | None:
     return "\n".join(["this is not as it was when the run began:", *lines, "accept it with: commbench resume --force"])
 
 
-def _continued(earlier: Earlier, run: Mapping[str, Any]) -> dict[str, Any]:
+def _continued(earlier: EarlierStarts, run: Mapping[str, Any]) -> dict[str, Any]:
     """run.json of a run that goes on: it began when it began, and tells all its starts."""
     kept = ("started_at", "sweep_id", "broken")
     last = {key: earlier.run.get(key) for key in ("status", "reason", "finished_at")}

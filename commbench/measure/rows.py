@@ -24,7 +24,7 @@ from commbench.hardware.nvml import throttled
 from .headline import repetition_times
 from .samples import Block, Counts, Failure, Refused, Samples
 from .statistics import Z95, Series, flags, summarise
-from .transports import Evidence
+from .transports import TransportEvidence
 from .wire_load import impossible, wire_gb_per_s
 
 VISIBLE = 0.05  # a share of a number from which on its cause must be told
@@ -44,7 +44,7 @@ class Circumstances:
     cores: float  # that a node's ranks may use
     threads_per_rank: int
     cache_bytes: int
-    evidence: Evidence
+    evidence: TransportEvidence
     world: World
     wires: tuple[Wire | None, ...]  # of each node
 

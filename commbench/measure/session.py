@@ -24,11 +24,11 @@ from commbench.core.errors import ConfigError, Missing, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.protocols import Communicator, Control
 from commbench.hardware import machine_facts, resource_limits
-from commbench.world.heartbeat import Host, Pulse
+from commbench.world.heartbeat import Heartbeat, Host
 from commbench.world.identity import Place
 from commbench.world.join import bound, enter, refuse_misfits
 from commbench.world.progress import Progress
-from commbench.world.recovery import Earlier, land, take_off
+from commbench.world.recovery import EarlierStarts, clear_in_flight, mark_in_flight
 from commbench.world.segments import mapped, sweep
 from commbench.world.signals import INTERRUPTED, Watch, beacon
 from commbench.world.supervisor import report_lost
@@ -36,7 +36,7 @@ from commbench.writers.fan_out import Desk
 
 from .case import measure
 from .clock_sync import GlobalClocks
-from .conditions import Witness
+from .conditions import Conditions
 from .deadlines import patience_s
 from .expect import misses
 from .plan import Facts, duration_s, plan
@@ -109,8 +109,8 @@ class _Session:
         self._desk = Desk(settings.writers)
         self._begun, self._patience_s = time.monotonic(), MEETING_S
         self._progress = Progress()
-        self._pulse: Pulse | None = None
-        self._witness: Witness  # with it
+        self._heartbeat: Heartbeat | None = None
+        self._conditions: Conditions  # with it
         self._communicator: Communicator  # once it is open
         self._opened = False
         self._at: tuple[Planned, datetime] | None = None  # the case that is being measured, and since when
@@ -119,13 +119,13 @@ class _Session:
         self._unwanted: str | None = None  # why no further case is wanted, on rank 0
         self._given = not request.parent
         self._request = request
-        self._earlier = request.earlier or Earlier()
+        self._earlier = request.earlier or EarlierStarts()
 
     def open(self, watch: Watch) -> None:
         """The pulse first: a rank may be lost while the library opens, too."""
         settings, control = self._settings, self._control
         if len(self._world.hosted) < self._world.size:
-            self._pulse = Pulse(
+            self._heartbeat = Heartbeat(
                 control, self._progress, settings.budget.silence_s, partial(self._lost, watch), MEETING_S
             )
         self._progress.enter("opening the library", limit_s=MEETING_S)
@@ -134,28 +134,28 @@ class _Session:
         if self._request.earlier is not None:
             self._jobs = self._left()
         groups = sorted({job.members for job in self._jobs if not job.skip} | {(0,)})
-        self._witness = Witness(settings, self._world, control, self._run, self._communicator)
-        self._communicators = {members: self._witness.subset(members) for members in groups}
+        self._conditions = Conditions(settings, self._world, control, self._run, self._communicator)
+        self._communicators = {members: self._conditions.subset(members) for members in groups}
         self._progress.enter("opened the library")
 
     def end(self) -> None:
         """After a run that has come to its end on all ranks."""
         gc.collect()  # a graph that is still there would hold its communicator
         self._communicator.close()
-        if self._pulse is not None:  # from the farewell on the store may be gone, and nobody is to wonder
-            self._pulse.stop()
+        if self._heartbeat is not None:  # from the farewell on the store may be gone, and nobody is to wonder
+            self._heartbeat.stop()
         self._control.farewell(MEETING_S)
 
     def run(self) -> int:
         gc.collect()
         gc.freeze()  # what was imported stays: collections between cases then cost microseconds, not 50 ms
-        self._around = self._witness.around(self._communicators[0,], self._jobs, self._clock, self._facts)
+        self._around = self._conditions.around(self._communicators[0,], self._jobs, self._clock, self._facts)
         if self._world.rank == 0:
             self._run["backend"] = {"name": self._settings.backend.name, **recorded(self._communicator.facts())}
             self._run["cuda_ipc"] = {**self._run.get("cuda_ipc", {}), **self._around.evidence.cuda_ipc}
             if self._around.evidence.ignored:
                 print(f"commbench: {self._around.evidence.ignored}", file=sys.stderr)
-            self._run["processes"] = self._pulse.names() if self._pulse is not None else self._alone()
+            self._run["processes"] = self._heartbeat.names() if self._heartbeat is not None else self._alone()
             self._run["cases"] = sum(len(_row_ids(job)) for job in self._jobs)
             self._run["at_most_s"] = sum(duration_s(self._settings, job) for job in self._jobs)
             self._run["memory"] = {
@@ -166,7 +166,7 @@ class _Session:
             self._desk.begin(self._run)
         for job in self._jobs:
             self._case(job)
-        self._run |= self._witness.transports(self._around)
+        self._run |= self._conditions.transports(self._around)
         status = self._control.decide(self._finish() if self._world.rank == 0 else 0, self._patience_s, "end of run")
         return int(status)
 
@@ -214,11 +214,11 @@ class _Session:
 
     def look_around(self, number: int) -> bool:
         """At once when a signal comes, for later the launcher will have ended others too; whether all ranks live."""
-        if number == signal.SIGTERM and self._pulse is not None:
-            dead = self._pulse.dead_here()
+        if number == signal.SIGTERM and self._heartbeat is not None:
+            dead = self._heartbeat.dead_here()
             node = self._world.nodes[self._world.node_of(self._world.rank)]
             if self._world.rank == min({0, *node} - {*dead}):  # rank 0, or the first that lives where it does not
-                self._dead = self._pulse.named(dead)
+                self._dead = self._heartbeat.named(dead)
         return not self._dead
 
     def _lost(self, watch: Watch, reason: str, heard: bool) -> None:
@@ -227,8 +227,8 @@ class _Session:
 
     def _clear(self) -> None:
         """What the parent does in a world of its own: let nobody of this host stay, nor the library's shared memory."""
-        if self._given and self._pulse is not None:
-            self._pulse.wake()
+        if self._given and self._heartbeat is not None:
+            self._heartbeat.wake()
             sweep(mapped([os.getpid()]))
 
     def _save_lost(self, reason: str, heard: bool) -> None:
@@ -259,7 +259,7 @@ class _Session:
 
     def _located(self, missing: Missing) -> Missing:
         """With where the ranks are that did not come."""
-        places = self._pulse.named(missing.ranks) if self._pulse is not None and self._world.rank == 0 else ""
+        places = self._heartbeat.named(missing.ranks) if self._heartbeat is not None and self._world.rank == 0 else ""
         return Missing(missing.ranks, missing.meeting, missing.deadline_s, places)
 
     def _case(self, job: Planned) -> None:
@@ -273,7 +273,7 @@ class _Session:
             self._record(job, Failure(skip) if hopeless else Refused(skip), started)
             return
         if self._world.rank == 0:
-            take_off(self._run["folder"], job.case.case_id, str(job.case))
+            mark_in_flight(self._run["folder"], job.case.case_id, str(job.case))
         communicator = self._communicators[job.members]
         if communicator is None:
             return
@@ -284,7 +284,7 @@ class _Session:
             outcome = measure(
                 job, communicator, inner, self._settings, self._clock, sink, self._progress, self._global_clocks
             )
-            self._around = self._witness.heard(self._around, job, inner, self._patience_s)
+            self._around = self._conditions.heard(self._around, job, inner, self._patience_s)
         except WorldBroken as error:
             told = self._located(error) if isinstance(error, Missing) else error
             self._record(job, Failure(str(told)), started)
@@ -329,7 +329,7 @@ class _Session:
         now = {name: one["status"] for name, one in self._rows.items()}
         bad = [status for status in {**self._earlier.recorded, **now}.values() if status in BAD]
         status = 1 if bad or missed else 0
-        land(self._run["folder"])
+        clear_in_flight(self._run["folder"])
         self.close("done", status, "; ".join(missed) or None)
         for line in missed:
             print(line, file=sys.stderr)

@@ -53,7 +53,7 @@ class LogReader:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class TransportEvidence:
     """`gpus` are those of the world's ranks, empty on a CPU; `kinds` and `chosen` are what NCCL's log has said."""
 
     gpus: tuple[Gpu, ...] = ()
@@ -86,7 +86,7 @@ class Evidence:
         """Of the whole run, for run.json."""
         return {"effective": self.ipc or effective_ipc(self.kinds, self._node_of), "ignored": self.ignored}
 
-    def knowing(self, told: Iterable[Iterable[Sequence[Any]]], chosen: tuple[Chosen, ...]) -> Evidence:
+    def knowing(self, told: Iterable[Iterable[Sequence[Any]]], chosen: tuple[Chosen, ...]) -> TransportEvidence:
         """With what the readers of all ranks have told, and this rank's algorithms."""
         kinds = dict(self.kinds)
         for first, second, texts in (line for one in told for line in one):
@@ -117,15 +117,15 @@ def gathered(
     run: Mapping[str, Any],
     reader: LogReader,
     deadline_s: float,
-) -> Evidence:
+) -> TransportEvidence:
     """All ranks call it, with the library open: what it and preflight know, on rank 0."""
     awake = _pcie_now() if run.get("gpus") or facts.get("gpu") or reader.there else []
     told = control.gather([reader.told(), awake], deadline_s, "the library's transports")
     if world.rank != 0:
-        return Evidence()
+        return TransportEvidence()
     forced, nodes = os.environ.get(FORCED, ""), run["provenance"]["nodes"]
     found = gpus_of(run.get("gpus", []), nodes, world.node_of)
-    evidence = Evidence(
+    evidence = TransportEvidence(
         gpus=tuple(_awake(gpu, dict(told[rank][1])) for rank, gpu in enumerate(found)),
         topologies=topologies_of(nodes),
         transport=facts.get("transport"),

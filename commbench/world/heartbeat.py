@@ -77,7 +77,7 @@ class Silence:
         return [rank for rank, at in self.heard.items() if now - at >= self.longest_s]
 
 
-class Pulse:
+class Heartbeat:
     """Of one rank of a world with one process a rank; all ranks make one, together.
 
     `broken` is called once, in another thread than the main one, with what happened; it must end the process.

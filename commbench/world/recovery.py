@@ -19,7 +19,7 @@ IN_FLIGHT = "in_flight"  # file in the run's folder: the case that is being meas
 
 
 @dataclass(frozen=True)
-class Earlier:
+class EarlierStarts:
     """`recorded`: case -> status, `reasons`: case -> why it failed, `broken`: case -> how often it broke the world.
 
     `run` is run.json. Only rank 0 needs the contents; the other ranks only know that the run goes on. With `retry`
@@ -57,7 +57,7 @@ class Earlier:
         return f"{HOPELESS} {times} times; it is not tried again" + (f"; {why}" if why else "")
 
 
-def take_off(folder: str, case_id: str, text: str) -> None:
+def mark_in_flight(folder: str, case_id: str, text: str) -> None:
     """Leave word of the case that is being measured: if the world ends now, this one is the suspect.
 
     A disk that takes no word ends no run: then nobody is the suspect.
@@ -70,10 +70,10 @@ def take_off(folder: str, case_id: str, text: str) -> None:
     except OSError:
         with suppress(OSError):
             aside.unlink(missing_ok=True)
-        land(folder)
+        clear_in_flight(folder)
 
 
-def land(folder: str) -> None:
+def clear_in_flight(folder: str) -> None:
     with suppress(OSError):
         (Path(folder) / IN_FLIGHT).unlink()
 
@@ -89,7 +89,7 @@ def blame(folder: str) -> str | None:
         run = json.loads(record.read_text())
     except (OSError, ValueError):
         return None
-    land(folder)
+    clear_in_flight(folder)
     broken = dict(run.get("broken", {}))
     broken[case_id] = broken.get(case_id, 0) + 1
     try:

@@ -31,7 +31,7 @@ class Item:
     append: bool = False
 
 
-class Shelf:
+class DurableFiles:
     """The files of one folder, by name. Only the first failure and the recovery from it are told, a line each.
 
     `waiting` holds what could not be written yet, `dropped` the names of what did not fit into the bound any more, and

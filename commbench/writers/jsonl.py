@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from commbench.core.columns import SCHEMA_VERSION
 from commbench.core.errors import Unsaved
 
-from .durable_files import Shelf, opening, patience_s
+from .durable_files import DurableFiles, opening, patience_s
 
 NAME = "cases.jsonl"
 
@@ -31,7 +31,7 @@ class Jsonl:
     """
 
     def __post_init__(self) -> None:
-        self._shelf: Shelf | None = None
+        self._files: DurableFiles | None = None
         self._identity: dict[str, Any] = {}
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
@@ -40,18 +40,18 @@ class Jsonl:
         with opening(path):
             drop_torn_line(path)
             path.touch()
-        self._shelf = Shelf(Path(folder))
+        self._files = DurableFiles(Path(folder))
 
     def case(
         self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
     ) -> None:
-        assert self._shelf is not None
+        assert self._files is not None
         text = line({**self._identity, **row, "env": dict(row["env"] or {})})
-        self._shelf.append(NAME, text.encode())
+        self._files.append(NAME, text.encode())
 
     def end(self, run: Mapping[str, Any]) -> None:
         """Raises Unsaved where lines are missing in the file."""
-        shelf = self._shelf
+        shelf = self._files
         if shelf is None or (shelf.retry(patience_s(run.get("status"))) and not shelf.dropped and not shelf.gone()):
             return  # None: a run may end before it has begun
         count = bytes(shelf.waiting[NAME].content).count(b"\n") if NAME in shelf.waiting else 0

@@ -15,7 +15,7 @@ from commbench.core.columns import SCHEMA_VERSION, TABLES, arrow_schema
 from commbench.core.errors import Unsaved
 from commbench.core.run_folder import json_text, publish
 
-from .durable_files import Shelf, clear_torn, opening, patience_s, say, words
+from .durable_files import DurableFiles, clear_torn, opening, patience_s, say, words
 
 RECORD = "run.json"
 GROUP_ROWS = 100_000  # of a merged file
@@ -23,46 +23,46 @@ GROUP_ROWS = 100_000  # of a merged file
 
 @dataclass
 class Parquet:
-    """See Writer. Parts appear whole, by way of a Shelf; the end merges them into one file a table."""
+    """See Writer. Parts appear whole, by way of a DurableFiles; the end merges them into one file a table."""
 
     def __post_init__(self) -> None:
-        self._shelf: Shelf | None = None
+        self._files: DurableFiles | None = None
         self._metadata: dict[str, str] = {}
         self._next = 0
         self._rows: dict[str, tuple[str, Mapping[str, Any]]] = {}  # by case: the name of its newest part, its row
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
         """Raises WorldBroken where nothing can be written."""
-        self._shelf = Shelf(Path(folder))
-        parts = self._shelf.folder / "parts"
+        self._files = DurableFiles(Path(folder))
+        parts = self._files.folder / "parts"
         self._metadata = {"schema_version": str(SCHEMA_VERSION), "commbench_run": json.dumps(run)}
-        with opening(self._shelf.folder):
+        with opening(self._files.folder):
             parts.mkdir(parents=True, exist_ok=True)
             clear_torn(parts)
-            clear_torn(self._shelf.folder)
+            clear_torn(self._files.folder)
             # a run that goes on: what an earlier start has left comes first
             self._next = 1 + max((int(part.name.split(".")[0]) for part in parts.glob("*.parquet")), default=-1)
-            self._shelf.place(RECORD, json_text(run).encode())
+            self._files.place(RECORD, json_text(run).encode())
 
     def case(
         self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
     ) -> None:
         import pyarrow as pa
 
-        assert self._shelf is not None
+        assert self._files is not None
         stem = f"parts/{self._next:06d}"
         self._next += 1
         for table, columns in (("samples", samples), ("counters", counters)):
             if columns:
                 content = self._encoded(pa.table(dict(columns), schema=arrow_schema(table)))
-                self._shelf.put(f"{stem}.{table}.parquet", content, keep=False)
+                self._files.put(f"{stem}.{table}.parquet", content, keep=False)
         # the case comes last: a reader that finds it finds its samples and counters too
         self._rows[row["case_id"]] = f"{stem}.cases.parquet", row
         self._put_row(row["case_id"])
 
     def end(self, run: Mapping[str, Any]) -> None:
         """Raises Unsaved; what is saved stays in parts then, in the order of what is not."""
-        shelf, patience = self._shelf, patience_s(run.get("status"))
+        shelf, patience = self._files, patience_s(run.get("status"))
         if shelf is None:  # a run may end before it has begun
             return
         self._metadata["commbench_run"] = json.dumps(run)
@@ -81,9 +81,9 @@ class Parquet:
     def _put_row(self, case_id: str) -> None:
         import pyarrow as pa
 
-        assert self._shelf is not None
+        assert self._files is not None
         name, row = self._rows[case_id]
-        self._shelf.put(name, self._encoded(pa.Table.from_pylist([dict(row)], arrow_schema("cases"))))
+        self._files.put(name, self._encoded(pa.Table.from_pylist([dict(row)], arrow_schema("cases"))))
 
     def _encoded(self, table: Any) -> memoryview:
         import pyarrow as pa
@@ -93,7 +93,7 @@ class Parquet:
         pq.write_table(table.replace_schema_metadata(self._metadata), sink, compression="zstd")
         return memoryview(sink.getvalue())
 
-    def _told(self, shelf: Shelf, run: Mapping[str, Any], lost: set[str]) -> str:
+    def _told(self, shelf: DurableFiles, run: Mapping[str, Any], lost: set[str]) -> str:
         """One line: how many cases are saved, how many are not, why, and where the rest is now."""
         missing = {*shelf.waiting, *shelf.dropped}
         without = sum(name in missing for name, _ in self._rows.values())
@@ -109,7 +109,7 @@ class Parquet:
         why = f" ({shelf.error})" if shelf.error else ""
         return f"{', '.join(parts)}{why}; {self._rescued(shelf, run)}"
 
-    def _rescued(self, shelf: Shelf, run: Mapping[str, Any]) -> str:
+    def _rescued(self, shelf: DurableFiles, run: Mapping[str, Any]) -> str:
         if not shelf.waiting:
             return "what is missing is lost"
         refuge = shelf.rescue({RECORD: json_text(run).encode()})
@@ -118,7 +118,7 @@ class Parquet:
         rest = f", but for {len(shelf.waiting)} files that did not fit" if shelf.waiting else ""
         return f"they are in {refuge}{rest}: commbench.load('{shelf.folder}', '{refuge}') reads both"
 
-    def _merge_all(self, shelf: Shelf) -> None:
+    def _merge_all(self, shelf: DurableFiles) -> None:
         try:
             for table in TABLES:
                 for part in self._merge(shelf.folder, table):

@@ -79,9 +79,11 @@ def check_link(case: Any) -> None:
     if isinstance(case.pair, str):
         first, second = (int(rank) // deep for rank in case.pair.split("-"))
         far = first != second
-    floor_s = BUCKET * line_s(MESSAGE_BYTES)
+    call_overhead_s = BUCKET * line_s(MESSAGE_BYTES)
     what = f"{case.benchmark} {case.layout} {case.pair}: {case.min_s} s, the link takes {line_s(MESSAGE_BYTES)} s"
-    assert case.min_s >= floor_s if far else case.min_s < floor_s / 2, what  # a busy machine is slow, never fast
+    assert case.min_s >= call_overhead_s if far else case.min_s < call_overhead_s / 2, (
+        what
+    )  # a busy machine is slow, never fast
 
 
 @pytest.mark.long

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from commbench.config.compose import Door
+from commbench.config.compose import ConfigComposer
 from commbench.config.keys import construct
 
 QUICK = ("benchmark=barrier", "sizes=[8]", "timing=fixed", "timing.repetitions=6", "timing.warmup_s=0")
 
 
 def launchers() -> list[str]:
-    with Door() as door:
+    with ConfigComposer() as door:
         return [name for name in door.options("launcher") if name != "auto"]
 
 
 def pairs() -> list[tuple[str, str]]:
     """(launcher, backend) that go together by the backends' own tables, on this machine: srun needs a cluster."""
     names = launchers()
-    with Door() as door:
+    with ConfigComposer() as door:
         here = [name for name in names if construct(door.group("launcher", name), name, ()).reach == 1]
         backends = [construct(door.group("backend", name), name, ()) for name in door.options("backend")]
     usable = [one for one in backends if one.missing(one.devices[0]) is None]
@@ -31,7 +31,7 @@ def pairs() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("name", launchers())
 def test_it_makes_a_command_line(name: str) -> None:
-    with Door() as door:
+    with ConfigComposer() as door:
         launcher = construct(door.group("launcher", name), name, ())
     command = launcher.command(1, 3, ["backend=gloo", "label=a b"], None)
     assert launcher.name == name

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from commbench.config.compose import Door
+from commbench.config.compose import ConfigComposer
 from commbench.core.columns import CASES, SAMPLES
 from commbench.core.dtypes import DTYPES
 from commbench.hardware.mpi_library import find
@@ -30,7 +30,7 @@ LIBRARIES = ("openmpi", "mpich")  # Debian's Open MPI 4 is among the given world
 
 
 def backends() -> list[Any]:
-    with Door() as door:
+    with ConfigComposer() as door:
         names = door.options("backend")
     cases = [pytest.param(name, "auto", id=name) for name in names if name != "mpi"]
     return cases + [
@@ -40,7 +40,7 @@ def backends() -> list[Any]:
 
 
 def skip_without(backend: str) -> None:
-    with Door() as door:
+    with ConfigComposer() as door:
         settings = door.jobs([f"backend={backend}"], multirun=False)[0].settings
     missing = settings.backend.missing(settings.device)
     if missing and backend != "mpi":
@@ -63,7 +63,7 @@ def test_every_benchmark_is_right_in_worlds_of_one_to_four_ranks(
     assert (measured.wrong_elements == 0).all()
     assert (measured.median_s > 0).all()
     assert set(measured.world_size) == {1, 2, 3, 4}
-    with Door() as door:
+    with ConfigComposer() as door:
         lacking = set(door.options("benchmark")) - set(measured.benchmark)
     assert lacking == (COLLECTIVES if backend in POINT_TO_POINT else set())
     if backend == "mpi":

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 
 import commbench
-from commbench.config.compose import Door
+from commbench.config.compose import ConfigComposer
 from commbench.config.keys import construct
 from commbench.core.columns import CASES, SCHEMA_VERSION
 from commbench.core.run_folder import write_json
 
 
 def writers() -> list[str]:
-    with Door() as door:
+    with ConfigComposer() as door:
         return door.options("writer")
 
 
 def built(name: str) -> Any:
-    with Door() as door:
+    with ConfigComposer() as door:
         nodes = door.config([f"writer=[{name}]"]).writers
         return construct({str(key): value for key, value in nodes[name].items()}, name, ())
 

@@ -20,7 +20,7 @@ from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
 import commbench
-from commbench.config.compose import Door
+from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Settings
 from commbench.core.errors import ConfigError
 
@@ -99,7 +99,7 @@ def words(name: str, role: str) -> list[str]:
 
 
 def settings(overrides: list[str]) -> Settings:
-    with Door() as door:
+    with ConfigComposer() as door:
         (one,) = door.jobs([*overrides, "plan=true"], multirun=False)
     return one.settings
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from places import ROOT, TOOLS
 
-from commbench.config.compose import Door
+from commbench.config.compose import ConfigComposer
 from commbench.core.errors import ConfigError
 
 sys.path.insert(0, str(TOOLS / "gpu"))
@@ -87,7 +87,7 @@ def test_every_command_line_is_one(name: str) -> None:
     words = [word for word in ALL[name].words if word != "-m"]
     if words == ["doctor"]:
         return
-    with Door() as door:
+    with ConfigComposer() as door:
         backend = words[0].removeprefix("backend=")
         if backend not in door.options("backend"):
             pytest.skip(f"conf/backend has no {backend}")

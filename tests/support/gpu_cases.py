@@ -7,7 +7,7 @@ from functools import cache
 
 from places import HARDWARE_TEXTS
 
-from commbench.config.compose import Door
+from commbench.config.compose import ConfigComposer
 from commbench.core.case import Planned
 from commbench.hardware.topology import Topology, parse_topo
 from commbench.measure.plan import Facts, plan
@@ -17,7 +17,7 @@ from commbench.world.identity import hosted_world
 @cache
 def planned(benchmark: str, layout: str, *words: str, device: str = "cuda") -> Planned:
     """The only case of a benchmark in a world of exactly this layout."""
-    with Door() as door:
+    with ConfigComposer() as door:
         sizes = [] if benchmark == "barrier" else ["sizes=[4kB]"]
         given = ["backend=simulated", f"benchmark={benchmark}", f"layout={layout}", *sizes, *words]
         settings = door.jobs(given, multirun=False)[0].settings

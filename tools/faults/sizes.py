@@ -6,7 +6,7 @@ from functools import cache
 
 from combination import FINISHED, Combination
 
-from commbench.config.compose import Door
+from commbench.config.compose import ConfigComposer
 from commbench.measure.plan import Facts, plan
 from commbench.world.identity import hosted_world
 
@@ -29,7 +29,7 @@ def as_given(order: list[int]) -> str:
 @cache
 def _places() -> tuple[int, ...]:
     """Which of five given sizes comes first, second ...: the shuffle sees how many cases there are, not which."""
-    with Door() as door:
+    with ConfigComposer() as door:
         words = ["benchmark=[all_reduce]", "layout=1x2", f"sizes=[{','.join(str(size) for size in SIZES)}]"]
         settings = door.jobs(words, multirun=False)[0].settings
     world, _ = hosted_world(1, 2)

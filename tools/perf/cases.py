@@ -7,7 +7,7 @@ from typing import Any
 
 from commbench.buffers.host import HostBuffer
 from commbench.cli.doctor import facts_here
-from commbench.config.compose import Door
+from commbench.config.compose import ConfigComposer
 from commbench.core.case import Planned, World
 from commbench.measure.plan import plan
 
@@ -18,7 +18,7 @@ ONE_NODE, TWO_NODES = ((0, 1),), ((0,), (1,))
 def planned(words: Sequence[str], rank: int, nodes: tuple[tuple[int, ...], ...] = ONE_NODE) -> list[Planned]:
     """Smallest first; window, rotation, barriers and all. Raises ConfigError for a bad override."""
     layout = f"layout={len(nodes)}x{len(nodes[0])}"
-    with Door() as door:
+    with ConfigComposer() as door:
         settings = door.jobs([*words, "dtype=float32", layout], multirun=False)[0].settings
     jobs = plan(settings, World(rank, 2, nodes, (rank,)), facts_here())
     assert not any(job.skip for job in jobs), [job.skip for job in jobs]

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.buffers.host import high_water_bytes
-from commbench.config.compose import Door
+from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Settings
 from commbench.core.case import Mode, Planned, World
 from commbench.core.clock import ClockCost
@@ -55,7 +55,7 @@ WORDS = ["benchmark=[all_reduce]", "sizes=[8]", "timing=quick", "preflight=off"]
 def planned(size: int, backend: str) -> tuple[Settings, Planned, float]:
     """The job, and the seconds it took to plan it."""
     layout = Layout(max(1, size // 8), min(8, size))
-    with Door() as door:
+    with ConfigComposer() as door:
         settings = door.jobs([f"backend={backend}", *WORDS, f"layout={layout}"], multirun=False)[0].settings
     world, _ = hosted_world(layout.nodes, layout.ranks_per_node)
     begin = time.perf_counter()

@@ -13,7 +13,7 @@ from commbench.core.errors import WorldBroken
 
 from .connection import Connection
 from .listener import GREETING, WELCOME, Listener, set_buffers
-from .thread_pool import Crew
+from .thread_pool import ThreadPool
 
 BARRIER = -1  # the stream of the barriers' bytes
 MOST_STREAMS = 64
@@ -35,7 +35,7 @@ class Endpoint:
     def __init__(
         self, rank: int, listener: Listener, secret: bytes, addresses: Sequence[tuple[str, int]], options: Options
     ) -> None:
-        self.rank, self.listener, self.crew = rank, listener, Crew()
+        self.rank, self.listener, self.crew = rank, listener, ThreadPool()
         self._secret, self._addresses, self._options = secret, addresses, options
         self._connections: dict[Key, Connection] = {}
         self._arrivals: dict[Key, socket.socket] = {}

@@ -41,7 +41,7 @@ Move = Callable[[tuple[Batch, ...]], None]
 Job = tuple[Move, tuple[Batch, ...], Callable[[Exception], None]]  # what to do, with what, and who hears of a failure
 
 
-class Crew:
+class ThreadPool:
     """Threads by need, kept for later cases. Nobody's failure leaves another one waiting."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from nccl_on_host import COLLECTIVES, MESSAGES, Communicator, Device, Entry, Ncc
 from commbench.backends.cupy.lowering import LACKING, CupyLowering
 from commbench.backends.support import case_lacks
 from commbench.buffers.host import HostBuffer
-from commbench.config.compose import Door
+from commbench.config.compose import ConfigComposer
 from commbench.core.case import Case
 from commbench.core.dtypes import DTYPES
 from commbench.core.errors import Unsupported
@@ -27,8 +27,8 @@ from commbench.core.program import AllReduce, BufferSpec, Gather, Irecv, Isend, 
 from commbench.engines.device import HostSync
 from commbench.engines.lowered import Lowered
 
-with Door() as _door:
-    BENCHMARKS = _door.jobs(["benchmark=all", "backend=simulated"], multirun=False)[0].settings.benchmarks
+with ConfigComposer() as _composer:
+    BENCHMARKS = _composer.jobs(["benchmark=all", "backend=simulated"], multirun=False)[0].settings.benchmarks
 SPEC = BufferSpec("data", 6, "float32", slots=3)
 DATA = View("data")
 

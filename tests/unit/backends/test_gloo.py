@@ -15,7 +15,7 @@ from shown_gpus import ask, hgx, libraries
 import commbench
 from commbench.backends.torch import gloo
 from commbench.backends.torch.gloo import Gloo
-from commbench.config.compose import Door
+from commbench.config.compose import ConfigComposer
 from commbench.core.case import Case
 from commbench.core.dtypes import DTYPES
 
@@ -104,7 +104,7 @@ def test_what_gloo_does_with_gpu_memory(benchmark: str, staging: str, timing_mod
 
 
 def test_who_copies_is_told_for_every_operation() -> None:
-    with Door() as door:
+    with ConfigComposer() as door:
         told = {name: Gloo().staging(name) for name in door.options("benchmark")}
     assert told.pop("barrier") == "none"
     assert {name for name, staging in told.items() if staging == "library"} == {

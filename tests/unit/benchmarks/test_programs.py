@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from commbench.config.compose import Door
+from commbench.config.compose import ConfigComposer
 from commbench.core.case import Benchmark, Case
 from commbench.core.program import (
     PERIOD,
@@ -33,10 +33,10 @@ from commbench.core.program import (
     WaitAll,
 )
 
-with Door() as _door:
+with ConfigComposer() as _composer:
     BENCHMARKS = {
-        name: _door.jobs([f"benchmark=[{name}]"], multirun=False)[0].settings.benchmarks[0]
-        for name in _door.options("benchmark")
+        name: _composer.jobs([f"benchmark=[{name}]"], multirun=False)[0].settings.benchmarks[0]
+        for name in _composer.options("benchmark")
     }
 
 WORLDS = [(name, size) for size in range(1, 6) for name, one in BENCHMARKS.items() if size >= one.min_ranks]

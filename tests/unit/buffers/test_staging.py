@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from commbench.buffers.host import HostBuffer
 from commbench.buffers.staging import TWIN, staged, twins
-from commbench.config.compose import Door
+from commbench.config.compose import ConfigComposer
 from commbench.core.case import Case
 from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.program import (
@@ -37,8 +37,8 @@ from commbench.core.program import (
 )
 from commbench.engines.virtual import Model, VirtualRunner
 
-with Door() as _door:
-    BENCHMARKS = _door.jobs(["benchmark=all", "backend=simulated"], multirun=False)[0].settings.benchmarks
+with ConfigComposer() as _composer:
+    BENCHMARKS = _composer.jobs(["benchmark=all", "backend=simulated"], multirun=False)[0].settings.benchmarks
 REDUCTIONS = ("sum", "prod", "min", "max")
 LOCAL = Copy, WaitAll, Barrier
 

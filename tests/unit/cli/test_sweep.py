@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from commbench.cli.sweep import composed, starts_ranks
-from commbench.config.compose import Door
+from commbench.config.compose import ConfigComposer
 
 pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install 'commbench[slurm]'")
 
@@ -32,7 +32,7 @@ def commbench(folder: Path, *words: str, env: dict[str, str]) -> subprocess.Comp
     [("basic", False), ("submitit_local", False), ("submitit_slurm", True)],
 )
 def test_only_slurm_jobs_start_the_ranks(launcher: str, starts: bool) -> None:
-    with Door() as door:
+    with ConfigComposer() as door:
         assert starts_ranks(composed(door, [f"hydra/launcher={launcher}", "layout=1x2,2x1"])) is starts
 
 

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import GrammarParseError
 
 import commbench
-from commbench.config.compose import Door, Job
+from commbench.config.compose import ConfigComposer, Job
 from commbench.config.expectation import Expectation, expectation
 from commbench.config.keys import KEYS
 from commbench.config.settings import OCTAVES_BYTES, PRESETS, Settings, from_config, sizes_bytes
@@ -28,12 +28,12 @@ thorough = settings(max_examples=200, deadline=None, database=None)
 
 
 def swept(*overrides: str, config_dir: str | None = None) -> list[Job]:
-    with Door(config_dir) as door:
+    with ConfigComposer(config_dir) as door:
         return door.jobs(overrides, multirun=True)
 
 
 def single(*overrides: str, config_dir: str | None = None) -> Settings:
-    with Door(config_dir) as door:
+    with ConfigComposer(config_dir) as door:
         jobs = door.jobs(overrides, multirun=False)
     assert len(jobs) == 1
     return jobs[0].settings
@@ -52,7 +52,7 @@ def test_a_sweep_is_every_combination() -> None:
 
 def test_the_overrides_of_a_job_mean_that_job() -> None:
     for job in swept("backend=gloo,mpi", "env.A=1,2", "benchmark=all,[all_reduce]", "launch=3"):
-        with Door() as door:
+        with ConfigComposer() as door:
             again = door.jobs(job.overrides, multirun=False)[0]
         assert (again.settings, again.digest, again.overrides) == (job.settings, job.digest, job.overrides)
 
@@ -80,7 +80,7 @@ def test_the_order_within_a_launch_is_shuffled_by_seed() -> None:
 
 def test_one_job_without_a_sweep_is_one_job() -> None:
     assert len(swept("layout=1x2")) == 1
-    with Door() as door:
+    with ConfigComposer() as door:
         (job,) = door.jobs(["layout=1x2"], multirun=False)
     assert job.overrides == ("layout=1x2",)
 
@@ -297,7 +297,7 @@ def test_only_numbers_can_be_expected(column: str) -> None:
 
 @functools.cache
 def defaults() -> dict[str, Any]:
-    with Door() as door:
+    with ConfigComposer() as door:
         plain = OmegaConf.to_container(door.config([]), resolve=True)
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}

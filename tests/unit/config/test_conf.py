@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import commbench
-from commbench.config.compose import GROUP_NAMES, Door
+from commbench.config.compose import GROUP_NAMES, ConfigComposer
 from commbench.config.keys import GROUPS, KEYS, construct
 from commbench.config.settings import Settings, from_config
 
@@ -25,8 +25,8 @@ OUTSIDE_KEYS = {"defaults", "hydra"}  # Hydra's own
 
 
 @pytest.fixture(scope="module")
-def door() -> Iterator[Door]:
-    with Door() as opened:
+def door() -> Iterator[ConfigComposer]:
+    with ConfigComposer() as opened:
         yield opened
 
 
@@ -36,7 +36,7 @@ def override(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_file_composes_and_builds(name: str, door: Door) -> None:
+def test_every_file_composes_and_builds(name: str, door: ConfigComposer) -> None:
     job = door.jobs([override(name)], multirun=False)[0]
     assert isinstance(job.settings, Settings)
     assert override(name) in job.overrides
@@ -86,7 +86,7 @@ def test_what_can_be_chosen_twice_has_its_own_place(file: Path) -> None:
     assert file.read_text().startswith(f"# @package {package}.{file.stem}\n")
 
 
-def test_a_file_is_named_after_what_it_builds(door: Door) -> None:
+def test_a_file_is_named_after_what_it_builds(door: ConfigComposer) -> None:
     for group in ("backend", "benchmark", "launcher", "writer"):
         for file in (CONF / group).glob("*.yaml"):
             node = yaml.safe_load(file.read_text())
@@ -99,7 +99,7 @@ def test_a_file_is_named_after_what_it_builds(door: Door) -> None:
 # ---------------------------------------------------------------- config.yaml
 
 
-def test_every_key_is_one_that_settings_know(door: Door) -> None:
+def test_every_key_is_one_that_settings_know(door: ConfigComposer) -> None:
     composed = {str(key) for key in door.config([])}
     assert composed <= set(KEYS)
     assert set(KEYS) <= composed, "a key without a default can't be given on the command line"

@@ -11,7 +11,7 @@ import yaml
 from places import ROOT
 
 from commbench.__main__ import main
-from commbench.config.compose import Door
+from commbench.config.compose import ConfigComposer
 from commbench.config.experiments import Asked, asked, parts
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
@@ -36,12 +36,12 @@ def nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def door() -> Iterator[Door]:
-    with Door() as opened:
+def door() -> Iterator[ConfigComposer]:
+    with ConfigComposer() as opened:
         yield opened
 
 
-def ask(door: Door, name: str, *overrides: str) -> Asked:
+def ask(door: ConfigComposer, name: str, *overrides: str) -> Asked:
     return asked(door, [f"experiment={name}", *overrides], multirun=False)
 
 
@@ -79,7 +79,7 @@ def test_it_plans_or_says_in_one_line_what_is_missing(name: str, capsys: pytest.
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_plans_on_one_machine_with_scale_cpu(name: str, door: Door) -> None:
+def test_it_plans_on_one_machine_with_scale_cpu(name: str, door: ConfigComposer) -> None:
     found = ask(door, name, "scale=cpu")
     assert found.jobs and found.refused == ()
     for job in found.jobs:
@@ -90,7 +90,7 @@ def test_it_plans_on_one_machine_with_scale_cpu(name: str, door: Door) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
-def test_the_overrides_of_a_job_are_that_job_again(name: str, door: Door) -> None:
+def test_the_overrides_of_a_job_are_that_job_again(name: str, door: ConfigComposer) -> None:
     """What a started world is given: it must neither sweep nor choose another part."""
     for job in ask(door, name, "scale=cpu").jobs:
         again = asked(door, job.overrides, multirun=False)
@@ -107,7 +107,7 @@ def test_the_cpu_plans_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("backend", ["mpi", "nccl"])
-def test_allreduce_is_that_of_the_post(door: Door, backend: str) -> None:
+def test_allreduce_is_that_of_the_post(door: ConfigComposer, backend: str) -> None:
     found = ask(door, "mlbench_allreduce")
     chosen = [job.settings for job in found.jobs if job.settings.backend.name == backend]
     assert {one.layouts for one in chosen} == {(Layout(8, 1),), (Layout(4, 2),), (Layout(2, 4),), (Layout(1, 8),)}
@@ -116,7 +116,7 @@ def test_allreduce_is_that_of_the_post(door: Door, backend: str) -> None:
     assert {job.settings.backend.name for job in found.jobs} == {"mpi", "nccl"}
 
 
-def test_p2p_is_that_of_the_post(door: Door) -> None:
+def test_p2p_is_that_of_the_post(door: ConfigComposer) -> None:
     points = {
         (job.settings.layouts[0], job.settings.device, job.settings.cuda_ipc) for job in ask(door, "mlbench_p2p").jobs
     }
@@ -126,7 +126,7 @@ def test_p2p_is_that_of_the_post(door: Door) -> None:
     }  # fmt: skip
 
 
-def test_streams_are_those_of_the_note(door: Door) -> None:
+def test_streams_are_those_of_the_note(door: ConfigComposer) -> None:
     jobs = [job.settings for job in ask(door, "ec2_streams").jobs]
     tcp = [one for one in jobs if one.backend.name == "tcp"]
     mpi = [one for one in jobs if one.backend.name == "mpi"]
@@ -138,7 +138,7 @@ def test_streams_are_those_of_the_note(door: Door) -> None:
 
 
 @pytest.mark.long
-def test_the_soak_has_52_write_buffers(door: Door) -> None:
+def test_the_soak_has_52_write_buffers(door: ConfigComposer) -> None:
     jobs = [job.settings for job in ask(door, "openbsd_soak").jobs]
     short = [one for one in jobs if one.timing.duration_s == 2 and one.backend.buffer_bytes is None]  # type: ignore[attr-defined]
     kib = sorted(one.sizes[0][0] // 1024 for one in short)
@@ -147,7 +147,7 @@ def test_the_soak_has_52_write_buffers(door: Door) -> None:
     assert (long.timing.interval_s, long.pairs, long.layouts) == (0.1, "all", (Layout(4, 1),))
 
 
-def test_the_quiz_has_20_ranks_and_5_ints(door: Door) -> None:
+def test_the_quiz_has_20_ranks_and_5_ints(door: ConfigComposer) -> None:
     (job,) = ask(door, "exchange_quiz").jobs
     assert job.settings.layouts == (Layout(1, 20),)
     assert (job.settings.dtypes, job.settings.sizes) == (("int32",), ((20,),))
@@ -156,19 +156,19 @@ def test_the_quiz_has_20_ranks_and_5_ints(door: Door) -> None:
 # ---------------------------------------------------------------- the user's own words
 
 
-def test_what_the_user_gives_goes_before_the_file(door: Door) -> None:
+def test_what_the_user_gives_goes_before_the_file(door: ConfigComposer) -> None:
     found = ask(door, "mlbench_allreduce", "backend=gloo", "device=cpu", "layout=1x2", "sizes=[8]")
     (job,) = found.jobs  # both parts mean the same now
     assert not found.fresh
     assert (job.settings.backend.name, job.settings.sizes) == ("gloo", ((8,),))
 
 
-def test_a_part_runs_alone(door: Door) -> None:
+def test_a_part_runs_alone(door: ConfigComposer) -> None:
     jobs = ask(door, "ec2_streams", "scale=cpu", "part=1").jobs
     assert [job.settings.backend.name for job in jobs] == ["tcp"]
 
 
-def test_another_timing_ends_the_files_own_duration(door: Door) -> None:
+def test_another_timing_ends_the_files_own_duration(door: ConfigComposer) -> None:
     (job,) = ask(door, "openbsd_pairs", "timing=quick").jobs
     assert (job.settings.timing.name, job.settings.timing.duration_s) == ("quick", None)
 
@@ -208,7 +208,7 @@ def test_the_parts_of_a_foreign_file_bring_in_no_code(word: str, capsys: pytest.
 
 
 def test_a_file_without_parts_is_one_run() -> None:
-    with Door(write("sizes: [64]\n")) as door:
+    with ConfigComposer(write("sizes: [64]\n")) as door:
         assert parts(door, ["experiment=own"]) == [["experiment=own"]]
         (job,) = ask(door, "own").jobs
     assert job.settings.sizes == ((64,),)
@@ -216,7 +216,7 @@ def test_a_file_without_parts_is_one_run() -> None:
 
 def test_hydras_own_sweep_goes_on_to_work() -> None:
     text = "hydra:\n  mode: MULTIRUN\n  sweeper:\n    params:\n      launch: 0,1\n      backend: gloo,simulated\n"
-    with Door(write(text)) as door:
+    with ConfigComposer(write(text)) as door:
         assert len(ask(door, "own").jobs) == 4
         assert {job.settings.backend.name for job in ask(door, "own", "backend=simulated").jobs} == {"simulated"}
 

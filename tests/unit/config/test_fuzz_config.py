@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from commbench.config.compose import Door, job_of
+from commbench.config.compose import ConfigComposer, job_of
 from commbench.config.keys import KEYS
 from commbench.core.errors import ConfigError
 from commbench.core.text import LONGEST_LINE, printable
@@ -49,13 +49,13 @@ VALUES = st.recursive(
 
 
 @pytest.fixture(scope="module")
-def door() -> Iterator[Door]:
-    with Door() as opened:
+def door() -> Iterator[ConfigComposer]:
+    with ConfigComposer() as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def configs(door: Door) -> list[dict[str, Any]]:
+def configs(door: ConfigComposer) -> list[dict[str, Any]]:
     """A composed configuration of every backend, one of them a soak."""
     timings = ("default", "soak", "fixed", "quick")
     nodes = [door.config([f"backend={one}", f"timing={timing}"]) for one, timing in zip(BACKENDS, timings, strict=True)]
@@ -119,7 +119,7 @@ WORDS = (
 
 @settings(fuzzed, max_examples=60)
 @given(words=st.lists(WORDS, min_size=1, max_size=3), multirun=st.booleans())
-def test_any_words_are_jobs_or_a_refusal(words: list[str], multirun: bool, door: Door) -> None:
+def test_any_words_are_jobs_or_a_refusal(words: list[str], multirun: bool, door: ConfigComposer) -> None:
     begin = time.process_time()
     try:
         door.jobs(words, multirun)

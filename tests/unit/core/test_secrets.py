@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import commbench
-from commbench.config.compose import Door
+from commbench.config.compose import ConfigComposer
 from commbench.core.errors import ConfigError
 from commbench.core.secrets import MASK, recorded, recorded_override
 
@@ -48,7 +48,7 @@ def test_names_stay_at_every_depth() -> None:
 
 
 def test_ranks_with_different_credentials_have_different_digests_and_equal_records() -> None:
-    with Door() as door:
+    with ConfigComposer() as door:
         one, other = (door.jobs([f"env.FOO_TOKEN={text}"], False)[0] for text in (SECRET, "another"))
     assert one.digest != other.digest
     assert one.config == other.config and one.config["env"] == {"FOO_TOKEN": MASK}
@@ -56,7 +56,7 @@ def test_ranks_with_different_credentials_have_different_digests_and_equal_recor
 
 
 def test_a_recorded_override_takes_the_value_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Door() as door:
+    with ConfigComposer() as door:
         with pytest.raises(ConfigError, match="export FOO_TOKEN="):
             door.jobs(["++env.FOO_TOKEN='***'"], False)
         monkeypatch.setenv("FOO_TOKEN", "a'b\\c")

@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from commbench.config.compose import Door
+from commbench.config.compose import ConfigComposer
 from commbench.core.case import Planned
 from commbench.hardware.limits import Wire, bound
 from commbench.measure.plan import Facts, plan
@@ -18,7 +18,7 @@ LINE = 0.125  # GB/s of 1 Gb/s
 
 @cache
 def planned(benchmark: str, layout: str, *words: str) -> Planned:
-    with Door() as door:
+    with ConfigComposer() as door:
         sizes = [] if benchmark == "barrier" else ["sizes=[4kB]"]
         given = ["backend=simulated", f"benchmark={benchmark}", f"layout={layout}", *sizes, *words]
         settings = door.jobs(given, multirun=False)[0].settings

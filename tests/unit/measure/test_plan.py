@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from commbench.benchmarks.all_reduce import AllReduce
 from commbench.buffers.host import buffer_bytes, slot_bytes
-from commbench.config.compose import Door
+from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Settings
 from commbench.core.case import Planned, World
 from commbench.core.dtypes import DTYPES
@@ -45,7 +45,7 @@ class Divided(AllReduce):
 
 @cache
 def settings_of(*overrides: str) -> Settings:
-    with Door() as door:
+    with ConfigComposer() as door:
         return door.jobs(["backend=simulated", *overrides], multirun=False)[0].settings
 
 

@@ -13,7 +13,7 @@ import pytest
 from numpy.random import default_rng
 
 from commbench.buffers.host import slot_bytes
-from commbench.config.compose import Door
+from commbench.config.compose import ConfigComposer
 from commbench.core.case import Planned, World
 from commbench.core.clock import ClockCost
 from commbench.core.columns import CASES, RESULTS, SAMPLES, VARIABLES
@@ -21,12 +21,12 @@ from commbench.measure.case import measure
 from commbench.measure.plan import Facts, plan
 from commbench.measure.rows import Circumstances, row, sample_table
 from commbench.measure.samples import Block, Failure, Refused, Samples
-from commbench.measure.transports import Evidence
+from commbench.measure.transports import TransportEvidence
 from commbench.world.identity import hosted_world
 from commbench.world.progress import Progress
 
-with Door() as _door:
-    BENCHMARKS = _door.options("benchmark")
+with ConfigComposer() as _composer:
+    BENCHMARKS = _composer.options("benchmark")
 
 # method.md section 3; n is the number of ranks. Alone in its world no operation uses a bus: see below
 BUS_FACTORS: dict[str, Callable[[int], float | None]] = {
@@ -53,7 +53,7 @@ AROUND = Circumstances(
     cores=8,
     threads_per_rank=1,
     cache_bytes=2**20,
-    evidence=Evidence(transport="tcp"),
+    evidence=TransportEvidence(transport="tcp"),
     world=World(0, 8, (tuple(range(8)),), (0,)),
     wires=(),
 )
@@ -64,7 +64,7 @@ NUMBERS = {column.name for column in RESULTS} - {"nodes", "ranks_per_node", "wor
 @cache
 def planned(benchmark: str, ranks: int = 2, *overrides: str) -> Planned:
     words = ["backend=simulated", f"benchmark=[{benchmark}]", f"layout=[1x{ranks}]", "sizes=[60kB]", *overrides]
-    with Door() as door:
+    with ConfigComposer() as door:
         settings = door.jobs(words, multirun=False)[0].settings
     (job,) = plan(replace(settings, pairs=((0, ranks - 1),)), hosted_world(1, ranks)[0], Facts(2**40, 2**20, 8))
     return job
@@ -74,7 +74,7 @@ def planned(benchmark: str, ranks: int = 2, *overrides: str) -> Planned:
 def simulated(benchmark: str, ranks: int, *overrides: str) -> tuple[Planned, Samples]:
     """A job measured on the virtual clock with noise."""
     words = ["backend=simulated", "backend.model.noise=0.05", "timing=quick", f"benchmark=[{benchmark}]"]
-    with Door() as door:
+    with ConfigComposer() as door:
         settings = door.jobs([*words, f"layout=[1x{ranks}]", "sizes=[60kB]", *overrides], multirun=False)[0].settings
     settings, (world, control) = replace(settings, pairs=((0, ranks - 1),)), hosted_world(1, ranks)
     (job,) = plan(settings, world, Facts(2**40, 2**20, 8))

@@ -12,12 +12,20 @@ from places import HARDWARE_TEXTS
 from commbench.core.case import World
 from commbench.hardware.gpu_limits import Gpu
 from commbench.hardware.limits import Wire
-from commbench.measure.transports import Evidence, LogReader, carriers, gathered, gpus_of, recorded, topologies_of
+from commbench.measure.transports import (
+    LogReader,
+    TransportEvidence,
+    carriers,
+    gathered,
+    gpus_of,
+    recorded,
+    topologies_of,
+)
 
 H100 = {"gpu.0.compute_capability": "9.0", "gpu.0.nvlink_links": 18, "gpu.1.compute_capability": "9.0"}
 LOG = (HARDWARE_TEXTS / "nccl_2.21_shm.txt").read_text()
 EIGHT = tuple(Gpu(0, index, capability=90) for index in range(8))
-ON_EIGHT = Evidence(gpus=EIGHT, topologies={0: table("topo_h100x8.txt")})
+ON_EIGHT = TransportEvidence(gpus=EIGHT, topologies={0: table("topo_h100x8.txt")})
 PAIR = planned("p2p_latency", "1x8", "pairs=[[0,1]]")
 LINE = "h:1:2 [0] NCCL INFO Channel 00/0 : {}[0] -> {}[1] via {}\n"
 TUNING = "h:1:2 [0] NCCL INFO AllReduce: 4000 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..7}\n"
@@ -44,7 +52,7 @@ def read(*looks: tuple[str, tuple[int, ...]]) -> LogReader:
 
 def test_a_pair_has_its_cell_and_a_cpu_has_none() -> None:
     assert ON_EIGHT.of(planned("p2p_latency", "1x8"))["link"] == "NV18"
-    assert Evidence().of(planned("p2p_latency", "1x8", device="cpu")) == {
+    assert TransportEvidence().of(planned("p2p_latency", "1x8", device="cpu")) == {
         "transport": None, "link": None, "cuda_ipc_effective": None
     }  # fmt: skip
 
@@ -59,17 +67,17 @@ def test_a_pair_has_its_cell_and_a_cpu_has_none() -> None:
     ],
 )
 def test_a_pair_is_told_by_its_own_lines(kinds: Any, told: str | None, ipc: str | None) -> None:
-    seen = Evidence(gpus=EIGHT, kinds=kinds).of(PAIR)
+    seen = TransportEvidence(gpus=EIGHT, kinds=kinds).of(PAIR)
     assert (seen["transport"], seen["cuda_ipc_effective"]) == (told, ipc)
 
 
 def test_a_collective_is_told_by_the_lines_of_its_ranks() -> None:
     kinds = {(0, 1): ("P2P/IPC",), (1, 0): ("P2P/IPC",), (1, 2): ("SHM/direct/direct",), (2, 3): ("NET/IB",)}
-    evidence = Evidence(gpus=EIGHT, kinds=kinds)
+    evidence = TransportEvidence(gpus=EIGHT, kinds=kinds)
     assert evidence.of(planned("all_reduce", "1x2"))["transport"] == "P2P/IPC"
     three = evidence.of(planned("all_reduce", "1x3"))
     assert (three["transport"], three["cuda_ipc_effective"]) == ("P2P/IPC, SHM/direct/direct", "mixed")
-    assert Evidence(transport="tcp").of(planned("all_reduce", "1x2"))["transport"] == "tcp"
+    assert TransportEvidence(transport="tcp").of(planned("all_reduce", "1x2"))["transport"] == "tcp"
 
 
 def test_new_lines_belong_to_the_communicator_that_was_used() -> None:
@@ -81,7 +89,7 @@ def test_new_lines_belong_to_the_communicator_that_was_used() -> None:
     )
     assert reader.there and sorted(reader.told()) == [[0, 1, ["P2P/IPC"]], [0, 2, ["NET/Socket"]]]
     other = read((LINE.format(0, 1, "P2P/CUMEM"), (0, 1)))
-    merged = Evidence().knowing([reader.told(), other.told()], ())
+    merged = TransportEvidence().knowing([reader.told(), other.told()], ())
     assert merged.kinds == {(0, 1): ("P2P/IPC", "P2P/CUMEM"), (0, 2): ("NET/Socket",)}
     assert not read().there
 
@@ -89,16 +97,19 @@ def test_new_lines_belong_to_the_communicator_that_was_used() -> None:
 def test_an_algorithm_is_the_forced_one_or_that_of_the_log() -> None:
     job = planned("all_reduce", "1x8")
     reader = read((TUNING, tuple(range(8))))
-    told = Evidence().knowing([], reader.chosen)
+    told = TransportEvidence().knowing([], reader.chosen)
     assert told.algorithm(job) == "NVLS" and told.algorithm(planned("broadcast", "1x8")) is None
     assert replace(told, forced="Ring").algorithm(job) == "Ring"
 
 
 def test_what_goes_through_the_host_has_no_ipc_and_a_backend_may_know_better() -> None:
-    assert Evidence(gpus=EIGHT, ipc="on").of(PAIR)["cuda_ipc_effective"] == "on"
+    assert TransportEvidence(gpus=EIGHT, ipc="on").of(PAIR)["cuda_ipc_effective"] == "on"
     for staging in ("pinned", "library"):
         staged = replace(PAIR, case=replace(PAIR.case, staging=staging))
-        assert Evidence(gpus=EIGHT, ipc="on", kinds={(0, 1): ("P2P/IPC",)}).of(staged)["cuda_ipc_effective"] == "off"
+        assert (
+            TransportEvidence(gpus=EIGHT, ipc="on", kinds={(0, 1): ("P2P/IPC",)}).of(staged)["cuda_ipc_effective"]
+            == "off"
+        )
 
 
 def test_a_log_is_recorded_as_what_it_says() -> None:
@@ -122,7 +133,7 @@ def test_all_ranks_tell_and_rank_0_knows(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.forced == "Ring" and set(found.topologies) == {0} and found.transport is None
     assert found.kinds == reader.kinds != {}
     other = World(1, 2, ((0, 1),), (1,))
-    assert gathered(other, Control(2), {}, {}, LogReader(), 1.0) == Evidence()  # type: ignore[arg-type]
+    assert gathered(other, Control(2), {}, {}, LogReader(), 1.0) == TransportEvidence()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rank_threads import SOON_S, delays, no_error, together
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from commbench.config.compose import Door
+from commbench.config.compose import ConfigComposer
 from commbench.core.case import Mode, World
 from commbench.core.clock import ClockCost
 from commbench.core.errors import Missing
@@ -331,7 +331,7 @@ class Noise:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_all_ranks_run_the_same_counts_and_stop_together(size: int) -> None:
-    with Door() as door:
+    with ConfigComposer() as door:
         words = ["benchmark=[all_reduce]", "sizes=[8]", f"layout=1x{size}", "engine=python", "timing.target=0.02"]
         settings = door.jobs([*words, "timing.case_s=60"], multirun=False)[0].settings
     world = World(0, size, (tuple(range(size)),), (0,))

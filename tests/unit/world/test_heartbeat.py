@@ -19,7 +19,7 @@ from torch.distributed import PrefixStore, TCPStore
 
 from commbench.world import heartbeat
 from commbench.world.control import StoreControl
-from commbench.world.heartbeat import PERIOD_S, Host, Pulse, Silence
+from commbench.world.heartbeat import PERIOD_S, Heartbeat, Host, Silence
 from commbench.world.progress import Progress
 
 SILENCE_S = 1.2
@@ -77,17 +77,17 @@ def test_the_state_of_a_process_in_words() -> None:
 @contextmanager
 def beating(
     size: int, monkeypatch: pytest.MonkeyPatch, port: int | None = None
-) -> Iterator[tuple[list[Pulse], list[Progress], list[Any]]]:
+) -> Iterator[tuple[list[Heartbeat], list[Progress], list[Any]]]:
     """Ranks of one process, quick ones; what each was told."""
     monkeypatch.setattr(heartbeat, "PERIOD_S", 0.2)
     server = TCPStore("127.0.0.1", port or 0, is_master=port is None, wait_for_workers=False)
     told: list[Any] = [[] for _ in range(size)]
     progress = [Progress() for _ in range(size)]
 
-    def one(rank: int) -> Pulse:
+    def one(rank: int) -> Heartbeat:
         store = TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
         control = StoreControl(PrefixStore("test", store), rank, size)
-        return Pulse(control, progress[rank], SILENCE_S, lambda *words: told[rank].append(words), 20.0)
+        return Heartbeat(control, progress[rank], SILENCE_S, lambda *words: told[rank].append(words), 20.0)
 
     pulses = together(one, range(size))
     try:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from small_disk import Disk
 
 from commbench.core.errors import WorldBroken
-from commbench.writers.durable_files import Shelf, clear_torn, opening, patience_s
+from commbench.writers.durable_files import DurableFiles, clear_torn, opening, patience_s
 
 BIG = bytes(200_000)
 
@@ -24,13 +24,13 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(one.relative_to(folder)): one.read_bytes() for one in sorted(folder.rglob("*")) if one.is_file()}
 
 
-def shelf_on(disk: Disk) -> Shelf:
+def shelf_on(disk: Disk) -> DurableFiles:
     (disk.path / "run" / "parts").mkdir(parents=True)
-    return Shelf(disk.path / "run")
+    return DurableFiles(disk.path / "run")
 
 
 def test_files_appear_whole_and_the_newer_replaces(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
+    shelf = DurableFiles(tmp_path)
     shelf.put("run.json", b"old")
     shelf.put("parts/000000.cases.parquet", b"row")
     shelf.put("run.json", b"new")
@@ -100,7 +100,7 @@ def test_a_disk_that_is_read_only_for_a_time(disk: Disk, capsys: pytest.CaptureF
 def test_a_folder_that_vanishes_is_not_made_again(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    shelf = Shelf(folder)
+    shelf = DurableFiles(folder)
     shelf.put("run.json", b"{}")
     folder.rename(tmp_path / "elsewhere")
     shelf.put("parts/000000.cases.parquet", b"row")
@@ -111,7 +111,7 @@ def test_a_folder_that_vanishes_is_not_made_again(tmp_path: Path) -> None:
 
 
 def test_trying_again_ends_in_time(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path / "nowhere")
+    shelf = DurableFiles(tmp_path / "nowhere")
     shelf.put("run.json", b"{}")
     begin = time.monotonic()
     assert not shelf.retry(0.7)
@@ -121,7 +121,7 @@ def test_trying_again_ends_in_time(tmp_path: Path) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 400), st.booleans()), max_size=30))
 def test_what_waits_stays_below_the_bound_and_rows_stay_longest(items: list[tuple[int, bool]]) -> None:
-    shelf = Shelf(Path("/proc/nowhere"), bound_bytes=1024)
+    shelf = DurableFiles(Path("/proc/nowhere"), bound_bytes=1024)
     for index, (size, keep) in enumerate(items):
         before = len(shelf.dropped)
         shelf.put(str(index), bytes(size), keep)
@@ -132,7 +132,7 @@ def test_what_waits_stays_below_the_bound_and_rows_stay_longest(items: list[tupl
 
 
 def test_what_is_dropped_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shelf = Shelf(tmp_path / "nowhere", bound_bytes=1024)
+    shelf = DurableFiles(tmp_path / "nowhere", bound_bytes=1024)
     for index in range(4):
         shelf.put(f"{index}.samples", bytes(600), keep=False)
         shelf.put(f"{index}.cases", bytes(100))
@@ -144,7 +144,7 @@ def test_what_is_dropped_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_the_rest_is_rescued_rows_first(disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(disk.path))
-    shelf = Shelf(tmp_path / "nowhere")
+    shelf = DurableFiles(tmp_path / "nowhere")
     shelf.put("parts/0.samples.parquet", bytes(2 << 20), keep=False)
     shelf.put("parts/0.cases.parquet", b"row")
     refuge = shelf.rescue({"run.json": b"{}"})
@@ -162,7 +162,7 @@ def test_the_rest_is_rescued_rows_first(disk: Disk, tmp_path: Path, monkeypatch:
 def test_files_have_the_rights_that_the_user_wants(tmp_path: Path, mask: int, mode: int) -> None:
     before = os.umask(mask)
     try:
-        shelf = Shelf(tmp_path)
+        shelf = DurableFiles(tmp_path)
         shelf.put("parts/0.cases.parquet", b"row")
         shelf.append("cases.jsonl", b"row\n")
     finally:
@@ -174,7 +174,7 @@ def test_files_have_the_rights_that_the_user_wants(tmp_path: Path, mask: int, mo
 def test_who_can_not_begin_says_so_in_one_line(disk: Disk) -> None:
     disk.fill()
     with pytest.raises(WorldBroken) as seen, opening(disk.path):
-        Shelf(disk.path).place("run.json", BIG)
+        DurableFiles(disk.path).place("run.json", BIG)
     assert "No space left on device; make room, or choose another folder with output=FOLDER" in str(seen.value)
     assert "\n" not in str(seen.value)
 
@@ -192,5 +192,5 @@ def test_a_full_disk_below_stderr_ends_nothing(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(sys, "stderr", stream)
         with pytest.raises(OSError, match="No space left"):
             stream.write("x")
-        Shelf(tmp_path / "nowhere").put("run.json", b"{}")
+        DurableFiles(tmp_path / "nowhere").put("run.json", b"{}")
         stream.detach()
