@@ -66,7 +66,7 @@ from datetime import timedelta
 from torch.distributed import TCPStore
 from commbench.core.case import World
 from commbench.world.control import StoreControl
-from commbench.config.compose import Door
+from commbench.config.compose import ConfigComposer
 from commbench.measure.preflight import Request, preflight
 from rank_threads import together
 
@@ -75,7 +75,7 @@ class Wire:
     def __init__(self, shares_gpu): self.shares_gpu = shares_gpu
 
 def checked(size, shares=False, device="cuda", mode="strict", nodes=None):
-    with Door() as door:
+    with ConfigComposer() as door:
         settings = door.jobs(["backend=gloo", f"preflight={mode}", f"output={OUTPUT}"], multirun=False)[0].settings
     settings = replace(settings, backend=Wire(shares), device=device)
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -119,7 +119,7 @@ def test_preflight_of_simulated_ranks_knows_no_gpus(tmp_path: Path) -> None:
     """One process hosts them all, so there are the facts of one."""
     code = "preflight(settings, Request((), {}, 'x'), world, control, {'host.hostname': 'here'}, [0])[1]['status']"
     more = "from commbench.world.identity import hosted_world\nworld, control = hosted_world(1, 4)\n"
-    more += "with Door() as door:\n    "
+    more += "with ConfigComposer() as door:\n    "
     more += "settings = door.jobs(['backend=simulated', f'output={OUTPUT}'], multirun=False)[0].settings\n"
     assert (
         ask(tmp_path, hgx(1), code, *_imports(tmp_path), more + "settings = replace(settings, backend=Wire(False))")
