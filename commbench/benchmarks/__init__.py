@@ -1,1 +1,1 @@
-"""The operations, a file each, as programs of steps."""
+"""The operations, one per file, as programs of steps."""

@@ -7,57 +7,52 @@ from functools import lru_cache
 from typing import ClassVar
 
 from commbench.core.case import Case, Shape
+from commbench.core.payload import SHARED, joined_blocks
 from commbench.core.program import BufferSpec, Irecv, Isend, Pattern, Program, View, WaitAll
 
-from .blocks import SHARED, joined_blocks
-
-Posted = tuple[tuple[Irecv, ...], tuple[Isend, ...]]
+from .collective import Collective
 
 
 @dataclass(frozen=True)
-class Exchange:
-    name: ClassVar[str] = "exchange"
-    axes: ClassVar[tuple[str, ...]] = ()
-    cache: ClassVar[str] = "warm"
-    min_ranks: ClassVar[int] = 2
-    self_synchronising: ClassVar[bool] = False
+class Exchange(Collective):
+    """An all-to-all of point-to-point messages. A window of slots, one per peer in rank order, in each buffer."""
 
-    def blocks(self, size: int) -> int:
-        return 1
+    name: ClassVar[str] = "exchange"
+    min_ranks: ClassVar[int] = 2
 
     def program(self, case: Case, rank: int, size: int) -> Program:
-        """A slot for each peer in rank order; the first message goes to the next rank, or all would meet at rank 0."""
+        """The first message goes to the next rank: if all began with rank 0, its link would be the bottleneck."""
         if size == 1:
             return Program()
         buffers = tuple(BufferSpec(name, case.count, case.dtype, size - 1) for name in ("send", "recv"))
-        (receives_below, sends_below), (receives_above, sends_above) = _posted(size, 0), _posted(size, 1)
+        (receives_below, sends_below), (receives_above, sends_above) = _calls_by_peer(size, 0), _calls_by_peer(size, 1)
         receives = (*receives_below[:rank], *receives_above[rank + 1 :])
         sends = (*sends_above[rank + 1 :], *sends_below[:rank])
         return Program(buffers, (*receives, *sends, WaitAll(tuple(range(2 * (size - 1))))))
 
     def shape(self, case: Case, size: int) -> Shape:
-        """What one rank sends; as much comes in."""
+        """What one rank sends; it receives as much."""
         peers = max(size - 1, 1)
         return Shape(peers, peers * case.message_bytes, "max_over_ranks")
 
     def bus_factor(self, size: int) -> float | None:
-        """1: every byte leaves a rank once and enters one once, as in nccl-tests src/sendrecv.cu."""
+        """1: every byte leaves one rank once and enters one rank once, as in nccl-tests src/sendrecv.cu."""
         return 1.0 if size > 1 else None
 
     def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
-        to = (rank * size + peer for peer in range(size) if peer != rank)
-        return joined_blocks(SHARED, salt, case.count, to) if name == "send" else None
+        blocks = (rank * size + peer for peer in range(size) if peer != rank)
+        return joined_blocks(SHARED, salt, case.count, blocks) if name == "send" else None
 
     def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
-        of = (peer * size + rank for peer in range(size) if peer != rank)
-        return joined_blocks(SHARED, salt, case.count, of) if name == "recv" else None
+        blocks = (peer * size + rank for peer in range(size) if peer != rank)
+        return joined_blocks(SHARED, salt, case.count, blocks) if name == "recv" else None
 
 
 @lru_cache(maxsize=8)
-def _posted(size: int, skipped: int) -> Posted:
-    """One receive and one send for each peer, whose slot is its rank less the ranks skipped before it (oneself).
+def _calls_by_peer(size: int, skipped: int) -> tuple[tuple[Irecv, ...], tuple[Isend, ...]]:
+    """A receive and a send per peer. A rank has no slot for itself: `skipped` is 1 for the peers above it, else 0.
 
-    Shared by all ranks: a plan for thousands of ranks makes all their programs.
+    Cached and shared by all ranks, because a plan for thousands of ranks makes the programs of all of them.
     """
     slots = [(peer, peer - skipped) for peer in range(size)]
     receives = tuple(Irecv(View("recv", slot), peer, slot) for peer, slot in slots)

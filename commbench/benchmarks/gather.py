@@ -1,4 +1,4 @@
-"""The root gets the blocks of all ranks, in rank order."""
+"""The root receives the blocks of all ranks, in rank order."""
 
 from __future__ import annotations
 
@@ -6,44 +6,38 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from commbench.core import program as steps
-from commbench.core.case import Case, Shape
-from commbench.core.program import BufferSpec, Copy, Pattern, Program, View
+from commbench.core.case import Case
+from commbench.core.payload import SHARED, joined_blocks
+from commbench.core.program import BufferSpec, Copy, Pattern, Program
 
-from .blocks import SHARED, joined_blocks
+from .collective import DATA, SOURCE, Collective, block_of, root_of
 
 
 @dataclass(frozen=True)
-class Gather:
+class Gather(Collective):
     name: ClassVar[str] = "gather"
     axes: ClassVar[tuple[str, ...]] = ("in_place", "root")
-    cache: ClassVar[str] = "warm"
-    min_ranks: ClassVar[int] = 1
-    self_synchronising: ClassVar[bool] = False
 
     def blocks(self, size: int) -> int:
         return size
 
     def program(self, case: Case, rank: int, size: int) -> Program:
-        """Only the root's own block can be in place; the other ranks do the same either way."""
-        root, source, data = case.root or 0, View("source"), View("data")
-        sent = BufferSpec("source", case.count, case.dtype)
+        """Only the root's own block can be in place; the program of the other ranks is the same either way."""
+        root, source = root_of(case), BufferSpec("source", case.count, case.dtype)
         if rank != root:
-            return Program((sent,), (steps.Gather(source, data, root),))
-        buffers = (sent, BufferSpec("data", size * case.count, case.dtype))
+            return Program((source,), (steps.Gather(SOURCE, DATA, root),))
+        buffers = (source, BufferSpec("data", size * case.count, case.dtype))
         if case.in_place:
-            own = View("data", offset=rank * case.count, count=case.count)
-            return Program(buffers, (steps.Gather(own, data, root),), (Copy(source, own),))
-        return Program(buffers, (steps.Gather(source, data, root),))
-
-    def shape(self, case: Case, size: int) -> Shape:
-        return Shape(1, case.message_bytes, "max_over_ranks")
+            own = block_of(rank, case)
+            return Program(buffers, (steps.Gather(own, DATA, root),), (Copy(SOURCE, own),))
+        return Program(buffers, (steps.Gather(SOURCE, DATA, root),))
 
     def bus_factor(self, size: int) -> float | None:
-        """(n-1)/n: all but its own block of the whole enters the root (nccl-tests src/gather.cu)."""
+        """(n-1)/n: the root receives all blocks but its own (nccl-tests src/gather.cu)."""
         return (size - 1) / size if size > 1 else None
 
-    def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
-        return joined_blocks(SHARED, salt, case.count, (rank,)) if name == "source" else None
+    def input(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
+        return joined_blocks(SHARED, salt, case.count, (rank,))
 
-    def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
-        return joined_blocks(SHARED, salt, case.count, range(size)) if name == "data" else None
+    def result(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
+        return joined_blocks(SHARED, salt, case.count, range(size))

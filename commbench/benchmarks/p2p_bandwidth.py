@@ -1,4 +1,4 @@
-"""A window of non-blocking messages one way, answered by one small acknowledgement."""
+"""A window of non-blocking messages in one direction, answered by one small acknowledgement."""
 
 from __future__ import annotations
 
@@ -6,47 +6,36 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from commbench.core.case import Case, Shape
-from commbench.core.payload import message
-from commbench.core.program import BufferSpec, Irecv, Isend, Pattern, Program, Recv, Send, Step, View, WaitAll
+from commbench.core.payload import joined_blocks, message
+from commbench.core.program import BufferSpec, Irecv, Isend, Pattern, Program, Recv, Send, View, WaitAll
 
-from .blocks import joined_blocks
+from .point_to_point import Pair, PointToPoint, window_of
 
-ACK_BYTES = 4  # as osu_bw: the sender may start the next window when the receiver has this one
-ACK_KEY = 1 << 20  # and the rank's: no rank's own key
+ACK_BYTES = 4  # as osu_bw: when the sender has received it, the next window may start
+ACK_KEY = 1 << 20  # added to the rank: above the keys of all ranks' messages
 
 
 @dataclass(frozen=True)
-class P2PBandwidth:
+class P2PBandwidth(PointToPoint):
     name: ClassVar[str] = "p2p_bandwidth"
-    axes: ClassVar[tuple[str, ...]] = ("pair", "window")
-    cache: ClassVar[str] = "rotate"
-    min_ranks: ClassVar[int] = 2
-    self_synchronising: ClassVar[bool] = True
 
-    def blocks(self, size: int) -> int:
-        return 1
-
-    def program(self, case: Case, rank: int, size: int) -> Program:
-        pair, window = case.pair_of(rank), case.window or 1
-        if pair is None:
-            return Program()
-        first, second = pair
+    def pair_program(self, case: Case, rank: int, pair: Pair) -> Program:
+        (first, second), window = pair, window_of(case)
         ack = BufferSpec("ack", ACK_BYTES, "uint8")
-        sent, received = (BufferSpec(name, case.count, case.dtype, window) for name in ("send", "recv"))
-        everything = WaitAll(tuple(range(window)))
-        receives: tuple[Step, ...] = tuple(Irecv(View("recv", slot), first, slot) for slot in range(window))
+        send, recv = (BufferSpec(name, case.count, case.dtype, window) for name in ("send", "recv"))
+        wait = WaitAll(tuple(range(window)))
+        receives = tuple(Irecv(View("recv", slot), first, slot) for slot in range(window))
         if first == second:
             to_self = (Isend(View("send", slot), rank, window + slot) for slot in range(window))
-            return Program((sent, received), (*receives, *to_self, WaitAll(tuple(range(2 * window)))))
+            return Program((send, recv), (*receives, *to_self, WaitAll(tuple(range(2 * window)))))
         if rank == second:
-            return Program((received, ack), (*receives, everything, Send(View("ack"), first)))
+            return Program((recv, ack), (*receives, wait, Send(View("ack"), first)))
         sends = (Isend(View("send", slot), second, slot) for slot in range(window))
-        return Program((sent, ack), (*sends, everything, Recv(View("ack"), second)))
+        return Program((send, ack), (*sends, wait, Recv(View("ack"), second)))
 
     def shape(self, case: Case, size: int) -> Shape:
         """The window of one pair."""
-        window = case.window or 1
-        return Shape(window, window * case.message_bytes, "initiator")
+        return Shape(window_of(case), window_of(case) * case.message_bytes, "initiator")
 
     def bus_factor(self, size: int) -> float | None:
         """1: every byte crosses the link once (nccl-tests src/sendrecv.cu)."""
@@ -54,10 +43,10 @@ class P2PBandwidth:
 
     def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
         if name == "send":
-            return joined_blocks(rank, salt, case.count, range(case.window or 1))
+            return joined_blocks(rank, salt, case.count, range(window_of(case)))
         pair = case.pair_of(rank)
-        receiver = pair is not None and rank == pair[1]
-        return message(ACK_KEY + rank, salt, ACK_BYTES) if name == "ack" and receiver else None
+        acknowledges = name == "ack" and pair is not None and rank == pair[1]
+        return message(ACK_KEY + rank, salt, ACK_BYTES) if acknowledges else None
 
     def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
         pair = case.pair_of(rank)
@@ -65,5 +54,5 @@ class P2PBandwidth:
             return None
         first, second = pair
         if name == "recv":
-            return joined_blocks(first, salt, case.count, range(case.window or 1))
+            return joined_blocks(first, salt, case.count, range(window_of(case)))
         return message(ACK_KEY + second, salt, ACK_BYTES) if name == "ack" and rank == first else None

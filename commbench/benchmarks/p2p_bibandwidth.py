@@ -1,4 +1,4 @@
-"""A window of non-blocking messages both ways at once."""
+"""A window of non-blocking messages in both directions at once."""
 
 from __future__ import annotations
 
@@ -6,28 +6,19 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from commbench.core.case import Case, Shape
+from commbench.core.payload import joined_blocks
 from commbench.core.program import BufferSpec, Irecv, Isend, Pattern, Program, View, WaitAll
 
-from .blocks import joined_blocks
+from .point_to_point import Pair, PointToPoint, window_of
 
 
 @dataclass(frozen=True)
-class P2PBibandwidth:
+class P2PBibandwidth(PointToPoint):
     name: ClassVar[str] = "p2p_bibandwidth"
-    axes: ClassVar[tuple[str, ...]] = ("pair", "window")
-    cache: ClassVar[str] = "rotate"
-    min_ranks: ClassVar[int] = 2
-    self_synchronising: ClassVar[bool] = True
 
-    def blocks(self, size: int) -> int:
-        return 1
-
-    def program(self, case: Case, rank: int, size: int) -> Program:
-        """Both ends do the same; a rank paired with itself is both ends of one direction."""
-        pair = case.pair_of(rank)
-        if pair is None:
-            return Program()
-        peer, window = sum(pair) - rank, case.window or 1
+    def pair_program(self, case: Case, rank: int, pair: Pair) -> Program:
+        """Both ranks do the same; a rank paired with itself has only one direction."""
+        peer, window = sum(pair) - rank, window_of(case)
         buffers = tuple(BufferSpec(name, case.count, case.dtype, window) for name in ("send", "recv"))
         receives = (Irecv(View("recv", slot), peer, slot) for slot in range(window))
         sends = (Isend(View("send", slot), peer, window + slot) for slot in range(window))
@@ -36,7 +27,7 @@ class P2PBibandwidth:
     def shape(self, case: Case, size: int) -> Shape:
         """Both directions of one pair."""
         first, second = case.pairs[0]
-        messages = (case.window or 1) * (1 if first == second else 2)
+        messages = window_of(case) * (1 if first == second else 2)
         return Shape(messages, messages * case.message_bytes, "initiator")
 
     def bus_factor(self, size: int) -> float | None:
@@ -44,10 +35,10 @@ class P2PBibandwidth:
         return 0.5
 
     def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
-        return joined_blocks(rank, salt, case.count, range(case.window or 1)) if name == "send" else None
+        return joined_blocks(rank, salt, case.count, range(window_of(case))) if name == "send" else None
 
     def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
         pair = case.pair_of(rank)
         if pair is None or name != "recv":
             return None
-        return joined_blocks(sum(pair) - rank, salt, case.count, range(case.window or 1))
+        return joined_blocks(sum(pair) - rank, salt, case.count, range(window_of(case)))

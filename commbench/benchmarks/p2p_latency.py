@@ -9,35 +9,29 @@ from commbench.core.case import Case, Shape
 from commbench.core.payload import message
 from commbench.core.program import BufferSpec, Irecv, Pattern, Program, Recv, Send, View, WaitAll
 
+from .point_to_point import Pair, PointToPoint
+
 
 @dataclass(frozen=True)
-class P2PLatency:
+class P2PLatency(PointToPoint):
     name: ClassVar[str] = "p2p_latency"
     axes: ClassVar[tuple[str, ...]] = ("pair",)
     cache: ClassVar[str] = "warm"
-    min_ranks: ClassVar[int] = 2
-    self_synchronising: ClassVar[bool] = True
 
-    def blocks(self, size: int) -> int:
-        return 1
-
-    def program(self, case: Case, rank: int, size: int) -> Program:
-        pair = case.pair_of(rank)
-        if pair is None:
-            return Program()
+    def pair_program(self, case: Case, rank: int, pair: Pair) -> Program:
         first, second = pair
         buffers = (BufferSpec("send", case.count, case.dtype), BufferSpec("recv", case.count, case.dtype))
         send, recv = View("send"), View("recv")
-        if first == second:  # a blocking send to oneself deadlocks in MPI beyond the eager size
+        if first == second:  # a blocking send to oneself deadlocks in MPI beyond the eager limit
             return Program(buffers, (Irecv(recv, rank, 0), Send(send, rank), WaitAll((0,))))
         if rank == first:
             return Program(buffers, (Send(send, second), Recv(recv, second)))
         return Program(buffers, (Recv(recv, first), Send(send, first)))
 
     def shape(self, case: Case, size: int) -> Shape:
-        """The round trip of one pair."""
+        """The round trip of one pair: two messages, so that the time per message is half of it."""
         first, second = case.pairs[0]
-        messages = 1 if first == second else 2  # there and back: the time of one is half a round trip
+        messages = 1 if first == second else 2
         return Shape(messages, messages * case.message_bytes, "initiator")
 
     def bus_factor(self, size: int) -> float | None:

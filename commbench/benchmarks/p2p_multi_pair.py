@@ -1,4 +1,4 @@
-"""Windows of messages one way on many pairs at once: what the links give together."""
+"""Windows of messages in one direction on many pairs at once: the aggregate rate of the links."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from typing import ClassVar
 from commbench.core.case import Case, Shape
 
 from .p2p_bandwidth import P2PBandwidth
+from .point_to_point import window_of
 
 
 @dataclass(frozen=True)
 class P2PMultiPair(P2PBandwidth):
-    """Each pair does what p2p_bandwidth does; the senders start together, after a barrier."""
+    """Each pair runs the program of p2p_bandwidth; the senders start together, after a barrier."""
 
     name: ClassVar[str] = "p2p_multi_pair"
     axes: ClassVar[tuple[str, ...]] = ("pairs", "window")
     self_synchronising: ClassVar[bool] = False
 
     def shape(self, case: Case, size: int) -> Shape:
-        """The windows of all pairs: P W messages and P W S bytes, over the time of the last sender (osu_mbw_mr)."""
-        messages = len(case.pairs) * (case.window or 1)
+        """The windows of all P pairs: P W messages and P W S bytes, in the time of the last sender (osu_mbw_mr)."""
+        messages = len(case.pairs) * window_of(case)
         return Shape(messages, messages * case.message_bytes, "max_over_senders")
 
     def bus_factor(self, size: int) -> float | None:
-        """None: an aggregate P W S / t has no one link to be held against, and P is not known from the size."""
+        """None: an aggregate P W S / t has no single link to compare with, and P is not known from the size."""
         return None

@@ -1,4 +1,4 @@
-"""Every rank gets its block of the reduction of all ranks' buffers."""
+"""Every rank receives its block of the reduction of all ranks' buffers."""
 
 from __future__ import annotations
 
@@ -6,58 +6,45 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from commbench.core import program as steps
-from commbench.core.case import Case, Shape
-from commbench.core.payload import concatenated, contribution, reduced
-from commbench.core.program import BufferSpec, Copy, Pattern, Program, View
+from commbench.core.case import Case
+from commbench.core.payload import block_start, concatenated, contribution, reduced
+from commbench.core.program import BufferSpec, Copy, Pattern, Program
 
-from .blocks import shift
+from .collective import DATA, SOURCE, Collective, block_of, reduction_of
 
 
 @dataclass(frozen=True)
-class ReduceScatter:
+class ReduceScatter(Collective):
     name: ClassVar[str] = "reduce_scatter"
     axes: ClassVar[tuple[str, ...]] = ("in_place", "reduction")
-    cache: ClassVar[str] = "warm"
-    min_ranks: ClassVar[int] = 1
-    self_synchronising: ClassVar[bool] = False
 
     def blocks(self, size: int) -> int:
         return size
 
     def program(self, case: Case, rank: int, size: int) -> Program:
-        source, data, operation = View("source"), View("data"), case.reduction or "sum"
-        sent = BufferSpec("source", size * case.count, case.dtype)
+        reduction, source = reduction_of(case), BufferSpec("source", size * case.count, case.dtype)
         if case.in_place:
-            own = View("data", offset=rank * case.count, count=case.count)
-            buffers = (sent, replace(sent, name="data"))
-            return Program(buffers, (steps.ReduceScatter(data, own, operation),), (Copy(source, data),))
-        buffers = (sent, BufferSpec("data", case.count, case.dtype))
-        return Program(buffers, (steps.ReduceScatter(source, data, operation),))
-
-    def shape(self, case: Case, size: int) -> Shape:
-        return Shape(1, case.message_bytes, "max_over_ranks")
+            buffers = (source, replace(source, name="data"))
+            step = steps.ReduceScatter(DATA, block_of(rank, case), reduction)
+            return Program(buffers, (step,), (Copy(SOURCE, DATA),))
+        buffers = (source, BufferSpec("data", case.count, case.dtype))
+        return Program(buffers, (steps.ReduceScatter(SOURCE, DATA, reduction),))
 
     def bus_factor(self, size: int) -> float | None:
-        """(n-1)/n: all but its own block of the whole leaves each rank (nccl-tests doc/PERFORMANCE.md)."""
+        """(n-1)/n: all blocks but its own leave each rank (nccl-tests doc/PERFORMANCE.md)."""
         return (size - 1) / size if size > 1 else None
 
-    def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
-        return _sent(case, rank, size, salt) if name == "source" else None
+    def input(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
+        reduction = reduction_of(case)
+        blocks = (contribution(rank, size, salt, reduction, case.count, block_start(index)) for index in range(size))
+        return concatenated(list(blocks))
 
-    def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
-        if name != "data":
-            return None
-        own = reduced(size, salt, case.reduction or "sum", case.count, shift(rank))
-        return _among_the_sent(own, rank, _sent(case, rank, size, salt)) if case.in_place else own
-
-
-def _sent(case: Case, rank: int, size: int, salt: int) -> Pattern:
-    operation = case.reduction or "sum"
-    return concatenated([contribution(rank, size, salt, operation, case.count, shift(one)) for one in range(size)])
-
-
-def _among_the_sent(own: Pattern, rank: int, sent: Pattern) -> Pattern:
-    """In place the other blocks are input, which a library may not write; an average's divisor is undone for them."""
-    period = sent.segments[0].period * own.divisor
-    kept = [replace(segment, period=period) for segment in sent.segments]
-    return replace(own, segments=(*kept[:rank], *own.segments, *kept[rank + 1 :]))
+    def result(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
+        """In place, the other blocks are still the input, which a library may not write to."""
+        block = reduced(size, salt, reduction_of(case), case.count, block_start(rank))
+        if not case.in_place:
+            return block
+        source = self.input(case, rank, size, salt).segments
+        period = source[0].period * block.divisor  # an average divides the whole buffer's pattern: undo it for these
+        unchanged = [replace(segment, period=period) for segment in source]
+        return replace(block, segments=(*unchanged[:rank], *block.segments, *unchanged[rank + 1 :]))

@@ -1,11 +1,12 @@
-"""What travels: small integers that stay exact in every dtype, different for each rank, index and check.
+"""Message contents: small integers that stay exact in every dtype and differ by rank, index and check.
 
-At most CONTRIBUTORS ranks put something other than the neutral element at an index, so that a sum is at most
+At most CONTRIBUTORS ranks contribute something other than the neutral element to an index, so that a sum is at most
 8 x 15 = 120 and exact even in int8 (127), bfloat16 (2^8) and float16 (2^11).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 import numpy as np
@@ -15,31 +16,43 @@ from .program import PERIOD, Pattern, Segment
 
 CONTRIBUTORS = 8
 LARGEST = 15
+BLOCK_STRIDE = 3571  # prime: an unlikely offset for misplaced data, and PERIOD blocks pass before two are alike
+SHARED = 0  # key of a stream from which all ranks cut their blocks: one period in memory, however many ranks
 _INDEX = np.arange(PERIOD, dtype=np.int64)
 
 
 def message(key: int, salt: int, count: int, shift: int = 0) -> Pattern:
-    """`count` elements that only the sender `key` at check `salt` has, from stream position `shift` on."""
+    """`count` elements of the stream of sender `key` at check `salt`, from position `shift` on."""
     return Pattern((Segment(count, _values(key, salt), shift % PERIOD),))
 
 
 def concatenated(parts: list[Pattern]) -> Pattern:
-    """One buffer of several messages, as gather-type collectives leave it."""
+    """One buffer that holds several messages one after another."""
     return Pattern(tuple(segment for part in parts for segment in part.segments))
 
 
+def block_start(index: int) -> int:
+    """Where block `index` begins in its stream, in elements: any two blocks differ, whatever their length."""
+    return BLOCK_STRIDE * index % PERIOD
+
+
+def joined_blocks(key: int, salt: int, count: int, indices: Iterable[int]) -> Pattern:
+    """Blocks of `count` elements each, one after another: parts of a divided message, or slots of a window."""
+    return concatenated([message(key, salt, count, block_start(index)) for index in indices])
+
+
 def contribution(rank: int, size: int, salt: int, reduction: str, count: int, shift: int = 0) -> Pattern:
-    """What a rank puts into a reduction over `size` ranks."""
+    """What a rank contributes to a reduction over `size` ranks."""
     return Pattern((Segment(count, _contributed(rank, size, salt, reduction), shift % PERIOD),))
 
 
 def reduced(size: int, salt: int, reduction: str, count: int, shift: int = 0) -> Pattern:
-    """What a reduction over `size` ranks must give."""
+    """The result of a reduction over `size` ranks; an average is exact where `size` is a power of two."""
     period = _reduced(size, salt, reduction)
-    averaged = reduction == "avg"
-    exact = size & (size - 1) == 0  # division by a power of two rounds nothing
-    ulp = 0 if exact or not averaged else size
-    return Pattern((Segment(count, period, shift % PERIOD),), ulp=ulp, divisor=size if averaged else 1)
+    if reduction != "avg":
+        return Pattern((Segment(count, period, shift % PERIOD),))
+    tolerance_ulp = 0 if size & (size - 1) == 0 else size
+    return Pattern((Segment(count, period, shift % PERIOD),), ulp=tolerance_ulp, divisor=size)
 
 
 @lru_cache(maxsize=256)
@@ -49,7 +62,7 @@ def _values(key: int, salt: int) -> NDArray[np.int64]:
 
 
 def _scrambled(keys: NDArray[np.int64], salt: int) -> NDArray[np.int64]:
-    """splitmix64's finaliser: any two keys or salts agree in one of LARGEST elements, not in long runs."""
+    """splitmix64's finaliser: any two keys or salts agree in one of LARGEST elements, and not in long runs."""
     mixed = (_INDEX + (keys << 13) + (salt << 40)).astype(np.uint64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
@@ -58,16 +71,16 @@ def _scrambled(keys: NDArray[np.int64], salt: int) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=256)
 def _contributed(rank: int, size: int, salt: int, reduction: str) -> NDArray[np.int64]:
-    place = (rank - _INDEX - salt) % size  # ranks take turns along the buffer
+    turn = (rank - _INDEX - salt) % size  # ranks take turns along the buffer
     if reduction == "prod":
-        return np.where(place == 0, 2, 1)
+        return np.where(turn == 0, 2, 1)
     neutral = {"sum": 0, "avg": 0, "max": 1, "min": LARGEST}[reduction]
-    return np.where(place < CONTRIBUTORS, _values(rank, salt), neutral)
+    return np.where(turn < CONTRIBUTORS, _values(rank, salt), neutral)
 
 
 @lru_cache(maxsize=64)
 def _reduced(size: int, salt: int, reduction: str) -> NDArray[np.int64]:
-    """Only the contributors of each index are looked at: the cost does not grow with the world."""
+    """Computed from the contributors of each index only, so the cost does not grow with the number of ranks."""
     if reduction == "prod":
         return np.full(PERIOD, 2, dtype=np.int64)
     turns = range(min(CONTRIBUTORS, size))
