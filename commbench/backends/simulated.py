@@ -9,19 +9,18 @@ from typing import Any, ClassVar, cast
 from commbench.buffers.host import HostBuffer
 from commbench.core.case import Case, Mode, World
 from commbench.core.program import BufferSpec, Program
-from commbench.core.protocols import Buffer, Control
+from commbench.core.protocols import Backend, Buffer, Control
 from commbench.engines.virtual import Buffers, Model, VirtualRunner
 
 
 @dataclass(frozen=True)
-class Simulated:
+class Simulated(Backend):
     """See Backend. Hosts every rank itself, so it needs no launcher."""
 
     name: ClassVar[str] = "simulated"
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
     engines: ClassVar[tuple[str, ...]] = ("virtual",)
     launchers: ClassVar[tuple[str, ...]] = ()
-    axes: ClassVar[tuple[str, ...]] = ()
     threads_per_rank: ClassVar[int] = 0
     model: Model = field(default_factory=Model)
     seed: int = 0
@@ -31,9 +30,6 @@ class Simulated:
 
     def supports(self, case: Case, size: int) -> str | None:
         return None
-
-    def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
-        return {}
 
     def open(self, world: World, control: Control, device: str = "cpu") -> SimulatedCommunicator:
         return SimulatedCommunicator(self, tuple(world.node_of(rank) for rank in range(world.size)))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
-from commbench.core.protocols import Backend, Launcher, OnGpu
+from commbench.core.protocols import Backend, Launcher
 from commbench.hardware import nvml
 from commbench.hardware.visible_gpus import VARIABLE, parse_visible, visible_indices
 
@@ -39,7 +39,7 @@ def lacks(settings: Settings, elsewhere: bool = False) -> Iterator[str]:
 def _lacking_gpus(settings: Settings) -> Iterator[str]:
     """One line where the ranks of this node would have to share GPUs, and the backend can't."""
     backend = settings.backend
-    if not isinstance(backend, OnGpu) or backend.shares_gpu or not backend.launchers:
+    if backend.shares_gpu or not backend.launchers:
         return
     fullest = max(settings.layouts, key=lambda one: one.ranks_per_node, default=Layout(1, 2))
     wanted, seen = fullest.ranks_per_node, visible_gpus(os.environ)
@@ -79,7 +79,7 @@ def launcher_of(settings: Settings) -> Launcher:
 def mpi_library(backend: Backend, launcher: Launcher) -> str | None:
     """What to load in each rank, as `backend.library`; None where the ranks need no MPI of the launcher."""
     needed = launcher.meets_over_mpi or "torchrun" not in backend.launchers
-    return getattr(backend, "library", None) if needed else None
+    return backend.library if needed else None
 
 
 def _usual(names: Sequence[str], wide: bool) -> Launcher:

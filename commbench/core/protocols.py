@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +67,10 @@ class Communicator(Protocol):
     """An opened library on a set of ranks."""
 
     size: int
-    hosted: tuple[int, ...]  # ranks of this communicator that live in this process
+
+    @property
+    def hosted(self) -> tuple[int, ...]:
+        """The ranks of this communicator that live in this process."""
 
     def subset(self, ranks: Sequence[int]) -> Communicator | None:
         """The same library on some ranks, None where this process hosts none of them.
@@ -97,36 +100,43 @@ class Communicator(Protocol):
 
 @runtime_checkable
 class Backend(Protocol):
-    """A library that can be measured; importable without it."""
+    """A library that can be measured; importable without it. A backend inherits from this class for the defaults."""
 
-    name: str
-    devices: tuple[str, ...]
-    engines: tuple[str, ...]  # the first one is `auto`
-    axes: tuple[str, ...]  # independent variables of its own: streams, or none
-    launchers: tuple[str, ...]  # where its worlds can live; the first one is `auto`; () hosts all ranks itself
-    threads_per_rank: int
+    name: ClassVar[str]
+    devices: ClassVar[tuple[str, ...]]  # of cpu and cuda
+    launchers: ClassVar[tuple[str, ...]]  # that can start its ranks; the first is `auto`; () hosts all ranks itself
+    engines: ClassVar[tuple[str, ...]] = ("python",)  # the first is `auto`
+    axes: ClassVar[tuple[str, ...]] = ()  # independent variables of its own, such as streams
+    threads_per_rank: ClassVar[int] = 1  # that are busy during a measurement
+    shares_gpu: ClassVar[bool] = True  # whether two ranks may use the same GPU
+
+    @property
+    def library(self) -> str | None:
+        """The MPI library whose mpirun starts its ranks (auto, openmpi, mpich or a path); None if it needs none."""
+        return None
+
+    @property
+    def threads(self) -> str:
+        """The thread level requested from MPI where ranks meet over MPI."""
+        return "funneled"
 
     def missing(self, device: str) -> str | None:
-        """Why this machine can't run it on cpu or cuda, found without importing it; None if it can."""
+        """Why this machine can't run it on cpu or cuda, determined without importing the library; None if it can."""
 
     def supports(self, case: Case, size: int) -> str | None:
-        """The reason of a skip, from declared tables; None if it can."""
-
-    def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
-        """What must be exported before the library starts."""
-
-    def open(self, world: World, control: Control, device: str) -> Communicator: ...
-
-
-@runtime_checkable
-class OnGpu(Protocol):
-    """What a backend tells beside, if it runs on cuda."""
-
-    shares_gpu: bool  # whether two of its ranks may use one GPU
+        """The reason to skip a case, from declared tables; None if it can run."""
 
     def staging(self, benchmark: str) -> str:
-        """How an operation's messages reach device memory: none (the library does it), library (it copies through host
-        memory), pinned (we copy through pinned host memory, in the timed steps)."""
+        """How an operation's messages reach device memory: none (the library accesses it directly), library (the
+        library copies through host memory), pinned (commbench copies through pinned host memory, in the timed steps).
+        """
+        return "none"
+
+    def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
+        """The environment variables to export before the library starts. Raises ConfigError for a contradiction."""
+        return {}
+
+    def open(self, world: World, control: Control, device: str) -> Communicator: ...
 
 
 class Launcher(Protocol):

@@ -15,7 +15,6 @@ from commbench.core.dtypes import dtype
 from commbench.core.layout import Layout
 from commbench.core.pairs import all_pairs, pairs_text, rounds
 from commbench.core.program import BufferSpec
-from commbench.core.protocols import OnGpu
 
 WINDOW_CAP_BYTES = 256 * 2**20  # a rank's messages in flight
 ROTATION_CAP_BYTES = {"cpu": 64 * 2**20, "cuda": 512 * 2**20}  # a rank's copies of one buffer
@@ -97,7 +96,7 @@ def _engine(settings: Settings) -> str:
 def _staging(settings: Settings, benchmark: Benchmark) -> str:
     if settings.device == "cpu" or settings.staging != "auto":
         return "none" if settings.device == "cpu" else settings.staging
-    return settings.backend.staging(benchmark.name) if isinstance(settings.backend, OnGpu) else "none"
+    return settings.backend.staging(benchmark.name)
 
 
 def _sync(settings: Settings, benchmark: Benchmark, schedule: str | None) -> str:

@@ -130,7 +130,7 @@ def _shared_text(settings: Settings, world: World, facts: list[dict[str, Any]]) 
     for line in busy(facts) if settings.preflight != "off" else ():
         print(f"commbench: {line}", file=sys.stderr)
     backend = settings.backend
-    return None if getattr(backend, "shares_gpu", True) else duplicate(facts, world.nodes, backend.name)
+    return None if backend.shares_gpu else duplicate(facts, world.nodes, backend.name)
 
 
 def _skew(settings: Settings, times_s: list[float], gathered: list[Any]) -> dict[str, Any]:

@@ -17,8 +17,7 @@ def enter(settings: Settings, place: Place | None) -> tuple[World, Control]:
         around = Layout.around(settings.layouts)
         return hosted_world(around.nodes, around.ranks_per_node)
     backend = settings.backend
-    library, threads = getattr(backend, "library", "auto"), getattr(backend, "threads", "funneled")
-    control = connect(place, library, threads, interface=settings.interface)
+    control = connect(place, backend.library or "auto", backend.threads, interface=settings.interface)
     world = assemble(place, control)
     return world, by_node(world, control)
 

@@ -10,7 +10,7 @@ from commbench.buffers.cuda_ipc import CudaExporter, Exporter, IpcError, driver_
 from commbench.buffers.cuda_ipc_probe import probe, refusals
 from commbench.core.case import Case, World
 from commbench.core.errors import ConfigError
-from commbench.core.protocols import Control
+from commbench.core.protocols import Backend, Control
 
 from .communicator import MEETING_S, Desk, IpcCommunicator
 from .handshake import NO_COLLECTIVES
@@ -21,18 +21,12 @@ HOST_CLOCK = "ipc_copy tells its receiver from the host, so only timing_mode=hos
 
 
 @dataclass(frozen=True)
-class IpcCopy:
-    """See Backend and OnGpu. A pair of a rank with itself is a copy inside the process: what the
-    same GPU does without IPC. `library` is the MPI library of its mpirun, where it lives under one.
-    """
+class IpcCopy(Backend):
+    """See Backend. A pair of a rank with itself is a copy inside the process: what the same GPU does without IPC."""
 
     name: ClassVar[str] = "ipc_copy"
     devices: ClassVar[tuple[str, ...]] = ("cuda",)
-    engines: ClassVar[tuple[str, ...]] = ("python",)
     launchers: ClassVar[tuple[str, ...]] = ("torchrun", "mpirun", "srun")
-    axes: ClassVar[tuple[str, ...]] = ()
-    threads_per_rank: ClassVar[int] = 1
-    shares_gpu: ClassVar[bool] = True
     library: str = "auto"
 
     def missing(self, device: str = "cuda") -> str | None:
@@ -47,9 +41,6 @@ class IpcCopy:
         if case.staging != "none":
             return f"ipc_copy copies from GPU memory to GPU memory; staging={case.staging} would be another transport"
         return CONTRADICTION if case.cuda_ipc == "off" else None
-
-    def staging(self, benchmark: str) -> str:
-        return "none"
 
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
         """Nothing. Raises ConfigError for what it can't be without."""

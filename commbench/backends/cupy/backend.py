@@ -19,7 +19,7 @@ from commbench.core.case import Case, Mode, World
 from commbench.core.dtypes import DTYPES
 from commbench.core.errors import CommunicationError
 from commbench.core.program import BufferSpec, Program
-from commbench.core.protocols import Buffer, Control
+from commbench.core.protocols import Backend, Buffer, Control
 from commbench.engines.clocks import device_runner
 from commbench.engines.device import DeviceRunner
 from commbench.engines.loop import Call
@@ -41,14 +41,12 @@ REDUCED = {  # reduction -> dtypes; an average of integers is cut to a whole num
 
 
 @dataclass(frozen=True)
-class CupyNccl:
-    """See Backend and OnGpu. `library` is the MPI library of its mpirun, if it lives under one."""
+class CupyNccl(Backend):
+    """See Backend."""
 
     name: ClassVar[str] = "cupy_nccl"
     devices: ClassVar[tuple[str, ...]] = ("cuda",)
-    engines: ClassVar[tuple[str, ...]] = ("python",)
     launchers: ClassVar[tuple[str, ...]] = ("torchrun", "mpirun", "srun")
-    axes: ClassVar[tuple[str, ...]] = ()
     threads_per_rank: ClassVar[int] = 2  # the caller and NCCL's proxy
     shares_gpu: ClassVar[bool] = False
     library: str = "auto"
@@ -68,9 +66,6 @@ class CupyNccl:
         if case.reduction is not None and case.dtype not in REDUCED.get(case.reduction, ()):
             return f"NCCL has no reduction {case.reduction} of {case.dtype}"
         return case_lacks(LACKING, case)
-
-    def staging(self, benchmark: str) -> str:
-        return "none"
 
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
         """P7: NCCL reads its variables once in a process, so these and the user's hold for all its cases."""

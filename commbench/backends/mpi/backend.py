@@ -13,7 +13,7 @@ from commbench.buffers.host import HostBuffer
 from commbench.core.case import Case, Mode, World
 from commbench.core.errors import ConfigError
 from commbench.core.program import BufferSpec, Program
-from commbench.core.protocols import Buffer, Control, Runner
+from commbench.core.protocols import Backend, Buffer, Control, Runner
 from commbench.engines.loop import PythonRunner
 from commbench.engines.lowered import Lowered
 from commbench.engines.native import NativeRunner
@@ -34,16 +34,13 @@ NOT_ASKED = CudaAware(None, "not asked")
 
 
 @dataclass(frozen=True)
-class Mpi:
-    """See Backend and OnGpu. `threads` is the level asked of MPI: multiple costs about half at 8 B."""
+class Mpi(Backend):
+    """See Backend. `threads` is the level asked of MPI: multiple costs about half at 8 B."""
 
     name: ClassVar[str] = "mpi"
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     engines: ClassVar[tuple[str, ...]] = ("native", "python")
     launchers: ClassVar[tuple[str, ...]] = ("mpirun", "srun")
-    axes: ClassVar[tuple[str, ...]] = ()
-    threads_per_rank: ClassVar[int] = 1
-    shares_gpu: ClassVar[bool] = True
     library: str = "auto"
     threads: str = "funneled"
 

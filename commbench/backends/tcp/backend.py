@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from commbench.core.case import Case, World
 from commbench.core.errors import ConfigError, WorldBroken
-from commbench.core.protocols import Control
+from commbench.core.protocols import Backend, Control
 
 from .address import INTERFACE, listening_address
 from .communicator import TcpCommunicator
@@ -22,7 +22,7 @@ INT_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class Tcp:
+class Tcp(Backend):
     """See Backend. `library` is the MPI library of its mpirun, where it lives under one.
 
     buffer_bytes: SO_SNDBUF and SO_RCVBUF (the kernel doubles and caps them); None leaves its autotuning on.
@@ -31,10 +31,8 @@ class Tcp:
 
     name: ClassVar[str] = "tcp"
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
-    engines: ClassVar[tuple[str, ...]] = ("python",)
     launchers: ClassVar[tuple[str, ...]] = ("torchrun", "mpirun", "srun")
     axes: ClassVar[tuple[str, ...]] = ("streams",)
-    threads_per_rank: ClassVar[int] = 1  # of each stream
     library: str = "auto"
     buffer_bytes: int | None = None
     no_delay: bool = True

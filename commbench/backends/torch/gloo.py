@@ -10,7 +10,7 @@ from typing import ClassVar
 from commbench.backends.support import case_lacks
 from commbench.core.case import Case, World
 from commbench.core.dtypes import DTYPES
-from commbench.core.protocols import Control
+from commbench.core.protocols import Backend, Control
 from commbench.hardware.address import interface_name
 
 from .cuda import CudaDevice, lacks_cuda
@@ -38,16 +38,13 @@ WITHOUT_MESSAGE = "barrier"
 
 
 @dataclass(frozen=True)
-class Gloo:
-    """See Backend and OnGpu. `library` is the MPI library of its mpirun, if it lives under one."""
+class Gloo(Backend):
+    """See Backend."""
 
     name: ClassVar[str] = "gloo"
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
-    engines: ClassVar[tuple[str, ...]] = ("python",)
     launchers: ClassVar[tuple[str, ...]] = ("torchrun", "mpirun", "srun")
-    axes: ClassVar[tuple[str, ...]] = ()
     threads_per_rank: ClassVar[int] = 4  # the caller, two workers a group, one event loop a device (ProcessGroupGloo)
-    shares_gpu: ClassVar[bool] = True
     library: str = "auto"
 
     def missing(self, device: str = "cpu") -> str | None:

@@ -10,7 +10,7 @@ from commbench.backends.support import case_lacks
 from commbench.core.case import Case, Mode, World
 from commbench.core.dtypes import DTYPES
 from commbench.core.program import Program
-from commbench.core.protocols import Control
+from commbench.core.protocols import Backend, Control
 from commbench.engines.loop import Call
 from commbench.engines.lowered import Lowered
 from commbench.hardware.address import interface_name
@@ -32,14 +32,12 @@ EAGER_WARNING = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"  # P4: a 
 
 
 @dataclass(frozen=True)
-class Nccl:
-    """See Backend and OnGpu. `library` is the MPI library of its mpirun, if it lives under one."""
+class Nccl(Backend):
+    """See Backend."""
 
     name: ClassVar[str] = "nccl"
     devices: ClassVar[tuple[str, ...]] = ("cuda",)
-    engines: ClassVar[tuple[str, ...]] = ("python",)
     launchers: ClassVar[tuple[str, ...]] = ("torchrun", "mpirun", "srun")
-    axes: ClassVar[tuple[str, ...]] = ()
     threads_per_rank: ClassVar[int] = 2  # the caller and NCCL's proxy; its service thread and torch's watchdog sleep
     shares_gpu: ClassVar[bool] = False
     library: str = "auto"
@@ -54,9 +52,6 @@ class Nccl:
         if case.reduction is not None and case.dtype not in REDUCED.get(case.reduction, ()):
             return f"nccl has no reduction {case.reduction} of {case.dtype}"
         return case_lacks(LACKING, case)
-
-    def staging(self, benchmark: str) -> str:
-        return "none"
 
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
         """P7: NCCL reads its variables once in a process, so these and the user's hold for all its cases."""

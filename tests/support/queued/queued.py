@@ -99,11 +99,10 @@ class QueuedBuffer(DeviceBuffer):
 
 @dataclass(frozen=True)
 class Queued(Gloo):
-    """See Backend and OnGpu. `pinned`: its library can't read the device's memory."""
+    """See Backend. `pinned`: its library can't read the device's memory."""
 
     name: ClassVar[str] = "queued"
     devices: ClassVar[tuple[str, ...]] = ("cuda",)
-    shares_gpu: ClassVar[bool] = True
     early: bool = False
     pinned: bool = False
 

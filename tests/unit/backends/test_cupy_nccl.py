@@ -19,7 +19,6 @@ from shown_gpus import hgx, libraries
 
 from commbench.backends.cupy.backend import CupyNccl, dotted, read, written
 from commbench.core.case import Case
-from commbench.core.protocols import OnGpu
 
 QUICK = ["timing=fixed", "timing.repetitions=4", "timing.warmup_repetitions=1", "timing.warmup_s=0"]
 ASK = "from commbench.backends.cupy.backend import CupyNccl; print(CupyNccl().missing('cuda'))"
@@ -66,7 +65,7 @@ def test_what_is_missing_is_said_in_order(tmp_path: Path) -> None:
 
 def test_what_nccl_lacks_is_a_skip() -> None:
     nccl = CupyNccl()
-    assert isinstance(nccl, OnGpu) and not nccl.shares_gpu and nccl.staging("gather") == "none"
+    assert not nccl.shares_gpu and nccl.staging("gather") == "none"
     assert nccl.supports(CASE, 2) is None
     assert nccl.supports(replace(CASE, reduction="avg"), 2) is None
     assert nccl.supports(replace(CASE, reduction="avg", dtype="int32"), 2) == "NCCL has no reduction avg of int32"

