@@ -1,10 +1,10 @@
-"""The engines of a GPU: work is enqueued from Python, and one of four honest clocks says how long it took.
+"""The engines of a GPU: work is enqueued from Python, and timed in one of four modes.
 
-host_sync    the host's clock around the calls and a synchronisation: what waits for the result sees this
-device_event the GPU's events around calls that were enqueued while it was kept busy: without the launch
-throughput   events around calls that follow one another without a wait (block_k): what nccl-tests shows
-graph        events around the replay of a captured graph of such calls (block_k), see engines/graph.py
-(method 2.7). Where a library calls back before the work is done (P1), only the synchronisation makes it true.
+host_sync    host clock around the calls and a synchronisation: what a caller that waits for the result sees
+device_event GPU events around calls that are enqueued while the GPU is kept busy: without the launch overhead
+throughput   GPU events around calls that follow one another without a wait (block_k): as nccl-tests measures
+graph        GPU events around the replay of a captured graph of such calls (block_k): one launch from the host
+Libraries return before the work is done, so a host clock is only valid after a synchronisation.
 """
 
 from __future__ import annotations
@@ -16,43 +16,44 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.core.case import Mode
 from commbench.core.clock import now_ns
 from commbench.core.errors import CommunicationError, Unsupported
 
-from .loop import Call, Source
-from .lowered import Lowered
+from .loop import LoopSource
+from .lowered import Call, Lowered
 
 LEAST_HOLD_S, MOST_HOLD_S = 50e-6, 20e-3
-HOLD_FACTOR = 2.0  # of the time that enqueuing took last time
+HOLD_FACTOR = 2.0  # of the time that enqueuing took in the repetition before
 
 Enqueue = Callable[[int], None]  # with the copy of the rotation pool
 
 
 class Event(Protocol):
     def record(self) -> None:
-        """Into the stream that waits for the library's work: elsewhere it measures nothing (P2)."""
+        """Into the stream that waits for the library's work; in any other stream it would measure nothing."""
 
     def elapsed_ns(self, since: Event) -> int:
-        """After both have happened. CUDA resolves about 500 ns (P22)."""
+        """Requires that both have happened. CUDA resolves about 500 ns."""
 
 
 class Device(Protocol):
     """A GPU's stream as an engine needs it."""
 
     def synchronise(self) -> None:
-        """The host waits for everything that was enqueued."""
+        """Block the host until everything that was enqueued is done."""
 
     def event(self) -> Event: ...
 
     def hold(self, seconds: float) -> None:
-        """Keep the stream busy for about so long, and never for ever."""
+        """Keep the stream busy for about so long, with an upper limit."""
 
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """What replays the work that `enqueue` gives the stream; it has run before. Raises Unsupported."""
+        """A function that replays the work enqueued by `enqueue`, which has run before. Raises Unsupported."""
 
 
 class DeviceRunner:
-    """See Runner; hosts one rank. Subclasses are clocks."""
+    """See Runner; hosts one rank. There is one subclass per timing mode."""
 
     engine = "python"
     calls: tuple[str, ...] = ()
@@ -61,7 +62,7 @@ class DeviceRunner:
         self.progress = np.array([0, -1], dtype=np.int64)
         self._device, self._pool = device, pool
         self._enter, self._before, self._steps = (
-            Source(pool).routine(part) for part in (calls.enter, calls.before, calls.steps)
+            LoopSource(pool).routine(part) for part in (calls.enter, calls.before, calls.steps)
         )
 
     def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
@@ -70,10 +71,10 @@ class DeviceRunner:
         gc.disable()
         try:
             self._enter(0)
-            self._device.synchronise()  # what was written into the buffers, too
+            self._device.synchronise()  # also for what was written into the buffers
             for repetition in range(n):
                 self.progress[0] = repetition
-                stamps[0, repetition] = self._once(repetition % self._pool)
+                stamps[0, repetition] = self._repetition(repetition % self._pool)
         except Unsupported:
             raise
         except Exception as error:
@@ -83,13 +84,13 @@ class DeviceRunner:
                 gc.enable()
         return stamps
 
-    def _once(self, copy: int) -> tuple[int, int]:
-        """Begin and end in ns; of a device's clock only their difference is exact."""
+    def _repetition(self, copy: int) -> tuple[int, int]:
+        """Begin and end in ns; with GPU events, only their difference is exact."""
         raise NotImplementedError
 
 
 class HostSync(DeviceRunner):
-    def _once(self, copy: int) -> tuple[int, int]:
+    def _repetition(self, copy: int) -> tuple[int, int]:
         self._before(copy)
         self._device.synchronise()
         begin = now_ns()
@@ -103,7 +104,7 @@ class Throughput(DeviceRunner):
         super().__init__(device, calls, pool)
         self._begin, self._end = device.event(), device.event()
 
-    def _once(self, copy: int) -> tuple[int, int]:
+    def _repetition(self, copy: int) -> tuple[int, int]:
         self._before(copy)
         return self._timed(self._steps, copy)
 
@@ -115,7 +116,7 @@ class Throughput(DeviceRunner):
         return self._stamps()
 
     def _stamps(self) -> tuple[int, int]:
-        """The device's duration, at the host's time of its end: a time line needs an order, and no more."""
+        """The duration by the GPU's events, placed at the host's time of its end, which orders the time line."""
         now = now_ns()
         return now - self._end.elapsed_ns(self._begin), now
 
@@ -123,7 +124,7 @@ class Throughput(DeviceRunner):
 class DeviceEvent(Throughput):
     _hold_s = LEAST_HOLD_S
 
-    def _once(self, copy: int) -> tuple[int, int]:
+    def _repetition(self, copy: int) -> tuple[int, int]:
         self._device.hold(self._hold_s)
         before = now_ns()
         self._before(copy)
@@ -134,3 +135,41 @@ class DeviceEvent(Throughput):
         self._device.synchronise()
         self._hold_s = min(max(HOLD_FACTOR * enqueued_s, LEAST_HOLD_S), MOST_HOLD_S)
         return self._stamps()
+
+
+class Graph(Throughput):
+    """The first repetition runs without a graph and shows the cost of a first call; the next one is captured.
+
+    Libraries allocate and connect in a first use, which must not happen inside a capture. `connected` says that the
+    steps have run before, so that the very first repetition is a replay.
+    """
+
+    def __init__(self, device: Device, calls: Lowered[Call], pool: int, connected: bool) -> None:
+        super().__init__(device, calls, pool)
+        self._connected = connected
+        self._graphs: dict[int, Callable[[], None]] = {}
+
+    def _repetition(self, copy: int) -> tuple[int, int]:
+        if not self._connected:
+            self._connected = True
+            return super()._repetition(copy)
+        if copy not in self._graphs:
+            self._device.synchronise()
+            self._graphs[copy] = self._device.capture(lambda: self._steps(copy))
+            self._replay(copy)  # the first launch uploads the graph, and ranks end their captures at different times
+            self._device.synchronise()
+        self._before(copy)
+        return self._timed(self._replay, copy)
+
+    def _replay(self, copy: int) -> None:
+        self._graphs[copy]()
+
+
+RUNNERS = {"host_sync": HostSync, "device_event": DeviceEvent, "throughput": Throughput}
+
+
+def device_runner(device: Device, calls: Lowered[Call], pool: int, mode: Mode) -> DeviceRunner:
+    """The runner for one of settings.TIMING_MODES["cuda"]."""
+    if mode.timing_mode == "graph":
+        return Graph(device, calls, pool, mode.connected)
+    return RUNNERS[mode.timing_mode](device, calls, pool)

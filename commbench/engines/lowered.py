@@ -1,21 +1,29 @@
-"""A program in a library's own calls: what a backend hands to an engine."""
+"""A program in the calls of a library: what a backend passes to an engine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from commbench.core.program import Barrier, Program, Step
+
+MAX_ARGS = 8
+REGISTERS = 6  # integer arguments that x86-64 passes in registers; more need the wider call
+ADDRESS, CHECKED, WIDE, ARGS = 0, 1, 2, 3  # columns of a row of the call table; arguments follow from ARGS on
+ROW = ARGS + MAX_ARGS
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Lowered(Generic[T]):
-    """`enter` runs once a block, `before` ahead of the first stamp of each repetition, `steps` between the stamps.
+    """`enter` runs once per block, `before` ahead of the first stamp of each repetition, `steps` between the stamps.
 
-    `windowed`: after `before` the engine waits until the instant that the repetition's start was agreed for.
+    `windowed`: after `before`, the engine waits until the agreed start of the repetition.
     """
 
     steps: tuple[T, ...] = ()
@@ -24,16 +32,56 @@ class Lowered(Generic[T]):
     windowed: bool = False
 
     @classmethod
-    def of(cls, program: Program, sync: str, call: Callable[[Step], T]) -> Lowered[T]:
-        """Lower every step with `call`; sync "barrier" puts a barrier of the library before each repetition.
+    def of(cls, program: Program, sync: str, lower: Callable[[Step], T]) -> Lowered[T]:
+        """Lower every step; sync "barrier" puts a barrier of the library before each repetition.
 
-        A self-synchronising program has one before each block: its first sample must not hold the peer's delay. So has
-        a program whose repetitions begin at agreed instants.
+        Other programs have one before each block: the first sample of a self-synchronising program must not include
+        the delay of its peer, and repetitions that begin at agreed instants need no barrier of their own.
         """
-        each = sync == "barrier"
-        before = (*program.reset, Barrier()) if each else program.reset
-        enter = () if each else (Barrier(),)
+        each_repetition = sync == "barrier"
+        before = (*program.reset, Barrier()) if each_repetition else program.reset
+        enter = () if each_repetition else (Barrier(),)
+        # in this order: a lowering may keep state from one step to the next
         steps, before_calls, enter_calls = (
-            tuple(call(step) for step in part) for part in (program.steps, before, enter)
+            tuple(lower(step) for step in part) for part in (program.steps, before, enter)
         )
         return cls(steps, before_calls, enter_calls, sync == "window")
+
+
+@dataclass(frozen=True)
+class Rotating:
+    """An argument with one value per copy of a rotation pool."""
+
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call from Python. `into` keeps the result as that request, `requests` passes such results as a list."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    into: int | None = None
+    requests: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class NativeCall:
+    """One C call. `args` are integers and pointers; a tuple holds one value per copy of the pool."""
+
+    name: str
+    address: int
+    args: tuple[int | tuple[int, ...], ...]
+    checked: bool = True  # a return value other than 0 is an error
+
+
+def call_table(calls: Sequence[NativeCall], pool: int) -> NDArray[np.int64]:
+    """The table that the native engine runs, int64 [pool, calls, ROW]; negative C ints (handles) keep their value."""
+    table = np.zeros((pool, len(calls), ROW), dtype=np.int64)
+    for index, call in enumerate(calls):
+        table[:, index, ADDRESS] = call.address
+        table[:, index, CHECKED] = call.checked
+        table[:, index, WIDE] = len(call.args) > REGISTERS
+        for column, arg in enumerate(call.args, start=ARGS):
+            table[:, index, column] = arg
+    return table

@@ -1,7 +1,7 @@
 """The native engine: a compiled loop over a table of C calls, with the stamps of every repetition.
 
-A row is an address and its integer arguments, so the engine fits any C library. Addresses are passed at run
-time and not baked in, which lets numba keep the compiled loop on disk for the next launch.
+A row is an address and its integer arguments, so the engine fits any C library. Addresses are passed at run time and
+not compiled in, so that numba can cache the compiled loop on disk for the next launch.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.clock import now_ns
 from commbench.core.errors import CommunicationError
 
-from .doze import doze
-from .lowered import Lowered
-from .native_table import NativeCall, call_table
+from .loop import sleep_until
+from .lowered import Lowered, NativeCall, call_table
 
 
 class NativeRunner:
@@ -39,19 +37,18 @@ class NativeRunner:
 
     def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         if (starts is not None) != self._windowed:
-            raise ValueError("start instants belong to programs that were prepared with sync=window, and to no others")
-        at_once = np.zeros(0, dtype=np.int64)
+            raise ValueError("start instants are required for programs prepared with sync=window, and only for those")
         stamps = np.zeros((1, n, 2), dtype=np.int64)
-        failed = np.full(2, -1, dtype=np.int64)
-        moment = np.zeros(2, dtype=np.int64)
-        clock = (self._clock, time.CLOCK_MONOTONIC, moment)
-        nothing = np.zeros((1, 2), dtype=np.int64)
-        self._run(self._enter, call_table((), 1), *clock, at_once, nothing, self.progress, failed)
+        failed = np.full(2, -1, dtype=np.int64)  # step, code
+        timespec = np.zeros(2, dtype=np.int64)
+        clock = (self._clock, time.CLOCK_MONOTONIC, timespec)
+        no_starts, unused_stamps = np.zeros(0, dtype=np.int64), np.zeros((1, 2), dtype=np.int64)
+        self._run(self._enter, call_table((), 1), *clock, no_starts, unused_stamps, self.progress, failed)
         entered = failed[0] < 0
         if entered:
-            instants = at_once if starts is None else starts
             if starts is not None:
-                doze(int(starts[0]) - now_ns())
+                sleep_until(int(starts[0]))
+            instants = no_starts if starts is None else starts
             self._run(self._before, self._timed, *clock, instants, stamps[0], self.progress, failed)
         if failed[0] >= 0:
             step = self.calls[failed[0]] if entered and failed[0] < len(self.calls) else "synchronisation"

@@ -1,4 +1,4 @@
-"""The compiled part of the native engine. Only engines.native imports it, and only when it is used."""
+"""The compiled part of the native engine; only engines.native imports it, when it is used, because numba is slow."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from numba import int32, int64, njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from .native_table import ADDRESS, ARGS, CHECKED, WIDE
+from .lowered import ADDRESS, ARGS, CHECKED, WIDE
 
 
 @intrinsic
 def _c_call(typing_context: Any, address: Any, args: Any) -> Any:
-    """Call C at an address with a tuple of integers; its int result.
+    """Call the C function at an address with a tuple of integers; returns its int result.
 
-    Every argument is passed as 64 bits. On x86-64 and AArch64 Linux a C int or a pointer arrives right in such
-    a register or stack slot, and arguments that the callee does not declare are ignored.
+    Every argument is passed as 64 bits. On x86-64 and AArch64 Linux, a callee reads a C int or a pointer correctly from
+    such a register or stack slot, and ignores arguments that it does not declare.
     """
 
     def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -29,9 +29,9 @@ def _c_call(typing_context: Any, address: Any, args: Any) -> Any:
 
 
 @njit(nogil=True, inline="always")
-def _read(clock: int, clock_id: int, moment: Any) -> Any:
-    _c_call(clock, (clock_id, moment.ctypes.data))
-    return moment[0] * 1_000_000_000 + moment[1]
+def _read(clock: int, clock_id: int, timespec: Any) -> Any:
+    _c_call(clock, (clock_id, timespec.ctypes.data))
+    return timespec[0] * 1_000_000_000 + timespec[1]
 
 
 @njit(nogil=True, inline="always")
@@ -60,15 +60,15 @@ def run(
     timed: Any,
     clock: int,
     clock_id: int,
-    moment: Any,
+    timespec: Any,
     starts: Any,
     stamps: Any,
     progress: Any,
     failed: Any,
 ) -> None:
-    """One repetition a row of `stamps` [n, 2]; stops at the first error with failed = (step, code).
+    """One repetition per row of `stamps` [n, 2]; stops at the first error with failed = (step, code).
 
-    Where `starts` is not empty, repetition r begins no earlier than starts[r] on the same clock.
+    Unless `starts` is empty, repetition r begins no earlier than starts[r] on the same clock.
     """
     pool = timed.shape[0]
     windowed = starts.shape[0] > 0
@@ -82,13 +82,13 @@ def run(
                 failed[0], failed[1] = timed.shape[1], code
                 return
         if windowed:
-            while _read(clock, clock_id, moment) < starts[repetition]:
+            while _read(clock, clock_id, timespec) < starts[repetition]:
                 pass
-        stamps[repetition, 0] = _read(clock, clock_id, moment)
+        stamps[repetition, 0] = _read(clock, clock_id, timespec)
         for step in range(timed.shape[1]):
             progress[1] = step
             code = _call(timed[copy, step])
             if code != 0 and timed[copy, step, CHECKED] != 0:
                 failed[0], failed[1] = step, code
                 return
-        stamps[repetition, 1] = _read(clock, clock_id, moment)
+        stamps[repetition, 1] = _read(clock, clock_id, timespec)

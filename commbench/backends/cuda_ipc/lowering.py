@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from commbench.buffers.device import DeviceBuffer
 from commbench.core.errors import Unsupported
 from commbench.core.program import Barrier, Copy, Irecv, Isend, Program, Recv, Send, Step, View, WaitAll
-from commbench.engines.loop import Call, Rotating
-from commbench.engines.lowered import Lowered
+from commbench.engines.lowered import Call, Lowered, Rotating
 
 from .handshake import NO_COLLECTIVES, Place, place
 from .protocol import Gate, Inbox, Move, Outbox, Postman

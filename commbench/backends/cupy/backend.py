@@ -20,10 +20,8 @@ from commbench.core.dtypes import DTYPES
 from commbench.core.errors import CommunicationError
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Control
-from commbench.engines.clocks import device_runner
-from commbench.engines.device import DeviceRunner
-from commbench.engines.loop import Call
-from commbench.engines.lowered import Lowered
+from commbench.engines.device import DeviceRunner, device_runner
+from commbench.engines.lowered import Call, Lowered
 from commbench.hardware.address import interface_name
 from commbench.hardware.cuda_ipc import NCCL, translated
 

@@ -32,7 +32,7 @@ from commbench.core.program import (
     View,
     WaitAll,
 )
-from commbench.engines.loop import Call, Rotating
+from commbench.engines.lowered import Call, Rotating
 
 from .cuda import CupyDevice
 

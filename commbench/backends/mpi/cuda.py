@@ -21,10 +21,8 @@ from commbench.core.case import Case, Mode, World
 from commbench.core.dtypes import dtype
 from commbench.core.errors import Unsupported
 from commbench.core.program import BufferSpec, Copy, Program, Step, View
-from commbench.engines.clocks import device_runner
-from commbench.engines.device import Device, DeviceRunner
-from commbench.engines.loop import Call, Rotating
-from commbench.engines.lowered import Lowered
+from commbench.engines.device import Device, DeviceRunner, device_runner
+from commbench.engines.lowered import Call, Lowered, Rotating
 
 from .cuda_aware import CudaAware
 from .python import PythonLowering

@@ -31,7 +31,7 @@ from commbench.core.program import (
     View,
     WaitAll,
 )
-from commbench.engines.native_table import NativeCall
+from commbench.engines.lowered import NativeCall
 
 from .symbols import loaded_library, symbol
 from .types import INT_MAX, LACKING, operation, passes_in_place, typed, view_count

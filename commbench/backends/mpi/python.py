@@ -28,7 +28,7 @@ from commbench.core.program import (
     View,
     WaitAll,
 )
-from commbench.engines.loop import Call, Rotating
+from commbench.engines.lowered import Call, Rotating
 
 from .types import INT_MAX, LACKING, operation, passes_in_place, typed, view_count
 

@@ -18,8 +18,7 @@ import numpy as np
 from commbench.buffers.host import HostBuffer
 from commbench.core.errors import Unsupported
 from commbench.core.program import Barrier, Copy, Irecv, Isend, Program, Recv, Send, Step, View, WaitAll
-from commbench.engines.loop import Call, Rotating
-from commbench.engines.lowered import Lowered
+from commbench.engines.lowered import Call, Lowered, Rotating
 
 from .batch import batches
 from .connection import Connection

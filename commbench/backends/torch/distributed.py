@@ -15,9 +15,9 @@ from commbench.core.case import Mode, World
 from commbench.core.errors import Unsupported
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Buffer, Control, Runner
-from commbench.engines.clocks import device_runner
-from commbench.engines.loop import Call, PythonRunner
-from commbench.engines.lowered import Lowered
+from commbench.engines.device import device_runner
+from commbench.engines.loop import PythonRunner
+from commbench.engines.lowered import Call, Lowered
 
 from .cuda import CudaDevice, CudaMemory
 from .lowering import TorchLowering

@@ -29,7 +29,7 @@ from commbench.core.program import (
     WaitAll,
 )
 from commbench.core.protocols import Buffer
-from commbench.engines.loop import Call, Rotating
+from commbench.engines.lowered import Call, Rotating
 
 from .cuda import CudaMemory
 

@@ -11,8 +11,7 @@ from commbench.core.case import Case, Mode, World
 from commbench.core.dtypes import DTYPES
 from commbench.core.program import Program
 from commbench.core.protocols import Backend, Control
-from commbench.engines.loop import Call
-from commbench.engines.lowered import Lowered
+from commbench.engines.lowered import Call, Lowered
 from commbench.hardware.address import interface_name
 from commbench.hardware.cuda_ipc import NCCL, translated
 

@@ -13,8 +13,7 @@ from typing import Any
 from commbench.core.errors import Unsupported
 from commbench.core.program import Barrier, Irecv, Isend, Program, Recv, Send, Step, WaitAll
 from commbench.core.protocols import Buffer
-from commbench.engines.loop import Call, Rotating
-from commbench.engines.lowered import Lowered
+from commbench.engines.lowered import Call, Lowered, Rotating
 
 from .lowering import TorchLowering
 

@@ -24,9 +24,8 @@ from commbench.core.clock import now_ns
 from commbench.core.dtypes import dtype
 from commbench.core.program import BufferSpec, Program, Step
 from commbench.core.protocols import Buffer, Control, Runner
-from commbench.engines.clocks import device_runner
-from commbench.engines.loop import Call
-from commbench.engines.lowered import Lowered
+from commbench.engines.device import device_runner
+from commbench.engines.lowered import Call, Lowered
 
 Work = Callable[[], Any]
 

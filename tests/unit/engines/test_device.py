@@ -11,10 +11,8 @@ import pytest
 
 from commbench.core.case import Mode
 from commbench.core.errors import CommunicationError, Unsupported
-from commbench.engines.clocks import device_runner
-from commbench.engines.device import LEAST_HOLD_S, MOST_HOLD_S, DeviceEvent
-from commbench.engines.loop import Call, Rotating
-from commbench.engines.lowered import Lowered
+from commbench.engines.device import LEAST_HOLD_S, MOST_HOLD_S, DeviceEvent, device_runner
+from commbench.engines.lowered import Call, Lowered, Rotating
 
 MICROSECOND = 1000
 

@@ -12,8 +12,8 @@ import pytest
 from commbench.core.clock import now_ns
 from commbench.core.errors import CommunicationError
 from commbench.core.program import Barrier, Copy, Program, Send, Step, View
-from commbench.engines.loop import Call, PythonRunner, Rotating
-from commbench.engines.lowered import Lowered
+from commbench.engines.loop import PythonRunner
+from commbench.engines.lowered import Call, Lowered, Rotating
 
 
 class Log:

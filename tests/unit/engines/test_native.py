@@ -14,9 +14,8 @@ import pytest
 
 from commbench.core.clock import now_ns
 from commbench.core.errors import CommunicationError
-from commbench.engines.lowered import Lowered
+from commbench.engines.lowered import MAX_ARGS, Lowered, NativeCall
 from commbench.engines.native import NativeRunner
-from commbench.engines.native_table import MAX_ARGS, NativeCall
 
 LIBC = ctypes.CDLL(None)
 

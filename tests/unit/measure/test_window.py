@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from commbench.core.case import World
 from commbench.core.clock import now_ns
-from commbench.engines.loop import Call, PythonRunner
-from commbench.engines.lowered import Lowered
+from commbench.engines.loop import PythonRunner
+from commbench.engines.lowered import Call, Lowered
 from commbench.engines.native import NativeRunner
 from commbench.measure.clock_sync import GlobalClocks
 from commbench.measure.timeline import Timeline
