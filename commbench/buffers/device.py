@@ -1,4 +1,4 @@
-"""Device memory of a benchmark: laid out like host memory, filled from it and checked in it."""
+"""Device memory of a benchmark: laid out like host memory, filled and checked through a host copy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Allocation(Protocol):
 
 class Allocator(Protocol):
     def __call__(self, size: int) -> Any:
-        """An Allocation of so many bytes; raises MemoryError."""
+        """An Allocation of `size` bytes. Raises MemoryError."""
 
 
 class DeviceBuffer:
@@ -37,7 +37,7 @@ class DeviceBuffer:
         self.write(None)
 
     def offset(self, slot: int = 0, copy: int = 0) -> int:
-        """Bytes from the begin of the allocation to that slot."""
+        """Bytes from the start of the allocation to that slot."""
         return copy * self.copy_bytes + slot * slot_bytes(self.spec)
 
     def address(self, slot: int = 0, copy: int = 0) -> int:

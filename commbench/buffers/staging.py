@@ -1,14 +1,18 @@
-"""Programs whose messages go through host memory: every buffer that is moved gets a twin there, and copies.
+"""Programs that send GPU memory through host memory, and the page-locked buffers they use there.
 
-What is sent is copied down before its step, what was received is copied up behind it, or behind the wait for it. The
-copies are steps like any others: they lie between the stamps.
+Every buffer that a message reads or writes gets a staging buffer in host memory. Data is copied down before the step
+that sends it, and up after the step that received it, or after the wait for it. The copies are steps like any others,
+so they are timed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import ctypes
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from commbench.core.errors import Unsupported
 from commbench.core.program import (
@@ -31,30 +35,68 @@ from commbench.core.program import (
     View,
     WaitAll,
 )
+from commbench.core.protocols import Buffer
 
-TWIN = "@host"
+from .host import HostBuffer
 
-Moved = tuple[tuple[View, ...], tuple[View, ...]]  # what a step sends, what it receives
+SUFFIX = "@host"  # of the name of a staging buffer
 
 
-def staged(program: Program, rank: int) -> Program:
-    """The program of that rank with all messages in host memory. Raises Unsupported where nobody waits for a receive.
+def staged_program(program: Program, rank: int) -> Program:
+    """The program of that rank with all messages in host memory.
 
-    `reset` stays on the device. Twins come behind the buffers of the program, under their names with @host.
+    `reset` stays on the device. Staging buffers follow the buffers of the program, under their names with @host.
+    Raises Unsupported for a receive without a WaitAll.
     """
-    steps = tuple(_staged(program.steps, rank))
-    used = {view.buffer for step in steps for view in _views(step)}
-    doubled = (replace(spec, name=spec.name + TWIN) for spec in program.buffers)
-    return replace(program, buffers=(*program.buffers, *(spec for spec in doubled if spec.name in used)), steps=steps)
+    steps = tuple(_staged_steps(program.steps, rank))
+    used = {view.buffer for step in steps for view in _views(step).values()}
+    staging = (replace(spec, name=spec.name + SUFFIX) for spec in program.buffers)
+    return replace(program, buffers=(*program.buffers, *(spec for spec in staging if spec.name in used)), steps=steps)
 
 
-def twins(program: Program) -> tuple[BufferSpec, ...]:
-    """The buffers of a staged program that lie in host memory."""
-    return tuple(spec for spec in program.buffers if spec.name.endswith(TWIN))
+def staging_specs(program: Program) -> tuple[BufferSpec, ...]:
+    """The buffers of a staged program that are in host memory."""
+    return tuple(spec for spec in program.buffers if spec.name.endswith(SUFFIX))
 
 
-def moved(step: Step, rank: int) -> Moved:
-    """The views that a rank gives to a step and that it gets from it; where a root counts, on the root only."""
+def with_staging(
+    program: Program,
+    rank: int,
+    buffers: Mapping[str, Any],
+    allocate: Callable[[BufferSpec, int], Buffer],
+) -> tuple[Program, dict[str, Any]]:
+    """The staged program and all its buffers, with new staging buffers. Raises Unsupported without memory for them."""
+    program = staged_program(program, rank)
+    pool = max((buffer.pool for buffer in buffers.values()), default=1)
+    try:
+        staging = {spec.name: allocate(spec, pool) for spec in staging_specs(program)}
+    except MemoryError as error:
+        raise Unsupported(f"staging=pinned needs as much host memory as the buffers on the GPU: {error}") from error
+    return program, {**buffers, **staging}
+
+
+def _staged_steps(steps: Iterable[Step], rank: int) -> Iterator[Step]:
+    pending: dict[int, View] = {}  # request -> what it receives
+    for step in steps:
+        sent, received = _sent_and_received(step, rank)
+        yield from (Copy(view, _staging_view(view)) for view in sent)
+        if isinstance(step, Copy):
+            yield step
+        else:
+            changes: dict[str, Any] = {name: _staging_view(view) for name, view in _views(step).items()}
+            yield replace(step, **changes)
+        if isinstance(step, Irecv):
+            pending[step.request] = step.data
+        elif isinstance(step, WaitAll):
+            received = tuple(pending.pop(request) for request in step.requests if request in pending)
+        if not isinstance(step, Irecv):
+            yield from (Copy(_staging_view(view), view) for view in received)
+    if pending:
+        raise Unsupported(f"no WaitAll for the receives {sorted(pending)}: their data would stay in host memory")
+
+
+def _sent_and_received(step: Step, rank: int) -> tuple[tuple[View, ...], tuple[View, ...]]:
+    """The views that a rank sends from and receives into; what only the root uses is included on the root only."""
     match step:
         case Send(data, _) | Isend(data, _, _):
             return (data,), ()
@@ -71,35 +113,62 @@ def moved(step: Step, rank: int) -> Moved:
     return (), ()
 
 
-def _staged(steps: Iterable[Step], rank: int) -> Iterator[Step]:
-    pending: dict[int, View] = {}
-    for step in steps:
-        sent, received = moved(step, rank)
-        yield from (Copy(view, _twin(view)) for view in sent)
-        yield step if isinstance(step, Copy) else _on_twins(step)
-        if isinstance(step, Irecv):
-            pending[step.request] = step.data
-        elif isinstance(step, WaitAll):
-            received = tuple(pending.pop(request) for request in step.requests if request in pending)
-        if not isinstance(step, Irecv):
-            yield from (Copy(_twin(view), view) for view in received)
-    if pending:
-        raise Unsupported(f"no WaitAll for the receives {sorted(pending)}: what they got would stay in host memory")
+def _views(step: Step) -> dict[str, View]:
+    values = {field.name: getattr(step, field.name) for field in fields(step)}
+    return {name: value for name, value in values.items() if isinstance(value, View)}
 
 
-def _on_twins(step: Step) -> Step:
-    changed: dict[str, Any] = {
-        field.name: _twin(getattr(step, field.name))
-        for field in fields(step)
-        if isinstance(getattr(step, field.name), View)
-    }
-    return replace(step, **changed)
+def _staging_view(view: View) -> View:
+    return replace(view, buffer=view.buffer + SUFFIX)
 
 
-def _views(step: Step) -> Iterator[View]:
-    values = (getattr(step, field.name) for field in fields(step))
-    yield from (value for value in values if isinstance(value, View))
+class PageLock(Protocol):
+    """Keeps pages in physical memory and maps them for a GPU."""
+
+    def lock(self, address: int, size: int) -> None:
+        """Raises MemoryError where the system or the driver refuses."""
+
+    def unlock(self, address: int) -> None: ...
 
 
-def _twin(view: View) -> View:
-    return replace(view, buffer=view.buffer + TWIN)
+class CudaPageLock:
+    """See PageLock: the CUDA runtime that torch has loaded. The rank's GPU must be the current one."""
+
+    def __init__(self) -> None:
+        import torch
+
+        cuda: Any = torch.cuda
+        self._runtime = cuda.cudart()
+
+    def lock(self, address: int, size: int) -> None:
+        status = self._runtime.cudaHostRegister(address, size, 0)
+        if status != self._runtime.cudaError.success:
+            _clear_cuda_error()
+            raise MemoryError(f"CUDA can't lock {size} B of host memory: {status}; see ulimit -l")
+
+    def unlock(self, address: int) -> None:
+        self._runtime.cudaHostUnregister(address)
+
+
+def _clear_cuda_error() -> None:
+    """CUDA keeps the last error, and torch would raise it at the next kernel launch."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    runtime = next((line.split()[-1] for line in lines if "libcudart.so" in line), None)
+    if runtime is not None:
+        ctypes.CDLL(runtime).cudaGetLastError()
+
+
+class PinnedBuffer(HostBuffer):
+    """See Buffer. Its pages are locked as long as it exists. Raises MemoryError."""
+
+    def __init__(self, spec: BufferSpec, pool: int, pages: PageLock) -> None:
+        super().__init__(spec, pool)
+        address = self.address()
+        pages.lock(address, self._bytes.nbytes)
+        # the finalizer holds the memory, so that it is unlocked before it is freed
+        finalizer = weakref.finalize(self, _unlock, pages, address, self._bytes)
+        finalizer.atexit = False  # the driver may be unloaded by then, and its locks are gone with it
+
+
+def _unlock(pages: PageLock, address: int, memory: object) -> None:
+    pages.unlock(address)

@@ -9,7 +9,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.core.protocols import Backend, Launcher
 from commbench.hardware import nvml
-from commbench.hardware.visible_gpus import VARIABLE, parse_visible, visible_indices
+from commbench.hardware.gpu import VISIBLE_DEVICES, parse_visible, visible_indices
 
 from .keys import construct
 from .settings import Settings
@@ -44,7 +44,7 @@ def _lacking_gpus(settings: Settings) -> Iterator[str]:
     fullest = max(settings.layouts, key=lambda one: one.ranks_per_node, default=Layout(1, 2))
     wanted, seen = fullest.ranks_per_node, visible_gpus(os.environ)
     if seen is not None and wanted > seen:
-        hidden = f" with {VARIABLE}={os.environ[VARIABLE]!r}" if VARIABLE in os.environ else ""
+        hidden = f" with {VISIBLE_DEVICES}={os.environ[VISIBLE_DEVICES]!r}" if VISIBLE_DEVICES in os.environ else ""
         yield (
             f"backend={backend.name} needs a GPU for each rank: layout={fullest} wants {wanted} on this machine, "
             f"it shows {seen}{hidden}; {f'use layout=1x{seen}' if seen else 'make some visible'}"
@@ -55,7 +55,7 @@ def visible_gpus(environ: Mapping[str, str]) -> int | None:
     """How many GPUs CUDA shows here; None where only CUDA itself knows."""
     if nvml.reason() is not None:
         return None
-    gpus, entries = nvml.gpus(), parse_visible(environ.get(VARIABLE))
+    gpus, entries = nvml.gpus(), parse_visible(environ.get(VISIBLE_DEVICES))
     known = visible_indices(environ, gpus)
     if known is not None:
         return len(known)

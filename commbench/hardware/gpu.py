@@ -1,26 +1,33 @@
-"""The GPUs of this machine, which of them CUDA would show this process, and the one that belongs to a rank."""
+"""The GPUs of this machine, which of them CUDA shows to this process, and the one that a rank uses.
+
+CUDA_VISIBLE_DEVICES is read as CUDA reads it (CUDA C++ Programming Guide, environment variables): entries are numbers,
+`GPU-` and the beginning of a UUID, or `MIG-` and a UUID; all of one kind. Entries after an invalid one are ignored, so
+`-1` hides everything after it, and an entry given twice hides all GPUs. Numbers count in the order of
+CUDA_DEVICE_ORDER.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from . import nvml
 from .cuda_driver import CudaDriver, CudaError
 from .nvml import Gpu
 from .sources import Facts, one_line
-from .visible_gpus import VARIABLE, parse_visible, visible_indices
 
+VISIBLE_DEVICES, DEVICE_ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 NOT_FACTS = ("index", "memory_used_bytes", "processes", "compute_capability")
-# Without a single process in sight (those of other containers are hidden) more than this means that somebody is there;
-# the driver itself takes up to a hundredth of a GPU.
+# Processes of other containers are hidden. With no process in sight, more used memory than this means that there is
+# one; the driver itself takes up to a hundredth of a GPU.
 UNEXPLAINED_BYTES, UNEXPLAINED_SHARE = 2**30, 0.02
 
 
 def collect(environ: Mapping[str, str] = os.environ) -> Facts:
-    """`gpu.count`, `gpu.driver_version`, `gpu.I.name` and so on of all GPUs, by NVML's numbers, and `gpu.visible`:
-    those that CUDA_VISIBLE_DEVICES leaves. Only `gpu.reason` where there is no driver, or it gives no answer."""
+    """`gpu.count`, `gpu.driver_version`, `gpu.I.name` and so on for all GPUs, by NVML's indices, and `gpu.visible`:
+    those that CUDA_VISIBLE_DEVICES leaves. Only `gpu.reason` where there is no driver or it does not answer."""
     refusal = nvml.reason()
     if refusal is not None:
         return {"gpu.reason": one_line(refusal)}
@@ -32,64 +39,113 @@ def collect(environ: Mapping[str, str] = os.environ) -> Facts:
         "gpu.visible": visible_text(environ, gpus),
     }
     for gpu in gpus:
-        facts |= {f"gpu.{gpu.index}.{key}": value for key, value in _facts(gpu).items()}
+        values = {key: value for key, value in asdict(gpu).items() if key not in NOT_FACTS}
+        capability = gpu.compute_capability
+        values["compute_capability"] = None if capability is None else ".".join(map(str, capability))
+        for key, value in values.items():
+            facts[f"gpu.{gpu.index}.{key}"] = one_line(value) if isinstance(value, str) else value
     return {key: value for key, value in facts.items() if value is not None}
 
 
-def visible_text(environ: Mapping[str, str], gpus: list[Gpu]) -> str | None:
-    """`0,2` in NVML's numbers, `none`, or the parts of GPUs as they were named; None where only CUDA knows."""
-    found, entries = visible_indices(environ, gpus), parse_visible(environ.get(VARIABLE))
-    if found is not None:
-        return ",".join(map(str, found)) or "none"
+def parse_visible(text: str | None) -> tuple[str, ...] | None:
+    """The valid entries of CUDA_VISIBLE_DEVICES, numbers without leading zeros; None where it is not set."""
+    if text is None:
+        return None
+    entries: list[str] = []
+    for word in text.split(","):
+        entry = _visible_entry(word.strip())
+        if entry is None or (entries and _entry_kind(entry) != _entry_kind(entries[0])):
+            break
+        if entry in entries:
+            return ()
+        entries.append(entry)
+    return tuple(entries)
+
+
+def _visible_entry(word: str) -> str | None:
+    if re.fullmatch(r"(GPU|MIG)-[0-9A-Za-z/-]+", word):
+        return word
+    number = re.match(r"[+]?([0-9]{1,9})(?![0-9])", word)  # as C reads numbers: 2nd is 2
+    return str(int(number[1])) if number else None
+
+
+def _entry_kind(entry: str) -> str:
+    return entry[:4] if entry[0] in "GM" else ""
+
+
+def visible_indices(environ: Mapping[str, str], gpus: Sequence[Gpu]) -> list[int] | None:
+    """NVML's indices of the visible GPUs in CUDA's order; None where only CUDA knows: parts of GPUs (MIG), or numbers
+    that count from the fastest of different GPUs."""
+    entries = parse_visible(environ.get(VISIBLE_DEVICES))
+    if any(gpu.mig for gpu in gpus) or (entries and entries[0].startswith("MIG-")):
+        return None
+    same_order = environ.get(DEVICE_ORDER) == "PCI_BUS_ID" or len({gpu.name for gpu in gpus}) <= 1
+    if not same_order and not (entries == () or (entries and entries[0].startswith("GPU-"))):
+        return None
+    if entries is None:
+        return [gpu.index for gpu in gpus]
+    indices: list[int] = []
+    for entry in entries:
+        matches = [gpu.index for gpu in gpus if _is_named_by(gpu, entry)]
+        if len(matches) != 1:  # no GPU, or a prefix that several UUIDs have
+            break
+        if matches[0] in indices:
+            return []
+        indices += matches
+    return indices
+
+
+def _is_named_by(gpu: Gpu, entry: str) -> bool:
+    return (gpu.uuid or "").lower().startswith(entry.lower()) if entry[0] == "G" else str(gpu.index) == entry
+
+
+def visible_text(environ: Mapping[str, str], gpus: Sequence[Gpu]) -> str | None:
+    """`0,2` by NVML's indices, `none`, or the MIG entries as given; None where only CUDA knows."""
+    indices, entries = visible_indices(environ, gpus), parse_visible(environ.get(VISIBLE_DEVICES))
+    if indices is not None:
+        return ",".join(map(str, indices)) or "none"
     return ",".join(entries) if entries and entries[0].startswith("MIG-") else None
 
 
-def _facts(gpu: Gpu) -> Facts:
-    plain = {key: value for key, value in asdict(gpu).items() if key not in NOT_FACTS}
-    major_minor = gpu.compute_capability
-    plain["compute_capability"] = None if major_minor is None else ".".join(map(str, major_minor))
-    return {key: one_line(value) if isinstance(value, str) else value for key, value in plain.items()}
-
-
 def own_gpu(local_rank: int, environ: Mapping[str, str] = os.environ) -> Facts:
-    """`gpu.own.*` of the GPU that a rank with this place in its node uses: the ordinal is the place modulo what CUDA
-    shows. Asks the CUDA driver, as only that knows its order; `gpu.own.reason` where there is none.
+    """`gpu.own.*` of the GPU that a rank uses: its ordinal is the local rank modulo the number of visible GPUs.
+
+    Asks the CUDA driver, since only that knows its order; `gpu.own.reason` where there is none.
 
     `gpu.own.users` names other processes that hold its memory: `1234 (1000000000 B), 77 (? B)`.
     """
     try:
         cuda = CudaDriver()
-        seen = cuda.count()
-        if seen == 0:
+        visible = cuda.count()
+        if visible == 0:
             raise CudaError("CUDA shows no GPU")
-        facts = _own(cuda, local_rank % seen)
+        ordinal = local_rank % visible
+        facts: Facts = {
+            "ordinal": ordinal,
+            "uuid": cuda.uuid(ordinal),
+            "name": one_line(cuda.name(ordinal)),
+            "pci_bus_id": cuda.pci_bus_id(ordinal),
+            "memory_total_bytes": cuda.memory_bytes(ordinal),
+            "l2_bytes": cuda.l2_bytes(ordinal),
+            "compute_capability": cuda.compute_capability(ordinal),
+        }
     except CudaError as error:
-        return {"gpu.own.reason": f"{one_line(str(error))}{_hidden(environ)}"}
-    facts |= {"visible": seen, "driver_version": nvml.driver().version}
-    facts |= _known(next((gpu for gpu in nvml.gpus() if gpu.pci_bus_id == facts["pci_bus_id"]), None))
+        return {"gpu.own.reason": f"{one_line(str(error))}{_visible_note(environ)}"}
+    facts |= {"visible": visible, "driver_version": nvml.driver().version}
+    facts |= _nvml_facts(next((gpu for gpu in nvml.gpus() if gpu.pci_bus_id == facts["pci_bus_id"]), None))
     facts["uuid"] = f"{facts.pop('kind', 'GPU')}-{facts['uuid']}"
     return {f"gpu.own.{key}": value for key, value in facts.items() if value is not None}
 
 
-def _hidden(environ: Mapping[str, str]) -> str:
-    entries = parse_visible(environ.get(VARIABLE))
-    return "" if entries is None else f" ({VARIABLE}={environ[VARIABLE]!r}{'' if entries else ' hides every GPU'})"
+def _visible_note(environ: Mapping[str, str]) -> str:
+    entries = parse_visible(environ.get(VISIBLE_DEVICES))
+    if entries is None:
+        return ""
+    return f" ({VISIBLE_DEVICES}={environ[VISIBLE_DEVICES]!r}{'' if entries else ' hides every GPU'})"
 
 
-def _own(cuda: CudaDriver, ordinal: int) -> Facts:
-    return {
-        "ordinal": ordinal,
-        "uuid": cuda.uuid(ordinal),
-        "name": one_line(cuda.name(ordinal)),
-        "pci_bus_id": cuda.pci_bus_id(ordinal),
-        "memory_total_bytes": cuda.memory_bytes(ordinal),
-        "l2_bytes": cuda.l2_bytes(ordinal),
-        "compute_capability": cuda.compute_capability(ordinal),
-    }
-
-
-def _known(gpu: Gpu | None) -> Facts:
-    """What NVML adds. With MIG on, CUDA shows a part and its UUID; the other parts have users of their own."""
+def _nvml_facts(gpu: Gpu | None) -> Facts:
+    """What NVML adds. With MIG, CUDA shows a part and its UUID, and processes may use other parts."""
     if gpu is None:
         return {}
     if gpu.mig:
@@ -100,10 +156,11 @@ def _known(gpu: Gpu | None) -> Facts:
 
 
 def users(gpu: Gpu) -> str | None:
-    """The processes other than this one that hold memory, or the memory that nobody in sight explains; None if idle."""
-    others = [one for one in gpu.processes or () if one.pid != os.getpid()]
+    """The other processes that hold memory, or the memory that no visible process explains; None if idle."""
+    others = [process for process in gpu.processes or () if process.pid != os.getpid()]
     if others:
-        return ", ".join(f"{one.pid} ({'?' if one.memory_bytes is None else one.memory_bytes} B)" for one in others)
+        sizes = ((process.pid, "?" if process.memory_bytes is None else process.memory_bytes) for process in others)
+        return ", ".join(f"{pid} ({size} B)" for pid, size in sizes)
     used, total = gpu.memory_used_bytes or 0, gpu.memory_total_bytes or 0
     if gpu.processes or used <= max(UNEXPLAINED_BYTES, UNEXPLAINED_SHARE * total):
         return None

@@ -219,7 +219,7 @@ def _opened() -> tuple[Any, str | None]:
     try:
         ctypes.CDLL(LIBRARY)
     except OSError:
-        return None, f"{LIBRARY} is not here: no NVIDIA driver"
+        return None, f"no NVIDIA driver: {LIBRARY} was not found"
     try:
         import pynvml
     except ImportError:

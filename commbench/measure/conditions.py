@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from commbench.buffers.cuda_ipc import CudaExporter
-from commbench.buffers.cuda_ipc_probe import probe
+from commbench.buffers.cuda_ipc import CudaExporter, probe_cuda_ipc
 from commbench.config.settings import Settings
 from commbench.core.case import Planned, World
 from commbench.core.clock import ClockCost
@@ -44,7 +43,7 @@ class Conditions:
         library, floors = self._communicator.facts(), dict[str, float]()
         evidence = gathered(self._world, self._control, library, self._run, self._log, MEETING_S)
         if self._settings.device == "cuda" and "ipc_probe" not in library:
-            found = probe(CudaExporter, self._world, self._control, MEETING_S)
+            found = probe_cuda_ipc(CudaExporter, self._world, self._control, MEETING_S)
             self._run |= {"ipc_probe": found} if self._run else {}
         if alone is not None and len(self._world.hosted) == 1:
             floors = call_overheads_s(alone, jobs)

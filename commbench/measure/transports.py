@@ -12,14 +12,14 @@ from typing import Any
 from commbench.core.case import Planned, World
 from commbench.core.protocols import Control
 from commbench.hardware import nvml
-from commbench.hardware.cuda_ipc import ASKED, without_effect
+from commbench.hardware.cuda_ipc_setting import ASKED, without_effect
 from commbench.hardware.gpu_limits import Gpu, gpu_of
 from commbench.hardware.limits import Wire
 from commbench.hardware.nccl_log import Chosen, Pair, Transport, effective_ipc, parse_log
 from commbench.hardware.topology import Topology, parse_topo
 from commbench.hardware.wiring import link
 
-# what backends tell in their facts beside library and transport; the libraries are words of commbench.hardware.cuda_ipc
+# keys of a communicator's facts; the libraries are those of commbench.hardware.cuda_ipc_setting
 LOG, IPC, LIBRARIES = "nccl_log", "cuda_ipc_effective", "ipc_libraries"
 FORCED = "NCCL_ALGO"
 HOST = ("library", "pinned")  # staging: the bytes take a way through the host

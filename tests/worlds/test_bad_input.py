@@ -245,7 +245,7 @@ def test_bad_input_is_refused_in_one_line(line: str, said: str, refused: Refused
 )
 def test_without_a_driver_one_line_says_so(refused: Refused, line: str, instead: str) -> None:
     (said,) = refused(line)
-    assert "no NVIDIA driver: libcuda.so.1 is not here; use a machine or container with an NVIDIA GPU, or" in said
+    assert "no NVIDIA driver: libcuda.so.1 was not found; use a machine or container with an NVIDIA GPU, or" in said
     assert said.endswith(instead)
 
 

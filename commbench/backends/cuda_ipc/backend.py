@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from commbench.buffers.cuda_ipc import CudaExporter, Exporter, IpcError, driver_missing
-from commbench.buffers.cuda_ipc_probe import probe, refusals
+from commbench.buffers.cuda_ipc import CudaExporter, Exporter, probe_cuda_ipc, probe_refusals
 from commbench.core.case import Case, World
 from commbench.core.errors import ConfigError
 from commbench.core.protocols import Backend, Control
+from commbench.hardware.cuda_driver import CudaError, driver_missing
 
 from .communicator import MEETING_S, Desk, IpcCommunicator
 from .handshake import NO_COLLECTIVES
@@ -49,7 +49,7 @@ class IpcCopy(Backend):
         return {}
 
     def exporter(self, place: int) -> Exporter:
-        """Of the GPU for this place in the node. Raises IpcError."""
+        """Of the GPU for this place in the node. Raises CudaError."""
         return CudaExporter(place)
 
     def open(self, world: World, control: Control, device: str = "cuda") -> IpcCommunicator:
@@ -62,7 +62,7 @@ class IpcCopy(Backend):
         try:
             exporter = self.exporter(here.index(world.rank))
             path = create(len(here)) if world.rank == here[0] else None
-        except (IpcError, OSError) as error:
+        except (CudaError, OSError) as error:
             problem = f"rank {world.rank} can't copy through CUDA IPC: {error}"
         gathered = control.gather([problem, path and str(path)], MEETING_S, "IPC mailbox")
         told = control.decide(gathered or None, MEETING_S, "IPC mailbox")
@@ -72,7 +72,7 @@ class IpcCopy(Backend):
             raise ConfigError(str(reason))
         mailbox = self._opened(Path(told[here[0]][1]), path, world, control)
         made = exporter
-        found = probe(lambda _: made, world, control, MEETING_S)
+        found = probe_cuda_ipc(lambda _: made, world, control, MEETING_S)
         desk = Desk(world.rank, tuple(here), exporter, mailbox, _told(found))
         return IpcCommunicator(desk, control, tuple(range(world.size)))
 
@@ -92,7 +92,7 @@ class IpcCopy(Backend):
 
 def _told(found: dict[str, str]) -> dict[str, Any]:
     """The probe's answers, and what was refused; nothing is known where no rank has a neighbour."""
-    refused = refusals(found)
+    refused = probe_refusals(found)
     effective = {"cuda_ipc_effective": "off" if refused else "on"} if found else {}
     return {"ipc_probe": found, **effective, **({"ipc_refused": refused} if refused else {})}
 

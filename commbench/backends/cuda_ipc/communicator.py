@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from commbench.buffers.cuda_ipc import Exporter, IpcError
+from commbench.buffers.cuda_ipc import Exporter
 from commbench.buffers.device import DeviceBuffer
 from commbench.core.case import Mode
 from commbench.core.errors import Unsupported
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Buffer, Control
 from commbench.engines.loop import PythonRunner
+from commbench.hardware.cuda_driver import CudaError
 
 from .allocator import Arena
 from .handshake import REFUSED, Offer, check, mismatch, offer, own_counters
@@ -42,7 +43,7 @@ class Desk:
         if handle not in self.opened:
             try:
                 self.opened[handle] = self.exporter.open(bytes.fromhex(handle))
-            except IpcError as error:
+            except CudaError as error:
                 raise Unsupported(f"{REFUSED}: rank {self.rank}, {error}") from error
         return self.opened[handle]
 

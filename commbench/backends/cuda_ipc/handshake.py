@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from commbench.buffers.cuda_ipc import Exporter, IpcError
+from commbench.buffers.cuda_ipc import Exporter
 from commbench.buffers.device import DeviceBuffer
 from commbench.core.dtypes import dtype
 from commbench.core.errors import Unsupported
 from commbench.core.program import Barrier, Copy, Irecv, Isend, Program, Recv, Send, View, WaitAll
+from commbench.hardware.cuda_driver import CudaError
 
 from .mailbox import Mailbox
 
@@ -72,7 +73,7 @@ def offer(
     pool = max((buffer.pool for buffer in buffers.values()), default=1)
     try:
         handles = {name: exporter.export(buffers[name].allocation.address).hex() for name in sorted(shared)}
-    except IpcError as error:
+    except CudaError as error:
         raise Unsupported(f"{REFUSED}: rank {rank}, {error}") from error
     return Offer(dict(receives), dict(sends), handles, pool=pool)
 

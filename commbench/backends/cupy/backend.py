@@ -13,7 +13,6 @@ from typing import Any, ClassVar, cast
 from commbench.backends.support import case_lacks
 from commbench.backends.torch import nccl_log
 from commbench.backends.torch.nccl_log import NcclLog
-from commbench.buffers.cuda_ipc import driver_missing
 from commbench.buffers.device import DeviceBuffer
 from commbench.core.case import Case, Mode, World
 from commbench.core.dtypes import DTYPES
@@ -23,7 +22,8 @@ from commbench.core.protocols import Backend, Buffer, Control
 from commbench.engines.device import DeviceRunner, device_runner
 from commbench.engines.lowered import Call, Lowered
 from commbench.hardware.address import interface_name
-from commbench.hardware.cuda_ipc import NCCL, translated
+from commbench.hardware.cuda_driver import driver_missing
+from commbench.hardware.cuda_ipc_setting import NCCL, translated
 
 from .cuda import CupyDevice, CupyMemory
 from .lowering import LACKING, CupyLowering

@@ -18,7 +18,7 @@ from commbench.engines.loop import PythonRunner
 from commbench.engines.lowered import Lowered
 from commbench.engines.native import NativeRunner
 from commbench.hardware.address import interface_name
-from commbench.hardware.cuda_ipc import MPICH, MVAPICH, OPEN_MPI, UCX, translated
+from commbench.hardware.cuda_ipc_setting import MPICH, MVAPICH, OPEN_MPI, UCX, translated
 from commbench.hardware.mpi_library import CHOICES, THREADS, find, library_name, load, mismatch
 
 from . import cuda_aware

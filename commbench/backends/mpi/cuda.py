@@ -16,7 +16,7 @@ import numpy as np
 from commbench.backends.torch.cuda import CudaDevice, CudaMemory
 from commbench.buffers.device import DeviceBuffer
 from commbench.buffers.host import HostBuffer
-from commbench.buffers.pinned import CudaPages, PinnedBuffer, with_twins
+from commbench.buffers.staging import CudaPageLock, PinnedBuffer, with_staging
 from commbench.core.case import Case, Mode, World
 from commbench.core.dtypes import dtype
 from commbench.core.errors import Unsupported
@@ -56,7 +56,7 @@ class TorchGpu:
         self._own = CudaDevice.of(world)
         self.device: Device = self._own
         self.readings = self._own.readings
-        self._pages = CudaPages()
+        self._pages = CudaPageLock()
 
     def allocate(self, spec: BufferSpec, pool: int) -> DeviceBuffer:
         return DeviceBuffer(spec, pool, lambda size: CudaMemory(size, self._own.place))
@@ -121,8 +121,7 @@ def cuda_runner(
 ) -> DeviceRunner:
     """Raises Unsupported where the library would be given memory that it is not known to take."""
     if mode.staging == "pinned":
-        program, twins = with_twins(program, communicator.rank, held, gpu.host)
-        held = dict(twins)
+        program, held = with_staging(program, communicator.rank, held, gpu.host)
     elif held and aware.answer is not True:
         raise Unsupported(f"this MPI library {aware}; use staging=pinned")
     lowering = CudaLowering(mpi, communicator, held, gpu)

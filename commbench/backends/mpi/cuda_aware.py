@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from commbench.hardware.cuda_ipc import admitted
+from commbench.hardware.cuda_ipc_setting import admitted
 from commbench.hardware.mpi_library import MpiLibrary
 
 from .symbols import loaded_library

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.buffers.cuda_ipc import driver_missing
-from commbench.buffers.pinned import CudaPages
+from commbench.buffers.staging import CudaPageLock
 from commbench.core.case import World
 from commbench.core.errors import Unsupported
+from commbench.hardware.cuda_driver import driver_missing
 from commbench.hardware.nvml import Monitor
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -124,9 +124,9 @@ class CudaDevice:
         replay: Callable[[], None] = graph.replay
         return replay
 
-    def pages(self) -> CudaPages:
+    def pages(self) -> CudaPageLock:
         """What locks host memory for this GPU."""
-        return CudaPages()
+        return CudaPageLock()
 
     def readings(self) -> dict[str, float]:
         """Clocks, temperature, throttle reasons and byte counters, as far as NVML tells them."""

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from commbench.buffers.device import DeviceBuffer
 from commbench.buffers.host import HostBuffer
-from commbench.buffers.pinned import PinnedBuffer, with_twins
+from commbench.buffers.staging import PinnedBuffer, with_staging
 from commbench.core.case import Mode, World
 from commbench.core.errors import Unsupported
 from commbench.core.program import BufferSpec, Program
@@ -119,7 +119,9 @@ class CudaCommunicator(TorchCommunicator):
     def _runner(self, program: Program, held: Held, mode: Mode) -> Runner:
         every = dict(held)
         if mode.staging == "pinned":
-            program, every = with_twins(program, self.hosted[0], every, partial(PinnedBuffer, pages=self._gpu.pages()))
+            program, every = with_staging(
+                program, self.hosted[0], every, partial(PinnedBuffer, pages=self._gpu.pages())
+            )
         runner = device_runner(self._gpu, self._lowered(program, every, mode), _pool(held), mode)
         weakref.finalize(runner, every.clear).atexit = False  # pages stay locked as long as something runs on them
         return runner

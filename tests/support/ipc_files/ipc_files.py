@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.backends.cuda_ipc.backend import IpcCopy
-from commbench.buffers.cuda_ipc import Exporter, IpcError
+from commbench.buffers.cuda_ipc import Exporter
+from commbench.hardware.cuda_driver import CudaError
 
 
 class FileExporter:
@@ -37,7 +38,7 @@ class FileExporter:
     def open(self, handle: bytes) -> int:
         path = handle.decode()
         if self._refused:
-            raise IpcError(self._refused)
+            raise CudaError(self._refused)
         descriptor = os.open(path, os.O_RDWR)
         size = os.fstat(descriptor).st_size
         address = self._mapped(descriptor, size, path)

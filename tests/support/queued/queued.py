@@ -18,7 +18,7 @@ from commbench.backends.torch.gloo import Gloo
 from commbench.backends.torch.lowering import TorchLowering
 from commbench.buffers.device import DeviceBuffer
 from commbench.buffers.host import HostBuffer
-from commbench.buffers.pinned import with_twins
+from commbench.buffers.staging import with_staging
 from commbench.core.case import Case, Mode, World
 from commbench.core.clock import now_ns
 from commbench.core.dtypes import dtype
@@ -138,7 +138,7 @@ class QueuedCommunicator:
         rank = self.hosted[0]
         program, held = programs[rank], dict(buffers[rank])
         if mode.staging == "pinned":
-            program, held = with_twins(program, rank, held, HostBuffer)
+            program, held = with_staging(program, rank, held, HostBuffer)
         lowering, works = TorchLowering(self._inner._group, held), dict[int, Any]()
 
         def call(step: Step) -> Call:

@@ -195,5 +195,5 @@ def test_what_contradicts_it_and_what_is_missing_are_one_line(
     assert off.status == 2 and "cuda_ipc=off contradicts backend=ipc_copy" in off.stderr, off.explain()
     bare = world("commbench", "backend=ipc_copy")
     if bare.status != 0:  # a machine with a driver may run it
-        assert bare.status == 2 and "libcuda.so.1 is not here" in bare.stderr, bare.explain()
+        assert bare.status == 2 and "libcuda.so.1 was not found" in bare.stderr, bare.explain()
         assert len(bare.stderr.strip().splitlines()) == 1, bare.explain()

@@ -5,6 +5,8 @@ All benchmarks run staged in the simulated world, where the payload really moves
 
 from __future__ import annotations
 
+import gc
+import mmap
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -14,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commbench.buffers.host import HostBuffer
-from commbench.buffers.staging import TWIN, staged, twins
+from commbench.buffers.staging import SUFFIX, PinnedBuffer, staged_program, staging_specs, with_staging
 from commbench.config.compose import ConfigComposer
 from commbench.core.case import Case
 from commbench.core.errors import CommunicationError, Unsupported
@@ -73,7 +75,7 @@ def test_staged_programs_move_the_right_payload(scene: Any, pool: int, k: int) -
     benchmark, case, size = scene
     programs = {rank: benchmark.program(case, rank, size) for rank in range(size)}
     k = 1 if any(program.reset for program in programs.values()) else k
-    moving = {rank: staged(program.repeated(k), rank) for rank, program in programs.items()}
+    moving = {rank: staged_program(program.repeated(k), rank) for rank, program in programs.items()}
     buffers = {
         rank: {spec.name: HostBuffer(spec, pool) for spec in program.buffers} for rank, program in moving.items()
     }
@@ -94,7 +96,7 @@ def test_what_is_sent_and_received_is_copied_once_and_nothing_else(scene: Any, k
     benchmark, case, size = scene
     for rank in range(size):
         before = benchmark.program(case, rank, size).repeated(k)
-        after = staged(before, rank)
+        after = staged_program(before, rank)
         messages = [step for step in after.steps if not isinstance(step, LOCAL)]
         assert len(messages) == len([step for step in before.steps if not isinstance(step, LOCAL)])
         assert after.reset == before.reset
@@ -107,11 +109,11 @@ def test_what_is_sent_and_received_is_copied_once_and_nothing_else(scene: Any, k
 def copies(program: Program) -> tuple[Counter[View], Counter[View]]:
     """Views of the device that are copied to their twin, and from it."""
     steps = [step for step in program.steps if isinstance(step, Copy)]
-    down = [step for step in steps if step.target.buffer.endswith(TWIN)]
-    up = [step for step in steps if step.source.buffer.endswith(TWIN)]
+    down = [step for step in steps if step.target.buffer.endswith(SUFFIX)]
+    up = [step for step in steps if step.source.buffer.endswith(SUFFIX)]
     assert len(down) + len(up) == len(steps)
-    assert all(replace(step.source, buffer=step.source.buffer + TWIN) == step.target for step in down)
-    assert all(replace(step.target, buffer=step.target.buffer + TWIN) == step.source for step in up)
+    assert all(replace(step.source, buffer=step.source.buffer + SUFFIX) == step.target for step in down)
+    assert all(replace(step.target, buffer=step.target.buffer + SUFFIX) == step.source for step in up)
     return Counter(step.source for step in down), Counter(step.target for step in up)
 
 
@@ -144,7 +146,7 @@ def in_order(program: Program, rank: int) -> None:
     pending: dict[int, View] = {}
     for step in program.steps:
         if isinstance(step, Copy):
-            if step.target.buffer.endswith(TWIN):
+            if step.target.buffer.endswith(SUFFIX):
                 fresh[step.target] += 1
             else:
                 arrived[step.source] -= 1
@@ -168,14 +170,14 @@ def test_only_what_moves_has_a_twin() -> None:
     data = View("data")
     buffers = (BufferSpec("source", 4, "int32"), BufferSpec("data", 4, "int32"))
     program = Program(buffers, (AllReduce(data, data, "sum"),), (Copy(View("source"), data),))
-    assert twins(staged(program, 0)) == (BufferSpec("data@host", 4, "int32"),)
+    assert staging_specs(staged_program(program, 0)) == (BufferSpec("data@host", 4, "int32"),)
     host = View("data@host")
-    assert staged(program, 0).steps == (Copy(data, host), AllReduce(host, host, "sum"), Copy(host, data))
+    assert staged_program(program, 0).steps == (Copy(data, host), AllReduce(host, host, "sum"), Copy(host, data))
 
 
 def test_a_receive_that_nobody_waits_for_is_refused() -> None:
     with pytest.raises(Unsupported, match="no WaitAll for the receives"):
-        staged(Program((), (Irecv(View("recv"), 1, 0),)), 0)
+        staged_program(Program((), (Irecv(View("recv"), 1, 0),)), 0)
 
 
 def test_a_copy_that_is_missing_is_seen_by_the_payload() -> None:
@@ -192,3 +194,53 @@ def test_a_copy_that_is_missing_is_seen_by_the_payload() -> None:
     assert (buffers[1]["data"].words() != 1.0).all()
     with pytest.raises(CommunicationError, match="deadlock"):
         VirtualRunner({0: Program(specs, (Recv(host, 1),)), 1: programs[1]}, buffers, Model(), 0)(1)
+
+
+# ---------------------------------------------------------------- page-locked memory
+
+PINNED_SPEC = BufferSpec("data", 3000, "float32", slots=2)
+PINNED_DATA = View("data")
+PINNED_MESSAGE = Program((PINNED_SPEC,), (Send(PINNED_DATA, 1),))
+
+
+class Ledger:
+    """A PageLock that writes down what is locked: address -> bytes. `refuses`: it has no pages left."""
+
+    def __init__(self, refuses: bool = False) -> None:
+        self.locked: dict[int, int] = {}
+        self._refuses = refuses
+
+    def lock(self, address: int, size: int) -> None:
+        if self._refuses:
+            raise MemoryError("no more pages")
+        self.locked[address] = size
+
+    def unlock(self, address: int) -> None:
+        del self.locked[address]
+
+
+def test_a_buffer_is_locked_as_long_as_it_is_there() -> None:
+    ledger = Ledger()
+    buffer = PinnedBuffer(PINNED_SPEC, 3, ledger)
+    assert ledger.locked == {buffer.address(): 3 * buffer.copy_bytes}
+    assert buffer.address() % mmap.PAGESIZE == 0, "pages are locked, not bytes"
+    words = buffer.words()
+    del buffer
+    gc.collect()
+    assert ledger.locked == {}
+    words[:] = 1  # the memory itself lives as long as anybody looks at it
+
+
+def test_staging_buffers_have_the_pool_of_the_others() -> None:
+    ledger, held = Ledger(), {"data": HostBuffer(PINNED_SPEC, 3)}
+    program, buffers = with_staging(PINNED_MESSAGE, 0, held, lambda spec, pool: PinnedBuffer(spec, pool, ledger))
+    assert set(buffers) == {"data", "data@host"} and buffers["data"] is held["data"]
+    assert buffers["data@host"].pool == 3 and buffers["data@host"].spec.slots == 2
+    assert program.steps == (Copy(PINNED_DATA, View("data@host")), Send(View("data@host"), 1))
+
+
+def test_memory_that_can_not_be_locked_is_a_reason_for_a_skip() -> None:
+    with pytest.raises(
+        Unsupported, match="staging=pinned needs as much host memory as the buffers on the GPU: no more pages"
+    ):
+        with_staging(PINNED_MESSAGE, 0, {}, lambda spec, pool: PinnedBuffer(spec, pool, Ledger(refuses=True)))

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shown_gpus import GIB, ask, h100, hgx, uuid
 
+from commbench.hardware.gpu import parse_visible, visible_indices
 from commbench.hardware.nvml import Gpu
-from commbench.hardware.visible_gpus import parse_visible, visible_indices
 
 GPU = "from commbench.hardware import gpu"
 MIG = uuid(7, "MIG")
@@ -58,7 +58,7 @@ def test_the_facts_of_a_machine_are_flat(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("machine", "reason"),
     [
-        (None, "libnvidia-ml.so.1 is not here: no NVIDIA driver"),
+        (None, "no NVIDIA driver: libnvidia-ml.so.1 was not found"),
         ("error nvmlInitWithFlags 9", "NVML: Driver Not Loaded"),
     ],
 )
@@ -197,7 +197,7 @@ def test_without_nvml_cuda_alone_answers(tmp_path: Path) -> None:
         ("error cuInit 803", {}, "cuInit: error 803"),
         ("driver 580", {}, "cuInit: CUDA_ERROR_NO_DEVICE (100)"),
         (hgx(1, "error cuDeviceTotalMem_v2 101"), {}, "cuDeviceTotalMem_v2: CUDA_ERROR_INVALID_DEVICE (101)"),
-        (hgx(1), {"libs": ["libnvidia-ml.so.1"]}, "libcuda.so.1 is not here: no NVIDIA driver"),
+        (hgx(1), {"libs": ["libnvidia-ml.so.1"]}, "no NVIDIA driver: libcuda.so.1 was not found"),
     ],
 )  # fmt: skip
 def test_a_rank_without_gpu_says_why(tmp_path: Path, machine: str, env: dict[str, Any], reason: str) -> None:

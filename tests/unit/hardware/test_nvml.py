@@ -47,7 +47,7 @@ def test_without_a_driver_there_is_nothing_and_pynvml_stays_out(tmp_path: Path) 
         ctypes.CDLL(LIBRARIES[0])
         pytest.skip("this machine has a driver")
     code = "[gpus(), asdict(nvml.driver()), nvml.Monitor('GPU-0').readings(), nvml.reason(), 'pynvml' in sys.modules]"
-    reason = "libnvidia-ml.so.1 is not here: no NVIDIA driver"
+    reason = "no NVIDIA driver: libnvidia-ml.so.1 was not found"
     assert ask(tmp_path, None, code, *ALL) == [[], {"version": None, "cuda": None}, {}, reason, False]
 
 

@@ -9,9 +9,9 @@ from ipc_files import FileExporter
 from rank_threads import no_error, together
 from torch.distributed import TCPStore
 
-from commbench.buffers.cuda_ipc import CudaExporter, Exporter, IpcError
-from commbench.buffers.cuda_ipc_probe import WORKED, pattern, probe, refusals
+from commbench.buffers.cuda_ipc import WORKED, CudaExporter, Exporter, probe_cuda_ipc, probe_pattern, probe_refusals
 from commbench.core.case import World
+from commbench.hardware.cuda_driver import CudaError
 from commbench.world.control import Alone, StoreControl
 
 NODES = ((0, 1), (2,))
@@ -31,7 +31,7 @@ def probed(exporters: dict[int, Any]) -> list[dict[str, str]]:
             made: Exporter = exporters[rank]
             return made
 
-        return probe(make, World(rank, 3, NODES, (rank,)), StoreControl(client, rank, 3), 20.0)
+        return probe_cuda_ipc(make, World(rank, 3, NODES, (rank,)), StoreControl(client, rank, 3), 20.0)
 
     return no_error(together(one, [0, 1, 2]))
 
@@ -39,16 +39,16 @@ def probed(exporters: dict[int, Any]) -> list[dict[str, str]]:
 def test_all_ranks_learn_what_every_pair_of_a_node_saw() -> None:
     told = probed({rank: FileExporter() for rank in range(3)})
     assert told == [{"0-1": WORKED, "1-0": WORKED}] * 3
-    assert refusals(told[0]) == []
+    assert probe_refusals(told[0]) == []
 
 
 def test_who_refuses_is_named_for_both_directions() -> None:
     refused = "cuIpcOpenMemHandle_v2: CUDA_ERROR_MAP_FAILED"
     told = probed({0: FileExporter(refused=refused), 1: FileExporter(), 2: FileExporter()})
     assert told[2] == {"0-1": refused, "1-0": WORKED}
-    told = probed({0: FileExporter(), 1: IpcError("no NVIDIA driver"), 2: FileExporter()})
+    told = probed({0: FileExporter(), 1: CudaError("no NVIDIA driver"), 2: FileExporter()})
     assert told[0] == {"0-1": "rank 1: no NVIDIA driver", "1-0": "no NVIDIA driver"}
-    assert refusals(told[0]) == ["rank 1: no NVIDIA driver", "no NVIDIA driver"]
+    assert probe_refusals(told[0]) == ["rank 1: no NVIDIA driver", "no NVIDIA driver"]
 
 
 def test_memory_that_holds_something_else_did_not_work() -> None:
@@ -61,17 +61,17 @@ def test_memory_that_holds_something_else_did_not_work() -> None:
 
 
 def test_a_rank_alone_has_nobody_to_try() -> None:
-    assert probe(lambda _: FileExporter(), World(0, 1, ((0,),), (0,)), Alone(), 1.0) == {}
+    assert probe_cuda_ipc(lambda _: FileExporter(), World(0, 1, ((0,),), (0,)), Alone(), 1.0) == {}
 
 
 def test_the_patterns_of_ranks_differ() -> None:
-    assert all((pattern(rank) != pattern(rank + 1)).any() for rank in range(16))
+    assert all((probe_pattern(rank) != probe_pattern(rank + 1)).any() for rank in range(16))
 
 
 def test_a_machine_without_a_driver_says_so() -> None:
     try:
         CudaExporter(0)
-    except IpcError as error:
-        assert "libcuda.so.1 is not here" in str(error) or "cuInit" in str(error) or "cuDeviceGetCount" in str(error)
+    except CudaError as error:
+        assert "libcuda.so.1 was not found" in str(error) or "cuInit" in str(error) or "cuDeviceGetCount" in str(error)
     else:
         pytest.skip("there is a GPU here")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commbench.core.errors import ConfigError
-from commbench.hardware.cuda_ipc import ASKED, WORDS, admitted, translated, without_effect
+from commbench.hardware.cuda_ipc_setting import ASKED, WORDS, admitted, translated, without_effect
 
 SMCUDA = "OMPI_MCA_btl_smcuda_use_cuda_ipc"
 MPICH = "MPIR_CVAR_CH4_IPC"

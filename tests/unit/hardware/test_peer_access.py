@@ -75,7 +75,7 @@ def test_cuda_that_gives_no_answer_is_named(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     assert facts(other, hgx(2), libs=["libnvidia-ml.so.1"]) == {
-        "peer.reason": "libcuda.so.1 is not here: no NVIDIA driver"
+        "peer.reason": "no NVIDIA driver: libcuda.so.1 was not found"
     }
 
 
