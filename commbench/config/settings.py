@@ -17,7 +17,7 @@ from commbench.core.layout import Layout
 from commbench.core.protocols import Backend, Launcher, Writer
 from commbench.core.secrets import recorded
 from commbench.core.units import parse_bytes
-from commbench.hardware.address import check_interface
+from commbench.hardware.network import check_interface
 
 from .expectation import NORMAL, Expectation, expectations
 from .keys import INT64_MAX, Keys, construct, first_line

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .environment import without_digests
+from .software import without_digests
 
 MISSING = "missing"  # no JSON text looks like this, so it can't be mistaken for a value
 NODE = "host.boot_id"  # the same in all containers of a machine

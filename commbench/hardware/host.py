@@ -1,4 +1,4 @@
-"""One machine: who it is, its system, processors, memory, load, and the limits of its shell."""
+"""A machine: its identity, system, memory, load and shell limits, and whether it is a container or virtual."""
 
 from __future__ import annotations
 
@@ -6,14 +6,36 @@ import platform
 import re
 from pathlib import Path
 
-from . import cpu, virtualization
-from .sources import ROOT, Facts, gather, parse_fields, parse_float, parse_int, read_int, read_line, read_text
+from . import cpu
+from .sources import ROOT, Facts, exists, gather, parse_fields, parse_float, parse_int, read_int, read_line, read_text
 
-MIN_STAT_FIELDS = 8  # user nice system idle iowait irq softirq steal; guest time is inside user
+STAT_FIELDS = 8  # user nice system idle iowait irq softirq steal; guest time is part of user
+# In this order: a pod may be run by docker, and podman writes a docker-like cgroup.
+CONTAINER_FILES = (
+    ("kubernetes", "var/run/secrets/kubernetes.io"),
+    ("kubernetes", "run/secrets/kubernetes.io"),
+    ("podman", "run/.containerenv"),
+    ("apptainer", ".singularity.d"),
+    ("docker", ".dockerenv"),
+)
+CONTAINER_CGROUPS = (("kubernetes", "kubepods"), ("podman", "libpod"), ("docker", "docker"), ("lxc", "/lxc"))
+# The words of systemd-detect-virt, from the texts that hypervisors put into DMI.
+DMI_NAMES = (
+    ("amazon", "amazon ec2"),
+    ("google", "google compute engine"),
+    ("microsoft", "virtual machine"),
+    ("vmware", "vmware"),
+    ("oracle", "virtualbox"),
+    ("xen", "xen"),
+    ("kvm", "kvm"),
+    ("kvm", "openstack"),
+    ("qemu", "qemu"),
+    ("apple", "apple virtualization"),
+)
 
 
 def collect(root: Path = ROOT) -> Facts:
-    """The facts of this host as `host.*`; root is where its file tree begins."""
+    """The facts of this host as `host.*`; `root` is the top of its file tree."""
     return gather("host", SOURCES, root)
 
 
@@ -23,7 +45,7 @@ def parse_os_name(text: str) -> str | None:
 
 
 def parse_meminfo(text: str) -> dict[str, int]:
-    """The sizes in /proc/meminfo, in bytes; lines that are counts and not sizes are left out."""
+    """The sizes in /proc/meminfo in bytes, without the lines that are counts."""
     sizes = {key: re.fullmatch(r"([0-9]{1,15}) kB", value) for key, value in parse_fields(text).items()}
     return {key: int(match[1]) * 1024 for key, match in sizes.items() if match}
 
@@ -35,15 +57,15 @@ def parse_selected(text: str) -> str | None:
 
 
 def parse_stat(text: str) -> tuple[int, int] | None:
-    """(steal, total) jiffies of all processors since boot, from /proc/stat; None when the kernel has no steal."""
+    """(steal, total) jiffies of all processors since boot, from /proc/stat; None if the kernel does not count steal."""
     line = next((line for line in text.splitlines() if line.startswith("cpu ")), "")
-    numbers = [parse_int(word) for word in line.split()[1 : 1 + MIN_STAT_FIELDS]]
+    numbers = [parse_int(word) for word in line.split()[1 : 1 + STAT_FIELDS]]
     known = [number for number in numbers if number is not None]
-    return (known[-1], sum(known)) if len(known) == MIN_STAT_FIELDS else None
+    return (known[-1], sum(known)) if len(known) == STAT_FIELDS else None
 
 
 def identity_facts(root: Path) -> Facts:
-    """Names that tell this machine, this boot and this system from another."""
+    """Names of this machine, this boot and this system."""
     release = read_text(root / "etc/os-release") or read_text(root / "usr/lib/os-release") or ""
     return {
         "host.hostname": platform.node() or None,
@@ -55,7 +77,7 @@ def identity_facts(root: Path) -> Facts:
 
 
 def memory_facts(root: Path) -> Facts:
-    """Memory that is there and that is free to use, and the policy of large pages."""
+    """Total and available memory, and the policy for huge pages."""
     sizes = parse_meminfo(read_text(root / "proc/meminfo") or "")
     huge = read_text(root / "sys/kernel/mm/transparent_hugepage/enabled") or ""
     return {
@@ -67,7 +89,7 @@ def memory_facts(root: Path) -> Facts:
 
 
 def load_facts(root: Path) -> Facts:
-    """Work of others: load of the last minute, and time that the hypervisor took away (compare two readings)."""
+    """Load of the last minute, and time stolen by the hypervisor (compare two readings)."""
     stat = parse_stat(read_text(root / "proc/stat") or "")
     load = (read_line(root / "proc/loadavg") or "").partition(" ")[0]
     return {
@@ -78,9 +100,9 @@ def load_facts(root: Path) -> Facts:
 
 
 def ulimit_facts(root: Path) -> Facts:
-    """Soft limits that break RDMA (locked memory) and large worlds (open files); a number or `unlimited`."""
+    """Soft limits that RDMA (locked memory) and large worlds (open files) run into: a number or `unlimited`."""
     try:
-        import resource  # not there on every system
+        import resource  # not available on every system
     except ImportError:
         return {}
     limits = {
@@ -88,6 +110,72 @@ def ulimit_facts(root: Path) -> Facts:
         "host.ulimit_nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
     }
     return {key: "unlimited" if soft == resource.RLIM_INFINITY else soft for key, soft in limits.items()}
+
+
+def container_of_cgroup(text: str) -> str | None:
+    """The kind of container that the paths in /proc/self/cgroup name, or None."""
+    return next((kind for kind, word in CONTAINER_CGROUPS if word in text), None)
+
+
+def virtualization_of_dmi(vendor: str, product: str) -> str | None:
+    """The hypervisor that vendor and product name; None for a cloud's *.metal instance, which has none."""
+    if product.endswith(".metal"):
+        return None
+    both = f"{vendor} {product}".lower()
+    return next((kind for kind, word in DMI_NAMES if word in both), None)
+
+
+def container(root: Path) -> str | None:
+    """docker, podman, kubernetes, ..., chroot or none; None if only an overlay root suggests a container."""
+    cgroup = container_of_cgroup(read_text(root / "proc/self/cgroup") or "")
+    if cgroup == "kubernetes":
+        return cgroup
+    marker = next((kind for kind, path in CONTAINER_FILES if exists(root / path)), None)
+    named = read_line(root / "run/systemd/container")
+    if marker or named or cgroup:
+        return marker or named or cgroup
+    try:
+        if not (root / ".").samefile(root / "proc/1/root"):
+            return "chroot"
+    except OSError:  # only root may look at the first process's /
+        pass
+    return None if root_filesystem(root) == "overlay" else "none"
+
+
+def root_filesystem(root: Path) -> str | None:
+    """The type of the filesystem at /: an overlay is mostly a container, but sometimes a diskless node."""
+    for line in (read_text(root / "proc/self/mountinfo") or "").splitlines():
+        mount, _, source = line.partition(" - ")
+        if mount.split(" ")[4:5] == ["/"] and source:
+            return source.split(" ")[0]
+    return None
+
+
+def virtualization(root: Path) -> str | None:
+    """The hypervisor as systemd-detect-virt names it: unknown if only the CPU flag shows it, none on x86 without it."""
+    vendor, product = _dmi(root)
+    name = virtualization_of_dmi(vendor or "", product or "") or read_line(root / "sys/hypervisor/type")
+    if name or exists(root / "proc/device-tree/hypervisor/compatible"):
+        return name or "kvm"
+    flag = cpu.hypervisor_flag(cpu.parse_cpuinfo(read_text(root / "proc/cpuinfo") or ""))
+    return {True: "unknown", False: "none", None: None}[flag]
+
+
+def virtualization_facts(root: Path) -> Facts:
+    """Container, hypervisor, and the machine's product name (in a cloud the instance type)."""
+    vendor, product = _dmi(root)
+    return {
+        "host.container": container(root),
+        "host.root_filesystem": root_filesystem(root),
+        "host.virtualization": virtualization(root),
+        "host.machine_vendor": vendor,
+        "host.machine_product": product,
+    }
+
+
+def _dmi(root: Path) -> tuple[str | None, str | None]:
+    folder = root / "sys/class/dmi/id"
+    return read_line(folder / "sys_vendor"), read_line(folder / "product_name")
 
 
 SOURCES = (
@@ -100,5 +188,5 @@ SOURCES = (
     memory_facts,
     load_facts,
     ulimit_facts,
-    virtualization.virtualization_facts,
+    virtualization_facts,
 )

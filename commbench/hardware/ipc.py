@@ -1,4 +1,4 @@
-"""Evidence whether CUDA IPC can work here; whether it does, only a transfer shows."""
+"""Whether CUDA IPC is possible on this machine, as far as files show it; only a transfer proves that it works."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from pathlib import Path
 from .sources import ROOT, Facts, children, exists, gather, read_int, read_line, read_link
 
 DRIVER = "proc/driver/nvidia/version"
-WSL_DEVICE = "dev/dxg"  # Windows' Linux has the driver's device but not its folder in /proc
-# Ranks in different containers: a handle can be opened only where these agree.
-NAMESPACES = ("pid", "ipc", "mnt", "net", "user")
+WSL_DEVICE = "dev/dxg"  # the Windows Subsystem for Linux has the driver's device, but not its folder in /proc
+NAMESPACES = ("pid", "ipc", "mnt", "net", "user")  # ranks in different containers open a handle only if these agree
 
 
 def collect(root: Path = ROOT) -> Facts:
-    """The evidence as `ipc.platform.*`; without a driver `ipc.effective` is null and `ipc.reason` says so."""
+    """The facts as `ipc.platform.*`; without a driver `ipc.effective` is null and `ipc.reason` says so."""
     facts = gather("ipc", SOURCES, root)
     if exists(root / DRIVER) or exists(root / WSL_DEVICE):
         return facts
@@ -35,7 +34,7 @@ def parse_namespace(text: str) -> int | None:
 
 
 def driver_facts(root: Path) -> Facts:
-    """The kernel driver and how many GPUs this process can see as device files."""
+    """The kernel driver, and how many GPUs this process sees as device files."""
     line = (read_line(root / DRIVER) or "").partition(" GCC version")[0]
     return {
         "ipc.platform.nvidia_driver": parse_driver_version(line),
@@ -45,16 +44,16 @@ def driver_facts(root: Path) -> Facts:
 
 
 def sharing_facts(root: Path) -> Facts:
-    """What decides whether processes may look into one another."""
+    """What decides whether a process may access the memory of another one."""
     shm = root / "dev/shm"
-    facts: Facts = {
+    return {
         "ipc.platform.dev_shm_writable": exists(shm) and os.access(shm, os.W_OK),
         "ipc.platform.ptrace_scope": read_int(root / "proc/sys/kernel/yama/ptrace_scope"),
+        **{
+            f"ipc.platform.{name}_namespace": parse_namespace(read_link(root / "proc/self/ns" / name) or "")
+            for name in NAMESPACES
+        },
     }
-    for name in NAMESPACES:
-        link = read_link(root / "proc/self/ns" / name)
-        facts[f"ipc.platform.{name}_namespace"] = parse_namespace(link or "")
-    return facts
 
 
 SOURCES = (driver_facts, sharing_facts)

@@ -1,40 +1,26 @@
-"""Where and with what a result was made: flat facts such as `host.kernel`, JSON-able; missing source = missing key.
+"""Facts about a process and its machine, such as `host.kernel`: flat, JSON-able; without a source the key is missing.
 
-`collect()` on every rank; `differences([...])` of all ranks before measuring; `by_node([...], nodes)` for the record.
+`collect()` runs on every rank; `differences([...])` compares all ranks; `by_node([...], nodes)` is what run.json keeps.
 """
 
 from __future__ import annotations
 
 from types import ModuleType
 
-from . import environment, gpu, host, ipc, network, peer_access, resource_limits, topology, versions
+from . import gpu, host, ipc, network, peer_access, resource_limits, software, topology
 from .comparison import by_node as by_node
 from .comparison import differences as differences
 from .sources import Facts, one_line
 
-MODULES: tuple[ModuleType, ...] = (
-    host,
-    resource_limits,
-    versions,
-    network,
-    environment,
-    topology,
-    gpu,
-    peer_access,
-    ipc,
-)
+MODULES: tuple[ModuleType, ...] = (host, resource_limits, software, network, topology, gpu, peer_access, ipc)
 
 
 def collect() -> Facts:
-    """All facts of this process and its machine; a module that breaks leaves `<module>.error`."""
+    """All facts of this process and its machine; a module that fails leaves `<module>.error`."""
     facts: Facts = {}
     for module in MODULES:
-        facts |= _collect(module)
+        try:
+            facts |= module.collect()
+        except Exception as error:  # facts explain a run, they must never end one
+            facts[f"{module.__name__.rpartition('.')[2]}.error"] = one_line(repr(error))
     return facts
-
-
-def _collect(module: ModuleType) -> Facts:
-    try:
-        return dict(module.collect())
-    except Exception as error:  # provenance explains a run, it must never end one
-        return {f"{module.__name__.rpartition('.')[2]}.error": one_line(repr(error))}

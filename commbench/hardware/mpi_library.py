@@ -1,4 +1,4 @@
-"""Which MPI library: found without loading it, named by kind, with the launcher that belongs to it."""
+"""MPI libraries: found without loading them, identified as Open MPI or MPICH, with the launcher of each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from commbench.core.errors import ConfigError
 
 SONAMES = {"openmpi": ("libmpi.so.40",), "mpich": ("libmpi.so.12", "libmpich.so.12")}
-# names of the launchers by kind, the unambiguous ones first: `mpirun` belongs to whoever was installed last
+# the unambiguous names first: `mpirun` belongs to whichever was installed last
 LAUNCHERS = {
     "openmpi": ("prterun", "mpirun.openmpi", "orterun", "mpirun"),
     "mpich": ("mpiexec.hydra", "mpiexec.mpich", "mpiexec"),
@@ -26,42 +26,41 @@ CHOICES = "auto, openmpi, mpich or the full path of a libmpi.so"
 
 @dataclass(frozen=True)
 class MpiLibrary:
-    """`kind` is openmpi or mpich, `path` what MPI4PY_LIBMPI gets."""
+    """`kind` is openmpi or mpich, `path` is the value for MPI4PY_LIBMPI."""
 
     kind: str
     path: str
 
     def launcher(self) -> str:
-        """The full path of its mpirun; raises ConfigError where it is not installed."""
-        own = self.program(LAUNCHERS[self.kind])
-        if own is not None:
-            return own
-        found = next((path for name in LAUNCHERS[self.kind] if (path := shutil.which(name))), None)
-        if found is None:
-            names = ", ".join(LAUNCHERS[self.kind])
-            raise ConfigError(f"no launcher for {self.path}: none of {names} is installed; install one of them")
-        return found
+        """The full path of its mpirun; raises ConfigError if it is not installed."""
+        names = LAUNCHERS[self.kind]
+        launcher = self.program(names) or next((path for name in names if (path := shutil.which(name))), None)
+        if launcher is None:
+            raise ConfigError(
+                f"no launcher for {self.path}: none of {', '.join(names)} is installed; install one of them"
+            )
+        return launcher
 
     def program(self, names: Sequence[str]) -> str | None:
-        """The full path of the first of these programs that is installed beside it."""
+        """The full path of the first of these programs that is installed beside the library."""
         prefixes = [*Path(self.path).parents[1:4], *Path(self.path).resolve().parents[1:4]]
         # /bin may be a link to /usr/bin, and Open MPI reads its prefix from the path it was called by
         folders = [(prefix / "bin").resolve() for prefix in prefixes]
-        places = (folder / name for name in names for folder in folders)
-        return next((str(place) for place in places if os.access(place, os.X_OK)), None)
+        files = (folder / name for name in names for folder in folders)
+        return next((str(file) for file in files if os.access(file, os.X_OK)), None)
 
     @property
     def version(self) -> int:
-        """5 for Open MPI with PRRTE's options, 4 for the older ones, 0 for MPICH."""
+        """5 for Open MPI with PRRTE's options, 4 for older versions, 0 for MPICH."""
         if self.kind != "openmpi":
             return 0
         return 5 if Path(self.launcher()).name == "prterun" else 4
 
 
 def find(choice: str, environ: Mapping[str, str] | None = None) -> MpiLibrary | None:
-    """The library for `backend.library`; None where there is none. Raises ConfigError for a bad choice.
+    """The library for `backend.library`; None if there is none. Raises ConfigError for an invalid choice.
 
-    auto takes MPI4PY_LIBMPI, then the kind of the launcher that this process runs under, then Open MPI.
+    auto is MPI4PY_LIBMPI, else the kind of the launcher that started this process, else Open MPI, else MPICH.
     """
     environ = os.environ if environ is None else environ
     if choice not in ("auto", *SONAMES):
@@ -70,20 +69,29 @@ def find(choice: str, environ: Mapping[str, str] | None = None) -> MpiLibrary | 
         return _from_path(environ["MPI4PY_LIBMPI"], "MPI4PY_LIBMPI")
     kinds = (launcher_kind(environ) or "openmpi", "openmpi", "mpich") if choice == "auto" else (choice,)
     for kind in kinds:
-        for folder in _folders():
-            for soname in SONAMES[kind]:
-                if (folder / soname).exists() and _kind_of(folder / soname) == kind:
-                    return MpiLibrary(kind, str(folder / soname))
+        for file in (folder / soname for folder in _library_folders() for soname in SONAMES[kind]):
+            if file.exists() and _kind_of(file) == kind:
+                return MpiLibrary(kind, str(file))
     return None
 
 
 def load(library: str, threads: str) -> Any:
-    """mpi4py's MPI module, initialised at that thread level with the chosen library."""
+    """mpi4py's MPI module, initialized at that thread level with the chosen library.
+
+    Raises ConfigError if the other MPI's launcher started this rank: MPICH under Open MPI's mpirun aborts in MPI_Init,
+    and with Open MPI under MPICH's every rank would be alone.
+    """
     import mpi4py
 
     chosen = find(library)
     if chosen is not None:
-        _refuse_stranger(chosen, os.environ)
+        kind = launcher_kind(os.environ)
+        started_by_hydra = "MPI_LOCALRANKID" in os.environ  # PMI_RANK alone may come from Slurm, which serves both
+        if kind is not None and kind != chosen.kind and (kind == "openmpi" or started_by_hydra):
+            raise ConfigError(
+                f"backend.library={chosen.path} is {chosen.kind}, but {kind}'s launcher started this rank; "
+                f"start with {LAUNCHERS[chosen.kind][0]}, or set backend.library={kind}"
+            )
         os.environ["MPI4PY_LIBMPI"] = chosen.path
     mpi4py.rc.thread_level = threads
     from mpi4py import MPI
@@ -91,43 +99,30 @@ def load(library: str, threads: str) -> Any:
     return MPI
 
 
-def _refuse_stranger(library: MpiLibrary, environ: Mapping[str, str]) -> None:
-    """MPICH under Open MPI's mpirun aborts in MPI_Init, the other way round every rank is alone."""
-    kind = launcher_kind(environ)
-    started_by_hydra = "MPI_LOCALRANKID" in environ  # PMI_RANK alone may come from Slurm, which serves both
-    if kind is not None and kind != library.kind and (kind == "openmpi" or started_by_hydra):
-        own = " or ".join(LAUNCHERS[library.kind][:1])
-        raise ConfigError(
-            f"backend.library={library.path} is {library.kind}, but {kind}'s launcher started this rank; "
-            f"start with {own}, or set backend.library={kind}"
-        )
-
-
 def give_up(status: int, environ: Mapping[str, str] = os.environ) -> None:
-    """Have MPICH's mpiexec end the world, for a rank that leaves before MPI began: else the others wait for ever.
+    """Let MPICH's mpiexec end the world when a rank leaves before MPI_Init: the others would wait for it forever.
 
-    Two lines of PMI-1, on the descriptor that mpiexec gave this rank. Does nothing elsewhere.
+    Writes two lines of PMI-1 to the file descriptor that mpiexec passed to this rank; elsewhere it does nothing.
     """
     if "MPI_LOCALRANKID" not in environ or "mpi4py.MPI" in sys.modules:
         return
-    words = f"cmd=init pmi_version=1 pmi_subversion=1\ncmd=abort exitcode={status}\n"
+    commands = f"cmd=init pmi_version=1 pmi_subversion=1\ncmd=abort exitcode={status}\n"
     with suppress(KeyError, ValueError, OSError):  # another PMI
-        os.write(int(environ["PMI_FD"]), words.encode())
+        os.write(int(environ["PMI_FD"]), commands.encode())
 
 
 def library_name(mpi: Any) -> str:
-    """Open MPI v5.0.11, or MPICH Version: 5.0.2: the first words of what the library says of itself."""
+    """`Open MPI v5.0.11` or `MPICH Version: 5.0.2`: the beginning of MPI_Get_library_version."""
     first = mpi.Get_library_version().split("\n")[0].split(",")[0]
     return " ".join(first.replace("\x00", "").split())
 
 
 def mismatch(expected: int, mpi: Any) -> str:
-    """The text for a library that does not belong to the launcher."""
-    library = library_name(mpi)
+    """The message for a library that does not belong to the launcher."""
     return (
-        f"the launcher started {expected} ranks but {library} sees {mpi.COMM_WORLD.size}: this MPI library does not "
-        f"belong to the launcher; start with its own launcher (of srun: --mpi=pmi2 for MPICH, --mpi=pmix for Open MPI)"
-        f" or set backend.library ({CHOICES})"
+        f"the launcher started {expected} ranks but {library_name(mpi)} sees {mpi.COMM_WORLD.size}: this MPI library "
+        "does not belong to the launcher; start with its own launcher (with srun: --mpi=pmi2 for MPICH, --mpi=pmix for "
+        f"Open MPI) or set backend.library ({CHOICES})"
     )
 
 
@@ -141,7 +136,7 @@ def launcher_kind(environ: Mapping[str, str]) -> str | None:
 def _from_path(text: str, name: str = "backend.library") -> MpiLibrary:
     path = Path(text)
     if not path.is_file():
-        raise ConfigError(f"{name}={text} is no file; allowed: {CHOICES}")
+        raise ConfigError(f"{name}={text} is not a file; allowed: {CHOICES}")
     kind = _kind_of(path)
     if kind is None:
         known = ", ".join(name for names in SONAMES.values() for name in names)
@@ -157,8 +152,8 @@ def _kind_of(path: Path) -> str | None:
     return None
 
 
-def _folders() -> Iterator[Path]:
-    """This environment's lib first, then the loader's own places."""
+def _library_folders() -> Iterator[Path]:
+    """The lib folder of this Python environment first, then those of the dynamic loader."""
     yield Path(sys.prefix) / "lib"
     yield from (Path(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder)
     try:

@@ -1,8 +1,8 @@
-"""What NCCL says of itself with NCCL_DEBUG=INFO: what carries the bytes of each pair, rings, algorithms.
+"""NCCL's log with NCCL_DEBUG=INFO: the transport of each pair of ranks, rings, algorithms.
 
 The lines are those of NCCL 2.5 to 2.28, by the format strings in the library of 2.18.1, 2.21.5 and 2.28.9. Ranks are
-those of NCCL's communicator, which its lines do not name: a log of several communicators is one of all their ranks.
-Algorithms are there with NCCL_DEBUG_SUBSYS=INIT,TUNING only, a line for each call: not while something is measured.
+those of NCCL's communicator, which its lines do not name: a log of several communicators mixes their ranks.
+Algorithms are logged only with NCCL_DEBUG_SUBSYS=INIT,TUNING, one line per call, so not during a measurement.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from .sources import one_line
 T = TypeVar("T")
 Pair = tuple[int, int]  # from rank, to rank
 MARK = "NCCL INFO "
-# src/collectives.cc; older versions print numbers
+# src/collectives.cc; older versions log numbers
 ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 PROTOCOLS = ("LL", "LL128", "SIMPLE")
-# One process works on memory that belongs to another; `P2P/direct pointer` is within one process and shares nothing.
+# transports in which a process accesses memory of another one; `P2P/direct pointer` is within one process
 MAPPED = ("P2P/IPC", "P2P/CUMEM", "P2P/MNNVL", "P2P/indirect")
 
 _N = r"(\d{1,9})"
@@ -45,7 +45,7 @@ _SYMMETRIC = re.compile(r"(\w{1,40}) \[Symmetric\]: (\d{1,18}) Bytes -> Kernel (
 
 @dataclass(frozen=True)
 class Chosen:
-    """What NCCL took for a call. `operation` (AllReduce) and `protocol` are None where the line does not say."""
+    """What NCCL chose for a call. `operation` (AllReduce) and `protocol` are None if the line does not name them."""
 
     operation: str | None
     message_bytes: int
@@ -55,10 +55,10 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Transport:
-    """What a log tells; null and empty where it says nothing. `kinds` are sorted texts such as P2P/IPC, NET/IB/GDRDMA.
+    """What a log contains; None and empty for what it does not. `kinds` are sorted texts: P2P/IPC, NET/IB/GDRDMA.
 
-    `multicast` is whether NVLink SHARP can be had, `nvls_channels` how many use it. `interfaces` are names, of
-    InfiniBand with port and layer: mlx5_0:1/IB.
+    `multicast` is whether NVLink SHARP is available, `nvls_channels` how many channels use it. `interfaces` are names,
+    those of InfiniBand with port and link layer: mlx5_0:1/IB.
     """
 
     version: str | None = None
@@ -75,51 +75,56 @@ class Transport:
 
     @property
     def summary(self) -> str | None:
-        """All kinds, those of most pairs first: `P2P/CUMEM, NET/IB/GDRDMA`."""
+        """All kinds, the most frequent first: `P2P/CUMEM, NET/IB/GDRDMA`."""
         counted = Counter(kind for kinds in self.kinds.values() for kind in kinds)
         ordered = sorted(counted, key=lambda kind: (-counted[kind], kind))
         return ", ".join([*ordered, *self.collnet]) or None
 
     def algorithm(self, message_bytes: int, operation: str | None = None) -> str | None:
-        """The one that all calls of this size took; None where they differ or nothing is said.
+        """The algorithm of all calls of this size; None if they differ or the log has none.
 
-        all_reduce and AllReduce are the same operation; a line that names none counts for each.
+        all_reduce and AllReduce are the same operation; a line that names no operation counts for each.
         """
         wanted = None if operation is None else operation.replace("_", "").lower()
-        found = {
-            one.algorithm
-            for one in self.algorithms
-            if one.message_bytes == message_bytes and (wanted is None or (one.operation or wanted).lower() == wanted)
+        names = {
+            call.algorithm
+            for call in self.algorithms
+            if call.message_bytes == message_bytes and (wanted is None or (call.operation or wanted).lower() == wanted)
         }
-        return found.pop() if len(found) == 1 else None
+        return names.pop() if len(names) == 1 else None
 
 
 def parse_log(text: str) -> Transport:
-    """Read a log, of one rank or of all, with whatever else is in it; never raises."""
-    said = list(_messages(text))
+    """Read the log of one rank or of all, among other output; never raises."""
+    # NCCL's messages without the host and process before them; ranks may have written into one line
+    messages = [message for line in text.splitlines() for message in line.split(MARK)[1:]]
+
+    def matches(pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
+        return (match for message in messages if (match := pattern.match(message)))
+
     pairs: dict[Pair, set[str]] = {}
-    for match in _all(_CHANNEL, said):
+    for match in matches(_CHANNEL):
         pairs.setdefault((int(match[1]), int(match[2])), set()).add(kind_of(match[3]))
     version = _VERSION.search(text)
-    plugin = next(_all(_PLUGIN, said), None)
-    multicast = [match[1] is None for match in _all(_MULTICAST, said)]
+    plugin = next(matches(_PLUGIN), None)
+    multicast = [match[1] is None for match in matches(_MULTICAST)]
     return Transport(
         version=version[1] if version else None,
-        network=next((one_line(match[1]).strip() for match in _all(_NETWORK, said)), None),
+        network=next((one_line(match[1]).strip() for match in matches(_NETWORK)), None),
         plugin=one_line(plugin[1] or plugin[2]).strip() if plugin else None,
-        interfaces=_unique(name for match in _all(_INTERFACES, said) for name in _interfaces(match[1])),
+        interfaces=_unique(name for match in matches(_INTERFACES) for name in _interfaces(match[1])),
         kinds={pair: tuple(sorted(kinds)) for pair, kinds in pairs.items()},
-        collnet=tuple(sorted({kind_of(match[1]) for match in _all(_COLLNET, said)})),
-        rings=_most(int(match[1]) for match in _all(_RINGS, said)),
-        trees=_most(match[1].count("[") for match in _all(_TREES, said)),
+        collnet=tuple(sorted({kind_of(match[1]) for match in matches(_COLLNET)})),
+        rings=max((int(match[1]) for match in matches(_RINGS)), default=None),
+        trees=max((match[1].count("[") for match in matches(_TREES)), default=None),
         multicast=all(multicast) if multicast else None,
-        nvls_channels=_most(int(match[1]) for match in _all(_CHANNELS, said)),
-        algorithms=_unique(chosen for message in said if (chosen := _chosen(message)) is not None),
+        nvls_channels=max((int(match[1]) for match in matches(_CHANNELS)), default=None),
+        algorithms=_unique(chosen for message in messages if (chosen := _chosen(message)) is not None),
     )
 
 
 def kind_of(text: str) -> str:
-    """P2P/IPC of `P2P/IPC/read`, NET/IB/GDRDMA of `NET/IB/0(3)/GDRDMA/Shared`; the first word of what is unknown."""
+    """P2P/IPC of `P2P/IPC/read`, NET/IB/GDRDMA of `NET/IB/0(3)/GDRDMA/Shared`; the first word of an unknown text."""
     if net := _NET.match(text):
         return one_line(f"{net[1]}{net[2] or ''}")
     known = _KIND.match(text)
@@ -127,29 +132,18 @@ def kind_of(text: str) -> str:
 
 
 def effective_ipc(kinds: Mapping[Pair, tuple[str, ...]], node_of: Callable[[int], int] | None = None) -> str | None:
-    """Whether processes of one node worked on one another's GPU memory: on, off, mixed; None where nobody knows.
+    """Whether processes of one node accessed one another's GPU memory: on, off, mixed, or None if unknown.
 
-    Without `node_of` the network tells nothing, as both ends may be on one node or not.
+    Without `node_of` the network is no evidence, as both ends may be on one node or not.
     """
-    found: set[bool] = set()
+    direct: set[bool] = set()
     for (first, second), texts in kinds.items():
         if node_of is None or node_of(first) == node_of(second):
             copied = ("SHM/",) if node_of is None else ("SHM/", "NET/")
-            found |= {text in MAPPED for text in texts if text in MAPPED or text.startswith(copied)}
-    if len(found) > 1:
+            direct |= {text in MAPPED for text in texts if text in MAPPED or text.startswith(copied)}
+    if len(direct) > 1:
         return "mixed"
-    return ("on" if True in found else "off") if found else None
-
-
-def _messages(text: str) -> Iterator[str]:
-    """What NCCL said, without the host and process before it; ranks may have written into one line."""
-    for line in text.splitlines():
-        _, *messages = line.split(MARK)
-        yield from messages
-
-
-def _all(pattern: re.Pattern[str], said: Iterable[str]) -> Iterator[re.Match[str]]:
-    return (match for message in said if (match := pattern.match(message)))
+    return ("on" if True in direct else "off") if direct else None
 
 
 def _interfaces(text: str) -> list[str]:
@@ -167,10 +161,6 @@ def _chosen(message: str) -> Chosen | None:
         known = algorithm < len(ALGORITHMS) and protocol < len(PROTOCOLS)
         return Chosen(None, int(match[1]), ALGORITHMS[algorithm], PROTOCOLS[protocol]) if known else None
     return None
-
-
-def _most(numbers: Iterable[int]) -> int | None:
-    return max(numbers, default=None)
 
 
 def _unique(values: Iterable[T]) -> tuple[T, ...]:

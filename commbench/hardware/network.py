@@ -1,21 +1,26 @@
-"""The ways out of this machine: interfaces, RDMA devices, and the kernel's TCP settings."""
+"""The network of this machine: addresses, interfaces and RDMA devices, TCP settings, and counters of bytes."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import psutil
 
 from commbench.core.errors import ConfigError
 
-from .address import holder, interface_address, interface_name, outer_address
 from .sources import ROOT, Facts, children, gather, key_part, read_int, read_line, read_link
 
-UNKNOWN_SPEEDS = (0, -1, 2**32 - 1, 65535)  # how drivers write "I don't know", in 16 and 32 bits
-# Under /proc/sys/net; numbers are single, texts are three numbers (minimum, default, maximum) or a name.
+LOOPBACK = "127.0.0.1"
+NAME = re.compile(r"[^/\s]{1,15}")  # IFNAMSIZ, linux/if.h
+ANY_PORT = 9  # connecting a UDP socket sends nothing: the kernel only looks up the route
+UNKNOWN_SPEEDS = (0, -1, 2**32 - 1, 65535)  # how drivers report an unknown speed, in 16 and 32 bits
+WORD_BYTES = 4  # InfiniBand counts payload in words of four bytes (port_xmit_data, port_rcv_data)
+# below /proc/sys/net; numbers are single, texts are a name or three numbers (minimum, default, maximum)
 SYSCTL_NUMBERS = {
     "tcp_slow_start_after_idle": "ipv4/tcp_slow_start_after_idle",
     "rmem_max_bytes": "core/rmem_max",
@@ -28,9 +33,193 @@ SYSCTL_TEXTS = {
 }
 
 
+def check_interface(interface: str) -> str:
+    """The key `interface` unchanged; raises ConfigError if it is neither a name nor a network."""
+    network = _parse_network(interface)
+    if network is None and not NAME.fullmatch(interface):
+        raise ConfigError(
+            f"interface={interface!r} is not a valid interface; give a name (eth0) or a network (10.0.0.0/24)"
+        )
+    return interface
+
+
+def interface_name(interface: str) -> str:
+    """The interface with that name or with an address in that network; raises ConfigError if there is none."""
+    return _find_interface(interface)[0]
+
+
+def interface_address(interface: str) -> str:
+    """Its IPv4 address, else an IPv6 address that is not link-local; raises ConfigError if there is none."""
+    return _find_interface(interface)[1]
+
+
+def _find_interface(interface: str) -> tuple[str, str]:
+    addresses = _addresses()
+    network = _parse_network(interface)
+    if network is not None:
+        for name, candidates in sorted(addresses.items()):
+            for address in candidates:
+                if ipaddress.ip_address(address.partition("%")[0]) in network:
+                    return name, address
+        available = ", ".join(f"{name} {candidates[0]}" for name, candidates in sorted(addresses.items()) if candidates)
+        raise ConfigError(f"interface={interface}: no address of this host is in that network; it has: {available}")
+    if interface not in addresses:
+        raise ConfigError(f"interface={interface} does not exist on this host; it has: {', '.join(sorted(addresses))}")
+    if not addresses[interface]:
+        raise ConfigError(f"interface={interface} has no IP address; choose another interface or assign one")
+    return interface, addresses[interface][0]
+
+
+def _addresses(*families: socket.AddressFamily) -> dict[str, list[str]]:
+    """The addresses of each interface, IPv4 first; link-local ones are of no use without an interface name."""
+    return {
+        name: [
+            address.address
+            for family in families or (socket.AF_INET, socket.AF_INET6)
+            for address in addresses
+            if address.family == family and not address.address.lower().startswith("fe80")
+        ]
+        for name, addresses in psutil.net_if_addrs().items()
+    }
+
+
+def _parse_network(interface: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    """The network 10.0.0.0/24; None for a name."""
+    if "/" not in interface:
+        return None
+    try:
+        return ipaddress.ip_network(interface, strict=False)
+    except ValueError as error:
+        raise ConfigError(f"interface={interface}: {error}; write a network such as 10.0.0.0/24") from error
+
+
+def meeting_address(interface: str | None, *peers: str) -> str:
+    """Where other ranks reach this host: on that interface, else on the route to the peers; loopback without peers.
+
+    Raises ConfigError if there is no such address.
+    """
+    if interface is not None:
+        return interface_address(interface)
+    return outer_address(*peers) if peers else LOOPBACK
+
+
+def outer_address(*peers: str) -> str:
+    """Where other hosts reach this one: on the route to one of `peers`, else by its name, else any interface.
+
+    Raises ConfigError if this host has only loopback addresses.
+    """
+    for address in _outer_candidates(peers):
+        if not is_loopback(address):
+            return address
+    raise ConfigError(
+        "this host has only loopback addresses, but there are ranks on other nodes; choose one with interface=NAME"
+    )
+
+
+def _outer_candidates(peers: tuple[str, ...]) -> Iterator[str]:
+    for lookup, host in (*((_route_source, peer) for peer in peers), (socket.gethostbyname, socket.gethostname())):
+        try:
+            yield lookup(host)
+        except OSError:
+            continue
+    # on the meeting point's own host both may be loopback: /etc/hosts often maps the host's name to it
+    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
+    for name, addresses in psutil.net_if_addrs().items():
+        yield from (address.address for address in addresses if name in up and address.family == socket.AF_INET)
+
+
+def _route_source(host: str) -> str:
+    family, _, _, _, target = socket.getaddrinfo(host, ANY_PORT, type=socket.SOCK_DGRAM)[0]
+    with closing(socket.socket(family, socket.SOCK_DGRAM)) as probe:
+        probe.connect(target)
+        return str(probe.getsockname()[0])
+
+
+def own_address(host: str) -> str | None:
+    """The address of a host name, IPv4 first, if it belongs to this machine, else None."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            address = str(socket.getaddrinfo(host, None, family, socket.SOCK_STREAM)[0][4][0])
+            with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
+                probe.bind((address, 0))
+        except OSError:
+            continue
+        return address
+    return None
+
+
+def is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
 def collect(root: Path = ROOT) -> Facts:
-    """The facts as `network.*`; hardware addresses are left out on purpose."""
+    """The facts as `network.*`, without hardware addresses."""
     return gather("network", SOURCES, root)
+
+
+def outgoing_facts(interface: str | None, peers: Sequence[str]) -> Facts:
+    """The interface to other nodes as `network.used.*`: the chosen one, else the one on the route to the peers.
+
+    Without a choice a library may still use another one. Empty if there is none.
+    """
+    try:
+        address = interface_address(interface) if interface is not None else outer_address(*peers)
+        holders = (name for name, addresses in _addresses().items() if address in addresses)
+        name = interface_name(interface) if interface is not None else next(holders, None)
+    except ConfigError:
+        return {}
+    speed = known_speed(read_int(ROOT / "sys/class/net" / name / "speed")) if name else None
+    facts = {"interface": name, "address": address, "speed_mbit_per_s": speed}
+    return {f"network.used.{key}": value for key, value in facts.items() if value is not None}
+
+
+def known_speed(speed: int | None) -> int | None:
+    """Mbit/s of an interface, None for the numbers that mean unknown."""
+    return None if speed in UNKNOWN_SPEEDS else speed
+
+
+def interface_facts(root: Path) -> Facts:
+    """State, MTU, line rate, driver, NUMA node and IPv4 addresses of every interface."""
+    facts: Facts = {}
+    addresses = _addresses(socket.AF_INET)
+    for folder in children(root / "sys/class/net"):
+        if not folder.is_dir():  # bonding_masters
+            continue
+        driver = read_link(folder / "device/driver")
+        of_interface = {
+            "state": read_line(folder / "operstate"),
+            "mtu_bytes": read_int(folder / "mtu"),
+            "speed_mbit_per_s": known_speed(read_int(folder / "speed")),
+            "driver": Path(driver).name if driver else None,
+            "numa_node": _numa_node(folder),
+            "ipv4": ",".join(sorted(addresses.get(folder.name, ()))) or None,
+        }
+        facts |= {f"network.interface.{key_part(folder.name)}.{key}": value for key, value in of_interface.items()}
+    return facts
+
+
+def sysctl_facts(root: Path) -> Facts:
+    """The settings that shape a TCP connection: window limits, congestion control, slow start after a pause."""
+    folder = root / "proc/sys/net"
+    numbers = {f"network.{name}": read_int(folder / path) for name, path in SYSCTL_NUMBERS.items()}
+    texts = {f"network.{name}": read_line(folder / path) for name, path in SYSCTL_TEXTS.items()}
+    return numbers | texts
+
+
+def rdma_facts(root: Path) -> Facts:
+    """Firmware, NUMA node and ports of every InfiniBand or RoCE device."""
+    facts: Facts = {}
+    for device in children(root / "sys/class/infiniband"):
+        key = f"network.rdma.{key_part(device.name)}"
+        facts |= {f"{key}.firmware": read_line(device / "fw_ver"), f"{key}.numa_node": _numa_node(device)}
+        for port in children(device / "ports", r"\d+"):
+            state = read_line(port / "state") or ""
+            facts |= {
+                f"{key}:{port.name}.state": state.partition(": ")[2] or state or None,  # "4: ACTIVE"
+                f"{key}:{port.name}.link_layer": read_line(port / "link_layer"),
+                f"{key}:{port.name}.rate_gbit_per_s": parse_rate(read_line(port / "rate") or ""),
+            }
+    return facts
 
 
 def parse_rate(text: str) -> float | None:
@@ -39,91 +228,27 @@ def parse_rate(text: str) -> float | None:
     return float(match[1]) if match else None
 
 
-def known_speed(speed: int | None) -> int | None:
-    """Mbit/s of an interface, None for the numbers that mean unknown."""
-    return None if speed in UNKNOWN_SPEEDS else speed
-
-
-def ipv4_addresses() -> Mapping[str, str]:
-    """interface -> its IPv4 addresses with a comma between; interfaces without one are left out."""
-    found = {}
-    for name, addresses in psutil.net_if_addrs().items():
-        own = sorted(address.address for address in addresses if address.family == socket.AF_INET)
-        if own:
-            found[name] = ",".join(own)
-    return found
-
-
-def interface_facts(root: Path) -> Facts:
-    """State, MTU, line rate, driver, NUMA node and addresses of every interface."""
-    facts: Facts = {}
-    addresses = ipv4_addresses()
-    for folder in children(root / "sys/class/net"):
-        if folder.is_dir():  # bonding_masters is a file
-            facts |= _interface(folder, addresses.get(folder.name))
-    return facts
-
-
-def _interface(folder: Path, ipv4: str | None) -> Facts:
-    key = f"network.interface.{key_part(folder.name)}"
-    driver = read_link(folder / "device/driver")
-    return {
-        f"{key}.state": read_line(folder / "operstate"),
-        f"{key}.mtu_bytes": read_int(folder / "mtu"),
-        f"{key}.speed_mbit_per_s": known_speed(read_int(folder / "speed")),
-        f"{key}.driver": Path(driver).name if driver else None,
-        f"{key}.numa_node": _numa_node(folder),
-        f"{key}.ipv4": ipv4,
-    }
-
-
-def way_out(asked: str | None, peers: Sequence[str]) -> Facts:
-    """The interface to other nodes as `network.used.*`: the one asked for, else the one on the way to the peers.
-
-    Without a choice a library may still take another one. Empty where there is none.
-    """
-    try:
-        address = interface_address(asked) if asked is not None else outer_address(*peers)
-        name = interface_name(asked) if asked is not None else holder(address)
-    except ConfigError:
-        return {}
-    speed = known_speed(read_int(ROOT / "sys/class/net" / name / "speed")) if name else None
-    facts = {"interface": name, "address": address, "speed_mbit_per_s": speed}
-    return {f"network.used.{key}": value for key, value in facts.items() if value is not None}
-
-
-def sysctl_facts(root: Path) -> Facts:
-    """The settings that shape a TCP flow: window limits, congestion control, slow start after a pause."""
-    folder = root / "proc/sys/net"
-    numbers = {f"network.{name}": read_int(folder / path) for name, path in SYSCTL_NUMBERS.items()}
-    texts = {f"network.{name}": read_line(folder / path) for name, path in SYSCTL_TEXTS.items()}
-    return numbers | texts
-
-
-def rdma_facts(root: Path) -> Facts:
-    """Every port of every InfiniBand or RoCE device."""
-    facts: Facts = {}
-    for device in children(root / "sys/class/infiniband"):
-        key = f"network.rdma.{key_part(device.name)}"
-        facts[f"{key}.firmware"] = read_line(device / "fw_ver")
-        facts[f"{key}.numa_node"] = _numa_node(device)
-        for port in children(device / "ports", r"\d+"):
-            facts |= _port(f"{key}:{port.name}", port)
-    return facts
-
-
-def _port(key: str, folder: Path) -> Facts:
-    state = read_line(folder / "state") or ""
-    return {
-        f"{key}.state": state.partition(": ")[2] or state or None,  # "4: ACTIVE"
-        f"{key}.link_layer": read_line(folder / "link_layer"),
-        f"{key}.rate_gbit_per_s": parse_rate(read_line(folder / "rate") or ""),
-    }
-
-
 def _numa_node(folder: Path) -> int | None:
     node = read_int(folder / "device/numa_node")
     return None if node is None or node < 0 else node
+
+
+def byte_counters(root: Path = ROOT) -> dict[str, float]:
+    """`nic.eth0.tx_bytes` and rx of every interface that is up, and of every InfiniBand port: `nic.mlx5_0:1.tx_bytes`.
+
+    The kernel counts them for all processes since the node was started. Loopback is left out.
+    """
+    files: dict[str, tuple[Path, int]] = {}
+    for interface in children(root / "sys/class/net"):
+        if interface.name != "lo" and read_line(interface / "operstate") != "down":
+            for key in ("rx_bytes", "tx_bytes"):
+                files[f"nic.{interface.name}.{key}"] = (interface / "statistics" / key, 1)
+    for device in children(root / "sys/class/infiniband"):
+        for port in children(device / "ports"):
+            for key, name in (("rx_bytes", "port_rcv_data"), ("tx_bytes", "port_xmit_data")):
+                files[f"nic.{device.name}:{port.name}.{key}"] = (port / "counters" / name, WORD_BYTES)
+    counts = ((key, read_int(file), factor) for key, (file, factor) in files.items())
+    return {key: float(factor * count) for key, count, factor in counts if count is not None}
 
 
 SOURCES = (interface_facts, sysctl_facts, rdma_facts)

@@ -1,69 +1,180 @@
-"""What this process may use: cores, memory, swap and shared memory, under the control groups it lives in."""
+"""What this process may use: cores, memory, swap and shared memory, under its control groups (version 1 or 2)."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
+import re
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
-from . import cgroup, cpu
+from . import cpu
 from .host import parse_meminfo
-from .sources import ROOT, Facts, gather, read_text
+from .sources import ROOT, Facts, gather, parse_fields, parse_int, read_text
+
+UNLIMITED = 2**60  # version 1 writes "no limit" as 2^63 less a page
 
 
-def collect(root: Path = ROOT) -> Facts:
-    """The facts as `limits.*`; a limit that isn't set is a missing key."""
-    return gather("limits", SOURCES, root)
+class Mount(NamedTuple):
+    """A mounted control group hierarchy: the part that is mounted, where, and its controllers (none in version 2)."""
+
+    version: int
+    inside: str
+    point: str
+    controllers: frozenset[str]
+
+
+class Group(NamedTuple):
+    """The folders that set a controller for this process, its own first, up to the highest one that is visible.
+
+    Without a hierarchy the version is None and there are no folders, so nothing is limited.
+    """
+
+    version: int | None = None
+    folders: tuple[Path, ...] = ()
+
+    def memory_limit_bytes(self) -> int | None:
+        """The smallest memory limit of these groups; None if there is none."""
+        limits = (self._folder_limit_bytes(folder) for folder in self.folders)
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def memory_room_bytes(self) -> int | None:
+        """What may still be allocated before a limit is reached; file cache that can be dropped counts as free."""
+        rooms = []
+        for folder in self.folders:
+            limit = self._folder_limit_bytes(folder)
+            if limit is not None:
+                rooms.append(max(0, limit - self._folder_used_bytes(folder)))
+        return min(rooms, default=None)
+
+    def _folder_limit_bytes(self, folder: Path) -> int | None:
+        name = "memory.max" if self.version == 2 else "memory.limit_in_bytes"
+        limit = parse_int(read_text(folder / name) or "")
+        return limit if limit is not None and 0 <= limit < UNLIMITED else None
+
+    def _folder_used_bytes(self, folder: Path) -> int:
+        # version 1 includes the groups below only in total_*, version 2 always
+        names = ("memory.current", "inactive_file") if self.version == 2 else (
+            "memory.usage_in_bytes", "total_inactive_file"
+        )  # fmt: skip
+        used = parse_int(read_text(folder / names[0]) or "")
+        cache = parse_int(parse_fields(read_text(folder / "memory.stat") or "", " ").get(names[1], ""))
+        return max(0, (used or 0) - (cache or 0))
+
+    def swap_limit_bytes(self) -> int | None:
+        """The smallest swap limit; only in version 2, as version 1 limits memory and swap together."""
+        limits = (parse_int(read_text(folder / "memory.swap.max") or "") for folder in self.folders)
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def cpu_quota_cores(self) -> float | None:
+        """The smallest processor quota in cores; None if there is none."""
+        names = ("cpu.max",) if self.version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        texts = (" ".join(read_text(folder / name) or "" for name in names) for folder in self.folders)
+        return min((quota for text in texts if (quota := parse_cpu_max(text)) is not None), default=None)
+
+
+def parse_membership(text: str) -> dict[str, str]:
+    """/proc/self/cgroup as controller -> path; the path in the version 2 hierarchy has the key ''."""
+    paths: dict[str, str] = {}
+    for line in text.splitlines():
+        match = re.fullmatch(r"[0-9]+:([^:]*):(/.*)", line)
+        for controller in match[1].split(",") if match else ():
+            paths.setdefault(controller, match[2] if match else "")
+    return paths
+
+
+def parse_mounts(text: str) -> list[Mount]:
+    """The control group hierarchies in /proc/self/mountinfo."""
+
+    def unescaped(path: str) -> str:
+        return re.sub(r"\\([0-3][0-7]{2})", lambda match: chr(int(match[1], 8)), path)
+
+    mounts = []
+    for line in text.splitlines():
+        before, _, after = line.partition(" - ")
+        mount, source = before.split(" "), after.split(" ")
+        if len(mount) < 6 or len(source) < 3 or source[0] not in ("cgroup", "cgroup2"):
+            continue
+        version = 2 if source[0] == "cgroup2" else 1
+        controllers = frozenset(source[2].split(",") if version == 1 else ())
+        mounts.append(Mount(version, unescaped(mount[3]), unescaped(mount[4]), controllers))
+    return mounts
+
+
+def parse_cpu_max(text: str) -> float | None:
+    """Cores of `quota period` in microseconds; None for `max 100000` and for version 1's -1."""
+    match = re.fullmatch(r"\s*([0-9]{1,15})\s+([0-9]{1,15})\s*", text)
+    quota, period = (int(match[1]), int(match[2])) if match else (0, 0)
+    return quota / period if quota and period else None
+
+
+def find_group(root: Path, controller: str) -> Group:
+    """The control group that sets a controller (memory, cpu) for this process."""
+    paths = parse_membership(read_text(root / "proc/self/cgroup") or "")
+    mounts = parse_mounts(read_text(root / "proc/self/mountinfo") or "")
+    for mount in mounts:
+        if controller in mount.controllers and controller in paths:
+            return Group(1, _folders(root, mount, paths[controller]))
+    for mount in mounts:
+        if mount.version == 2 and "" in paths:
+            return Group(2, _folders(root, mount, paths[""]))
+    return Group()
+
+
+def _folders(root: Path, mount: Mount, path: str) -> tuple[Path, ...]:
+    """From the process's group up to the mount point; the path in a container may lie outside what it can see."""
+    group, inside = PurePosixPath(path), PurePosixPath(mount.inside)
+    top = root / mount.point.lstrip("/")
+    if ".." in group.parts or not group.is_relative_to(inside):
+        return (top,)
+    below = group.relative_to(inside)
+    return tuple(top / part for part in (below, *below.parents))
 
 
 def memory_limit_bytes(root: Path = ROOT) -> int | None:
-    """What may be allocated now without swapping or being killed; None when nothing tells."""
-    group = cgroup.find_group(root, "memory")
-    room = cgroup.memory_room_bytes(group) if group else None
+    """What may be allocated now without swapping or being killed; None if unknown."""
     available = parse_meminfo(read_text(root / "proc/meminfo") or "").get("MemAvailable")
-    return min((limit for limit in (room, available) if limit is not None), default=None)
+    limits = (find_group(root, "memory").memory_room_bytes(), available)
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def cpu_limit_cores(root: Path = ROOT) -> float:
-    """The cores this process can keep busy: those it may run on, or less when its quota is smaller."""
-    group = cgroup.find_group(root, "cpu")
-    quota = cgroup.cpu_quota_cores(group) if group else None
+    """The cores this process can keep busy: those it may run on, or fewer if its quota is smaller."""
+    quota = find_group(root, "cpu").cpu_quota_cores()
     allowed = float(len(cpu.affinity() or ()) or os.cpu_count() or 1)
     return allowed if quota is None else min(allowed, quota)
 
 
+def collect(root: Path = ROOT) -> Facts:
+    """The facts as `limits.*`; a limit that is not set is a missing key."""
+    return gather("limits", SOURCES, root)
+
+
 def cpu_facts(root: Path) -> Facts:
-    """The quota of the control group, and what is left of the machine with it."""
-    group = cgroup.find_group(root, "cpu")
+    """The quota of the control group, and the cores that are left with it."""
+    group = find_group(root, "cpu")
     return {
-        "limits.cgroup_cpu_version": group.version if group else None,
-        "limits.cgroup_cpu_quota_cores": cgroup.cpu_quota_cores(group) if group else None,
+        "limits.cgroup_cpu_version": group.version,
+        "limits.cgroup_cpu_quota_cores": group.cpu_quota_cores(),
         "limits.cpu_cores": cpu_limit_cores(root),
     }
 
 
 def memory_facts(root: Path) -> Facts:
-    """The limit of the control group, and what may be allocated now."""
-    group = cgroup.find_group(root, "memory")
-    return {
-        "limits.cgroup_memory_version": group.version if group else None,
-        "limits.cgroup_memory_limit_bytes": cgroup.memory_limit_bytes(group) if group else None,
-        "limits.memory_allocatable_bytes": memory_limit_bytes(root),
-    }
-
-
-def swap_facts(root: Path) -> Facts:
-    """Swap: a run that uses it measures a disk."""
+    """The limits of the control group, what may be allocated now, and swap: a run that swaps measures a disk."""
+    group = find_group(root, "memory")
     sizes = parse_meminfo(read_text(root / "proc/meminfo") or "")
-    group = cgroup.find_group(root, "memory")
     return {
+        "limits.cgroup_memory_version": group.version,
+        "limits.cgroup_memory_limit_bytes": group.memory_limit_bytes(),
+        "limits.memory_allocatable_bytes": memory_limit_bytes(root),
         "limits.swap_total_bytes": sizes.get("SwapTotal"),
         "limits.swap_free_bytes": sizes.get("SwapFree"),
-        "limits.cgroup_swap_limit_bytes": cgroup.swap_limit_bytes(group) if group else None,
+        "limits.cgroup_swap_limit_bytes": group.swap_limit_bytes(),
     }
 
 
 def shm_facts(root: Path) -> Facts:
-    """/dev/shm, through which ranks of one node talk: a container's default of 64 MiB is too small for NCCL."""
+    """/dev/shm, which ranks of a node communicate through: a container's default of 64 MiB is too small for NCCL."""
     try:
         space = os.statvfs(root / "dev/shm")
     except (OSError, AttributeError):
@@ -74,4 +185,4 @@ def shm_facts(root: Path) -> Facts:
     }
 
 
-SOURCES = (cpu_facts, memory_facts, swap_facts, shm_facts)
+SOURCES = (cpu_facts, memory_facts, shm_facts)

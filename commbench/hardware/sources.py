@@ -1,4 +1,4 @@
-"""How provenance reads its sources: a missing file is None, and one broken source never hurts another."""
+"""Reading the sources of facts: a missing file is None, and a source that fails does not affect the others."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class Finished(NamedTuple):
 
 
 def gather(noun: str, sources: Iterable[Source], root: Path) -> Facts:
-    """The facts of all sources, without those that are None; what broke is named in `noun.error`."""
+    """The facts of all sources, without those that are None; exceptions are recorded in `noun.error`."""
     facts: Facts = {}
     errors: list[str] = []
     for source in sources:
         try:
             facts |= {key: value for key, value in source(root).items() if value is not None}
-        except Exception as error:  # a strange machine must not cost the run
+        except Exception as error:  # an unusual machine must not end the run
             errors.append(f"{source.__name__}: {one_line(repr(error))}")
     return facts | ({f"{noun}.error": "; ".join(errors)} if errors else {})
 
 
 def read_text(path: Path) -> str | None:
-    """The whole text of a file, or None when it can't be read."""
+    """The text of a file, or None if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except (OSError, ValueError):
@@ -43,17 +43,17 @@ def read_text(path: Path) -> str | None:
 
 
 def read_line(path: Path) -> str | None:
-    """The text of a short file as one line, or None when it is missing or empty."""
+    """The text of a short file as one line, or None if it is missing or empty."""
     return one_line(read_text(path) or "") or None
 
 
 def read_int(path: Path) -> int | None:
-    """The one number in a file, or None."""
+    """The number that a file consists of, or None."""
     return parse_int(read_text(path) or "")
 
 
 def read_link(path: Path) -> str | None:
-    """What a symbolic link points to, or None."""
+    """The target of a symbolic link, or None."""
     try:
         return str(path.readlink())
     except OSError:
@@ -61,7 +61,7 @@ def read_link(path: Path) -> str | None:
 
 
 def exists(path: Path) -> bool:
-    """Whether a path is there; one that may not be looked at is not (older Pythons raise)."""
+    """Whether a path exists; False without permission to look (older Pythons raise)."""
     try:
         return path.exists()
     except OSError:
@@ -69,60 +69,58 @@ def exists(path: Path) -> bool:
 
 
 def children(path: Path, pattern: str = ".*") -> list[Path]:
-    """What lies in a folder and has such a name, node2 before node10; nothing when there is no folder."""
+    """The entries of a folder whose name matches, node2 before node10; empty without such a folder."""
+
+    def natural_order(child: Path) -> list[tuple[int, str]]:
+        parts = re.findall(r"[0-9]+|[^0-9]+", child.name)
+        return [(int(part), "") if part.isdigit() and part.isascii() else (-1, part) for part in parts]
+
     try:
-        found = [child for child in path.iterdir() if re.fullmatch(pattern, child.name)]
+        return sorted((child for child in path.iterdir() if re.fullmatch(pattern, child.name)), key=natural_order)
     except OSError:
         return []
-    return sorted(found, key=lambda child: _natural(child.name))
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    parts = re.findall(r"[0-9]+|[^0-9]+", name)
-    return [(int(part), "") if part.isdigit() and part.isascii() else (-1, part) for part in parts]
 
 
 def parse_int(text: str) -> int | None:
-    """A decimal number of at most 19 digits; int() itself also takes 1_000 and foreign digits."""
+    """A decimal number of at most 19 digits; int() itself also accepts 1_000 and digits of other scripts."""
     match = re.fullmatch(r"\s*([+-]?[0-9]{1,19})\s*", text)
     return int(match[1]) if match else None
 
 
 def parse_float(text: str) -> float | None:
-    """A plain decimal number such as 2600.000; no exponent, inf or nan."""
+    """A plain decimal number such as 2600.000, without exponent, inf or nan."""
     match = re.fullmatch(r"\s*([+-]?[0-9]{1,19}(?:\.[0-9]{1,19})?)\s*", text)
     return float(match[1]) if match else None
 
 
 def parse_fields(text: str, separator: str = ":") -> dict[str, str]:
-    """`key: value` lines as a dict; of a repeated key the first, lines without a separator are skipped."""
+    """`key: value` lines as a dict; the first of a repeated key counts, lines without a separator are skipped."""
     fields: dict[str, str] = {}
     for line in text.splitlines():
-        key, found, value = line.partition(separator)
-        if found:
+        key, match, value = line.partition(separator)
+        if match:
             fields.setdefault(key.strip(), one_line(value))
     return fields
 
 
 def one_line(text: str) -> str:
-    """Text without newlines, NUL bytes, repeated spaces or half characters, so that it can be JSON."""
-    whole = text.encode("utf-8", "replace").decode("utf-8")
-    return " ".join(whole.replace("\0", " ").split())
+    """Text without newlines, NUL bytes, repeated spaces or lone surrogates, so that it can be JSON."""
+    return " ".join(text.encode("utf-8", "replace").decode("utf-8").replace("\0", " ").split())
 
 
 def first_line(text: str) -> str:
-    """The first line that isn't empty, or an empty text."""
+    """The first line that is not empty, or an empty text."""
     return next((one_line(line) for line in text.splitlines() if line.strip()), "")
 
 
 def key_part(name: str) -> str:
-    """A foreign name (interface, variable) in the letters that keys are made of; eth0.100 stays as it is."""
+    """The name of an interface or variable in the characters allowed in keys; eth0.100 stays as it is."""
     safe = re.sub(r"[^A-Za-z0-9_\-:@.]", "_", name)
     return ".".join(part or "_" for part in safe.split("."))
 
 
 def run_command(command: Sequence[str], timeout_s: float, environ: Mapping[str, str] | None = None) -> Finished | None:
-    """Run a command; None when it gave no answer in time. Raises OSError when it can't be started."""
+    """Run a command; None if it does not end in time. Raises OSError if it cannot be started."""
     child = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -136,16 +134,12 @@ def run_command(command: Sequence[str], timeout_s: float, environ: Mapping[str, 
     try:
         out, err = child.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        _abandon(child)
+        # nvidia-smi on a broken GPU sleeps where no signal reaches it: subprocess.run would wait for it forever
+        child.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=0.5)
+        for pipe in (child.stdout, child.stderr):
+            if pipe:
+                pipe.close()
         return None
     return Finished(child.returncode, out, err)
-
-
-def _abandon(child: subprocess.Popen[str]) -> None:
-    """Kill, and don't wait for long: nvidia-smi on a broken GPU sleeps where no signal reaches it."""
-    child.kill()
-    with contextlib.suppress(subprocess.TimeoutExpired):  # subprocess.run would wait for ever
-        child.wait(timeout=0.5)
-    for pipe in (child.stdout, child.stderr):
-        if pipe:
-            pipe.close()

@@ -22,7 +22,7 @@ from commbench.core.errors import CommunicationError, Unsupported, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.program import Program
 from commbench.core.protocols import Communicator, Control, Runner
-from commbench.hardware import nic_counters
+from commbench.hardware.network import byte_counters
 from commbench.world.progress import Progress
 
 from .clock_sync import GlobalClocks
@@ -260,7 +260,7 @@ class _Case:
             self.problem, self.unsupported = str(error), isinstance(error, Unsupported)
         self.progress.enter(f"the meeting after {what}" + (f", {self.problem}" if self.problem else ""))
         away = Layout.parse(self.job.case.layout).nodes > 1
-        readings = self.communicator.counters() | (nic_counters.readings() if away else {})
+        readings = self.communicator.counters() | (byte_counters() if away else {})
         if readings:
             self.readings.append((now_ns(), readings))
         parts = self.control.collect(stamps, self._deadline_s, what)

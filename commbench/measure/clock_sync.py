@@ -24,7 +24,7 @@ from commbench.core.case import World
 from commbench.core.clock import now_ns
 from commbench.core.errors import ConfigError, Unsupported, WorldBroken
 from commbench.core.protocols import Control
-from commbench.hardware.address import meeting_address
+from commbench.hardware.network import meeting_address
 
 Clock = Callable[[], int]
 PINGS = 60  # of a burst, whose tightest one counts: 3 to 6 ms

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from commbench.core.ranges import format_ranges
+
 NAMES = {
     "run.digest": "configuration (digest)",
     "gpu.own.name": "GPU",
@@ -31,19 +33,8 @@ def _rows(
         name = NAMES.get(key, key)
         for value, ranks in seen.items():
             text = str(value) if len(str(value)) <= LONGEST else f"{str(value)[: LONGEST - 3]}..."
-            yield name, text, ranges(ranks), _hosts([facts[rank] for rank in ranks])
+            yield name, text, format_ranges(ranks), _hosts([facts[rank] for rank in ranks])
             name = ""
-
-
-def ranges(ranks: Sequence[int]) -> str:
-    """`0-3, 7` of 0, 1, 2, 3, 7."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ", ".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
 
 
 def _hosts(facts: Sequence[Mapping[str, Any]]) -> str:

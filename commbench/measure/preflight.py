@@ -18,10 +18,9 @@ from commbench.core.errors import ConfigError
 from commbench.core.protocols import Control
 from commbench.core.run_folder import new_folder
 from commbench.core.secrets import recorded_override
-from commbench.hardware import machine_facts, network, resource_limits
+from commbench.hardware import machine_facts, network, resource_limits, topology
 from commbench.hardware.gpu import own_gpu
-from commbench.hardware.limits import Wire
-from commbench.hardware.topology import record as wiring_record
+from commbench.hardware.link_limits import Wire
 from commbench.world.recovery import EarlierStarts
 
 from .difference import skew_text, table
@@ -74,7 +73,7 @@ def preflight(
     Raises ConfigError where ranks differ in what changes a measurement.
     """
     if len(world.nodes) > 1 and len(world.hosted) == 1:
-        mine |= network.way_out(settings.interface, [os.environ[name] for name in MEETING if name in os.environ])
+        mine |= network.outgoing_facts(settings.interface, [os.environ[name] for name in MEETING if name in os.environ])
     mine |= _own_gpu(settings, world)
     cache_bytes = mine.get("gpu.own.l2_bytes") or mine.get("host.cpu_llc_bytes") or 0
     machine = [resource_limits.memory_limit_bytes() or sys.maxsize, cache_bytes]
@@ -228,8 +227,8 @@ def _describe(
         "gpus": [{key: one[key] for key in sorted(one) if key.startswith("gpu.own.")} for one in facts]
         if _have_gpus(settings, world)
         else [],
-        "wiring": [wiring_record(one) for one in nodes],
-        "topology": facts[0].get("topology.nvidia_smi_topo_m"),
+        "wiring": [topology.node_record(one) for one in nodes],
+        "topology": facts[0].get(topology.TABLE),
         "config": request.config,
         "config_dir": request.config_dir,
         "layouts": [str(layout) for layout in settings.layouts],

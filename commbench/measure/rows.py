@@ -17,8 +17,7 @@ from commbench.core.columns import CASES, VARIABLES
 from commbench.core.layout import Layout
 from commbench.core.pairs import pairs_text
 from commbench.core.program import Program
-from commbench.hardware.gpu_limits import limit
-from commbench.hardware.limits import Wire
+from commbench.hardware.link_limits import Wire, bandwidth_limit
 from commbench.hardware.nvml import throttled
 
 from .headline import repetition_times
@@ -190,7 +189,7 @@ def _rates(job: Planned, summary: Mapping[str, Any], around: Circumstances) -> d
     algbw = None if job.size == 1 else _rate(operation_bytes, median_s)
     busbw = None if factor is None or algbw is None else factor * algbw
     seen = around.evidence
-    limit_gb_per_s, limit_name = limit(
+    limit_gb_per_s, limit_name = bandwidth_limit(
         job, around.wires, around.world.node_of, seen.gpus, seen.topologies, seen.copy_gb_per_s
     ) or (None, None)
     return {

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .difference import ranges
+from commbench.core.ranges import format_ranges
 
 UUID = "gpu.own.uuid"
 
@@ -26,9 +26,9 @@ def duplicate(facts: Sequence[Mapping[str, Any]], nodes: Sequence[Sequence[int]]
     mine = facts[ranks[0]]
     more = f", and so for {len(shared) - 1} more" if len(shared) > 1 else ""
     return (
-        f"ranks {ranges(ranks)} on {mine.get('host.hostname')} have the same GPU, {_name(mine)}{more}, and {backend} "
-        f"needs one for each rank: start at most as many ranks a node as it has GPUs ({len(node)} ranks here, "
-        f"{mine.get('gpu.own.visible')} visible), or give each its own with CUDA_VISIBLE_DEVICES"
+        f"ranks {format_ranges(ranks)} on {mine.get('host.hostname')} have the same GPU, {_name(mine)}{more}, "
+        f"and {backend} needs one for each rank: start at most as many ranks a node as it has GPUs "
+        f"({len(node)} ranks here, {mine.get('gpu.own.visible')} visible), or give each its own with CUDA_VISIBLE_DEVICES"
     )
 
 

@@ -13,11 +13,9 @@ from commbench.core.case import Planned, World
 from commbench.core.protocols import Control
 from commbench.hardware import nvml
 from commbench.hardware.cuda_ipc_setting import ASKED, without_effect
-from commbench.hardware.gpu_limits import Gpu, gpu_of
-from commbench.hardware.limits import Wire
+from commbench.hardware.link_limits import Wire
 from commbench.hardware.nccl_log import Chosen, Pair, Transport, effective_ipc, parse_log
-from commbench.hardware.topology import Topology, parse_topo
-from commbench.hardware.wiring import link
+from commbench.hardware.topology import RankGpu, Topology, from_records, shared_link
 
 # keys of a communicator's facts; the libraries are those of commbench.hardware.cuda_ipc_setting
 LOG, IPC, LIBRARIES = "nccl_log", "cuda_ipc_effective", "ipc_libraries"
@@ -56,7 +54,7 @@ class LogReader:
 class TransportEvidence:
     """`gpus` are those of the world's ranks, empty on a CPU; `kinds` and `chosen` are what NCCL's log has said."""
 
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[RankGpu, ...] = ()
     topologies: Mapping[int, Topology] = field(default_factory=dict)
     kinds: Kinds = field(default_factory=dict)
     chosen: tuple[Chosen, ...] = ()
@@ -72,7 +70,7 @@ class TransportEvidence:
         kinds = ", ".join(sorted(counted, key=lambda kind: (-counted[kind], kind)))
         return {
             "transport": kinds or self.transport,
-            "link": link(job, self.gpus, self.topologies) if self.gpus else None,
+            "link": shared_link(job, self.gpus, self.topologies) if self.gpus else None,
             IPC: self._ipc(job),
         }
 
@@ -127,7 +125,7 @@ def gathered(
     found = gpus_of(run.get("gpus", []), nodes, world.node_of)
     evidence = TransportEvidence(
         gpus=tuple(_awake(gpu, dict(told[rank][1])) for rank, gpu in enumerate(found)),
-        topologies=topologies_of(nodes),
+        topologies=from_records(run.get("wiring", [])),
         transport=facts.get("transport"),
         ipc=facts[IPC] if facts.get(IPC) in ASKED else None,
         forced=forced if forced.isalpha() else None,
@@ -141,7 +139,7 @@ def _pcie_now() -> list[list[Any]]:
     return [[gpu.index, [gpu.pcie_generation, gpu.pcie_width]] for gpu in nvml.gpus()]
 
 
-def _awake(gpu: Gpu, links: Mapping[int, Sequence[int | None]]) -> Gpu:
+def _awake(gpu: RankGpu, links: Mapping[int, Sequence[int | None]]) -> RankGpu:
     generation, width = links.get(-1 if gpu.index is None else gpu.index, (None, None))
     return replace(gpu, pcie_generation=generation or gpu.pcie_generation, pcie_width=width or gpu.pcie_width)
 
@@ -167,15 +165,9 @@ def recorded(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 def gpus_of(
     own: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]], node_of: Callable[[int], int]
-) -> tuple[Gpu, ...]:
+) -> tuple[RankGpu, ...]:
     """From what preflight has put into run.json for each rank; empty where ranks have none."""
-    return tuple(gpu_of(node_of(rank), facts, nodes[node_of(rank)]) for rank, facts in enumerate(own))
-
-
-def topologies_of(nodes: Sequence[Mapping[str, Any]]) -> dict[int, Topology]:
-    """Of the nodes whose nvidia-smi answered."""
-    texts = {number: node.get("topology.nvidia_smi_topo_m") for number, node in enumerate(nodes)}
-    return {number: parse_topo(text) for number, text in texts.items() if text}
+    return tuple(RankGpu.from_facts(node_of(rank), facts, nodes[node_of(rank)]) for rank, facts in enumerate(own))
 
 
 def carriers(

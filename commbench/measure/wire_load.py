@@ -8,7 +8,7 @@ from __future__ import annotations
 from commbench.core.case import Planned
 from commbench.core.layout import Layout
 from commbench.core.program import AllReduce
-from commbench.hardware.gpu_limits import COPY
+from commbench.hardware.link_limits import COPY
 
 RING, TREE, NVLS = "RING", "TREE", "NVLS"
 LINE = 63 / 48  # line rate over planned rate where that is most: PCIe 5

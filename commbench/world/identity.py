@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import resource
 import socket
 from collections.abc import Mapping
@@ -15,8 +14,9 @@ from typing import Any
 from commbench.core.case import World
 from commbench.core.errors import ConfigError, WorldBroken
 from commbench.core.protocols import Control
-from commbench.hardware.address import is_loopback, meeting_address, own_address
+from commbench.core.ranges import format_ranges, parse_ranges
 from commbench.hardware.mpi_library import load, mismatch
+from commbench.hardware.network import is_loopback, meeting_address, own_address
 
 from .control import Alone, StoreControl
 from .control_tree import join
@@ -225,7 +225,7 @@ def bind(mode: str, local_rank: int, ranks_here: int, threads_per_rank: int) -> 
     first = (local_rank * share) % len(units)
     chosen = sorted(core for unit in units[first : first + share] for core in unit)
     os.sched_setaffinity(0, set(chosen))
-    return f"core {_ranges(chosen)}"
+    return f"core {format_ranges(chosen)}"
 
 
 def _physical(cores: list[int]) -> list[list[int]]:
@@ -233,7 +233,7 @@ def _physical(cores: list[int]) -> list[list[int]]:
     units: dict[tuple[int, ...], list[int]] = {}
     for core in cores:
         file = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
-        siblings = tuple(_parsed(file.read_text()) if file.exists() else ()) or (core,)
+        siblings = tuple(parse_ranges(file.read_text()) if file.exists() else ()) or (core,)
         units.setdefault(siblings, []).append(core)
     return list(units.values())
 
@@ -246,7 +246,7 @@ def _narrowed(cores: list[int]) -> bool:
 def _bind_numa(local_rank: int, ranks_here: int, cores: list[int]) -> str:
     nodes = []
     for path in sorted(Path("/sys/devices/system/node").glob("node[0-9]*/cpulist")):
-        members = set(_parsed(path.read_text())) & set(cores)
+        members = set(parse_ranges(path.read_text())) & set(cores)
         if members:
             nodes.append((path.parent.name, members))
     if not nodes:
@@ -254,19 +254,3 @@ def _bind_numa(local_rank: int, ranks_here: int, cores: list[int]) -> str:
     name, members = nodes[local_rank * len(nodes) // ranks_here % len(nodes)]
     os.sched_setaffinity(0, members)
     return f"numa {name}"
-
-
-def _parsed(text: str) -> list[int]:
-    """The processors of a list like 0-3,8; nothing of a text that is none."""
-    cores: list[int] = []
-    for part in text.strip().split(","):
-        match = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", part)
-        if match is None:
-            return []
-        cores.extend(range(int(match[1]), int(match[2] or match[1]) + 1))
-    return cores
-
-
-def _ranges(cores: list[int]) -> str:
-    whole = cores[-1] - cores[0] == len(cores) - 1
-    return f"{cores[0]}-{cores[-1]}" if whole and len(cores) > 1 else ",".join(str(core) for core in cores)

@@ -15,7 +15,7 @@ from commbench.core.errors import WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.protocols import Launcher
 from commbench.core.run_folder import write_json
-from commbench.hardware.environment import is_kept
+from commbench.hardware.software import is_recorded
 
 from .supervisor import keep, lost
 
@@ -75,7 +75,7 @@ def _asked(settings: Settings) -> dict[str, str]:
 
 def _is_a_setting(name: str) -> bool:
     """Of a library, and compared before the first case: ranks on other hosts need it, too."""
-    return is_kept(name) and not name.startswith(OF_A_LAUNCHER)
+    return is_recorded(name) and not name.startswith(OF_A_LAUNCHER)
 
 
 def _outcome(folder: Path, status: int, first: Sequence[str]) -> int:

@@ -135,5 +135,8 @@ def test_an_interface_that_one_host_lacks_is_told_by_all(
     subprocess.run(["ip", "-n", hosts.hosts[0].name, *address], check=True, timeout=10)
     run = torchrun(world, hosts, 1, "backend=gloo", "benchmark=barrier", "interface=10.79.0.0/24")
     assert run.status != 0
-    assert f"rank 1 on {hosts.hosts[1].name}: interface=10.79.0.0/24: no address here is in that network" in run.stderr
+    assert (
+        f"rank 1 on {hosts.hosts[1].name}: interface=10.79.0.0/24: no address of this host is in that network"
+        in run.stderr
+    )
     assert not list(Path(run.output).glob("*/cases.parquet"))

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from commbench.core.errors import ConfigError
-from commbench.hardware import address
+from commbench.hardware import network
 from commbench.hardware.mpi_library import find
 from commbench.world import identity
 
@@ -134,7 +134,7 @@ def bound(store: object, port: int) -> set[str]:
 def test_a_given_meeting_point_is_all_that_rank_0_listens_at(host: str) -> None:
     port = free_port()
     store = identity._named_store(host, port, owner=True)
-    assert bound(store, port) == {address.own_address(host)}
+    assert bound(store, port) == {network.own_address(host)}
     client = identity._named_store(host, port, owner=False)
     client.set("key", "value")
     assert store.get("key") == b"value"
@@ -156,7 +156,7 @@ def free_port() -> int:
 def test_the_meeting_address_of_an_mpi_world() -> None:
     assert identity._meeting_address(["a|1|2", "a|1|2"], None) == "127.0.0.1"
     assert identity._meeting_address(["a|1|2", "b|1|2"], "lo") == "127.0.0.1"
-    with pytest.raises(ConfigError, match="interface=nosuch0 does not exist here"):
+    with pytest.raises(ConfigError, match="interface=nosuch0 does not exist on this host"):
         identity._meeting_address(["a|1|2"], "nosuch0")
 
 
@@ -164,4 +164,4 @@ def test_the_meeting_address_of_an_mpi_world() -> None:
 def test_the_meeting_address_of_several_nodes_is_not_loopback() -> None:
     homes = [f"{socket.gethostname()}|1|2", "no-such-host.invalid|1|2"]
     assert identity._meeting_address(homes, None) in outer()
-    assert address.own_address("no-such-host.invalid") is None
+    assert network.own_address("no-such-host.invalid") is None

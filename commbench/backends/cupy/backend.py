@@ -21,9 +21,9 @@ from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Control
 from commbench.engines.device import DeviceRunner, device_runner
 from commbench.engines.lowered import Call, Lowered
-from commbench.hardware.address import interface_name
 from commbench.hardware.cuda_driver import driver_missing
 from commbench.hardware.cuda_ipc_setting import NCCL, translated
+from commbench.hardware.network import interface_name
 
 from .cuda import CupyDevice, CupyMemory
 from .lowering import LACKING, CupyLowering

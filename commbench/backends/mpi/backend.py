@@ -17,9 +17,9 @@ from commbench.core.protocols import Backend, Buffer, Control, Runner
 from commbench.engines.loop import PythonRunner
 from commbench.engines.lowered import Lowered
 from commbench.engines.native import NativeRunner
-from commbench.hardware.address import interface_name
 from commbench.hardware.cuda_ipc_setting import MPICH, MVAPICH, OPEN_MPI, UCX, translated
 from commbench.hardware.mpi_library import CHOICES, THREADS, find, library_name, load, mismatch
+from commbench.hardware.network import interface_name
 
 from . import cuda_aware
 from .cuda import Gpu, TorchGpu, cuda_runner, refused_on_cuda

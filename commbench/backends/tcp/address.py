@@ -7,7 +7,7 @@ import socket
 from typing import Any
 
 from commbench.core.case import World
-from commbench.hardware.address import meeting_address
+from commbench.hardware.network import meeting_address
 
 INTERFACE = "COMMBENCH_TCP_INTERFACE"  # exported from the key `interface`
 

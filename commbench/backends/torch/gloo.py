@@ -11,7 +11,7 @@ from commbench.backends.support import case_lacks
 from commbench.core.case import Case, World
 from commbench.core.dtypes import DTYPES
 from commbench.core.protocols import Backend, Control
-from commbench.hardware.address import interface_name
+from commbench.hardware.network import interface_name
 
 from .cuda import CudaDevice, lacks_cuda
 from .distributed import CudaCommunicator, TorchCommunicator, open_group, start_group

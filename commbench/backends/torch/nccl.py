@@ -12,8 +12,8 @@ from commbench.core.dtypes import DTYPES
 from commbench.core.program import Program
 from commbench.core.protocols import Backend, Control
 from commbench.engines.lowered import Call, Lowered
-from commbench.hardware.address import interface_name
 from commbench.hardware.cuda_ipc_setting import NCCL, translated
+from commbench.hardware.network import interface_name
 
 from . import nccl_log
 from .cuda import CudaDevice, lacks_cuda

@@ -50,7 +50,7 @@ def test_a_given_world_on_a_chosen_interface_skips_collectives_with_the_reason(w
 def test_an_interface_that_does_not_exist_stops_everything(world: Callable[..., Any]) -> None:
     run = world("commbench", "backend=tcp", "benchmark=[p2p_latency]", "interface=nosuch0", *FIXED)
     assert run.status == 2, run.explain()
-    assert "interface=nosuch0 does not exist here" in run.stderr
+    assert "interface=nosuch0 does not exist on this host" in run.stderr
 
 
 @pytest.mark.parametrize(

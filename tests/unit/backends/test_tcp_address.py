@@ -11,7 +11,7 @@ import pytest
 from commbench.backends.tcp.address import INTERFACE, listening_address
 from commbench.core.case import World
 from commbench.core.errors import ConfigError
-from commbench.hardware.address import interface_address
+from commbench.hardware.network import interface_address
 
 ONE_NODE = World(0, 2, ((0, 1),), (0,))
 TWO_NODES = World(0, 2, ((0,), (1,)), (0,))
@@ -40,7 +40,7 @@ def test_a_chosen_interface_comes_first(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_an_unknown_interface_names_those_that_exist() -> None:
-    with pytest.raises(ConfigError, match=r"interface=nosuch0 does not exist here; there are: .*lo"):
+    with pytest.raises(ConfigError, match=r"interface=nosuch0 does not exist on this host; it has: .*lo"):
         interface_address("nosuch0")
 
 

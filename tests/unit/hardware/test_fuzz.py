@@ -13,21 +13,8 @@ from hypothesis import strategies as st
 from places import HARDWARE_TEXTS
 
 from commbench.backends.tcp import tcp_info
-from commbench.core import secrets, text
-from commbench.hardware import (
-    cgroup,
-    cpu,
-    environment,
-    host,
-    ipc,
-    mpi_library,
-    network,
-    resource_limits,
-    sources,
-    topology,
-    virtualization,
-)
-from commbench.world import identity
+from commbench.core import ranges, secrets, text
+from commbench.hardware import cpu, host, ipc, mpi_library, network, resource_limits, software, sources, topology
 
 PROC = (
     "cpu  10 20 30 40 50 60 70 80 5 5\ncpu0 1 1\n",
@@ -44,21 +31,20 @@ PARSERS = (
     lambda text: cpu.hypervisor_flag(cpu.parse_cpuinfo(text)),
     lambda text: cpu.current_mhz(cpu.parse_cpuinfo(text)),
     cpu.parse_cache_bytes,
-    cpu.count_cpus,
+    ranges.parse_ranges,
     host.parse_os_name,
     host.parse_meminfo,
     host.parse_selected,
     host.parse_stat,
-    virtualization.container_of_cgroup,
-    lambda text: virtualization.virtualization_of_dmi(text, text),
-    cgroup.parse_membership,
-    cgroup.parse_mounts,
-    cgroup.parse_cpu_max,
+    host.container_of_cgroup,
+    lambda text: host.virtualization_of_dmi(text, text),
+    resource_limits.parse_membership,
+    resource_limits.parse_mounts,
+    resource_limits.parse_cpu_max,
     network.parse_rate,
     secrets.mask,
     secrets.recorded_override,
     text.one_line,
-    lambda text: identity._parsed(text),
     lambda text: tcp_info.parse_info(text.encode(errors="replace")),
     lambda text: mpi_library.library_name(SimpleNamespace(Get_library_version=lambda: text)),
     ipc.parse_driver_version,
@@ -97,12 +83,6 @@ def test_a_table_never_names_devices_it_does_not_have(text: str, tail: str) -> N
 
 
 @settings(max_examples=100, deadline=None)
-@given(cpus=st.sets(st.integers(0, 300)))
-def test_a_list_of_processors_has_as_many_as_it_was_made_from(cpus: set[int]) -> None:
-    assert (cpu.count_cpus(cpu.format_cpus(cpus)) or 0) == len(cpus)
-
-
-@settings(max_examples=100, deadline=None)
 @given(text=st.text(alphabet=st.characters(), max_size=40))
 def test_one_line_is_one_line_of_json(text: str) -> None:
     line = sources.one_line(text)
@@ -113,8 +93,8 @@ def test_one_line_is_one_line_of_json(text: str) -> None:
 @settings(max_examples=60, deadline=None)
 @given(user=st.text("abcXYZ09", min_size=1, max_size=8), secret=st.text("qwert12$%&(/@", min_size=4, max_size=12))
 def test_a_password_in_a_url_never_survives(user: str, secret: str) -> None:
-    told = environment.collect({"NCCL_PROXY": f"http://{user}:{secret}@host.example"})["environment.NCCL_PROXY"]
-    assert environment.without_digests(told) == "http://***@host.example"
+    told = software.environment_facts({"NCCL_PROXY": f"http://{user}:{secret}@host.example"})["environment.NCCL_PROXY"]
+    assert software.without_digests(told) == "http://***@host.example"
 
 
 @pytest.mark.parametrize("parser", PARSERS)
@@ -148,14 +128,3 @@ def test_a_machine_of_foreign_files_is_not_known_and_breaks_nothing(tmp_path: Pa
     room = resource_limits.memory_limit_bytes(root)
     assert room is None or room >= 0
     shutil.rmtree(root, ignore_errors=True)
-
-
-@settings(max_examples=100, deadline=None)
-@given(cpus=st.sets(st.integers(0, 300), min_size=1))
-def test_the_processors_of_a_list_are_those_it_was_made_from(cpus: set[int]) -> None:
-    assert identity._parsed(cpu.format_cpus(cpus)) == sorted(cpus)
-
-
-@pytest.mark.parametrize("text", ["0-99999999999999999999", "0-999999", "\u0660-\u0663", "x", ""])
-def test_what_names_no_processors_of_a_machine_names_none(text: str) -> None:
-    assert identity._parsed(text) == []

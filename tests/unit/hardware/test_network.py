@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import socket
+from pathlib import Path
+
 import pytest
 
 from commbench.hardware import network
@@ -89,3 +92,26 @@ def test_this_machine_has_a_loopback_and_tells_no_hardware_address():
     assert facts["network.interface.lo.mtu_bytes"] > 0
     assert facts["network.interface.lo.ipv4"] == "127.0.0.1"
     assert not any("mac" in key or "address" in key for key in facts)
+
+
+def test_interfaces_that_are_up_and_infiniband_ports_are_counted_in_bytes(plant) -> None:
+    net, ports = "sys/class/net", "sys/class/infiniband/mlx5_0/ports/1/counters"
+    machine = {
+        f"{net}/eth0/operstate": "up", f"{net}/eth0/statistics/rx_bytes": "7\n",
+        f"{net}/eth0/statistics/tx_bytes": "9\n", f"{net}/eth1/operstate": "down",
+        f"{net}/eth1/statistics/rx_bytes": "1", f"{net}/eth1/statistics/tx_bytes": "1",
+        f"{net}/lo/operstate": "unknown", f"{net}/lo/statistics/rx_bytes": "5", f"{net}/bonding_masters": "bond0",
+        f"{ports}/port_rcv_data": "100", f"{ports}/port_xmit_data": "N/A (no PMA)",
+    }  # fmt: skip
+    assert network.byte_counters(plant(machine)) == {
+        "nic.eth0.rx_bytes": 7.0, "nic.eth0.tx_bytes": 9.0, "nic.mlx5_0:1.rx_bytes": 400.0
+    }  # fmt: skip
+
+
+def test_a_machine_that_tells_nothing_has_no_readings(tmp_path: Path) -> None:
+    assert network.byte_counters(tmp_path) == {}
+
+
+def test_this_machine_counts_what_it_has() -> None:
+    names = {name for _, name in socket.if_nameindex()} - {"lo"}
+    assert {name.split(".")[1].partition(":")[0] for name in network.byte_counters() if ":" not in name} <= names

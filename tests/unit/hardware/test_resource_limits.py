@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from commbench.hardware import cgroup, resource_limits
+from commbench.hardware import resource_limits
 
 GIB = 1 << 30
 MEMINFO = "MemTotal: 67108864 kB\nMemAvailable: 33554432 kB\nSwapTotal: 1024 kB\nSwapFree: 512 kB\n"
@@ -96,9 +96,9 @@ def test_hybrid_memory_v1_and_cpu_v2(plant):
             "proc/self/mountinfo": V1_MOUNTS + V2_MOUNT.replace("/sys/fs/cgroup", "/sys/fs/cgroup/unified"),
         }
     )
-    memory, cpu = cgroup.find_group(root, "memory"), cgroup.find_group(root, "cpu")
-    assert memory == cgroup.Group(1, (root / "sys/fs/cgroup/memory/a", root / "sys/fs/cgroup/memory"))
-    assert cpu == cgroup.Group(2, (root / "sys/fs/cgroup/unified/b", root / "sys/fs/cgroup/unified"))
+    memory, cpu = resource_limits.find_group(root, "memory"), resource_limits.find_group(root, "cpu")
+    assert memory == resource_limits.Group(1, (root / "sys/fs/cgroup/memory/a", root / "sys/fs/cgroup/memory"))
+    assert cpu == resource_limits.Group(2, (root / "sys/fs/cgroup/unified/b", root / "sys/fs/cgroup/unified"))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,9 @@ def test_hybrid_memory_v1_and_cpu_v2(plant):
 def test_paths_of_containers(plant, path, inside, folders):
     mount = V2_MOUNT.replace("0:26 / ", f"0:26 {inside} ")
     root = plant({"proc/self/cgroup": f"0::{path}\n", "proc/self/mountinfo": mount})
-    assert cgroup.find_group(root, "memory") == cgroup.Group(2, tuple(root / folder for folder in folders))
+    assert resource_limits.find_group(root, "memory") == resource_limits.Group(
+        2, tuple(root / folder for folder in folders)
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,16 +131,16 @@ def test_paths_of_containers(plant, path, inside, folders):
     ],
 )
 def test_cpu_max(text, cores):
-    assert cgroup.parse_cpu_max(text) == cores
+    assert resource_limits.parse_cpu_max(text) == cores
 
 
 def test_membership_with_colons_in_a_path():
     text = "4:memory:/a:b\n2:cpu,cpuacct:/c\n0::/d\nnonsense\n"
-    assert cgroup.parse_membership(text) == {"memory": "/a:b", "cpu": "/c", "cpuacct": "/c", "": "/d"}
+    assert resource_limits.parse_membership(text) == {"memory": "/a:b", "cpu": "/c", "cpuacct": "/c", "": "/d"}
 
 
 def test_escaped_mount_point():
-    mount = cgroup.parse_mounts(V2_MOUNT.replace("/sys/fs/cgroup", r"/sys/my\040cgroup"))[0]
+    mount = resource_limits.parse_mounts(V2_MOUNT.replace("/sys/fs/cgroup", r"/sys/my\040cgroup"))[0]
     assert mount.point == "/sys/my cgroup"
 
 

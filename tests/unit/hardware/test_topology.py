@@ -1,11 +1,17 @@
+"""The table of nvidia-smi topo -m and the link column, from saved tables of real and modelled machines."""
+
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from gpu_cases import BRIDGED, matrix, planned, table
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from commbench.hardware import topology
-from commbench.hardware.topology import Topology, parse_topo
+from commbench.hardware.topology import RankGpu, Topology, link_between, parse_topo, shared_link
 
 TABLES = [
     ("topo_k80x8.txt", 8, {"X", "PHB"}),
@@ -21,14 +27,14 @@ TABLES = [
 
 @pytest.mark.parametrize(("name", "devices", "links"), TABLES)
 def test_saved_tables(saved, name, devices, links):
-    table = parse_topo(saved(name))
-    assert len(table.devices) == devices
-    assert set(table.links) == {(row, column) for row in table.devices for column in table.devices}
-    assert set(table.links.values()) == links
-    assert all((cell == "X") == (row == column) for (row, column), cell in table.links.items())
-    assert all(table.links[column, row] == cell for (row, column), cell in table.links.items())
-    assert table.legend["X"] == "Self"
-    assert table.warnings == ()
+    parsed = parse_topo(saved(name))
+    assert len(parsed.devices) == devices
+    assert set(parsed.links) == {(row, column) for row in parsed.devices for column in parsed.devices}
+    assert set(parsed.links.values()) == links
+    assert all((cell == "X") == (row == column) for (row, column), cell in parsed.links.items())
+    assert all(parsed.links[column, row] == cell for (row, column), cell in parsed.links.items())
+    assert parsed.legend["X"] == "Self"
+    assert parsed.warnings == ()
 
 
 @pytest.mark.parametrize("name", [name for name, _, _ in TABLES])
@@ -37,26 +43,26 @@ def test_tabs_and_spaces_say_the_same(saved, name):
 
 
 def test_the_seed(saved):
-    table = parse_topo(saved("topo_k80x8.txt"))
-    assert table.devices == tuple(f"GPU{number}" for number in range(8))
-    assert table.links["GPU0", "GPU7"] == "PHB"
-    assert set(table.cpu_affinity.values()) == {"0-15"}
-    assert table.numa_affinity == table.gpu_numa_id == table.nic_legend == {}
-    assert list(table.legend) == ["X", "SYS", "NODE", "PHB", "PXB", "PIX", "NV#"]
+    parsed = parse_topo(saved("topo_k80x8.txt"))
+    assert parsed.devices == tuple(f"GPU{number}" for number in range(8))
+    assert parsed.links["GPU0", "GPU7"] == "PHB"
+    assert set(parsed.cpu_affinity.values()) == {"0-15"}
+    assert parsed.numa_affinity == parsed.gpu_numa_id == parsed.nic_legend == {}
+    assert list(parsed.legend) == ["X", "SYS", "NODE", "PHB", "PXB", "PIX", "NV#"]
 
 
 def test_dgx(saved):
-    table = parse_topo(saved("topo_dgx_a100.txt"))
-    assert table.links["GPU0", "NIC2"] == "PXB"
-    assert table.cpu_affinity["GPU4"] == "112-127,240-255"
-    assert table.numa_affinity["GPU4"] == "7"
-    assert table.gpu_numa_id == {}  # N/A
-    assert table.nic_legend["NIC9"] == "mlx5_9"
+    parsed = parse_topo(saved("topo_dgx_a100.txt"))
+    assert parsed.links["GPU0", "NIC2"] == "PXB"
+    assert parsed.cpu_affinity["GPU4"] == "112-127,240-255"
+    assert parsed.numa_affinity["GPU4"] == "7"
+    assert parsed.gpu_numa_id == {}  # N/A
+    assert parsed.nic_legend["NIC9"] == "mlx5_9"
 
 
 def test_grace_hopper(saved):
-    table = parse_topo(saved("topo_gh200.txt"))
-    assert (table.cpu_affinity, table.numa_affinity, table.gpu_numa_id) == (
+    parsed = parse_topo(saved("topo_gh200.txt"))
+    assert (parsed.cpu_affinity, parsed.numa_affinity, parsed.gpu_numa_id) == (
         {"GPU0": "0-71"},
         {"GPU0": "0"},
         {"GPU0": "1"},
@@ -75,15 +81,15 @@ def test_texts_without_a_table(text):
 
 
 def test_unknown_cells_and_short_rows_are_said():
-    table = parse_topo("\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tC2C\t0-3\nGPU1 0-3\n")
-    assert table.links == {("GPU0", "GPU0"): "X", ("GPU0", "GPU1"): "C2C"}
-    assert table.cpu_affinity == {"GPU0": "0-3", "GPU1": "0-3"}
-    assert table.warnings == ("GPU0 GPU1: unknown link C2C", "GPU1: 0 of 2 links")
+    parsed = parse_topo("\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tC2C\t0-3\nGPU1 0-3\n")
+    assert parsed.links == {("GPU0", "GPU0"): "X", ("GPU0", "GPU1"): "C2C"}
+    assert parsed.cpu_affinity == {"GPU0": "0-3", "GPU1": "0-3"}
+    assert parsed.warnings == ("GPU0 GPU1: unknown link C2C", "GPU1: 0 of 2 links")
 
 
 def test_an_affinity_that_could_be_either_is_left_out():
-    table = parse_topo("     GPU0  CPU Affinity  NUMA Affinity  GPU NUMA ID\nGPU0  X    1    N/A\n")
-    assert table.cpu_affinity == table.numa_affinity == {}
+    parsed = parse_topo("     GPU0  CPU Affinity  NUMA Affinity  GPU NUMA ID\nGPU0  X    1    N/A\n")
+    assert parsed.cpu_affinity == parsed.numa_affinity == {}
 
 
 def fake(folder: Path, script: str) -> None:
@@ -104,10 +110,10 @@ def test_collect_with_a_driver(tmp_path, monkeypatch, saved):
     [
         ("echo; echo driver mismatch >&2; exit 9", "nvidia-smi failed: driver mismatch"),
         ("echo first; echo second; exit 1", "nvidia-smi failed: first"),
-        ("exit 1", "nvidia-smi failed: it said nothing"),
+        ("exit 1", "nvidia-smi failed: no message"),
         ("echo No devices were found", "nvidia-smi shows no GPU: No devices were found"),
-        ("exec sleep 3", "nvidia-smi gave no answer within 0.2 s"),
-        ("sleep 3 & sleep 3", "nvidia-smi gave no answer within 0.2 s"),  # a grandchild holds the pipe
+        ("exec sleep 3", "nvidia-smi did not answer within 0.2 s"),
+        ("sleep 3 & sleep 3", "nvidia-smi did not answer within 0.2 s"),  # a grandchild holds the pipe
     ],
 )
 def test_collect_says_why_there_is_no_table(tmp_path, monkeypatch, script, reason):
@@ -129,3 +135,112 @@ def test_not_runnable(tmp_path, monkeypatch):
     facts = topology.collect()
     assert facts["topology.nvidia_smi_topo_m"] is None
     assert facts["topology.reason"].startswith("nvidia-smi failed: ")
+
+
+@pytest.mark.parametrize("name", [name for name, _, _ in TABLES])
+def test_the_record_of_a_table_is_read_as_it_was(saved, name):
+    """The table is parsed once; what run.json keeps of it is read afterwards."""
+    record = topology.node_record({topology.TABLE: saved(name)})
+    assert topology.from_records([None, record]) == {1: parse_topo(saved(name))}
+    assert json.loads(json.dumps(record))["links"]["GPU0 GPU0"] == "X"
+
+
+def world(nodes: int, ranks: int) -> list[RankGpu]:
+    return [RankGpu(node, index) for node in range(nodes) for index in range(ranks)]
+
+
+@pytest.mark.parametrize(
+    ("name", "pair", "expected"),
+    [
+        ("topo_k80x8.txt", "0,7", "PHB"),
+        ("topo_dgx_a100.txt", "1,6", "NV12"),
+        ("topo_h100x8.txt", "7,0", "NV18"),
+        ("topo_mig_vm.txt", "0,1", "PHB"),
+    ],
+)
+def test_a_pair_of_one_node_has_its_cell(name: str, pair: str, expected: str) -> None:
+    job = planned("p2p_latency", "1x8" if "8" in name or "dgx" in name else "1x2", f"pairs=[[{pair}]]")
+    assert shared_link(job, world(1, 8), {0: table(name)}) == expected
+
+
+def test_other_nodes_are_the_network() -> None:
+    tables = {0: table("topo_h100x8.txt"), 1: table("topo_h100x8.txt")}
+    assert shared_link(planned("p2p_latency", "2x1"), world(2, 1), tables) == "NET"
+    assert shared_link(planned("all_reduce", "2x1"), world(2, 1), tables) == "NET"
+    assert shared_link(planned("all_reduce", "2x2"), world(2, 2), tables) is None  # NV18 and NET
+
+
+def test_one_gpu_for_two_ranks_is_itself() -> None:
+    job = planned("p2p_latency", "1x2")
+    assert shared_link(job, [RankGpu(0, 3), RankGpu(0, 3)], {}) == "SELF"
+    assert shared_link(job, [RankGpu(0, None, "GPU-a"), RankGpu(0, None, "GPU-a")], {}) == "SELF"
+    assert shared_link(job, [RankGpu(0, 0, "MIG-a"), RankGpu(0, 0, "MIG-b")], {}) == "SELF"
+    assert shared_link(job, [RankGpu(0, 0), RankGpu(1, 0)], {}) == "NET"
+
+
+def test_a_rank_and_itself_are_one_gpu() -> None:
+    job = planned("p2p_latency", "1x2", "pairs=[[0,0]]")
+    assert shared_link(job, world(1, 2), {0: table("topo_mig_vm.txt")}) == "SELF"
+
+
+def test_pairs_at_once_share_one_cell_or_have_none() -> None:
+    same, other = (
+        planned("p2p_multi_pair", "1x4", "pairs=[[0,2],[1,3]]"),
+        planned("p2p_latency", "1x4", "pairs=[[0,1]]"),
+    )
+    assert len(same.case.pairs) == 2
+    assert shared_link(same, world(1, 4), {0: BRIDGED}) == "SYS"
+    swapped = [RankGpu(0, index) for index in (0, 2, 1, 2)]  # 0-2 is NV4 now, 1-3 one GPU
+    assert shared_link(same, swapped, {0: BRIDGED}) is None
+    assert shared_link(other, world(1, 4), {0: BRIDGED}) == "NV4"
+
+
+def test_a_collective_has_the_cell_that_all_its_pairs_share() -> None:
+    assert shared_link(planned("all_reduce", "1x4"), world(1, 4), {0: table("topo_k80x8.txt")}) == "PHB"
+    assert shared_link(planned("all_reduce", "1x2"), world(1, 4), {0: BRIDGED}) == "NV4"
+    assert shared_link(planned("all_reduce", "1x4"), world(1, 4), {0: BRIDGED}) is None
+
+
+def test_the_members_of_a_layout_are_those_that_count() -> None:
+    """CUDA's order and a layout's ranks are not NVML's: the index of each rank decides."""
+    assert shared_link(planned("p2p_latency", "1x2"), [RankGpu(0, 3), RankGpu(0, 2)], {0: BRIDGED}) == "NV4"
+    assert shared_link(planned("p2p_latency", "1x2"), [RankGpu(0, 3), RankGpu(0, 1)], {0: BRIDGED}) == "SYS"
+
+
+@pytest.mark.parametrize("cell_text", ["C2C", "NV99", "sideways"])
+def test_an_unknown_cell_is_kept(cell_text: str) -> None:
+    cells = matrix(f"X {cell_text}", f"{cell_text} X")
+    assert shared_link(planned("p2p_latency", "1x2"), world(1, 2), {0: cells}) == cell_text
+
+
+def test_half_a_table_is_enough() -> None:
+    """A row that is cut off: its cell stands in the other GPU's row."""
+    cells = matrix("X", "PIX X")
+    assert link_between(RankGpu(0, 0), RankGpu(0, 1), {0: cells}) == "PIX"
+
+
+def test_an_unknown_link_is_null() -> None:
+    job = planned("p2p_latency", "1x2")
+    assert shared_link(job, world(1, 2), {}) is None
+    assert shared_link(job, [RankGpu(0, 0), RankGpu(0, 9)], {0: table("topo_k80x8.txt")}) is None
+    assert shared_link(job, [RankGpu(0), RankGpu(0)], {0: table("topo_k80x8.txt")}) is None
+    assert shared_link(job, world(1, 2), {0: matrix("X N/A", "N/A X")}) is None
+
+
+def test_a_cpu_has_no_link() -> None:
+    cpu = planned("p2p_latency", "1x2", device="cpu")
+    assert shared_link(cpu, world(1, 2), {0: table("topo_k80x8.txt")}) is None
+    assert shared_link(planned("p2p_latency", "2x1", device="cpu"), world(2, 1), {}) is None
+
+
+PLACE = st.builds(RankGpu, st.integers(0, 2), st.none() | st.integers(0, 7), st.none() | st.sampled_from(["a", "b"]))
+
+
+@settings(max_examples=100, deadline=None)
+@given(first=PLACE, second=PLACE)
+def test_a_link_is_the_same_from_both_ends(first: RankGpu, second: RankGpu) -> None:
+    tables = {0: table("topo_dgx_a100.txt"), 1: BRIDGED}
+    found = link_between(first, second, tables)
+    assert found == link_between(second, first, tables)
+    assert (found == "NET") == (first.node != second.node)
+    assert found in {None, "NET", "SELF", "NV12", "NV4", "SYS"}

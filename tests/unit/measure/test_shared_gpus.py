@@ -32,7 +32,7 @@ def test_two_ranks_on_one_gpu_are_named() -> None:
 def test_several_shared_gpus_are_one_line() -> None:
     facts = [rank("a", index % 2) for index in range(5)]
     text = duplicate(facts, (tuple(range(5)),), "wire")
-    assert text is not None and text.startswith("ranks 0, 2, 4 on a have the same GPU, GPU 0 ")
+    assert text is not None and text.startswith("ranks 0,2,4 on a have the same GPU, GPU 0 ")
     assert ", and so for 1 more, and wire" in text and "\n" not in text
 
 
@@ -109,7 +109,7 @@ def test_preflight_on_equal_gpus(tmp_path: Path) -> None:
     found = whole["run"]["provenance"]["differences"]["gpu.own.uuid"]
     assert found == {f'"{uuid(index)}"': [index] for index in range(4)}, "the record says who had which GPU"
     assert len(more["errors"]) == 1 and more["errors"][0].startswith(
-        f"ConfigError: ranks 0, 4 on here have the same GPU, GPU 0 (NVIDIA H100 80GB HBM3, {uuid(0)}), and wire needs"
+        f"ConfigError: ranks 0,4 on here have the same GPU, GPU 0 (NVIDIA H100 80GB HBM3, {uuid(0)}), and wire needs"
     )
     assert shared["errors"] == [] and shared["run"]["provenance"]["nodes"][0]["gpu.own.visible"] == 4
     assert cpu["errors"] == [] and not [key for key in cpu["run"]["provenance"]["nodes"][0] if key.startswith("gpu.")]

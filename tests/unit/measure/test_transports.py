@@ -10,8 +10,8 @@ from gpu_cases import planned, table
 from places import HARDWARE_TEXTS
 
 from commbench.core.case import World
-from commbench.hardware.gpu_limits import Gpu
-from commbench.hardware.limits import Wire
+from commbench.hardware.link_limits import Wire
+from commbench.hardware.topology import TABLE, RankGpu, from_records, node_record
 from commbench.measure.transports import (
     LogReader,
     TransportEvidence,
@@ -19,12 +19,11 @@ from commbench.measure.transports import (
     gathered,
     gpus_of,
     recorded,
-    topologies_of,
 )
 
 H100 = {"gpu.0.compute_capability": "9.0", "gpu.0.nvlink_links": 18, "gpu.1.compute_capability": "9.0"}
 LOG = (HARDWARE_TEXTS / "nccl_2.21_shm.txt").read_text()
-EIGHT = tuple(Gpu(0, index, capability=90) for index in range(8))
+EIGHT = tuple(RankGpu(0, index, capability=90) for index in range(8))
 ON_EIGHT = TransportEvidence(gpus=EIGHT, topologies={0: table("topo_h100x8.txt")})
 PAIR = planned("p2p_latency", "1x8", "pairs=[[0,1]]")
 LINE = "h:1:2 [0] NCCL INFO Channel 00/0 : {}[0] -> {}[1] via {}\n"
@@ -122,14 +121,13 @@ def test_a_log_is_recorded_as_what_it_says() -> None:
 def test_all_ranks_tell_and_rank_0_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_ALGO", "Ring")
     run = {
-        "provenance": {
-            "nodes": [H100 | {"topology.nvidia_smi_topo_m": (HARDWARE_TEXTS / "topo_h100x8.txt").read_text()}]
-        }
+        "provenance": {"nodes": [H100]},
+        "wiring": [node_record({TABLE: (HARDWARE_TEXTS / "topo_h100x8.txt").read_text()})],
     }
     run |= {"gpus": [{"gpu.own.index": 0}, {"gpu.own.index": 1}]}
     reader, facts = read((LOG, (0, 1, 2, 3))), {"nccl_log": LOG}
     found = gathered(World(0, 2, ((0, 1),), (0,)), Control(2), facts, run, reader, 1.0)  # type: ignore[arg-type]
-    assert found.gpus == (Gpu(0, 0, capability=90, nvlinks=18), Gpu(0, 1, capability=90))
+    assert found.gpus == (RankGpu(0, 0, capability=90, nvlinks=18), RankGpu(0, 1, capability=90))
     assert found.forced == "Ring" and set(found.topologies) == {0} and found.transport is None
     assert found.kinds == reader.kinds != {}
     other = World(1, 2, ((0, 1),), (1,))
@@ -183,5 +181,5 @@ def test_the_wire_is_that_of_the_library(node: dict[str, Any], facts: dict[str, 
 
 
 def test_nodes_without_nvidia_smi_and_worlds_without_gpus_say_nothing() -> None:
-    assert topologies_of([{}, {"topology.nvidia_smi_topo_m": None}]) == {}
+    assert from_records([node_record({}), node_record({TABLE: None})]) == {}
     assert gpus_of([], [], lambda rank: 0) == ()

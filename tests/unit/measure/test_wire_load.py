@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from gpu_cases import planned
 
-from commbench.hardware.limits import Wire, bound
+from commbench.hardware.link_limits import Wire, network_limit
 from commbench.measure.wire_load import impossible, wire_gb_per_s
 
 NVLINK = "NVLink 18 x 20.6 GB/s"
@@ -83,7 +83,7 @@ def test_causes(
 def test_a_tree_between_two_nodes_stays_below_the_bound() -> None:
     """Its busiest interface carries S each way: algbw is the line rate, busbw 2(n-1)/n of it, and that is the bound."""
     job, line = planned("all_reduce", "2x4"), 12.5
-    found = bound(job, (Wire("eth0", 100_000.0),) * 2, lambda rank: rank // 4)
+    found = network_limit(job, (Wire("eth0", 100_000.0),) * 2, lambda rank: rank // 4)
     assert found is not None
     busbw = line * (job.benchmark.bus_factor(8) or 0)
     assert busbw > line

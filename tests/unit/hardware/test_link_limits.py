@@ -1,4 +1,4 @@
-"""Limits of GPU links by hand: machines that are known, from the table, the compute capability and PCIe."""
+"""Limits of the network and of GPU links: the rule of each operation, and known machines calculated by hand."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from gpu_cases import BRIDGED, matrix, planned, table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commbench.hardware.gpu_limits import Gpu, Limit, gpu_of, limit, nvlink_rate
-from commbench.hardware.limits import Wire, bound
-from commbench.hardware.topology import Topology
+from commbench.hardware.link_limits import Limit, Wire, bandwidth_limit, network_limit, nvlink_rate
+from commbench.hardware.topology import RankGpu, Topology
 
 NICS = Wire("mlx5_0", 400_000.0, 8)
+SLOW, FAST = Wire("eth0", 1000.0), Wire("ib0", 8000.0)
+LINE = 0.125  # GB/s of 1 Gb/s
 # the hybrid cube mesh of 8 V100: the links of a GPU go to four others
 CUBE_MESH = matrix(
     "X NV1 NV1 NV2 NV2 SYS SYS SYS",
@@ -29,16 +30,20 @@ COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "gather", "scatter"
                "exchange"]  # fmt: skip
 
 
-def gpus(count: int, capability: int | None, generation: int | None = 4, width: int = 16, nodes: int = 1) -> list[Gpu]:
-    return [Gpu(node, index, None, capability, generation, width) for node in range(nodes) for index in range(count)]
+def gpus(
+    count: int, capability: int | None, generation: int | None = 4, width: int = 16, nodes: int = 1
+) -> list[RankGpu]:
+    return [
+        RankGpu(node, index, None, capability, generation, width) for node in range(nodes) for index in range(count)
+    ]
 
 
 def found(
-    benchmark: str, layout: str, seen: list[Gpu], topology: Topology, *words: str, copy: float | None = None
+    benchmark: str, layout: str, seen: list[RankGpu], topology: Topology, *words: str, copy: float | None = None
 ) -> Limit | None:
     wires = (NICS,) * 4
     job, tables = planned(benchmark, layout, *words), dict.fromkeys(range(4), topology)
-    return limit(job, wires, lambda rank: seen[rank].node, seen, tables, copy)
+    return bandwidth_limit(job, wires, lambda rank: seen[rank].node, seen, tables, copy)
 
 
 def near(value: float, name: str) -> tuple[object, str]:
@@ -46,6 +51,58 @@ def near(value: float, name: str) -> tuple[object, str]:
 
 
 H100 = table("topo_h100x8.txt")
+
+
+def network_gb_per_s(
+    benchmark: str, layout: str, *words: str, wires: tuple[Wire | None, ...] = (SLOW,) * 4
+) -> float | None:
+    job, ranks = planned(benchmark, layout, *words), int(layout[-1])
+    limit = network_limit(job, wires, lambda rank: rank // ranks)
+    return None if limit is None else limit[0]
+
+
+@pytest.mark.parametrize("benchmark", ["all_reduce", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all",
+                                       "broadcast", "reduce", "p2p_latency", "p2p_bandwidth", "p2p_bibandwidth",
+                                       "exchange"])  # fmt: skip
+def test_with_one_rank_per_node_it_is_the_line_rate(benchmark: str) -> None:
+    assert network_gb_per_s(benchmark, "2x1") == pytest.approx(LINE)
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "share"),
+    [
+        # factor of 8 ranks over what a node of 4 moves for its S bytes, with 2 nodes
+        ("all_reduce", (2 * 7 / 8) / (2 * 1 / 2)),
+        ("all_gather", (7 / 8) / (1 / 2)),
+        ("reduce_scatter", (7 / 8) / (1 / 2)),
+        ("broadcast", 1.0),
+        ("all_to_all", (7 / 8) / (4 * 1 / 2)),  # 4 ranks send half of their own message each
+        ("exchange", 7 / (4 * 4)),  # 4 ranks send to 4 others, while each sends 7 messages
+    ],
+)
+def test_ranks_of_a_node_share_its_interface(benchmark: str, share: float) -> None:
+    assert network_gb_per_s(benchmark, "2x4") == pytest.approx(share * LINE)
+
+
+def test_the_slower_interface_counts_and_is_named() -> None:
+    job = planned("p2p_bandwidth", "2x1")
+    assert network_limit(job, (FAST, SLOW), lambda rank: rank) == (LINE, "eth0 1 Gb/s")
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "layout", "wires"),
+    [
+        ("all_reduce", "1x2", (SLOW, SLOW)),
+        ("all_reduce", "2x1", (SLOW, None)),
+        ("all_reduce", "2x1", ()),
+        ("barrier", "2x1", (SLOW, SLOW)),
+        ("p2p_multi_pair", "2x2", (SLOW, SLOW)),
+    ],
+)
+def test_an_unknown_network_has_no_network_gb_per_s(
+    benchmark: str, layout: str, wires: tuple[Wire | None, ...]
+) -> None:
+    assert network_gb_per_s(benchmark, layout, wires=wires) is None
 
 
 @pytest.mark.parametrize("benchmark", ["p2p_latency", "p2p_bandwidth", "p2p_bibandwidth"])
@@ -61,7 +118,7 @@ def test_a_switch_shows_all_links_to_each_gpu_and_they_count_once(benchmark: str
 def test_fewer_active_links_than_the_architecture_has() -> None:
     """Eight links behind a switch: every pair shows NV8, and 8 is all there is."""
     switched = matrix("X NV8 NV8", "NV8 X NV8", "NV8 NV8 X")
-    seen = [Gpu(0, index, None, 90, 5, 16, nvlinks=8) for index in range(3)]
+    seen = [RankGpu(0, index, None, 90, 5, 16, nvlinks=8) for index in range(3)]
     assert found("all_reduce", "1x3", seen, switched) == near(164.8, "NVLink 8 x 20.6 GB/s")
 
 
@@ -89,7 +146,7 @@ def test_pcie_by_generation_and_width(generation: int, width: int, expected: flo
 
 
 def test_the_slower_gpu_counts() -> None:
-    topology, seen = matrix("X SYS", "SYS X"), [Gpu(0, 0, None, 89, 5, 16), Gpu(0, 1, None, 89, 4, 8)]
+    topology, seen = matrix("X SYS", "SYS X"), [RankGpu(0, 0, None, 89, 5, 16), RankGpu(0, 1, None, 89, 4, 8)]
     assert found("p2p_bandwidth", "1x2", seen, topology) == near(12.0, "PCIe gen4 x8")
     assert found("all_reduce", "1x2", seen, topology) == near(12.0, "PCIe gen4 x8")
 
@@ -107,7 +164,7 @@ def test_islands_of_different_size_are_not_known() -> None:
 
 
 def test_one_gpu_for_all_ranks_is_bound_by_a_copy() -> None:
-    seen = [Gpu(0, 0, None, 90), Gpu(0, 0, None, 90)]
+    seen = [RankGpu(0, 0, None, 90), RankGpu(0, 0, None, 90)]
     assert found("p2p_bandwidth", "1x2", seen, H100, copy=1500.0) == (1500.0, "measured device copy")
     assert found("all_reduce", "1x2", seen, H100, copy=1500.0) == (1500.0, "measured device copy")
     assert found("p2p_bandwidth", "1x2", seen, H100) is None
@@ -118,7 +175,7 @@ def test_between_nodes_the_lesser_of_network_and_links() -> None:
     job = planned("all_reduce", "2x4")
 
     def between(wire: Wire) -> Limit | None:
-        return limit(job, (wire, wire), lambda rank: rank // 4, seen, tables)
+        return bandwidth_limit(job, (wire, wire), lambda rank: rank // 4, seen, tables)
 
     assert between(NICS) == near(370.8, "NVLink 18 x 20.6 GB/s")
     assert between(Wire("eth0", 100_000.0)) == near((2 * 7 / 8) / 1 * 12.5, "eth0 100 Gb/s")
@@ -132,19 +189,19 @@ def test_between_nodes_a_pair_and_single_ranks_have_the_network_only() -> None:
 
 def test_unknown_links_leave_the_network_and_an_unknown_network_leaves_nothing() -> None:
     job, seen = planned("all_reduce", "2x4"), gpus(4, 90, nodes=2)
-    assert limit(job, (NICS, NICS), lambda rank: rank // 4, seen, {}) == bound(
+    assert bandwidth_limit(job, (NICS, NICS), lambda rank: rank // 4, seen, {}) == network_limit(
         job, (NICS, NICS), lambda rank: rank // 4
     )
-    assert limit(job, (NICS, None), lambda rank: rank // 4, seen, {0: H100, 1: H100}) is None
+    assert bandwidth_limit(job, (NICS, None), lambda rank: rank // 4, seen, {0: H100, 1: H100}) is None
 
 
 @pytest.mark.parametrize("layout", ["1x2", "2x1", "2x4"])
 def test_on_a_cpu_nothing_changes(layout: str) -> None:
     job = planned("all_reduce", layout, device="cpu")
     size = int(layout[-1])
-    expected = bound(job, (NICS, NICS), lambda rank: rank // size)
-    assert limit(job, (NICS, NICS), lambda rank: rank // size, gpus(size, 90, nodes=2), {0: H100}) == expected
-    assert limit(planned("all_reduce", layout), (NICS, NICS), lambda rank: rank // size) == expected
+    expected = network_limit(job, (NICS, NICS), lambda rank: rank // size)
+    assert bandwidth_limit(job, (NICS, NICS), lambda rank: rank // size, gpus(size, 90, nodes=2), {0: H100}) == expected
+    assert bandwidth_limit(planned("all_reduce", layout), (NICS, NICS), lambda rank: rank // size) == expected
 
 
 @pytest.mark.parametrize(
@@ -158,11 +215,11 @@ def test_on_a_cpu_nothing_changes(layout: str) -> None:
         ("p2p_bandwidth", "1x2", gpus(2, 89, 1), matrix("X PIX", "PIX X"), ()),  # asleep
         ("p2p_bandwidth", "1x2", gpus(2, 90), matrix("X C2C", "C2C X"), ()),
         ("all_reduce", "1x2", gpus(2, 90), Topology(), ()),
-        ("all_reduce", "1x3", [Gpu(0, 0, None, 90), *gpus(2, 90)], H100, ()),  # one GPU twice
+        ("all_reduce", "1x3", [RankGpu(0, 0, None, 90), *gpus(2, 90)], H100, ()),  # one GPU twice
     ],
 )
-def test_what_nobody_knows_has_none(
-    benchmark: str, layout: str, seen: list[Gpu], topology: Topology, words: tuple[str, ...]
+def test_what_is_not_known_has_no_limit(
+    benchmark: str, layout: str, seen: list[RankGpu], topology: Topology, words: tuple[str, ...]
 ) -> None:
     assert found(benchmark, layout, seen, topology, *words) is None
 
@@ -170,7 +227,7 @@ def test_what_nobody_knows_has_none(
 def test_a_way_through_the_host_is_not_that_of_the_links() -> None:
     job = planned("p2p_bandwidth", "1x2")
     staged = replace(job, case=replace(job.case, staging="library"))
-    assert limit(staged, (), lambda rank: 0, gpus(2, 90), {0: H100}) is None
+    assert bandwidth_limit(staged, (), lambda rank: 0, gpus(2, 90), {0: H100}) is None
 
 
 @pytest.mark.parametrize(
@@ -191,9 +248,9 @@ MACHINE = {
 
 def test_a_gpu_from_facts() -> None:
     own = {"gpu.own.index": 1, "gpu.own.uuid": "GPU-1"}
-    assert gpu_of(3, own, MACHINE) == Gpu(3, 1, "GPU-1", 90, 5, 16, 18)
-    assert gpu_of(0, {}, MACHINE) == Gpu(0)
-    assert gpu_of(0, {"gpu.own.index": 1}, {"gpu.1.compute_capability": "12.1"}).capability == 121
+    assert RankGpu.from_facts(3, own, MACHINE) == RankGpu(3, 1, "GPU-1", 90, 5, 16, 18)
+    assert RankGpu.from_facts(0, {}, MACHINE) == RankGpu(0)
+    assert RankGpu.from_facts(0, {"gpu.own.index": 1}, {"gpu.1.compute_capability": "12.1"}).capability == 121
 
 
 ANYTHING = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6) | st.just("9.0")
@@ -205,9 +262,9 @@ ANYTHING = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max
     machine=st.dictionaries(st.sampled_from(sorted(MACHINE)), ANYTHING),
 )
 def test_foreign_facts_are_unknown_and_break_nothing(own: dict[str, object], machine: dict[str, object]) -> None:
-    gpu = gpu_of(0, own, machine)
+    gpu = RankGpu.from_facts(0, own, machine)
     job = planned("p2p_bandwidth", "1x2")
-    bounded = limit(job, (), lambda rank: 0, [gpu, Gpu(0, 0, None, 90, 5, 16)], {0: H100})
+    bounded = bandwidth_limit(job, (), lambda rank: 0, [gpu, RankGpu(0, 0, None, 90, 5, 16)], {0: H100})
     assert bounded is None or bounded[0] > 0
 
 

@@ -1,0 +1,221 @@
+"""The physical limit of a case: what the network between its nodes and the links between its GPUs let through.
+
+Between nodes: a time cannot be shorter than the busiest node's bytes over its interface's rate. Each byte of the
+result that was made elsewhere has to enter, each byte that others need has to leave; an all_reduce of S bytes over N
+nodes moves at least 2 S (N - 1) / N through each of them (Patarasuk & Yuan 2009). With one rank per node this is the
+line rate.
+
+Between GPUs: rates are those that NCCL plans with (src/graph/topo.h, topo.cc), which is what a link carries after
+protocol. Line rates are higher (NVLink 4: 25 GB/s per link against 20.6; PCIe 5 x16: 63 GB/s against 48), and a copy
+engine gets closer to them. A ring takes all links of a GPU, so a collective is limited by the GPU whose links to the
+others carry least, not by the worst pair: where NVLink joins all GPUs, pairs without a link of their own do not count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from commbench.core.case import Planned
+from commbench.core.layout import Layout
+from commbench.core.program import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Gather,
+    Isend,
+    Reduce,
+    ReduceScatter,
+    Scatter,
+)
+
+from .topology import SAME_GPU, RankGpu, Topology, link_between
+
+MBIT = 1e6 / 8
+GB = 1e9
+Limit = tuple[float, str]  # bus bandwidth in GB/s, and the name of what limits it
+# compute capability -> GB/s per link in one direction, and the most links of such a GPU; the next lower one counts
+NVLINK = {60: (18.0, 4), 70: (20.0, 6), 80: (20.0, 12), 90: (20.6, 18), 100: (40.1, 18)}
+NVLINK_86 = (12.0, 4)
+PCIE_X16 = {3: 12.0, 4: 24.0, 5: 48.0, 6: 96.0}  # below 3 a link is asleep: it wakes up with the first transfer
+PCIE_LINKS = {"PIX", "PXB", "PHB", "NODE", "SYS", "SOC", "PSB"}
+NVLINK_LINK = re.compile(r"NV([1-9][0-9]{0,2})")
+COPY = "measured device copy"
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A node's interface and its line rate in one direction; `count` of them if a node has several alike."""
+
+    name: str
+    mbit_per_s: float
+    count: int = 1
+
+    @property
+    def total_mbit_per_s(self) -> float:
+        return self.count * self.mbit_per_s
+
+    def __str__(self) -> str:
+        times = f"{self.count} x " if self.count > 1 else ""
+        return f"{times}{self.name} {self.mbit_per_s / 1e3:g} Gb/s"
+
+
+def bandwidth_limit(
+    job: Planned,
+    wires: Sequence[Wire | None],
+    node_of: Callable[[int], int],
+    gpus: Sequence[RankGpu] = (),
+    topologies: Mapping[int, Topology] | None = None,
+    copy_gb_per_s: float | None = None,
+) -> Limit | None:
+    """The limit of the bus bandwidth by the network between nodes and the links between GPUs, the lesser of both.
+
+    `gpus` are those of the world's ranks, empty on a CPU; `wires` and `topologies` those of its nodes; `copy_gb_per_s`
+    is the measured rate of a copy within one GPU. None if unknown, as where the data path leads through host memory.
+    """
+    network = network_limit(job, wires, node_of)
+    if job.case.device == "cpu" or not gpus or job.case.staging != "none":
+        return network
+    nodes = {gpus[rank].node for rank in communicating_ranks(job)}
+    if not nodes or (job.case.pairs and len(nodes) > 1):
+        return network
+    links = _gpu_links_limit(job, gpus, topologies or {}, copy_gb_per_s)
+    if len(nodes) == 1:
+        return links
+    return network if network is None or links is None else min(network, links)
+
+
+def network_limit(job: Planned, wires: Sequence[Wire | None], node_of: Callable[[int], int]) -> Limit | None:
+    """The limit by the slowest node's wire; None within a node, and where a rate or the bus factor is unknown.
+
+    `wires` are those of the nodes; `node_of` gives the node of a rank of the world.
+    """
+    factor = job.benchmark.bus_factor(job.size)
+    nodes = sorted({node_of(rank) for rank in communicating_ranks(job)})
+    if factor is None or len(nodes) < 2 or len(wires) <= nodes[-1]:
+        return None
+    known, share = [wire for node in nodes if (wire := wires[node]) is not None], crossing_share(job)
+    if len(known) < len(nodes) or not share:
+        return None
+    slowest = min(known, key=lambda wire: wire.total_mbit_per_s)
+    return factor * slowest.total_mbit_per_s * MBIT / GB / share, str(slowest)
+
+
+def communicating_ranks(job: Planned) -> Sequence[int]:
+    """World ranks of a collective or of a single pair; none for several pairs at once, which have separate paths."""
+    if not job.case.pairs:
+        return job.members
+    return [job.members[rank] for rank in job.case.pairs[0]] if len(job.case.pairs) == 1 else []
+
+
+def crossing_share(job: Planned, layout: Layout | None = None) -> float | None:
+    """Bytes that the busiest node must send or receive, over the bytes of the operation; None if unknown.
+
+    With another layout than the case's, for groups of ranks of equal size instead of nodes.
+    """
+    if job.case.pairs:  # a window's messages count for both: what crosses is what the factor says
+        return job.benchmark.bus_factor(job.size)
+    layout = layout or Layout.parse(job.case.layout)
+    program = job.benchmark.program(job.case, 0, job.size)
+    if not program.steps:
+        return None
+    rule = CROSSING_RULES.get(type(program.steps[0]))
+    if rule is not None:
+        return rule(layout)
+    remote = [step for step in program.steps if isinstance(step, Isend) and step.peer >= layout.ranks_per_node]
+    return layout.ranks_per_node * len(remote) * job.case.message_bytes / job.shape.bytes_per_sample
+
+
+def _remote_share(layout: Layout) -> float:
+    """Share of the ranks that are on other nodes."""
+    return (layout.nodes - 1) / layout.nodes
+
+
+CROSSING_RULES: Mapping[type, Callable[[Layout], float]] = {
+    AllReduce: lambda layout: 2 * _remote_share(layout),
+    AllGather: _remote_share,
+    ReduceScatter: _remote_share,
+    Gather: _remote_share,
+    Scatter: _remote_share,
+    Broadcast: lambda layout: 1.0,
+    Reduce: lambda layout: 1.0,
+    AllToAll: lambda layout: layout.ranks_per_node * _remote_share(layout),  # each rank has a message of its own
+}
+
+
+def _gpu_links_limit(
+    job: Planned, gpus: Sequence[RankGpu], topologies: Mapping[int, Topology], copy_gb_per_s: float | None
+) -> Limit | None:
+    """The limit of the node with the slowest links; a node with one rank has no links of its own."""
+    if job.benchmark.bus_factor(job.size) is None:
+        return None
+    by_node: dict[int, list[RankGpu]] = {}
+    for rank in communicating_ranks(job):
+        by_node.setdefault(gpus[rank].node, []).append(gpus[rank])
+    return _least([_node_limit(job, group, topologies, copy_gb_per_s) for group in by_node.values() if len(group) > 1])
+
+
+def _node_limit(
+    job: Planned, group: Sequence[RankGpu], topologies: Mapping[int, Topology], copy_gb_per_s: float | None
+) -> Limit | None:
+    links = {(a, b): link_between(group[a], group[b], topologies) for a, b in combinations(range(len(group)), 2)}
+    if set(links.values()) == {SAME_GPU}:
+        return None if copy_gb_per_s is None else (copy_gb_per_s, COPY)
+    if any(link is None or not (link in PCIE_LINKS or NVLINK_LINK.fullmatch(link)) for link in links.values()):
+        return None
+    islands = _nvlink_islands(len(group), [pair for pair, link in links.items() if NVLINK_LINK.fullmatch(link or "")])
+    if len(islands) > 1:
+        return _pcie_limit(job, [[group[member] for member in island] for island in islands])
+    return _least(
+        [_nvlink_limit(group[a], [link or "" for pair, link in links.items() if a in pair]) for a in islands[0]]
+    )
+
+
+def _nvlink_islands(count: int, pairs: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """Groups of GPUs that reach one another by NVLink, directly or through others."""
+    island = list(range(count))
+    for a, b in sorted(pairs):
+        island = [island[a] if number == island[b] else number for number in island]
+    return [[member for member in range(count) if island[member] == number] for number in sorted(set(island))]
+
+
+def _nvlink_limit(gpu: RankGpu, links: Sequence[str]) -> Limit | None:
+    """All links of a GPU to the others; behind a switch every pair shows all of its links, so they count once."""
+    rate = nvlink_rate(gpu.capability)
+    if rate is None:
+        return None
+    shown = sum(int(match[1]) for link in links if (match := NVLINK_LINK.fullmatch(link)))
+    count = min(shown, gpu.nvlinks or rate[1])
+    return count * rate[0], f"NVLink {count} x {rate[0]:g} GB/s"
+
+
+def nvlink_rate(capability: int | None) -> tuple[float, int] | None:
+    """GB/s per link in one direction and the most links; 8.6 differs from 8.0, the other ones from the next lower."""
+    if capability is None or capability < min(NVLINK):
+        return None
+    return NVLINK_86 if capability == 86 else NVLINK[max(known for known in NVLINK if known <= capability)]
+
+
+def _pcie_limit(job: Planned, islands: Sequence[Sequence[RankGpu]]) -> Limit | None:
+    """PCIe joins islands of NVLink as a network joins nodes: the same shares of the bytes must cross it."""
+    rates: list[Limit | None] = []
+    for gpu in (gpu for island in islands for gpu in island):
+        rate = PCIE_X16.get(gpu.pcie_generation or 0)
+        name = f"PCIe gen{gpu.pcie_generation} x{gpu.pcie_width}"
+        rates.append((rate * gpu.pcie_width / 16, name) if rate is not None and gpu.pcie_width else None)
+    slowest = _least(rates)
+    size, factor = len(islands[0]), job.benchmark.bus_factor(job.size)
+    if slowest is None or factor is None or job.size % size or any(len(island) != size for island in islands):
+        return None
+    share = crossing_share(job, Layout(job.size // size, size))
+    name = slowest[1] if size == 1 else f"{size} x {slowest[1]}"
+    return (factor * size * slowest[0] / share, name) if share else None
+
+
+def _least(limits: Sequence[Limit | None]) -> Limit | None:
+    """The lowest limit; None if one of them is unknown, or there are none."""
+    known = [limit for limit in limits if limit is not None]
+    return min(known) if known and len(known) == len(limits) else None
