@@ -28,7 +28,8 @@ def duplicate(facts: Sequence[Mapping[str, Any]], nodes: Sequence[Sequence[int]]
     return (
         f"ranks {format_ranges(ranks)} on {mine.get('host.hostname')} have the same GPU, {_name(mine)}{more}, "
         f"and {backend} needs one for each rank: start at most as many ranks a node as it has GPUs "
-        f"({len(node)} ranks here, {mine.get('gpu.own.visible')} visible), or give each its own with CUDA_VISIBLE_DEVICES"
+        f"({len(node)} ranks here, {mine.get('gpu.own.visible')} visible), "
+        "or give each its own with CUDA_VISIBLE_DEVICES"
     )
 
 
