@@ -15,6 +15,7 @@ from commbench.config.settings import Settings
 from commbench.core.case import World
 from commbench.core.columns import SCHEMA_VERSION
 from commbench.core.errors import ConfigError
+from commbench.core.fact_scopes import scope_of
 from commbench.core.protocols import Control
 from commbench.core.run_folder import new_folder
 from commbench.core.secrets import recorded_override
@@ -27,26 +28,8 @@ from .difference import skew_text, table
 from .shared_gpus import busy, duplicate, lacking
 
 MEETING_S = 120.0  # for preparations that every rank does at its own pace
-GPU = ("gpu.own.name", "gpu.own.memory_total_bytes", "gpu.own.driver_version")
-COMPARED = ("versions.", "environment.", "run.", *GPU)  # facts that must be equal on every rank
-# ... but for what may rightly differ by rank or node
-FREE = (
-    "environment.CUDA_VISIBLE_DEVICES", "environment.SLURM_", "run.bind",
-    # Open MPI's mpirun exports these differently on its own node and on the others
-    "environment.LD_LIBRARY_PATH", "environment.OMPI_MCA_plm", "environment.OMPI_MCA_routed",
-)  # fmt: skip
-OF_A_NETWORK = tuple(  # interface=10.0.0.0/24: each host has its own name for it
-    f"environment.{name}"
-    for name in ("GLOO_SOCKET", "NCCL_SOCKET", "OMPI_MCA_btl_tcp_if", "UCX_NET", "FI_TCP", "MPIR_CVAR_NETWORK",
-                 "COMMBENCH_TCP_INTERFACE")
-)  # fmt: skip
 USED = "network.used"
 MEETING = ("MASTER_ADDR",)  # who is met there lives on the way to the other nodes
-# new with every start, or only a permission to start
-OF_A_START = tuple(
-    f"environment.{name}" for name in ("COMMBENCH_", "MASTER_", "OMPI_APP_", "OMPI_ALLOW_RUN_AS", "PRTE_ALLOW_RUN_AS")
-)
-UNCHANGED = ("versions.", "environment.", "host.hostname", "host.kernel", "host.cpu_model", *GPU)  # while a run goes on
 
 
 @dataclass(frozen=True)
@@ -162,9 +145,8 @@ def _difference_text(
 ) -> str | None:
     """None where the ranks agree in all that changes a measurement, or nobody wants to know."""
     preflight, network = settings.preflight, "/" in (settings.interface or "")
-    free = FREE + (OF_A_NETWORK if network else ())
-    compared = (key for key in differing if key.startswith(COMPARED) and not key.startswith(free))
-    grave = {key: differing[key] for key in compared}
+    errors = ("error",) if network else ("error", "network")
+    grave = {key: ranks for key, ranks in differing.items() if scope_of(key).ranks in errors}
     if not grave or preflight == "off":
         return None
     text = f"ranks differ:\n{table(grave, facts)}\nmake them equal, or accept it with preflight=warn"
@@ -180,7 +162,7 @@ def _change_text(earlier: EarlierStarts, run: Mapping[str, Any]) -> str | None:
     now = run["provenance"]["nodes"]
     lines = [f"  nodes: {len(before)} then, {len(now)} now"] if len(before) != len(now) else []
     for number, (old, new) in enumerate(zip(before, now, strict=False)):
-        keys = {key for key in {*old, *new} if key.startswith(UNCHANGED) and not key.startswith((*FREE, *OF_A_START))}
+        keys = {key for key in {*old, *new} if scope_of(key).restarts == "equal"}
         changed = sorted(key for key in keys if old.get(key) != new.get(key))
         lines += [f"  node {number}, {key}: {old.get(key)} then, {new.get(key)} now" for key in changed]
     if not lines or earlier.force:

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from commbench.core.fact_scopes import scope_of
+
 MISSING = "missing"
 LONGEST = 60  # characters of a value
-# Of the moment, of the run itself, or derived from what is listed anyway.
+# Of the run itself, or derived from what is listed anyway; facts of machines are in commbench.core.fact_scopes.
 IGNORED = {
     "run_id", "folder", "started_at", "finished_at", "overrides", "sweep_id", "launch", "timing", "layouts", "cases",
     "at_most_s", "memory", "calibration", "reason", "exit_status", "config_dir", "world.ranks", "config.launch",
-    "processes", "config.label", "config.output", "config.expect", "config.writers", "run.digest", "host.boot_id",
-    "host.cpu_affinity", "host.cpu_current_mhz", "host.cpu_steal_jiffies", "host.cpu_total_jiffies", "host.load_1min",
-    "host.memory_available_bytes", "limits.memory_allocatable_bytes", "limits.shm_free_bytes", "limits.swap_free_bytes",
+    "processes", "config.label", "config.output", "config.expect", "config.writers",
 }  # fmt: skip
 IGNORED_SUFFIXES = ("_namespace", "._target_", ".environment.COMMBENCH_FOLDER")
 NODES = "provenance.nodes"
@@ -81,7 +81,7 @@ def _leaves(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _matters(key: str) -> bool:
     parts = key.split(".")
     heads = {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
-    return not heads & IGNORED and not key.endswith(IGNORED_SUFFIXES)
+    return not heads & IGNORED and not key.endswith(IGNORED_SUFFIXES) and scope_of(key).runs == "show"
 
 
 def _text(value: Any) -> str:

@@ -1,0 +1,99 @@
+"""Which facts about a machine may differ between ranks, between the starts of a run, and between compared runs.
+
+A fact is a dotted name of run.json's `provenance.nodes`, such as `host.kernel`. The first row of the table that matches
+its name counts; a pattern is a name, or ends or begins with *.
+
+ranks     what a difference between the ranks of a world means
+            error    the ranks can't be measured together: a ConfigError, or a warning with preflight=warn
+            network  the same, unless interface= names a network: then each host has its own name for it
+            record   written into run.json
+            node     expected between nodes; within a node it means separate containers and is recorded
+            ignore   differs from rank to rank or from moment to moment
+restarts  `equal` where a run that is resumed must find what it began with (or --force), else `any`
+runs      `show` where `commbench compare` names a difference between two sides, else `ignore`
+record    `no` for what is only compared and never written down
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+_TABLE = """
+    # fact                                | ranks   | restarts | runs   | record
+    # Open MPI's mpirun exports these differently on its own node and on the others
+    environment.LD_LIBRARY_PATH*          | record  | any      | show   | yes
+    environment.OMPI_MCA_plm*             | record  | any      | show   | yes
+    environment.OMPI_MCA_routed*          | record  | any      | show   | yes
+    environment.CUDA_VISIBLE_DEVICES*     | record  | any      | show   | yes
+    environment.SLURM_*                   | record  | any      | show   | yes
+    environment.COMMBENCH_TCP_INTERFACE*  | network | any      | show   | yes
+    environment.GLOO_SOCKET*              | network | equal    | show   | yes
+    environment.NCCL_SOCKET*              | network | equal    | show   | yes
+    environment.OMPI_MCA_btl_tcp_if*      | network | equal    | show   | yes
+    environment.UCX_NET*                  | network | equal    | show   | yes
+    environment.FI_TCP*                   | network | equal    | show   | yes
+    environment.MPIR_CVAR_NETWORK*        | network | equal    | show   | yes
+    # new with every start, or only a permission to start
+    environment.COMMBENCH_*               | error   | any      | show   | yes
+    environment.MASTER_*                  | error   | any      | show   | yes
+    environment.OMPI_APP_*                | error   | any      | show   | yes
+    environment.OMPI_ALLOW_RUN_AS*        | error   | any      | show   | yes
+    environment.PRTE_ALLOW_RUN_AS*        | error   | any      | show   | yes
+    environment.*                         | error   | equal    | show   | yes
+    versions.*                            | error   | equal    | show   | yes
+    run.bind*                             | record  | any      | show   | yes
+    # of the whole configuration, credentials too
+    run.digest                            | error   | any      | ignore | no
+    run.*                                 | error   | any      | show   | yes
+    gpu.own.name*                         | error   | equal    | show   | yes
+    gpu.own.memory_total_bytes*           | error   | equal    | show   | yes
+    gpu.own.driver_version*               | error   | equal    | show   | yes
+    host.hostname                         | node    | equal    | show   | yes
+    host.kernel*                          | record  | equal    | show   | yes
+    host.cpu_model*                       | record  | equal    | show   | yes
+    host.boot_id                          | ignore  | any      | ignore | yes
+    host.cpu_affinity                     | ignore  | any      | ignore | yes
+    host.cpu_current_mhz                  | ignore  | any      | ignore | yes
+    host.cpu_steal_jiffies                | ignore  | any      | ignore | yes
+    host.cpu_total_jiffies                | ignore  | any      | ignore | yes
+    host.load_1min                        | ignore  | any      | ignore | yes
+    host.memory_available_bytes           | ignore  | any      | ignore | yes
+    limits.memory_allocatable_bytes       | ignore  | any      | ignore | yes
+    limits.shm_free_bytes                 | ignore  | any      | ignore | yes
+    limits.swap_free_bytes                | ignore  | any      | ignore | yes
+    ipc.platform.*                        | node    | any      | show   | yes
+    *.ipv4                                | node    | any      | show   | yes
+    *.uuid                                | node    | any      | show   | yes
+    *                                     | record  | any      | show   | yes
+"""
+
+
+@dataclass(frozen=True)
+class FactScope:
+    """A row of the table; the module's docstring says what the words mean."""
+
+    pattern: str
+    ranks: str
+    restarts: str
+    runs: str
+    record: str
+
+    def matches(self, fact: str) -> bool:
+        if self.pattern.startswith("*"):
+            return fact.endswith(self.pattern[1:])
+        if self.pattern.endswith("*"):
+            return fact.startswith(self.pattern[:-1])
+        return fact == self.pattern
+
+
+FACT_SCOPES = tuple(
+    FactScope(*(cell.strip() for cell in line.split("|")))
+    for line in _TABLE.strip().splitlines()
+    if not line.lstrip().startswith("#")
+)
+
+
+@lru_cache(maxsize=4096)
+def scope_of(fact: str) -> FactScope:
+    return next(scope for scope in FACT_SCOPES if scope.matches(fact))
