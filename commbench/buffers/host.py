@@ -155,6 +155,6 @@ def largest_bytes(jobs: Iterable[Planned], rank: int) -> int:
     needs = [0]
     for job in jobs:
         if not job.skip and rank in job.members:
-            program = job.benchmark.program(job.case, job.members.index(rank), job.size)
-            needs.append(sum(buffer_bytes(spec, job.pool) for spec in program.buffers))
+            buffers = job.program(job.members.index(rank)).buffers
+            needs.append(sum(buffer_bytes(spec, job.pool) for spec in buffers))
     return max(needs)

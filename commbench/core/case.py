@@ -164,15 +164,24 @@ class Planned:
     def size(self) -> int:
         return len(self.members)
 
+    def program(self, rank: int) -> Program:
+        """What a rank of the layout does. Built once and kept with this object: a copy (`replace`) has none yet."""
+        if rank not in self._programs:
+            self._programs[rank] = self.benchmark.program(self.case, rank, self.size)
+        return self._programs[rank]
+
+    @cached_property
+    def _programs(self) -> dict[int, Program]:
+        return {}
+
     @cached_property
     def active(self) -> tuple[int, ...]:
-        """The ranks of the layout that have something to do."""
-        ranks = range(self.size)
-        return tuple(rank for rank in ranks if self.benchmark.program(self.case, rank, self.size).steps)
+        """The ranks of the layout whose programs have steps."""
+        return tuple(rank for rank in range(self.size) if self.program(rank).steps)
 
     @property
     def senders(self) -> tuple[int, ...]:
-        """Rows of the sending ranks among the active ones; the first one is the initiator."""
+        """Row numbers of the sending ranks among the active ones; the first is the initiator."""
         ranks = sorted({first for first, _ in self.case.pairs}) or list(self.active)
         rows = {rank: row for row, rank in enumerate(self.active)}
         return tuple(rows[rank] for rank in ranks)

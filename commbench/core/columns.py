@@ -2,6 +2,7 @@
 
 SCHEMA_VERSION history:
   1  first version
+       2026-11-22: result `headline`; null in the rows of earlier runs
 Results may be added within a version; another variable, identity, unit or meaning makes a new one.
 """
 
@@ -81,6 +82,7 @@ RESULTS = _columns(
     nodes                  | integer |      | nodes of the layout
     ranks_per_node         | integer |      | ranks on each of them
     world_size             | integer |      | ranks of the layout
+    headline               | text    |      | whose clock counted: initiator, max_over_ranks, max_over_senders
     operations_per_sample  | integer |      | messages or collectives between two stamps
     block_k                | integer |      | samples between two stamps, where the clock would be visible
     clock                  | text    |      | monotonic: CLOCK_MONOTONIC; device: the GPU's events; virtual: simulated
@@ -164,6 +166,24 @@ def arrow_schema(table: str) -> Any:
         for column in TABLES[table]
     ]
     return pa.schema(fields, metadata={"schema_version": str(SCHEMA_VERSION)})
+
+
+def with_current_columns(rows: Any, table: str) -> Any:
+    """A pyarrow table with the columns of this commbench, in their order and types.
+
+    A result that did not exist when the rows were written is null; columns that are unknown here are left out.
+    Raises ValueError where a variable or an identity is missing.
+    """
+    import pyarrow as pa
+
+    schema = arrow_schema(table)
+    absent = [column for column in TABLES[table] if column.name not in rows.column_names]
+    needed = [column.name for column in absent if column.role != "result"]
+    if needed:
+        raise ValueError(f"it is no table of {table}: it lacks {', '.join(needed[:6])}")
+    for column in absent:
+        rows = rows.append_column(schema.field(column.name), pa.nulls(len(rows), schema.field(column.name).type))
+    return rows.select(schema.names).cast(schema)
 
 
 def check_version(version: object, where: str) -> None:

@@ -119,13 +119,13 @@ def crossing_share(job: Planned, layout: Layout | None = None) -> float | None:
     if job.case.pairs:  # a window's messages count for both: what crosses is what the factor says
         return job.benchmark.bus_factor(job.size)
     layout = layout or Layout.parse(job.case.layout)
-    program = job.benchmark.program(job.case, 0, job.size)
-    if not program.steps:
+    steps = job.program(0).steps
+    if not steps:
         return None
-    rule = CROSSING_RULES.get(type(program.steps[0]))
+    rule = CROSSING_RULES.get(type(steps[0]))
     if rule is not None:
         return rule(layout)
-    remote = [step for step in program.steps if isinstance(step, Isend) and step.peer >= layout.ranks_per_node]
+    remote = [step for step in steps if isinstance(step, Isend) and step.peer >= layout.ranks_per_node]
     return layout.ranks_per_node * len(remote) * job.case.message_bytes / job.shape.bytes_per_sample
 
 

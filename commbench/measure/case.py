@@ -332,8 +332,7 @@ class _Case:
 
     def _programs(self) -> dict[int, Program]:
         """Of the ranks that live in this process."""
-        size, case = self.job.size, self.job.case
-        return {rank: self.job.benchmark.program(case, rank, size) for rank in self.communicator.hosted}
+        return {rank: self.job.program(rank) for rank in self.communicator.hosted}
 
     @property
     def _deadline_s(self) -> float:

@@ -170,10 +170,11 @@ def _planned(
 ) -> Planned:
     misfit = layout.misfit(world)
     reason = misfit or _impossible(settings, layout, benchmark, case)
+    members = () if misfit else layout.members(world)
+    job = Planned(0, case, benchmark, members, 1, 0, reason)
     if reason:
-        return Planned(0, case, benchmark, () if misfit else layout.members(world), 1, 0, reason)
-    members = layout.members(world)
-    specs = [benchmark.program(case, rank, layout.size).buffers for rank in range(layout.size)]
+        return job
+    specs = [job.program(rank).buffers for rank in range(job.size)]
     pool = _pool(case, specs, facts)
     on_gpu = case.device == "cuda"
     needs = [sum(buffer_bytes(spec, pool) for spec in one) for one in specs]
@@ -185,7 +186,7 @@ def _planned(
     if on_gpu and reason is None and facts.gpu_bytes is not None:
         ranks = -(-layout.ranks_per_node // facts.gpus)
         reason = _too_large(settings, "a GPU", ranks * max(needs), facts.gpu_bytes)
-    return Planned(0, case, benchmark, members, pool, node_bytes, reason)
+    return replace(job, pool=pool, node_bytes=node_bytes, skip=reason)
 
 
 def _too_large(settings: Settings, where: str, needed: int, free: int) -> str | None:

@@ -16,7 +16,6 @@ from commbench.core.clock import ClockCost
 from commbench.core.columns import CASES, VARIABLES
 from commbench.core.layout import Layout
 from commbench.core.pairs import pairs_text
-from commbench.core.program import Program
 from commbench.hardware.link_limits import Wire, bandwidth_limit
 from commbench.hardware.nvml import throttled
 
@@ -148,6 +147,7 @@ def _numbers(job: Planned, samples: Samples, around: Circumstances) -> dict[str,
         **summary,
         **rates,
         "reason": above,
+        "headline": job.shape.headline,
         "operations_per_sample": operations,
         "block_k": samples.block_k,
         "clock": _clock(job, samples),
@@ -231,7 +231,7 @@ def _circumstantial(job: Planned, samples: Samples, around: Circumstances, media
         "in_cache": job.case.cache == "rotate" and _rotated_bytes(job) < 2 * around.cache_bytes,
         "thinned": samples.series is not None and len(samples.series) < (samples.repetitions or 0),
         "throttled": any(throttled(mask) for mask in _throttle_masks(samples)),
-        "zero_payload": samples.block_k > 1 and any(_program(job, rank).reset for rank in job.active),
+        "zero_payload": samples.block_k > 1 and any(job.program(rank).reset for rank in job.active),
         "skewed": on_host and layout.nodes == 1 and _skew_s(samples) > VISIBLE * median_s,
     }
     return [name for name, present in found.items() if present]
@@ -244,13 +244,8 @@ def _throttle_masks(samples: Samples) -> set[int]:
 
 def _rotated_bytes(job: Planned) -> int:
     """Of the largest buffer of any rank, all copies."""
-    programs = (_program(job, rank) for rank in job.active)
-    specs = (spec for program in programs for spec in program.buffers)
+    specs = (spec for rank in job.active for spec in job.program(rank).buffers)
     return max((slot_bytes(spec) * spec.slots * job.pool for spec in specs), default=0)
-
-
-def _program(job: Planned, rank: int) -> Program:
-    return job.benchmark.program(job.case, rank, job.size)
 
 
 def _skew_s(samples: Samples) -> float:

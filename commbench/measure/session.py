@@ -165,7 +165,7 @@ class _Session:
             self._run["calibration"] = {"clock_ns": vars(self._clock), "overhead_s": self._around.overhead_s}
             self._desk.begin(self._run)
         for job in self._jobs:
-            self._case(job)
+            self._case(replace(job))  # a copy: the programs of all ranks go with it, which would add up
         self._run |= self._conditions.transports(self._around)
         status = self._control.decide(self._finish() if self._world.rank == 0 else 0, self._patience_s, "end of run")
         return int(status)

@@ -35,7 +35,7 @@ def _load(job: Planned, algorithm: str) -> float | None:
 
 
 def _sums(job: Planned) -> bool:
-    steps = job.benchmark.program(job.case, 0, job.size).steps
+    steps = job.program(0).steps
     return bool(steps) and isinstance(steps[0], AllReduce)
 
 

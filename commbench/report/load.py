@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commbench.core.columns import TABLES, arrow_schema, check_version
+from commbench.core.columns import TABLES, arrow_schema, check_version, with_current_columns
 from commbench.core.errors import CommbenchError
 
 if TYPE_CHECKING:
@@ -97,28 +97,11 @@ def _rows(file: Path, table: str) -> Any:
             version = (opened.schema_arrow.metadata or {}).get(b"schema_version", b"").decode(errors="replace")
             if version:
                 check_version(int(version) if version.isdigit() else version, str(file))
-            return _as_today(opened.read(), table)
+            return with_current_columns(opened.read(), table)
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise Damaged(_damage(file, error)) from error
-
-
-def _as_today(rows: Any, table: str) -> Any:
-    """The rows with the columns of this commbench: a result that the writer did not have yet is null.
-
-    A result that only a later one has is left out. Raises ValueError without a variable or an identity.
-    """
-    import pyarrow as pa
-
-    schema = arrow_schema(table)
-    absent = [column for column in TABLES[table] if column.name not in rows.column_names]
-    needed = [column.name for column in absent if column.role != "result"]
-    if needed:
-        raise ValueError(f"it is no table of {table}: it lacks {', '.join(needed[:6])}")
-    for column in absent:
-        rows = rows.append_column(schema.field(column.name), pa.nulls(len(rows), schema.field(column.name).type))
-    return rows.select(schema.names).cast(schema)
 
 
 def _damage(file: Path, error: Exception) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from commbench.core.columns import SCHEMA_VERSION, TABLES, arrow_schema
+from commbench.core.columns import SCHEMA_VERSION, TABLES, arrow_schema, with_current_columns
 from commbench.core.errors import Unsaved
 from commbench.core.run_folder import json_text, publish
 
@@ -142,7 +142,7 @@ class Parquet:
             with pq.ParquetWriter(aside, schema, compression="zstd") as writer:
                 group: list[Any] = []
                 for part in ([target] if target.exists() else []) + parts:
-                    rows = _read(part, schema)
+                    rows = _read(part, table, schema)
                     if rows is not None:
                         group.append(rows)
                         done.append(part)
@@ -167,13 +167,17 @@ def _write(writer: Any, group: list[Any]) -> None:
     group.clear()
 
 
-def _read(file: Path, schema: Any) -> Any:
+def _read(file: Path, table: str, schema: Any) -> Any:
     """Its rows; None, and a line, where it is damaged: then it stays where it is."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return pq.ParquetFile(file).read().cast(schema)
+        rows = pq.ParquetFile(file).read()
+        unknown = [name for name in rows.column_names if name not in schema.names]
+        if unknown:  # of a later commbench: merging would drop them
+            raise ValueError(f"it has columns that this commbench does not know: {', '.join(unknown[:6])}")
+        return with_current_columns(rows, table).cast(schema)
     except (pa.ArrowException, OSError, ValueError) as error:
         say(f"{file} can't be read, and stays: {str(error).splitlines()[0]}")
         return None

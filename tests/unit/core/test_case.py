@@ -103,6 +103,13 @@ def test_in_a_collective_everybody_sends() -> None:
     assert job.active == job.senders == (0, 1, 2, 3)
 
 
+def test_a_program_is_built_once_and_not_by_a_copy_of_the_case() -> None:
+    job = planned(P2PBandwidth(), replace(CASE, pair="3-1"), 4)
+    assert job.program(3) is job.program(3)
+    assert job.program(3) == P2PBandwidth().program(job.case, 3, 4)
+    assert replace(job, order=1).program(3) is not job.program(3)
+
+
 def test_a_rank_alone_talks_to_itself() -> None:
     job = planned(P2PLatency(), replace(CASE, benchmark="p2p_latency", pair="2-2", window=None), 4)
     assert (job.active, job.senders) == ((2,), (0,))

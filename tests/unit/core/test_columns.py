@@ -33,9 +33,10 @@ PUBLIC = {  # version 1; taking one away or renaming one breaks files that peopl
     "variable": "benchmark backend engine timing_mode timing sync device dtype layout pair message_bytes count window "
     "in_place reduction root schedule streams staging cache cuda_ipc interface env",
     "identity": "run_id case_id sweep_id launch label segment order started_at status reason flags",
-    "result": "nodes ranks_per_node world_size operations_per_sample block_k clock repetitions effective_repetitions "
-    "stop_reason lag1 first_call_s min_s median_s ci_low_s ci_high_s mean_s p90_s p95_s p99_s p999_s max_s "
-    "algbw_gb_per_s algbw_ci_low_gb_per_s algbw_ci_high_gb_per_s busbw_gb_per_s wire_gb_per_s message_rate_per_s "
+    "result": "nodes ranks_per_node world_size headline operations_per_sample block_k clock repetitions "
+    "effective_repetitions stop_reason lag1 first_call_s min_s median_s ci_low_s ci_high_s mean_s p90_s p95_s p99_s "
+    "p999_s max_s algbw_gb_per_s algbw_ci_low_gb_per_s algbw_ci_high_gb_per_s busbw_gb_per_s wire_gb_per_s "
+    "message_rate_per_s "
     "limit_gb_per_s limit_name efficiency overhead_s wrong_elements cuda_ipc_effective transport link",
 }
 SAMPLE: dict[str, Any] = {

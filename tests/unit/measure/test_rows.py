@@ -185,6 +185,7 @@ def test_a_window_is_counted_message_by_message() -> None:
     job = planned("p2p_bandwidth", 2, "window=16")
     seen = row_of(job, samples([[16_000_000] * 8, [1] * 8]))
     assert (seen["median_s"], seen["operations_per_sample"]) == (1e-3, 16)
+    assert seen["headline"] == job.shape.headline
     assert seen["message_rate_per_s"] == 1000
     assert seen["algbw_gb_per_s"] == pytest.approx(60_000 / 1e-3 / 1e9)
     assert seen["first_call_s"] == 1 / 16

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from small_disk import Disk
 
@@ -71,6 +72,29 @@ def test_a_run_goes_on_after_what_an_earlier_start_has_left(tmp_path: Path) -> N
     writer.end(run)
     assert list(commbench.load(tmp_path).label) == ["new"]
     assert {one.name for one in tmp_path.iterdir()} == {"run.json", "cases.parquet", "samples.parquet"}
+
+
+def test_rows_from_before_a_result_existed_are_merged_with_null(tmp_path: Path) -> None:
+    writer, _ = begun(tmp_path)
+    writer.case(row_of("old"), {}, {})
+    part = tmp_path / "parts" / "000000.cases.parquet"
+    pq.write_table(pq.read_table(part).drop_columns(["headline"]), part)
+    writer, run = begun(tmp_path)
+    writer.case(row_of("new", headline="initiator"), {}, {})
+    writer.end(run)
+    cases = pq.read_table(tmp_path / "cases.parquet", columns=["case_id", "headline"]).to_pylist()
+    assert cases == [{"case_id": "old", "headline": None}, {"case_id": "new", "headline": "initiator"}]
+    assert not (tmp_path / "parts").exists()
+
+
+def test_a_part_of_a_later_commbench_stays_where_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    writer, run = begun(tmp_path)
+    writer.case(row_of("a"), {}, {})
+    part = tmp_path / "parts" / "000000.cases.parquet"
+    table = pq.read_table(part)
+    pq.write_table(table.append_column("from_the_future", table.column("label")), part)
+    writer.end(run)
+    assert part.exists() and "from_the_future" in capsys.readouterr().err
 
 
 def test_a_disk_without_room_to_merge_keeps_the_parts(disk: Disk, capsys: pytest.CaptureFixture[str]) -> None:
