@@ -1,7 +1,7 @@
 """The simulated engine: all ranks of a program in one process, on a virtual clock.
 
 Times are vectors over the repetitions of a block, so the cost grows with ranks x steps and not with repetitions.
-The payload really moves, once for each copy of the pool.
+The payload is really moved, once per copy of the pool.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from commbench.core.program import (
     WaitAll,
 )
 
-from .virtual_moves import MOVES
+from .virtual_collectives import COLLECTIVES
 
 Times = NDArray[np.float64]
 
 
-class Held(Protocol):
-    """What this engine needs of a buffer in the process's memory."""
+class WordBuffer(Protocol):
+    """What this engine needs of a buffer in host memory."""
 
     pool: int
     dtype: DType
@@ -48,20 +48,20 @@ class Held(Protocol):
     def words(self, slot: int = 0, copy: int = 0) -> NDArray[Any]: ...
 
 
-Buffers = Mapping[int, Mapping[str, Held]]
+Buffers = Mapping[int, Mapping[str, WordBuffer]]
 
 
 @dataclass(frozen=True)
 class Model:
-    """Planted truth. Times in seconds, bandwidth in GB/s (10^9 B/s) per direction of a pair.
+    """The planted truth. Times in seconds, bandwidth in GB/s (10^9 B/s) per direction of a pair.
 
-    noise: standard deviation of the log of a repetition's duration; rho: its lag-1 autocorrelation.
-    A straggler arrives late by `straggler_s` in one of `straggler_every` repetitions. From repetition
-    `corrupt_after` on, `corrupt_rank` gets one wrong element.
+    noise: standard deviation of the logarithm of a repetition's duration; rho: its lag-1 autocorrelation.
+    A straggler arrives `straggler_s` late in one of `straggler_every` repetitions. From repetition `corrupt_after` on,
+    `corrupt_rank` receives one wrong element.
 
-    Factors multiply latency and time on the wire of single links: `slow_factor` from the first to the second rank of
-    `slow_pair` ("0-2", one direction) and on all links of `slow_rank`, `other_node_factor` between nodes. All ranks
-    are those of the layout. A collective goes at the pace of the slowest link of the ring over its ranks.
+    Factors multiply the latency and the wire time of single links: `slow_factor` from the first to the second rank of
+    `slow_pair` ("0-2", one direction) and on all links of `slow_rank`, `other_node_factor` between nodes. Ranks are
+    those of the layout. The slowest link of the ring over its ranks sets the pace of a collective.
     """
 
     latency_s: float = 2e-6
@@ -81,18 +81,19 @@ class Model:
 
     def __post_init__(self) -> None:
         if self.slow_pair is not None and not re.fullmatch(r"(0|[1-9]\d*)-(0|[1-9]\d*)", self.slow_pair):
-            raise ConfigError(f"slow_pair={self.slow_pair} is no pair of ranks; write sender-receiver, e.g. 0-2")
+            raise ConfigError(f"slow_pair={self.slow_pair} is not a pair of ranks; write sender-receiver, e.g. 0-2")
         for name in ("slow_factor", "other_node_factor"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"{name}={getattr(self, name)} is no factor; a number above 0 is allowed, 1 is none")
+            factor = getattr(self, name)
+            if not 0 < factor < math.inf:
+                raise ConfigError(f"{name}={factor} is not a valid factor; give a number above 0 (1 changes nothing)")
 
     def link_factor(self, sender: int, receiver: int, same_node: bool) -> float:
-        """By how much that direction of a link is slower than it would be."""
+        """How many times slower this direction of a link is than planted for all links."""
         slow = self.slow_pair == f"{sender}-{receiver}" or self.slow_rank in (sender, receiver)
         return (self.slow_factor if slow else 1.0) * (1.0 if same_node else self.other_node_factor)
 
     def message_s(self, message_bytes: int) -> float:
-        """Time on the link without latency."""
+        """Time on the wire, without latency."""
         return message_bytes / (self.bandwidth_gb_per_s * 1e9)
 
     def collective_s(self, step: Step, size: int, message_bytes: int) -> float:
@@ -109,9 +110,9 @@ class Model:
 
 
 class VirtualRunner:
-    """See Runner; hosts every rank of its programs. Stamps are virtual nanoseconds.
+    """See Runner; hosts all ranks of its programs. Stamps are virtual nanoseconds.
 
-    `nodes` holds the node of each rank; without it all ranks are on the same one.
+    `nodes` holds the node of each rank; if it is empty, all ranks are on one node.
     """
 
     engine = "virtual"
@@ -129,21 +130,22 @@ class VirtualRunner:
 
     def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         if starts is not None:
-            raise Unsupported("the simulated engine knows no start instants: all its ranks begin together")
-        pool = max((buffer.pool for held in self._buffers.values() for buffer in held.values()), default=1)
-        block = _Block(self._programs, self._buffers, self._model, self._nodes, self._late(n), copies=min(n, pool))
-        ends = block.run() * self._factors(n)
+            raise Unsupported("the simulated engine does not take start instants: its ranks all begin together")
+        pool = max((buffer.pool for buffers in self._buffers.values() for buffer in buffers.values()), default=1)
+        delays = self._straggler_delays(n)
+        block = VirtualBlock(self._programs, self._buffers, self._model, self._nodes, delays, copies=min(n, pool))
+        ends = block.run() * self._noise_factors(n)
         self._corrupt(n)
-        span = ends.max(axis=0)
-        begins = self._now_s + np.concatenate(([0.0], np.cumsum(span)[:-1]))
-        self._now_s += float(span.sum())
+        durations = ends.max(axis=0)
+        begins = self._now_s + np.concatenate(([0.0], np.cumsum(durations)[:-1]))
+        self._now_s += float(durations.sum())
         self._done += n
         self.progress[:] = n, 0
-        begun = np.broadcast_to(begins, ends.shape)
-        return np.rint(np.stack([begun, begun + ends], axis=2) * 1e9).astype(np.int64)
+        begins = np.broadcast_to(begins, ends.shape)
+        return np.rint(np.stack([begins, begins + ends], axis=2) * 1e9).astype(np.int64)
 
-    def _factors(self, n: int) -> Times:
-        """A log-normal AR(1) series that goes on from block to block."""
+    def _noise_factors(self, n: int) -> Times:
+        """A log-normal AR(1) series that continues from block to block."""
         shocks = self._random.standard_normal(n) * math.sqrt(1 - self._model.rho**2)
         state, values = self._noise_state, np.empty(n)
         for index in range(n):
@@ -152,7 +154,8 @@ class VirtualRunner:
         self._noise_state = state
         return np.exp(self._model.noise * values)
 
-    def _late(self, n: int) -> dict[int, Times]:
+    def _straggler_delays(self, n: int) -> dict[int, Times]:
+        """Seconds by rank."""
         if self._model.straggler_rank is None:
             return {}
         index = np.arange(self._done, self._done + n)
@@ -169,26 +172,31 @@ class VirtualRunner:
 
 
 @dataclass
-class _Block:
-    """One pass over the programs. `clock[rank]` is a vector of seconds since the repetition began."""
+class VirtualBlock:
+    """One pass over the programs of all ranks.
+
+    `clock[rank]` is a vector of seconds since the repetition began, `position[rank]` the next step, `in_flight` holds
+    messages with their arrival times by (sender, receiver), `link_free_s` when that link can take the next one.
+    `requests` by (rank, request) holds a pending receive, or the time at which a send ends.
+    """
 
     programs: Mapping[int, Program]
     buffers: Buffers
     model: Model
     nodes: Sequence[int]
-    late: Mapping[int, Times]
+    delays: Mapping[int, Times]
     copies: int
     clock: dict[int, Any] = field(default_factory=dict)
     position: dict[int, int] = field(default_factory=dict)
-    mail: dict[tuple[int, int], deque[tuple[Any, list[NDArray[Any]]]]] = field(default_factory=dict)
-    link_free: dict[tuple[int, int], Any] = field(default_factory=dict)
+    in_flight: dict[tuple[int, int], deque[tuple[Any, list[NDArray[Any]]]]] = field(default_factory=dict)
+    link_free_s: dict[tuple[int, int], Any] = field(default_factory=dict)
     requests: dict[tuple[int, int], Any] = field(default_factory=dict)
 
     def run(self) -> Times:
-        """Seconds [ranks, n] from the start of a repetition to each rank's end."""
+        """Seconds [ranks, n] from the start of a repetition to the end on each rank."""
         active = {rank: program for rank, program in self.programs.items() if program.steps}
         for rank, program in active.items():
-            self.clock[rank] = self.late.get(rank, 0.0)
+            self.clock[rank] = self.delays.get(rank, 0.0)
             self.position[rank] = 0
             for step in program.reset:
                 self._copy(rank, step)
@@ -197,12 +205,12 @@ class _Block:
             moved = [rank for rank in sorted(waiting) if self._advance(rank, active)]
             waiting = {rank for rank in waiting if self.position[rank] < len(active[rank].steps)}
             if not moved and waiting:
-                raise CommunicationError(f"deadlock: ranks {sorted(waiting)} wait for each other")
-        width = max((len(np.atleast_1d(late)) for late in self.late.values()), default=1)
+                raise CommunicationError(f"deadlock: ranks {sorted(waiting)} wait for one another")
+        width = max((len(np.atleast_1d(delay)) for delay in self.delays.values()), default=1)
         return np.stack([np.broadcast_to(self.clock.get(rank, 0.0), (width,)) for rank in sorted(self.programs)])
 
     def _advance(self, rank: int, active: Mapping[int, Program]) -> bool:
-        """Run steps of a rank until it has to wait; whether any ran."""
+        """Run steps of a rank until it has to wait; returns whether any ran."""
         moved = False
         while self.position[rank] < len(active[rank].steps):
             step = active[rank].steps[self.position[rank]]
@@ -215,9 +223,9 @@ class _Block:
     def _try(self, rank: int, step: Step, active: Mapping[int, Program]) -> bool:
         match step:
             case Send():
-                self.clock[rank] = self._inject(rank, step.peer, step.data)
+                self.clock[rank] = self._start_send(rank, step.peer, step.data)
             case Isend():
-                self.requests[rank, step.request] = self._inject(rank, step.peer, step.data)
+                self.requests[rank, step.request] = self._start_send(rank, step.peer, step.data)
                 self.clock[rank] = self.clock[rank] + self.model.call_s
             case Irecv():
                 self.requests[rank, step.request] = step
@@ -232,23 +240,23 @@ class _Block:
                 return self._collective(rank, step, active)
         return True
 
-    def _inject(self, rank: int, peer: int, view: View) -> Any:
-        """Put a message on the link; the time at which the sender's buffer is free again."""
-        payload, factor = [words.copy() for words in self.words(rank, view)], self._factor(rank, peer)
-        begin = np.maximum(self.clock[rank] + self.model.call_s, self.link_free.get((rank, peer), 0.0))
+    def _start_send(self, rank: int, peer: int, view: View) -> Any:
+        """Put a message on the link; returns the time at which the sender's buffer is free again."""
+        payload, factor = [words.copy() for words in self.words(rank, view)], self._link_factor(rank, peer)
+        begin = np.maximum(self.clock[rank] + self.model.call_s, self.link_free_s.get((rank, peer), 0.0))
         free = begin + factor * self.model.message_s(payload[0].nbytes)
-        self.link_free[rank, peer] = free
-        self.mail.setdefault((rank, peer), deque()).append((free + factor * self.model.latency_s, payload))
+        self.link_free_s[rank, peer] = free
+        self.in_flight.setdefault((rank, peer), deque()).append((free + factor * self.model.latency_s, payload))
         return free
 
-    def _factor(self, sender: int, receiver: int) -> float:
+    def _link_factor(self, sender: int, receiver: int) -> float:
         return self.model.link_factor(sender, receiver, self.nodes[sender] == self.nodes[receiver])
 
     def _receive(self, rank: int, peer: int, view: View) -> bool:
-        waiting = self.mail.get((peer, rank))
-        if not waiting:
+        arrived = self.in_flight.get((peer, rank))
+        if not arrived:
             return False
-        arrival, payload = waiting.popleft()
+        arrival, payload = arrived.popleft()
         for words, data in zip(self.words(rank, view), payload, strict=True):
             words[:] = data
         self.clock[rank] = np.maximum(self.clock[rank] + self.model.call_s, arrival)
@@ -260,7 +268,7 @@ class _Block:
             pending = self.requests[rank, request]
             if isinstance(pending, Irecv):
                 needed[pending.peer] = needed.get(pending.peer, 0) + 1
-        if any(len(self.mail.get((peer, rank), ())) < count for peer, count in needed.items()):
+        if any(len(self.in_flight.get((peer, rank), ())) < count for peer, count in needed.items()):
             return False
         for request in step.requests:
             pending = self.requests.pop((rank, request))
@@ -271,21 +279,21 @@ class _Block:
         return True
 
     def _collective(self, rank: int, step: Step, active: Mapping[int, Program]) -> bool:
-        """Runs when the last rank has come; the others then find their step already done."""
+        """Runs for all ranks when the last one has arrived; the others then find their step done."""
         ranks = sorted(active)
         steps = {}
         for other in ranks:
             if self.position[other] >= len(active[other].steps):
                 return False
             steps[other] = active[other].steps[self.position[other]]
-        if any(type(one) is not type(step) for one in steps.values()):
+        if any(type(other_step) is not type(step) for other_step in steps.values()):
             return False
-        largest = MOVES[type(step)](self, ranks, steps)
+        largest = COLLECTIVES[type(step)](self, ranks, steps)
         latest: Any = 0.0
         for other in ranks:
             latest = np.maximum(latest, self.clock[other])
         ring = zip(ranks, [*ranks[1:], ranks[0]], strict=True) if len(ranks) > 1 else ()
-        pace = max((self._factor(*link) for link in ring), default=1.0)
+        pace = max((self._link_factor(*link) for link in ring), default=1.0)
         end = latest + pace * self.model.collective_s(step, len(ranks), largest)
         for other in ranks:
             self.clock[other] = end
@@ -294,12 +302,12 @@ class _Block:
 
     def _copy(self, rank: int, step: Step) -> None:
         if not isinstance(step, Copy):
-            raise Unsupported(f"the simulated engine can't reset with {type(step).__name__}")
+            raise Unsupported(f"the simulated engine cannot reset with {type(step).__name__}")
         for target, source in zip(self.words(rank, step.target), self.words(rank, step.source), strict=True):
             target[:] = source
 
     def words(self, rank: int, view: View) -> list[NDArray[Any]]:
-        """The view in each copy of the pool that this block touches."""
+        """The elements of the view in each copy of the pool that this block uses."""
         buffer = self.buffers[rank][view.buffer]
         stop = None if view.count is None else view.offset + view.count
         return [buffer.words(view.slot, copy)[view.offset : stop] for copy in range(min(self.copies, buffer.pool))]

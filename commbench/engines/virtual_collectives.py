@@ -1,4 +1,4 @@
-"""What each collective does to the payload, in the simulated world. Each returns the message's bytes."""
+"""What each collective does to the payload in the simulated world. Functions return the message's bytes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Words = list[NDArray[Any]]
 
 
 class Memory(Protocol):
-    """What a move may touch: the words of a view in each copy of the pool, and their type."""
+    """What the functions need: the elements of a view in each copy of the pool, and their type."""
 
     def words(self, rank: int, view: View) -> Words: ...
 
     def kind(self, rank: int, view: View) -> DType: ...
 
 
-_REDUCE: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+_REDUCTIONS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "sum": lambda stack: stack.sum(axis=0),
     "avg": lambda stack: stack.sum(axis=0) / len(stack),
     "prod": lambda stack: stack.prod(axis=0),
@@ -100,11 +100,11 @@ def reduce_scatter(memory: Memory, ranks: Sequence[int], steps: Mapping[int, Red
 def all_to_all(memory: Memory, ranks: Sequence[int], steps: Mapping[int, AllToAll]) -> int:
     sent = [[words.copy() for words in memory.words(rank, steps[rank].send)] for rank in ranks]
     for index, rank in enumerate(ranks):
-        _store(memory.words(rank, steps[rank].recv), _joined([_block(one, index, len(ranks)) for one in sent]))
+        _store(memory.words(rank, steps[rank].recv), _joined([_block(words, index, len(ranks)) for words in sent]))
     return sent[0][0].nbytes
 
 
-MOVES: dict[type, Callable[[Memory, Sequence[int], Mapping[int, Any]], int]] = {
+COLLECTIVES: dict[type, Callable[[Memory, Sequence[int], Mapping[int, Any]], int]] = {
     Barrier: barrier,
     AllReduce: all_reduce,
     Reduce: reduce,
@@ -121,7 +121,7 @@ def _reduced(memory: Memory, ranks: Sequence[int], steps: Mapping[int, Any], red
     kind = memory.kind(ranks[0], steps[ranks[0]].send)
     sources = [memory.words(rank, steps[rank].send) for rank in ranks]
     return [
-        kind.encode(_REDUCE[reduction](np.stack([kind.decode(one[copy]) for one in sources])))
+        kind.encode(_REDUCTIONS[reduction](np.stack([kind.decode(source[copy]) for source in sources])))
         for copy in range(len(sources[0]))
     ]
 
@@ -131,7 +131,7 @@ def _joined(parts: Sequence[Words]) -> Words:
 
 
 def _block(words: Words, index: int, blocks: int) -> Words:
-    return [one[index * (len(one) // blocks) : (index + 1) * (len(one) // blocks)] for one in words]
+    return [copy[index * (len(copy) // blocks) : (index + 1) * (len(copy) // blocks)] for copy in words]
 
 
 def _store(targets: Words, sources: Words) -> None:
