@@ -1,7 +1,8 @@
-"""Plain TCP sockets, point to point: the wire under everything, and the measure of those who use it."""
+"""Plain TCP sockets, point to point: what the network gives without a library on top."""
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 from dataclasses import dataclass
@@ -10,20 +11,20 @@ from typing import Any, ClassVar
 from commbench.core.case import Case, World
 from commbench.core.errors import ConfigError, WorldBroken
 from commbench.core.protocols import Backend, Control
+from commbench.hardware.network import meeting_address
+from commbench.world.peer_listener import PeerListener
 
-from .address import INTERFACE, listening_address
-from .communicator import TcpCommunicator
+from .communicator import NO_COLLECTIVES, TcpCommunicator
 from .endpoint import Endpoint, Options
-from .listener import Listener
-from .lowering import NO_COLLECTIVES
 
+INTERFACE = "COMMBENCH_TCP_INTERFACE"  # exported from the key `interface`
 MEETING_S = 120.0
 INT_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class Tcp(Backend):
-    """See Backend. `library` is the MPI library of its mpirun, where it lives under one.
+    """See Backend. `library` is the MPI library whose mpirun starts its ranks, if one does.
 
     buffer_bytes: SO_SNDBUF and SO_RCVBUF (the kernel doubles and caps them); None leaves its autotuning on.
     timeout_s: how long a call on a socket may go without moving a byte.
@@ -45,9 +46,9 @@ class Tcp(Backend):
         if not isinstance(self.no_delay, bool):
             raise ConfigError(f"backend.no_delay={self.no_delay!r}: allowed are true and false")
         if isinstance(self.timeout_s, bool) or not isinstance(self.timeout_s, int | float):
-            raise ConfigError(f"backend.timeout_s={self.timeout_s!r} is no number of seconds")
+            raise ConfigError(f"backend.timeout_s={self.timeout_s!r} must be a number of seconds")
         if not 0.001 <= self.timeout_s <= 1e6:
-            raise ConfigError(f"backend.timeout_s={self.timeout_s!r} lies outside 0.001 to 1000000 s")
+            raise ConfigError(f"backend.timeout_s={self.timeout_s!r} must be between 0.001 and 1000000 s")
 
     def missing(self, device: str = "cpu") -> str | None:
         return None if hasattr(socket, "TCP_INFO") else "backend tcp needs Linux: socket.TCP_INFO is missing"
@@ -61,25 +62,23 @@ class Tcp(Backend):
         return {} if interface is None else {INTERFACE: interface}
 
     def open(self, world: World, control: Control, device: str = "cpu") -> TcpCommunicator:
-        """Every rank listens; addresses and a secret of 128 bits go over the control plane.
+        """Every rank listens; the addresses and a secret of 128 bits travel over the control plane.
 
-        Raises ConfigError where a rank can't listen, WorldBroken where its first peers can't be reached.
+        Raises ConfigError if a rank can't listen, WorldBroken if its first peers can't be reached.
         """
         listener, problem = None, None
         try:
-            listener = Listener(listening_address(world, getattr(control, "store", None)), self.buffer_bytes)
+            address = listening_address(world, getattr(control, "store", None))
+            listener = PeerListener("tcp", address, self.buffer_bytes)
         except (OSError, ConfigError) as error:
             problem = f"rank {world.rank} can't listen: {error}"
-        here = [problem, listener and listener.address, listener and listener.port]
-        gathered = control.gather(here, MEETING_S, "tcp addresses")
-        agreed = control.decide(_agreed(gathered) if world.rank == 0 else None, MEETING_S, "tcp addresses")
+        mine = [problem, listener and listener.address, listener and listener.port]
+        gathered = control.gather(mine, MEETING_S, "tcp addresses")
+        agreed = control.decide(_agree(gathered) if world.rank == 0 else None, MEETING_S, "tcp addresses")
         if listener is None or "problem" in agreed:
             if listener is not None:
                 listener.close()
             raise ConfigError(agreed["problem"])
-        return self._joined(world, listener, agreed)
-
-    def _joined(self, world: World, listener: Listener, agreed: dict[str, Any]) -> TcpCommunicator:
         options = Options(self.buffer_bytes, self.no_delay, float(self.timeout_s))
         addresses = [(str(host), int(port)) for host, port in agreed["addresses"]]
         endpoint = Endpoint(world.rank, listener, bytes.fromhex(agreed["secret"]), addresses, options)
@@ -90,9 +89,25 @@ class Tcp(Backend):
             raise
 
 
-def _agreed(gathered: list[Any]) -> dict[str, Any]:
-    """Rank 0's part: what all must know, or the first problem."""
-    problem = next((one for one, *_ in gathered if one is not None), None)
+def listening_address(world: World, store: Any) -> str:
+    """That of the chosen interface; else loopback on one node; else that of the route to the meeting point.
+
+    Raises ConfigError if there is none.
+    """
+    peers = [os.environ.get("MASTER_ADDR") or _store_host(store)] if len(world.nodes) > 1 else []
+    return meeting_address(os.environ.get(INTERFACE) or None, *peers)
+
+
+def _store_host(store: Any) -> str:
+    """torch wraps a TCPStore into prefix stores; only the innermost one has the host."""
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    return str(getattr(store, "host", socket.gethostname()))
+
+
+def _agree(gathered: list[Any]) -> dict[str, Any]:
+    """On rank 0: what all ranks must know, or the first problem."""
+    problem = next((problem for problem, *_ in gathered if problem is not None), None)
     if problem is not None:
         return {"problem": problem}
     return {"secret": secrets.token_hex(16), "addresses": [address for _, *address in gathered]}

@@ -1,38 +1,55 @@
-"""The ranks that talk over sockets: programs prepared, connections counted."""
+"""The ranks that communicate over sockets: steps as calls on connections.
+
+A message is cut into one part per stream. Part i travels on connection i, after the parts of earlier messages, so that
+messages need no header: the programs of both ends name the same messages in the same order. Messages that are pending
+at a wait and go the same way over the same connection are passed to the kernel in one sendmsg or recvmsg (each keeps
+its own memory; the wire carries the same bytes). A blocking message alone is one system call per stream.
+"""
 
 from __future__ import annotations
 
 import platform
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any, cast
+
+import numpy as np
 
 from commbench.buffers.host import HostBuffer
 from commbench.core.case import Mode
 from commbench.core.errors import Unsupported
-from commbench.core.program import BufferSpec, Program
+from commbench.core.program import Barrier, BufferSpec, Copy, Irecv, Isend, Program, Recv, Send, Step, View, WaitAll
 from commbench.core.protocols import Buffer
 from commbench.engines.loop import PythonRunner
+from commbench.engines.lowered import Call, Lowered, Rotating
+from commbench.world.peer_listener import Key
 
-from .endpoint import BARRIER, Endpoint, Key
-from .lowering import TcpLowering, barrier_partners, peers
+from .connection import Connection, io_vectors
+from .endpoint import BARRIER, Endpoint
+from .thread_pool import PendingTransfers, Transfer
+
+NO_COLLECTIVES = "tcp is point to point only: sockets have no collectives"
+MESSAGES = (Send, Recv, Isend, Irecv)
+POSTED = Call(lambda: None)  # a step whose work is done at the next wait: no line in the loop
+Messages = tuple[tuple[int, View], ...]  # peer, data
 
 
 class TcpCommunicator:
-    """See Communicator; hosts one rank. `ranks` are those of the world, in its own order."""
+    """See Communicator; hosts one rank. `ranks` are world ranks, in the order of this communicator."""
 
     def __init__(self, endpoint: Endpoint, ranks: tuple[int, ...]) -> None:
         self._endpoint, self._ranks = endpoint, ranks
         self.size = len(ranks)
         self.hosted = (ranks.index(endpoint.rank),)
         self._used: list[Key] = []  # by the program prepared last: peer in this communicator, stream
-        # all of its ranks come by here at once: what can't be reached is found before anything is measured
-        partners = {peer for pair in barrier_partners(self.hosted[0], self.size) for peer in pair}
-        endpoint.connect((ranks[peer], BARRIER) for peer in partners)
+        # all of its ranks are here at the same time: what can't be reached is found before anything is measured
+        endpoint.connect(self._barrier_keys())
 
     def subset(self, ranks: Sequence[int]) -> TcpCommunicator | None:
-        chosen = tuple(self._ranks[rank] for rank in ranks)
-        return TcpCommunicator(self._endpoint, chosen) if self._endpoint.rank in chosen else None
+        members = tuple(self._ranks[rank] for rank in ranks)
+        return TcpCommunicator(self._endpoint, members) if self._endpoint.rank in members else None
 
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         return HostBuffer(spec, pool)
@@ -43,21 +60,19 @@ class TcpCommunicator:
         buffers: Mapping[int, Mapping[str, Buffer]],
         mode: Mode,
     ) -> PythonRunner:
-        """Also connects to the peers that the program names; raises WorldBroken where one can't be reached."""
+        """Also connects to the peers that the program names; raises WorldBroken if one can't be reached."""
         if mode.engine != "python":
             raise Unsupported(f"tcp has no {mode.engine} engine")
         rank = self.hosted[0]
-        program, held = programs[rank], cast(Mapping[str, HostBuffer], buffers[rank])
-        self._used = [(peer, stream) for peer in peers(program) for stream in range(mode.streams)]
-        partners = {peer for pair in barrier_partners(rank, self.size) for peer in pair}
-        wanted = [*self._used, *((peer, BARRIER) for peer in partners)]
-        self._endpoint.connect((self._ranks[peer], stream) for peer, stream in wanted)
-        lowering = TcpLowering(self._endpoint, self._ranks, rank, mode.streams, held)
-        pool = max((buffer.pool for buffer in held.values()), default=1)
+        program, named_buffers = programs[rank], cast(Mapping[str, HostBuffer], buffers[rank])
+        self._used = [(peer, stream) for peer in peers_of(program) for stream in range(mode.streams)]
+        self._endpoint.connect([*((self._ranks[peer], stream) for peer, stream in self._used), *self._barrier_keys()])
+        lowering = TcpLowering(self._endpoint, self._ranks, rank, mode.streams, named_buffers)
+        pool = max((buffer.pool for buffer in named_buffers.values()), default=1)
         return PythonRunner(lowering.lower(program, mode.sync), pool)
 
     def counters(self) -> dict[str, float]:
-        """TCP_INFO of the prepared program's connections, counted since each was made."""
+        """TCP_INFO of the connections of the program prepared last, counted since each was made."""
         return {
             f"tcp.peer{peer}.stream{stream}.{name}": value
             for peer, stream in self._used
@@ -65,20 +80,150 @@ class TcpCommunicator:
         }
 
     def facts(self) -> dict[str, Any]:
-        """Of one connection as it is now, or of the listener where there is none; buffers as the kernel counts them."""
-        one = self._endpoint.sample()
-        control = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
-        found = {
+        """Of one connection as it is now, or of the listener if there is none; buffer sizes as the kernel counts."""
+        sample = self._endpoint.sample()
+        congestion_control = sample.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        facts = {
             "library": f"kernel {platform.release()} tcp",
             "transport": "tcp",
             "address": self._endpoint.listener.address,
-            "congestion_control": control.split(b"\0")[0].decode(),
-            "sndbuf_bytes": one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF),
-            "rcvbuf_bytes": one.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF),
+            "congestion_control": congestion_control.split(b"\0")[0].decode(),
+            "sndbuf_bytes": sample.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF),
+            "rcvbuf_bytes": sample.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF),
         }
-        if one is not self._endpoint.listener.socket:
-            found["mss_bytes"] = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
-        return found
+        if sample is not self._endpoint.listener.socket:
+            facts["mss_bytes"] = sample.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+        return facts
 
     def close(self, abort: bool = False) -> None:
         self._endpoint.close()
+
+    def _barrier_keys(self) -> set[Key]:
+        partners = barrier_partners(self.hosted[0], self.size)
+        return {(self._ranks[peer], BARRIER) for pair in partners for peer in pair}
+
+
+def peers_of(program: Program) -> list[int]:
+    """All ranks that the program names; raises Unsupported if it has steps other than messages and barriers."""
+    steps = (*program.steps, *program.reset)
+    if any(not isinstance(step, (*MESSAGES, WaitAll, Barrier, Copy)) for step in steps):
+        raise Unsupported(NO_COLLECTIVES)
+    return sorted({step.peer for step in steps if isinstance(step, MESSAGES)})
+
+
+def barrier_partners(rank: int, size: int) -> list[tuple[int, int]]:
+    """Receiver and sender of a byte in each round (dissemination barrier; Hensgen, Finkel, Manber 1988)."""
+    distances = [1 << power for power in range((size - 1).bit_length())]
+    return [((rank + distance) % size, (rank - distance) % size) for distance in distances]
+
+
+class TcpLowering:
+    """For one program. A wait completes all messages that were posted before it, whichever requests it names."""
+
+    def __init__(
+        self, endpoint: Endpoint, ranks: Sequence[int], rank: int, streams: int, buffers: Mapping[str, HostBuffer]
+    ) -> None:
+        self._endpoint, self._ranks, self._rank, self._streams = endpoint, ranks, rank, streams
+        self._buffers = buffers
+        self._pool = max((buffer.pool for buffer in buffers.values()), default=1)
+        self._sends: list[tuple[int, View]] = []
+        self._receives: list[tuple[int, View]] = []
+        self._send_deferred = False
+        self._waits: dict[tuple[Messages, Messages], Call] = {}
+
+    def lower(self, program: Program, sync: str) -> Lowered[Call]:
+        lowered = Lowered.of(program, sync, self.call)
+        if self._sends or self._receives:
+            raise Unsupported("tcp moves messages at waits: the program ends with messages that nobody waits for")
+        steps, before = (tuple(call for call in part if call is not POSTED) for part in (lowered.steps, lowered.before))
+        return replace(lowered, steps=steps, before=before)
+
+    def call(self, step: Step) -> Call:
+        match step:
+            case Isend(data, peer, _):
+                self._sends.append((peer, data))
+                return POSTED
+            case Irecv(data, peer, _):
+                self._receives.append((peer, data))
+                return POSTED
+            case Send(data, peer):
+                self._sends.append((peer, data))
+                self._send_deferred = bool(self._receives)  # the peer may be sending too: complete both at the wait
+                return POSTED if self._send_deferred else self._wait()
+            case Recv(data, peer):
+                self._receives.append((peer, data))
+                return self._wait()
+            case WaitAll():
+                return self._wait()
+            case _ if self._send_deferred:
+                raise Unsupported(f"tcp can't lower a {type(step).__name__} between a send and the wait that it needs")
+            case Barrier():
+                return self._barrier()
+            case Copy(source, target):
+                return Call(np.copyto, (self._rotating_elements(target), self._rotating_elements(source)))
+            case _:
+                raise Unsupported(NO_COLLECTIVES)
+
+    def _wait(self) -> Call:
+        messages = tuple(self._sends), tuple(self._receives)
+        self._sends, self._receives, self._send_deferred = [], [], False
+        if messages not in self._waits:
+            sends, receives = messages
+            copies = [
+                PendingTransfers(self._transfers(sends, copy), self._transfers(receives, copy))
+                for copy in range(self._pool)
+            ]
+            self._waits[messages] = self._cheapest_call(copies)
+        return self._waits[messages]
+
+    def _cheapest_call(self, copies: list[PendingTransfers]) -> Call:
+        """A single transfer needs neither a thread nor an order, and a single view no list. `copies` are all alike."""
+        first = copies[0]
+        transfers = len(first.sends) + len(first.receives)
+        if transfers == 0:
+            return POSTED
+        if transfers > 1:
+            threads = self._endpoint.threads
+            threads.reserve(0 if first.small else transfers - 1)
+            return Call(threads.move_small if first.small else threads.move, (Rotating(tuple(copies)),))
+        connection = (*first.sends, *first.receives)[0].connection
+        vectors = [(*pending.sends, *pending.receives)[0].vectors for pending in copies]
+        if len(vectors[0]) == 1 and len(vectors[0][0].views) == 1:
+            move_one: Callable[..., None] = connection.send_one if first.sends else connection.receive_one
+            return Call(move_one, (Rotating(tuple(copy[0].views[0] for copy in vectors)),))
+        return Call(connection.send if first.sends else connection.receive, (Rotating(tuple(vectors)),))
+
+    def _transfers(self, messages: Messages, copy: int) -> tuple[Transfer, ...]:
+        """One per connection, its parts in the order of the messages."""
+        views: dict[Key, list[memoryview]] = {}
+        for peer, data in messages:
+            for stream, part in enumerate(cut(memoryview(self._elements(data, copy)).cast("B"), self._streams)):
+                if len(part):
+                    views.setdefault((self._ranks[peer], stream), []).append(part)
+        return tuple(Transfer(self._endpoint[key], io_vectors(parts)) for key, parts in views.items())
+
+    def _barrier(self) -> Call:
+        partners = barrier_partners(self._rank, len(self._ranks))
+        if not partners:
+            return POSTED
+        rounds = [tuple(self._endpoint[self._ranks[peer], BARRIER] for peer in pair) for pair in partners]
+        return Call(_disseminate, (rounds, memoryview(bytearray(1))))
+
+    def _elements(self, view: View, copy: int) -> Any:
+        stop = None if view.count is None else view.offset + view.count
+        return self._buffers[view.buffer].words(view.slot, copy)[view.offset : stop]
+
+    def _rotating_elements(self, view: View) -> Rotating:
+        return Rotating(tuple(self._elements(view, copy) for copy in range(self._pool)))
+
+
+def cut(view: memoryview, parts: int) -> list[memoryview]:
+    """Contiguous parts whose sizes differ by one byte at most; some are empty if there are fewer bytes than parts."""
+    edges = [len(view) * index // parts for index in range(parts + 1)]
+    return [view[start:stop] for start, stop in pairwise(edges)]
+
+
+def _disseminate(rounds: Iterable[tuple[Connection, Connection]], byte: memoryview) -> None:
+    for receiver, sender in rounds:
+        receiver.send_one(byte)
+        sender.receive_one(byte)

@@ -1,22 +1,55 @@
-"""One TCP connection to a peer: whole batches of memory in and out, with as few calls as possible."""
+"""One TCP connection to a peer: moves lists of memory views with as few system calls as possible, and counts them."""
 
 from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import cast
 
-from .batch import Batch, after, batches
-from .tcp_info import INFO_BYTES, parse_info
+MAX_VIEWS = 1024  # UIO_MAXIOV, of one sendmsg
+MAX_BYTES = 1 << 30  # a call moves less than 2 GiB (MAX_RW_COUNT)
+INFO_BYTES = 512  # more than any kernel fills of struct tcp_info; it returns how much it wrote
+UNKNOWN = 0xFFFFFFFF  # min_rtt before the first sample
+
+
+@dataclass(frozen=True, eq=False)
+class IoVector:
+    """Memory that one system call moves, in order."""
+
+    views: tuple[memoryview, ...]
+    size_bytes: int
+
+
+def io_vectors(views: Sequence[memoryview]) -> tuple[IoVector, ...]:
+    """The views in portions of what one call may move; views of more than MAX_BYTES are cut."""
+    portions: list[list[memoryview]] = [[]]
+    room = MAX_BYTES
+    for piece in (view[start : start + MAX_BYTES] for view in views for start in range(0, len(view), MAX_BYTES)):
+        if len(portions[-1]) == MAX_VIEWS or len(piece) > room:
+            portions.append([])
+            room = MAX_BYTES
+        portions[-1].append(piece)
+        room -= len(piece)
+    return tuple(IoVector(tuple(portion), sum(map(len, portion))) for portion in portions if portion)
+
+
+def remaining(views: Sequence[memoryview], done_bytes: int) -> Iterator[memoryview]:
+    """The views without their first `done_bytes` bytes."""
+    for view in views:
+        if done_bytes < len(view):
+            yield view[done_bytes:]
+        done_bytes = max(0, done_bytes - len(view))
 
 
 class Connection:
-    """Blocking, with the kernel's own timeouts: Python's would cost a poll before each call.
+    """Blocking, with timeouts in the kernel: those of Python would cost a poll before each call.
 
-    To oneself it has two ends, `outward` and `inward`. Every failure is a ConnectionError or TimeoutError that names
-    the peer; `failed` hears of it, and must abort all connections that may be left in the middle of a message.
+    A connection to oneself has two ends, `outward` and `inward`. Every failure is a ConnectionError or TimeoutError
+    that names the peer. It is passed to `on_failure`, which must abort all connections that may be left in the middle
+    of a message.
     """
 
     def __init__(
@@ -25,15 +58,15 @@ class Connection:
         outward: socket.socket,
         inward: socket.socket,
         timeout_s: float,
-        failed: Callable[[OSError], None],
+        on_failure: Callable[[OSError], None],
     ) -> None:
         self.peer, self.stream = key
         self.cause: Exception | None = None  # why it is broken
-        self._report = failed
-        self._ends, self._timeout_s = {outward, inward}, timeout_s
         self.outward = outward
+        self._on_failure, self._timeout_s = on_failure, timeout_s
+        self._ends = {outward, inward}
         for end in self._ends:
-            _time_out(end, timeout_s)
+            _set_kernel_timeouts(end, timeout_s)
         self._sendall, self._sendmsg = outward.sendall, outward.sendmsg
         self._recv_into, self._recvmsg_into = inward.recv_into, inward.recvmsg_into
 
@@ -45,55 +78,54 @@ class Connection:
 
     def receive_one(self, view: memoryview) -> None:
         try:
-            got = self._recv_into(view, 0, socket.MSG_WAITALL)
+            received = self._recv_into(view, 0, socket.MSG_WAITALL)
         except OSError as error:
             raise self._failed(error) from error
-        if got != len(view):
-            self._receive_rest((view,), got)
+        if received != len(view):
+            self._receive_rest((view,), received)
 
-    def send(self, parts: Sequence[Batch]) -> None:
+    def send(self, vectors: Sequence[IoVector]) -> None:
         try:
-            for part in parts:
-                sent = self._sendmsg(part.views)
-                if sent != part.size:  # interrupted, or slow for as long as the timeout
-                    for view in after(part.views, sent):
+            for vector in vectors:
+                sent = self._sendmsg(vector.views)
+                if sent != vector.size_bytes:  # interrupted, or slow for as long as the timeout
+                    for view in remaining(vector.views, sent):
                         self._sendall(view)
         except OSError as error:
             raise self._failed(error) from error
 
-    def receive(self, parts: Sequence[Batch]) -> None:
-        for part in parts:
+    def receive(self, vectors: Sequence[IoVector]) -> None:
+        for vector in vectors:
             try:
-                got = self._recvmsg_into(part.views, 0, socket.MSG_WAITALL)[0]
+                received = self._recvmsg_into(vector.views, 0, socket.MSG_WAITALL)[0]
             except OSError as error:
                 raise self._failed(error) from error
-            if got != part.size:
-                self._receive_rest(part.views, got)
+            if received != vector.size_bytes:
+                self._receive_rest(vector.views, received)
 
-    def offer(self, parts: Sequence[Batch]) -> tuple[Batch, ...]:
-        """Send what fits into the kernel's buffer now; what is left."""
-        for index, part in enumerate(parts):
+    def send_nowait(self, vectors: Sequence[IoVector]) -> tuple[IoVector, ...]:
+        """Send what fits into the kernel's buffer now; returns the rest."""
+        for index, vector in enumerate(vectors):
             try:
-                sent = self._sendmsg(part.views, (), socket.MSG_DONTWAIT)
+                sent = self._sendmsg(vector.views, (), socket.MSG_DONTWAIT)
             except BlockingIOError:
                 sent = 0
             except OSError as error:
                 raise self._failed(error) from error
-            if sent != part.size:
-                return batches(
-                    [*after(part.views, sent), *(view for more in parts[index + 1 :] for view in more.views)]
-                )
+            if sent != vector.size_bytes:
+                later = (view for rest in vectors[index + 1 :] for view in rest.views)
+                return io_vectors([*remaining(vector.views, sent), *later])
         return ()
 
     def info(self) -> dict[str, float]:
-        """TCP_INFO of the sending end; empty for a connection that is closed."""
+        """TCP_INFO of the sending end; empty for a closed connection."""
         try:
             return parse_info(self.outward.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES))
         except OSError:
             return {}
 
     def alive(self) -> bool:
-        """Between two cases, when nothing may be under way."""
+        """Whether it can be used for the next case. Called between cases, when nothing may be in flight."""
         if self.cause is not None:
             return False
         try:
@@ -104,7 +136,7 @@ class Connection:
             return False
 
     def abort(self, cause: Exception) -> None:
-        """Wake whoever is inside a call on this connection, here and at the peer; the first cause stays."""
+        """Interrupt all calls on this connection, here and at the peer; the first cause is kept."""
         self.cause = self.cause or cause
         for end in self._ends:
             with suppress(OSError):
@@ -114,33 +146,69 @@ class Connection:
         for end in self._ends:
             end.close()
 
-    def _receive_rest(self, views: Sequence[memoryview], got: int) -> None:
-        """A call ended early: at the end of the stream, or after a timeout during which something came."""
-        for view in after(views, got):
-            at = 0
-            while at < len(view):
+    def _receive_rest(self, views: Sequence[memoryview], received: int) -> None:
+        """After a call that ended early: at the end of the stream, or after a timeout during which some bytes came."""
+        for view in remaining(views, received):
+            start = 0
+            while start < len(view):
                 try:
-                    more = self._recv_into(view[at:], 0, socket.MSG_WAITALL)
+                    more = self._recv_into(view[start:], 0, socket.MSG_WAITALL)
                 except OSError as error:
                     raise self._failed(error) from error
                 if more == 0:
                     raise self._failed(ConnectionResetError("it ended in the middle of a message"))
-                at += more
+                start += more
 
     def _failed(self, error: OSError) -> OSError:
-        """The same in words that name the peer; where another one's failure ended this call, that one."""
+        """The error with the name of the peer; if the failure of another connection ended this call, that failure."""
         if self.cause is None:
             name = f"rank {self.peer}, connection {self.stream}"
             if isinstance(error, BlockingIOError):
-                self._report(TimeoutError(f"{name}: no byte moved for {self._timeout_s:g} s (backend.timeout_s)"))
+                self._on_failure(TimeoutError(f"{name}: no byte moved for {self._timeout_s:g} s (backend.timeout_s)"))
             else:
-                self._report(ConnectionError(f"{name}: {error.strerror or error}"))
+                self._on_failure(ConnectionError(f"{name}: {error.strerror or error}"))
         return cast(OSError, self.cause)
 
 
-def _time_out(one: socket.socket, timeout_s: float) -> None:
-    one.settimeout(None)
-    seconds, rest = divmod(timeout_s, 1)
-    value = struct.pack("@ll", int(seconds), int(rest * 1e6))
-    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
-    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+def _set_kernel_timeouts(connected: socket.socket, timeout_s: float) -> None:
+    connected.settimeout(None)
+    seconds, fraction = divmod(timeout_s, 1)
+    timeval = struct.pack("@ll", int(seconds), int(fraction * 1e6))
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
+
+
+@dataclass(frozen=True)
+class InfoField:
+    """A number in struct tcp_info of Linux (include/uapi/linux/tcp.h): offset, format, and the factor to SI units."""
+
+    offset: int
+    format: str
+    factor: float = 1.0
+
+
+# the struct has only ever grown at its end, so an offset holds for every kernel that has the field
+INFO_FIELDS = {
+    "mss": InfoField(16, "=I"),
+    "rtt_s": InfoField(68, "=I", 1e-6),
+    "cwnd": InfoField(80, "=I"),  # segments
+    "retransmits": InfoField(100, "=I"),  # segments, since the connection was made
+    "bytes_acked": InfoField(120, "=Q"),
+    "bytes_received": InfoField(128, "=Q"),
+    "min_rtt_s": InfoField(148, "=I", 1e-6),
+    "delivery_bytes_per_s": InfoField(160, "=Q"),  # the kernel's newest estimate
+    "busy_s": InfoField(168, "=Q", 1e-6),  # with data in flight, and of that:
+    "receiver_limited_s": InfoField(176, "=Q", 1e-6),  # ... waiting for the receive window
+    "buffer_limited_s": InfoField(184, "=Q", 1e-6),  # ... waiting for the send buffer
+}
+
+
+def parse_info(raw: bytes) -> dict[str, float]:
+    """The fields that lie within `raw`; the shorter struct of an older kernel gives fewer."""
+    values = {}
+    for name, field in INFO_FIELDS.items():
+        if field.offset + struct.calcsize(field.format) <= len(raw):
+            (value,) = struct.unpack_from(field.format, raw, field.offset)
+            if value != UNKNOWN:
+                values[name] = value * field.factor
+    return values

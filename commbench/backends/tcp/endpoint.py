@@ -1,28 +1,25 @@
-"""A rank's end of all its connections: made when a program names a peer, kept for later cases."""
+"""The connections of a rank: made when a program names a peer, kept for later cases."""
 
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from commbench.core.errors import WorldBroken
+from commbench.world.peer_listener import Key, PeerListener, greet, set_buffers, socket_family
 
 from .connection import Connection
-from .listener import GREETING, WELCOME, Listener, set_buffers
 from .thread_pool import ThreadPool
 
 BARRIER = -1  # the stream of the barriers' bytes
-MOST_STREAMS = 64
-Key = tuple[int, int]  # world rank of the peer, stream
+MAX_STREAMS = 64
 
 
 @dataclass(frozen=True)
 class Options:
-    """Of every connection."""
+    """Socket options of all connections."""
 
     buffer_bytes: int | None
     no_delay: bool
@@ -30,102 +27,91 @@ class Options:
 
 
 class Endpoint:
-    """The lower rank of a pair connects, the higher one waits for its listener's thread: no order can deadlock."""
+    """The lower rank of a pair connects, the higher one waits for its listener's thread: no order can deadlock.
+
+    Connections are found by world rank of the peer and stream.
+    """
 
     def __init__(
-        self, rank: int, listener: Listener, secret: bytes, addresses: Sequence[tuple[str, int]], options: Options
+        self, rank: int, listener: PeerListener, secret: bytes, addresses: Sequence[tuple[str, int]], options: Options
     ) -> None:
-        self.rank, self.listener, self.crew = rank, listener, ThreadPool()
+        self.rank, self.listener, self.threads = rank, listener, ThreadPool()
         self._secret, self._addresses, self._options = secret, addresses, options
         self._connections: dict[Key, Connection] = {}
-        self._arrivals: dict[Key, socket.socket] = {}
-        self._news = threading.Condition()
-        listener.serve(secret, self._arrived)
+        listener.serve(secret, self._admit)
 
     def __getitem__(self, key: Key) -> Connection:
         return self._connections[key]
 
-    def connect(self, wanted: Iterable[Key]) -> None:
+    def connect(self, keys: Iterable[Key]) -> None:
         """Make the connections that are missing or broken. The peers must do so too; raises WorldBroken."""
-        missing = sorted(key for key in set(wanted) if not self._lives(key))
-        called: dict[Key, socket.socket] = {}
+        missing = sorted(key for key in set(keys) if not self._is_connected(key))
+        connected: dict[Key, socket.socket] = {}
         try:
             for key in missing:
                 if key[0] >= self.rank:
-                    called[key] = self._call(*key)
+                    connected[key] = self._connect(*key)
             for key in missing:
-                inward = self._await(key) if key[0] <= self.rank else called[key]
-                outward = called.pop(key, inward)
+                inward = self._accepted(key) if key[0] <= self.rank else connected[key]
+                outward = connected.pop(key, inward)
                 self._connections[key] = Connection(key, outward, inward, self._options.timeout_s, self.abort)
         finally:
-            for one in called.values():  # made, but of no use without the others
-                one.close()
+            for unused in connected.values():
+                unused.close()
 
     def sample(self) -> socket.socket:
-        """A socket that knows what the kernel gives to all: of a peer, else the listener's."""
-        living = (one.outward for one in self._connections.values() if one.cause is None)
-        return next(living, self.listener.socket)
+        """A socket with the settings of all: of a connection, or the listener's if there is none."""
+        working = (connection.outward for connection in self._connections.values() if connection.cause is None)
+        return next(working, self.listener.socket)
 
     def abort(self, cause: Exception) -> None:
-        """A failed case leaves bytes under way: nothing that was open is of use to the next one."""
+        """A failed case leaves bytes in flight: the next one can use none of the open connections."""
         for connection in list(self._connections.values()):
             connection.abort(cause)
 
     def close(self) -> None:
         self.listener.close()
         self.abort(ConnectionAbortedError("closed here"))
-        self.crew.close()
+        self.threads.close()
         for connection in self._connections.values():
             connection.close()
-        for arrival in self._arrivals.values():
-            arrival.close()
 
-    def _lives(self, key: Key) -> bool:
-        known = self._connections.get(key)
-        if known is not None and not known.alive():
+    def _is_connected(self, key: Key) -> bool:
+        connection = self._connections.get(key)
+        if connection is not None and not connection.alive():
             self._connections.pop(key).close()
             return False
-        return known is not None
+        return connection is not None
 
-    def _call(self, peer: int, stream: int) -> socket.socket:
+    def _connect(self, peer: int, stream: int) -> socket.socket:
         host, port = self._addresses[peer]
-        one = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        connected = socket.socket(socket_family(host), socket.SOCK_STREAM)
         try:
-            set_buffers(one, self._options.buffer_bytes)
-            self._set_delay(one, stream)
-            one.settimeout(self._options.timeout_s)
-            one.connect((host, port))
-            one.sendall(GREETING.pack(self._secret, self.rank, stream))
-            if one.recv(len(WELCOME)) != WELCOME:
-                raise ConnectionError("it hung up after the greeting")
+            set_buffers(connected, self._options.buffer_bytes)
+            self._set_no_delay(connected, stream)
+            connected.settimeout(self._options.timeout_s)
+            connected.connect((host, port))
+            greet(connected, self._secret, self.rank, stream)
         except OSError as error:
-            one.close()
-            why = f"rank {self.rank} can't reach rank {peer} at {host} port {port}: {error}"
-            raise WorldBroken(f"{why}; a firewall, or the wrong interface=NAME?") from error
-        return one
+            connected.close()
+            reason = f"rank {self.rank} can't reach rank {peer} at {host} port {port}: {error}"
+            raise WorldBroken(f"{reason}; check for a firewall, or choose another interface=NAME") from error
+        return connected
 
-    def _await(self, key: Key) -> socket.socket:
-        with self._news:
-            if not self._news.wait_for(lambda: key in self._arrivals, self._options.timeout_s):
-                why = f"rank {key[0]} did not connect to rank {self.rank}"
-                raise WorldBroken(f"{why} within {self._options.timeout_s:g} s (backend.timeout_s)")
-            return self._arrivals.pop(key)
+    def _accepted(self, key: Key) -> socket.socket:
+        accepted = self.listener.wait_for(key, self._options.timeout_s)
+        if accepted is None:
+            reason = f"rank {key[0]} did not connect to rank {self.rank}"
+            raise WorldBroken(f"{reason} within {self._options.timeout_s:g} s (backend.timeout_s)")
+        return accepted
 
-    def _arrived(self, peer: int, stream: int, one: socket.socket) -> bool:
-        """In the listener's thread."""
-        if not (0 <= peer <= self.rank and BARRIER <= stream < MOST_STREAMS):
+    def _admit(self, peer: int, stream: int, accepted: socket.socket) -> bool:
+        if not (0 <= peer <= self.rank and BARRIER <= stream < MAX_STREAMS):
             return False
-        with suppress(OSError):  # it hung up; whoever uses the connection will hear of it
-            self._set_delay(one, stream)
-            one.sendall(WELCOME)
-        with self._news:
-            stale: Any = self._arrivals.pop((peer, stream), None)
-            if stale is not None:
-                stale.close()
-            self._arrivals[peer, stream] = one
-            self._news.notify_all()
+        with suppress(OSError):  # if it has hung up, whoever uses the connection will notice
+            self._set_no_delay(accepted, stream)
         return True
 
-    def _set_delay(self, one: socket.socket, stream: int) -> None:
-        at_once = self._options.no_delay or stream == BARRIER
-        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(at_once))
+    def _set_no_delay(self, connection: socket.socket, stream: int) -> None:
+        no_delay = self._options.no_delay or stream == BARRIER
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(no_delay))

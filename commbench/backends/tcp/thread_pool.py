@@ -1,4 +1,4 @@
-"""Several connections at once: a sleeping thread for each but the last, which the caller takes itself."""
+"""Moves data over several connections at once, with a thread for each; the caller takes the last one itself."""
 
 from __future__ import annotations
 
@@ -7,102 +7,102 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from .batch import Batch
-from .connection import Connection
+from .connection import Connection, IoVector
 
-SMALL_BYTES = 64 * 1024  # a flow up to here: waking a thread takes longer than the kernel's buffer takes to fill
+SMALL_BYTES = 64 * 1024  # up to here, waking a thread takes longer than filling the kernel's buffer
 
 
 @dataclass(frozen=True, eq=False)
-class Flow:
-    """What one connection has to move one way."""
+class Transfer:
+    """What one connection has to move in one direction."""
 
     connection: Connection
-    parts: tuple[Batch, ...]
+    vectors: tuple[IoVector, ...]
 
     @property
-    def size(self) -> int:
-        return sum(part.size for part in self.parts)
+    def size_bytes(self) -> int:
+        return sum(vector.size_bytes for vector in self.vectors)
 
 
 @dataclass(frozen=True, eq=False)
-class Traffic:
-    """All that is pending at a wait."""
+class PendingTransfers:
+    """All that one wait has to complete."""
 
-    sends: tuple[Flow, ...]
-    receives: tuple[Flow, ...]
+    sends: tuple[Transfer, ...]
+    receives: tuple[Transfer, ...]
 
     @property
     def small(self) -> bool:
-        return all(flow.size <= SMALL_BYTES for flow in (*self.sends, *self.receives))
+        return all(transfer.size_bytes <= SMALL_BYTES for transfer in (*self.sends, *self.receives))
 
 
-Move = Callable[[tuple[Batch, ...]], None]
-Job = tuple[Move, tuple[Batch, ...], Callable[[Exception], None]]  # what to do, with what, and who hears of a failure
+Move = Callable[[tuple[IoVector, ...]], None]
+Job = tuple[Move, tuple[IoVector, ...], Callable[[Exception], None]]  # method, argument, where a failure is passed to
 
 
 class ThreadPool:
-    """Threads by need, kept for later cases. Nobody's failure leaves another one waiting."""
+    """Threads are started as needed and kept for later cases. A failure of one never leaves another one waiting."""
 
     def __init__(self) -> None:
-        self._desks: list[SimpleQueue[Job | None]] = []
+        self._queues: list[SimpleQueue[Job | None]] = []
         self._threads: list[threading.Thread] = []
-        self._ends: SimpleQueue[None] = SimpleQueue()
+        self._finished: SimpleQueue[None] = SimpleQueue()
 
-    def hire(self, hands: int) -> None:
-        while len(self._threads) < hands:
-            desk: SimpleQueue[Job | None] = SimpleQueue()
+    def reserve(self, threads: int) -> None:
+        """Start threads until there are so many."""
+        while len(self._threads) < threads:
+            queue: SimpleQueue[Job | None] = SimpleQueue()
             name = f"commbench-tcp-{len(self._threads)}"
-            self._desks.append(desk)
-            self._threads.append(threading.Thread(target=self._work, args=(desk,), name=name, daemon=True))
+            self._queues.append(queue)
+            self._threads.append(threading.Thread(target=self._work, args=(queue,), name=name, daemon=True))
             self._threads[-1].start()
 
-    def move_small(self, traffic: Traffic) -> None:
-        """In the caller's thread where the kernel takes all sends at once: then no order of receives can deadlock."""
-        offered = [(flow, flow.connection.offer(flow.parts)) for flow in traffic.sends]
-        left = tuple(Flow(flow.connection, rest) for flow, rest in offered if rest)
-        if left:
-            self.move(Traffic(left, traffic.receives))
+    def move_small(self, pending: PendingTransfers) -> None:
+        """In the caller's thread if the kernel takes all sends at once: then no order of receives can deadlock."""
+        started = [(send, send.connection.send_nowait(send.vectors)) for send in pending.sends]
+        unsent = tuple(Transfer(send.connection, rest) for send, rest in started if rest)
+        if unsent:
+            self.move(PendingTransfers(unsent, pending.receives))
             return
-        for flow in traffic.receives:
-            flow.connection.receive(flow.parts)
+        for receive in pending.receives:
+            receive.connection.receive(receive.vectors)
 
-    def move(self, traffic: Traffic) -> None:
-        """All flows at once; raises the first error once all have ended."""
-        flows, errors = (*traffic.sends, *traffic.receives), []
+    def move(self, pending: PendingTransfers) -> None:
+        """All transfers at once; raises the first error after all have ended."""
+        transfers, errors = (*pending.sends, *pending.receives), []
 
         def fail(error: Exception) -> None:
             errors.append(error)
-            for flow in flows:  # the others would wait for their timeouts
-                flow.connection.abort(error)
+            for transfer in transfers:  # the others would wait for their timeouts
+                transfer.connection.abort(error)
 
-        jobs: list[Job] = [(flow.connection.send, flow.parts, fail) for flow in traffic.sends]
-        jobs += [(flow.connection.receive, flow.parts, fail) for flow in traffic.receives]
-        self.hire(len(jobs) - 1)
-        for desk, job in zip(self._desks, jobs[:-1], strict=False):
-            desk.put(job)
-        _do(jobs[-1])
+        jobs: list[Job] = [(send.connection.send, send.vectors, fail) for send in pending.sends]
+        jobs += [(receive.connection.receive, receive.vectors, fail) for receive in pending.receives]
+        self.reserve(len(jobs) - 1)
+        for queue, job in zip(self._queues, jobs[:-1], strict=False):
+            queue.put(job)
+        _run(jobs[-1])
         for _ in jobs[:-1]:
-            self._ends.get()
+            self._finished.get()
         if errors:
             raise errors[0]
 
     def close(self) -> None:
-        """Their connections must be aborted before."""
-        for desk in self._desks:
-            desk.put(None)
+        """The connections must have been aborted before."""
+        for queue in self._queues:
+            queue.put(None)
         for thread in self._threads:
             thread.join()
 
-    def _work(self, desk: SimpleQueue[Job | None]) -> None:
-        while (job := desk.get()) is not None:
-            _do(job)
-            self._ends.put(None)
+    def _work(self, queue: SimpleQueue[Job | None]) -> None:
+        while (job := queue.get()) is not None:
+            _run(job)
+            self._finished.put(None)
 
 
-def _do(job: Job) -> None:
-    move, parts, fail = job
+def _run(job: Job) -> None:
+    move, vectors, fail = job
     try:
-        move(parts)
+        move(vectors)
     except Exception as error:
         fail(error)

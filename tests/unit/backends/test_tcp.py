@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
+import socket
 from collections.abc import Callable
 from typing import Any
 
+import psutil
 import pytest
 
-from commbench.backends.tcp.backend import Tcp
+from commbench.backends.tcp.backend import INTERFACE, Tcp, listening_address
+from commbench.core.case import World
 from commbench.core.errors import ConfigError
+from commbench.hardware.network import interface_address
 
 FIXED = ("timing=fixed", "timing.repetitions=7", "timing.warmup_repetitions=2", "timing.warmup_s=0", "cache=warm")
 
@@ -43,7 +48,7 @@ def test_a_given_world_on_a_chosen_interface_skips_collectives_with_the_reason(w
     measured = run.cases[run.cases.status == "ok"]
     assert set(measured.pair) == {"0-1", "1-1", "2-1"} and set(measured.streams) == {64}
     skipped = run.cases[run.cases.status == "skipped"].set_index("benchmark").reason
-    assert skipped["all_reduce"] == "tcp is point to point only: sockets know no collectives"
+    assert skipped["all_reduce"] == "tcp is point to point only: sockets have no collectives"
 
 
 @pytest.mark.long
@@ -67,3 +72,63 @@ def test_a_wrong_value_is_refused_by_name(key: str, value: Any) -> None:
 def test_the_interface_is_exported_only_where_one_was_chosen() -> None:
     assert Tcp().environment("auto", None) == {}
     assert Tcp().environment("auto", "eth7") == {"COMMBENCH_TCP_INTERFACE": "eth7"}
+
+
+# ---------------------------------------------------------------- addresses of this machine's real interfaces
+
+ONE_NODE = World(0, 2, ((0, 1),), (0,))
+TWO_NODES = World(0, 2, ((0,), (1,)), (0,))
+
+
+@pytest.fixture
+def nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (INTERFACE, "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def outer_addresses() -> set[str]:
+    found = [
+        one.address for addresses in psutil.net_if_addrs().values() for one in addresses if one.family == socket.AF_INET
+    ]
+    return {one for one in found if not ipaddress.ip_address(one).is_loopback}
+
+
+@pytest.mark.usefixtures("nothing_chosen")
+def test_one_node_talks_over_loopback() -> None:
+    assert listening_address(ONE_NODE, None) == "127.0.0.1"
+
+
+@pytest.mark.usefixtures("nothing_chosen")
+def test_a_chosen_interface_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(INTERFACE, "lo")
+    assert listening_address(TWO_NODES, None) == "127.0.0.1"
+
+
+def test_an_unknown_interface_names_those_that_exist() -> None:
+    with pytest.raises(ConfigError, match=r"interface=nosuch0 does not exist here; there are: .*lo"):
+        interface_address("nosuch0")
+
+
+@pytest.mark.usefixtures("nothing_chosen")
+@pytest.mark.skipif(not outer_addresses(), reason="no address but loopback")
+@pytest.mark.parametrize("meeting", ["127.0.0.1", "localhost", "no-such-host.invalid", *sorted(outer_addresses())[:1]])
+def test_several_nodes_never_talk_over_loopback(monkeypatch: pytest.MonkeyPatch, meeting: str) -> None:
+    """Also on the meeting point's own host, whose name may be a loopback address there."""
+    monkeypatch.setenv("MASTER_ADDR", meeting)
+    assert listening_address(TWO_NODES, None) in outer_addresses()
+
+
+@pytest.mark.usefixtures("nothing_chosen")
+def test_the_route_to_the_stores_host_is_asked_where_no_address_was_exported() -> None:
+    class Store:
+        host = "127.0.0.1"
+
+    class Prefixed:
+        underlying_store = Store()
+
+    own = outer_addresses()
+    if own:
+        assert listening_address(TWO_NODES, Prefixed()) in own
+    else:
+        with pytest.raises(ConfigError, match="interface=NAME"):
+            listening_address(TWO_NODES, Prefixed())

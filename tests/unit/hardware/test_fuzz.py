@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from places import HARDWARE_TEXTS
 
-from commbench.backends.tcp import tcp_info
+from commbench.backends.tcp.connection import parse_info
 from commbench.core import ranges, secrets, text
 from commbench.hardware import cpu, host, ipc, mpi_library, network, resource_limits, software, sources, topology
 
@@ -45,7 +45,7 @@ PARSERS = (
     secrets.mask,
     secrets.recorded_override,
     text.one_line,
-    lambda text: tcp_info.parse_info(text.encode(errors="replace")),
+    lambda text: parse_info(text.encode(errors="replace")),
     lambda text: mpi_library.library_name(SimpleNamespace(Get_library_version=lambda: text)),
     ipc.parse_driver_version,
     ipc.parse_namespace,

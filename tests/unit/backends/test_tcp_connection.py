@@ -1,4 +1,4 @@
-"""TCP_INFO of a real connection, and of any bytes."""
+"""Portions of memory hold the same bytes in the same order; TCP_INFO of a real connection and of arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,36 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commbench.backends.tcp.tcp_info import FIELDS, INFO_BYTES, UNKNOWN, parse_info
+from commbench.backends.tcp.connection import (
+    INFO_BYTES,
+    INFO_FIELDS,
+    MAX_VIEWS,
+    UNKNOWN,
+    io_vectors,
+    parse_info,
+    remaining,
+)
+
+
+@given(st.lists(st.binary(max_size=9), max_size=3000))
+def test_a_vector_is_what_one_call_may_move(messages: list[bytes]) -> None:
+    vectors = io_vectors([memoryview(message) for message in messages])
+    assert b"".join(bytes(view) for vector in vectors for view in vector.views) == b"".join(messages)
+    assert all(0 < len(vector.views) <= MAX_VIEWS for vector in vectors)
+    assert all(vector.size_bytes == sum(len(view) for view in vector.views) > 0 for vector in vectors)
+
+
+@given(st.lists(st.binary(max_size=9), max_size=30), st.integers(0, 300))
+def test_what_remains_is_all_but_the_first_bytes(messages: list[bytes], done: int) -> None:
+    left = list(remaining([memoryview(message) for message in messages], done))
+    assert b"".join(left) == b"".join(messages)[done:]
+    assert all(len(view) for view in left)
 
 
 @given(st.binary(max_size=INFO_BYTES))
 def test_any_bytes_give_numbers_that_are_finite_and_not_negative(raw: bytes) -> None:
     found = parse_info(raw)
-    assert set(found) <= set(FIELDS)
+    assert set(found) <= set(INFO_FIELDS)
     assert all(math.isfinite(value) and value >= 0 for value in found.values())
 
 
@@ -23,7 +46,7 @@ def test_any_bytes_give_numbers_that_are_finite_and_not_negative(raw: bytes) -> 
 def test_a_shorter_struct_gives_fewer_fields_with_the_same_values(raw: bytes, length: int) -> None:
     whole, part = parse_info(raw), parse_info(raw[:length])
     assert part.items() <= whole.items()
-    assert all(FIELDS[name].offset + struct.calcsize(FIELDS[name].format) <= length for name in part)
+    assert all(INFO_FIELDS[name].offset + struct.calcsize(INFO_FIELDS[name].format) <= length for name in part)
 
 
 def test_values_lie_where_the_kernel_writes_them() -> None:
@@ -49,7 +72,7 @@ def test_a_real_connection_counts_what_was_moved() -> None:
             sender = parse_info(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES))
             receiver = parse_info(other.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES))
             mss = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
-    assert set(sender) == set(FIELDS), "this kernel has them all"
+    assert set(sender) == set(INFO_FIELDS), "this kernel has them all"
     assert 10_000 <= sender["bytes_acked"] <= 10_001  # the SYN counts as one
     assert receiver["bytes_received"] == 10_000
     assert sender["mss"] == mss

@@ -1,0 +1,176 @@
+"""Sockets between the ranks of a world: a listener that accepts the connections of its peers, and of nobody else.
+
+Who connects greets with a secret, which the ranks have from the control plane, and receives one byte as the answer.
+"""
+
+from __future__ import annotations
+
+import hmac
+import selectors
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import cast
+
+GREETING = struct.Struct("!16sIi")  # the secret, who connects, which of its connections
+WELCOME = b"\x06"
+GREETING_TIMEOUT_S = 5.0
+MAX_PENDING = 256  # connections that have not sent their greeting yet
+BACKLOG = 1024
+POLL_S = 0.5
+RETRY_S = 0.01
+
+Key = tuple[int, int]  # peer, stream
+Admit = Callable[[int, int, socket.socket], bool]  # peer, stream, its socket
+
+
+@dataclass
+class PendingPeer:
+    socket: socket.socket
+    deadline_s: float
+    received: bytes = b""
+
+
+def socket_family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def greet(connected: socket.socket, secret: bytes, rank: int, stream: int = 0) -> None:
+    """Introduce this rank to a PeerListener. Raises OSError, also if the listener refuses."""
+    connected.sendall(GREETING.pack(secret, rank, stream))
+    if connected.recv(len(WELCOME)) != WELCOME:
+        raise ConnectionError("it hung up after the greeting")
+
+
+class PeerListener:
+    """Accepts in a thread. Whoever does not greet with the secret is dropped, without any effect on others.
+
+    `purpose` names it in messages. `buffer_bytes` is for both socket buffers, None leaves them to the kernel.
+    """
+
+    def __init__(self, purpose: str, address: str, buffer_bytes: int | None = None) -> None:
+        """Raises OSError."""
+        self.socket = socket.socket(socket_family(address), socket.SOCK_STREAM)
+        set_buffers(self.socket, buffer_bytes)  # an accepted connection inherits them, with the scale of its window
+        try:
+            self.socket.bind((address, 0))
+            self.socket.listen(BACKLOG)
+        except OSError:
+            self.socket.close()
+            raise
+        self.socket.setblocking(False)
+        self.address, self.port = address, int(self.socket.getsockname()[1])
+        self._purpose, self._selector = purpose, selectors.DefaultSelector()
+        self._wake_up, self._woken = socket.socketpair()
+        self._pending: dict[socket.socket, PendingPeer] = {}
+        self._arrivals: dict[Key, socket.socket] = {}
+        self._arrived = threading.Condition()
+        self._open, self._warned = True, False
+        self._thread: threading.Thread | None = None
+
+    def serve(self, secret: bytes, admit: Admit) -> None:
+        """Begin to accept; earlier connections have waited in the kernel's backlog.
+
+        `admit` returns whether that connection is expected, and may set options of its socket. It runs in the thread.
+        """
+        self._secret, self._admit = secret, admit
+        self._selector.register(self.socket, selectors.EVENT_READ)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._serve, name=f"commbench-{self._purpose}-listener", daemon=True)
+        self._thread.start()
+
+    def wait_for(self, key: Key, timeout_s: float) -> socket.socket | None:
+        """The connection of that peer and stream, once; None if it does not arrive in time."""
+        with self._arrived:
+            self._arrived.wait_for(lambda: key in self._arrivals, timeout_s)
+            return self._arrivals.pop(key, None)
+
+    def close(self) -> None:
+        self._open = False
+        self._wake_up.close()
+        if self._thread is not None:
+            self._thread.join()
+        for opened in (self.socket, self._woken, *self._pending, *self._arrivals.values()):
+            opened.close()
+        self._selector.close()
+
+    def _serve(self) -> None:
+        while self._open:
+            for key, _ in self._selector.select(POLL_S if self._pending else None):
+                pending = self._pending.get(cast(socket.socket, key.fileobj))
+                if key.fileobj is self.socket:
+                    self._accept()
+                elif pending is not None:
+                    self._receive(pending)
+            now = time.monotonic()
+            for late in [pending for pending in self._pending.values() if pending.deadline_s < now]:
+                self._drop(late, "sent no valid greeting in time")
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self.socket.accept()
+        except OSError:  # it has left, or no file descriptor is free: then wait before the next attempt
+            time.sleep(RETRY_S)
+            return
+        if len(self._pending) >= MAX_PENDING:
+            self._drop(next(iter(self._pending.values())), "is the oldest of too many that sent no greeting")
+        connection.setblocking(False)
+        self._pending[connection] = PendingPeer(connection, time.monotonic() + GREETING_TIMEOUT_S)
+        self._selector.register(connection, selectors.EVENT_READ)
+
+    def _receive(self, pending: PendingPeer) -> None:
+        try:
+            received = pending.socket.recv(GREETING.size - len(pending.received))
+        except BlockingIOError:
+            return
+        except OSError:
+            received = b""
+        pending.received += received
+        if not received:
+            self._drop(pending, "left without a greeting")
+        elif len(pending.received) == GREETING.size:
+            self._verify(pending)
+
+    def _verify(self, pending: PendingPeer) -> None:
+        secret, peer, stream = GREETING.unpack(pending.received)
+        if not hmac.compare_digest(secret, self._secret):
+            self._drop(pending, "does not know the secret of this world")
+            return
+        pending.socket.setblocking(True)
+        if not self._admit(peer, stream, pending.socket):
+            self._drop(pending, f"greets as rank {peer}, stream {stream}")
+            return
+        self._forget(pending)
+        with suppress(OSError):  # if it has hung up, whoever uses the connection will notice
+            pending.socket.sendall(WELCOME)
+        with self._arrived:
+            replaced = self._arrivals.pop((peer, stream), None)
+            if replaced is not None:
+                replaced.close()
+            self._arrivals[peer, stream] = pending.socket
+            self._arrived.notify_all()
+
+    def _drop(self, pending: PendingPeer, reason: str) -> None:
+        """Warns once: a port scanner must not fill the log."""
+        self._forget(pending)
+        if not self._warned:
+            self._warned = True
+            text = f"{self._purpose}: a stranger at port {self.port} {reason}; dropped, as all further ones will be"
+            print(text, file=sys.stderr)
+        pending.socket.close()
+
+    def _forget(self, pending: PendingPeer) -> None:
+        self._selector.unregister(pending.socket)
+        del self._pending[pending.socket]
+
+
+def set_buffers(unconnected: socket.socket, buffer_bytes: int | None) -> None:
+    """Fix both buffers, which must happen before a connection is made; None leaves them to the kernel's autotuning."""
+    if buffer_bytes is not None:
+        unconnected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
+        unconnected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
