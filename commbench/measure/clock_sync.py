@@ -7,7 +7,6 @@ and Carpen-Amarie, Hierarchical Clock Synchronization in MPI, 2018); a ping-pong
 
 from __future__ import annotations
 
-import hmac
 import os
 import secrets
 import socket
@@ -25,6 +24,7 @@ from commbench.core.clock import now_ns
 from commbench.core.errors import ConfigError, Unsupported, WorldBroken
 from commbench.core.protocols import Control
 from commbench.hardware.network import meeting_address
+from commbench.world.peer_listener import PeerListener, greet
 
 Clock = Callable[[], int]
 PINGS = 60  # of a burst, whose tightest one counts: 3 to 6 ms
@@ -35,10 +35,8 @@ KEPT_S = 30.0  # readings that a line is fitted to: clocks are no lines for long
 TIGHT = 1.5  # times the tightest reading's width: wider ones were disturbed
 UNKNOWN_DRIFT = 5e-4  # what clocks may differ by that nobody compared twice: an NTP client's largest correction
 WANDER = 1e-6  # how much a clock's rate may change meanwhile, by its temperature
-GREETING = struct.Struct("!16sI")  # the group's secret, whose leader connects
 TIME = struct.Struct("!q")
 PING = b"?"
-SLOW_GUEST_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -251,7 +249,7 @@ class GlobalClock:
                 listener = _listen(interface, homes)
         except (OSError, ConfigError) as error:
             problem = f"rank {self._control.rank} can't listen for the clocks of other nodes: {error}"
-        place = None if listener is None else list(listener.getsockname()[:2])
+        place = None if listener is None else [listener.address, listener.port]
         told = self._control.gather(place, deadline_s, "addresses of clocks")
         places, secret = self._control.decide([told, secrets.token_hex(16)], deadline_s, "addresses of clocks")
         problem = self._control.agree(problem, deadline_s, "addresses of clocks")
@@ -269,30 +267,28 @@ class GlobalClock:
             raise Unsupported(f"sync=window: {problem}")
 
     def _join(
-        self, index: int, places: Sequence[Any], secret: bytes, listener: socket.socket | None, until: float
+        self, index: int, places: Sequence[Any], secret: bytes, listener: PeerListener | None, until: float
     ) -> None:
+        """Connect to the parent node and wait for the children. Raises OSError."""
+        children = children_of(index, len(places))
+        if listener is not None:
+            listener.serve(secret, lambda child, stream, _: child in children and stream == 0)
         if index > 0:
             host, port = places[parent_of(index, len(places))]
             self._parent = _ready(socket.create_connection((host, port), _left(until)), _left(until))
-            self._parent.sendall(GREETING.pack(secret, index))
-        expected = set(children_of(index, len(places)))
-        while listener is not None and expected - set(self._children):
-            listener.settimeout(_left(until))
-            guest = listener.accept()[0]
-            name = _greeted(guest, secret)
-            if name in expected - set(self._children):
-                self._children[name] = _ready(guest, _left(until))
-            else:
-                guest.close()
+            greet(self._parent, secret, index)
+        for child in children:
+            accepted = listener.wait_for((child, 0), _left(until)) if listener is not None else None
+            if accepted is None:
+                raise TimeoutError(f"rank {self.leaders[child]} did not connect in time")
+            self._children[child] = _ready(accepted, _left(until))
 
 
-def _listen(interface: str | None, homes: Sequence[str]) -> socket.socket:
+def _listen(interface: str | None, homes: Sequence[str]) -> PeerListener:
     """On the chosen interface, else where the other nodes reach this one; loopback where they are on this host."""
     others = [one for one in dict.fromkeys(homes) if one != socket.gethostname()]
     meeting = [os.environ["MASTER_ADDR"]] if others and os.environ.get("MASTER_ADDR") else []
-    address = meeting_address(interface, *meeting, *others)
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    return socket.create_server((address, 0), family=family)
+    return PeerListener("clock", meeting_address(interface, *meeting, *others))
 
 
 def _left(until: float) -> float:
@@ -303,16 +299,6 @@ def _ready(peer: socket.socket, deadline_s: float) -> socket.socket:
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     peer.settimeout(deadline_s)
     return peer
-
-
-def _greeted(guest: socket.socket, secret: bytes) -> int | None:
-    """Whose leader says it is, if it knows the secret; a stranger costs two seconds at most."""
-    try:
-        guest.settimeout(SLOW_GUEST_S)
-        said, name = GREETING.unpack(_receive(guest, GREETING.size))
-    except OSError:
-        return None
-    return int(name) if hmac.compare_digest(said, secret) else None
 
 
 class GlobalClocks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from contextlib import closing
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.random import default_rng
 from rank_threads import no_error, together
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from commbench.core.case import World
 from commbench.core.clock import now_ns
 from commbench.measure.clock_sync import (
     STAR_NODES,
     UNKNOWN_DRIFT,
+    GlobalClock,
     GlobalClocks,
     Line,
     Reading,
@@ -28,7 +31,8 @@ from commbench.measure.clock_sync import (
     fit,
     parent_of,
 )
-from commbench.world.control import Alone
+from commbench.world.control import Alone, StoreControl
+from commbench.world.peer_listener import PeerListener
 
 BOOT_NS = 2**52  # a clock of a machine that is up for 52 days
 OFFSETS = st.integers(-(2**55), 2**55)
@@ -177,3 +181,33 @@ def test_ranks_of_one_node_share_a_clock_and_compare_nothing() -> None:
     assert clocks.of((0,), Alone(), 1.0) is clock
     assert not clock.due and clock.lines == [Line()]
     assert clock.lines[0].own(np.array([BOOT_NS]))[0] == BOOT_NS and clock.errors_ns(BOOT_NS) == [0.0]
+
+
+def test_nodes_meet_over_sockets_while_a_stranger_waits_at_every_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four nodes of one rank each on this host: their clocks are one, within the error of their lines."""
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    strangers: list[socket.socket] = []
+    serve = PeerListener.serve
+
+    def visited(self: PeerListener, *args: Any) -> None:
+        strangers.append(socket.create_connection((self.address, self.port)))
+        strangers[-1].sendall(bytes(24))
+        serve(self, *args)
+
+    monkeypatch.setattr(PeerListener, "serve", visited)
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def work(rank: int) -> list[Line]:
+        store = TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=20))
+        with closing(GlobalClock(StoreControl(store, rank, 4), [[0], [1], [2], [3]], None, 20.0)) as clock:
+            clock.refresh(20.0)
+            return clock.lines
+
+    results = no_error(together(work, range(4)))
+    assert results.count(results[0]) == 4 and len(strangers) == 1
+    for line in results[0]:
+        at = now_ns()
+        assert abs(int(line.reference(np.array([at]))[0]) - at) <= line.error_at(at) + 2
+    for stranger in strangers:
+        with closing(stranger):
+            assert stranger.recv(1) == b""
