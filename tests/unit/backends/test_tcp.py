@@ -105,7 +105,7 @@ def test_a_chosen_interface_comes_first(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_an_unknown_interface_names_those_that_exist() -> None:
-    with pytest.raises(ConfigError, match=r"interface=nosuch0 does not exist here; there are: .*lo"):
+    with pytest.raises(ConfigError, match=r"interface=nosuch0 does not exist on this host; it has: .*lo"):
         interface_address("nosuch0")
 
 
