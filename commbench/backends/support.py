@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from commbench.core.case import Case
+from commbench.core.dtypes import dtype
 from commbench.core.errors import Unsupported
 from commbench.core.program import Step, View
 
@@ -23,6 +24,17 @@ def refuse(table: Lacking, step: Step) -> None:
     reason = table.get((operation, in_place(step)))
     if reason:
         raise Unsupported(reason)
+
+
+def reduction_missing(library: str, case: Case) -> str | None:
+    """Why NCCL or gloo can't reduce what the case asks for: averages are of floating types only, as gloo has no others
+    and NCCL truncates those of integers."""
+    if case.reduction is None:
+        return None
+    known = case.reduction in ("sum", "prod", "min", "max")
+    if known or (case.reduction == "avg" and dtype(case.dtype).floating):
+        return None
+    return f"{library} has no reduction {case.reduction} of {case.dtype}"
 
 
 def in_place(step: Step) -> bool:

@@ -142,12 +142,11 @@ def probe_cuda_ipc(
     and get the same answer. `make` builds this rank's exporter from its local rank; a little of its memory stays
     allocated. Raises Missing only.
     """
-    node = world.nodes[world.node_of(world.rank)]
-    exporter, own_offer = _probe_offer(make, node.index(world.rank), world.rank)
+    exporter, own_offer = _probe_offer(make, world.local_rank, world.rank)
     offers = control.decide(control.gather(own_offer, deadline_s, "IPC probe") or None, deadline_s, "IPC probe")
     results = {
         f"{world.rank}-{peer}": own_offer[1] if exporter is None else _probe_peer(exporter, offers[peer], peer)
-        for peer in node
+        for peer in world.neighbours
         if peer != world.rank
     }
     # nobody leaves, and so frees what is open elsewhere, before all ranks have read

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,11 @@ def slot_bytes(spec: BufferSpec) -> int:
 def buffer_bytes(spec: BufferSpec, pool: int) -> int:
     """All memory of a buffer with `pool` copies of its slots."""
     return slot_bytes(spec) * spec.slots * pool
+
+
+def rotation_pool(buffers: Mapping[str, Any]) -> int:
+    """How many copies a program rotates through: those of its buffers, 1 without any."""
+    return max((buffer.pool for buffer in buffers.values()), default=1)
 
 
 class HostBuffer:

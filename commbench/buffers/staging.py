@@ -37,7 +37,7 @@ from commbench.core.program import (
 )
 from commbench.core.protocols import Buffer
 
-from .host import HostBuffer
+from .host import HostBuffer, rotation_pool
 
 SUFFIX = "@host"  # of the name of a staging buffer
 
@@ -67,7 +67,7 @@ def with_staging(
 ) -> tuple[Program, dict[str, Any]]:
     """The staged program and all its buffers, with new staging buffers. Raises Unsupported without memory for them."""
     program = staged_program(program, rank)
-    pool = max((buffer.pool for buffer in buffers.values()), default=1)
+    pool = rotation_pool(buffers)
     try:
         staging = {spec.name: allocate(spec, pool) for spec in staging_specs(program)}
     except MemoryError as error:

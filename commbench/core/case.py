@@ -28,6 +28,16 @@ class World:
     def node_of(self, rank: int) -> int:
         return next(index for index, ranks in enumerate(self.nodes) if rank in ranks)
 
+    @property
+    def neighbours(self) -> tuple[int, ...]:
+        """The world ranks of this rank's node, with itself."""
+        return self.nodes[self.node_of(self.rank)]
+
+    @property
+    def local_rank(self) -> int:
+        """This rank's position among the ranks of its node."""
+        return self.neighbours.index(self.rank)
+
 
 @dataclass(frozen=True)
 class Mode:

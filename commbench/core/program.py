@@ -32,6 +32,10 @@ class View:
     offset: int = 0
     count: int | None = None
 
+    def count_in(self, spec: BufferSpec) -> int:
+        """Elements of a slot of that buffer that it covers."""
+        return spec.count - self.offset if self.count is None else self.count
+
 
 @dataclass(frozen=True)
 class Send:

@@ -1,4 +1,4 @@
-"""A GPU through CuPy: which one a rank uses, a stream of ours with its clock, its memory for the buffers. No torch."""
+"""A GPU through CuPy, without torch: which one a rank uses, a stream with its clock, and memory for the buffers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.backends.torch.cuda import USUAL_HZ, own_index
+from commbench.backends.torch.cuda import DEFAULT_SM_HZ, NS_PER_MS, gpu_ordinal
 from commbench.core.case import World
 from commbench.core.errors import Unsupported
 from commbench.hardware.nvml import Monitor
 
-NS_PER_MS = 1e6
-HOLD = """
+HOLD_KERNEL = """
 extern "C" __global__ void hold(long long cycles) {
     long long begin = clock64();
     while (clock64() - begin < cycles) {}
@@ -37,7 +36,7 @@ class CupyEvent:
 
 
 class CupyDevice:
-    """See engines.device.Device. All work is on one stream that waits for no other: what a rank does is in order."""
+    """See engines.device.Device. All work is on one stream, in order, and does not wait for other streams."""
 
     def __init__(self, index: int) -> None:
         import cupy
@@ -48,17 +47,16 @@ class CupyDevice:
         self.stream: Any = cupy.cuda.Stream(non_blocking=True)
         self.pointer = int(self.stream.ptr)
         self.synchronise: Callable[[], None] = self.stream.synchronize
-        self._hz = 1e3 * _clock_khz(self._runtime, index) or USUAL_HZ
-        self._kernel: Any = cupy.RawKernel(HOLD, "hold")
+        self._sm_hz = 1e3 * _sm_clock_khz(self._runtime, index) or DEFAULT_SM_HZ
+        self._kernel: Any = cupy.RawKernel(HOLD_KERNEL, "hold")
         self._monitor = Monitor(str(self._runtime.deviceGetPCIBusId(index)))
 
     @classmethod
     def of(cls, world: World) -> CupyDevice:
-        """This rank's. Raises CUDARuntimeError where CUDA can't start."""
+        """The GPU of this rank. Raises CUDARuntimeError where CUDA can't start."""
         import cupy
 
-        count: int = cupy.cuda.runtime.getDeviceCount()
-        return cls(own_index(world, max(count, 1)))
+        return cls(gpu_ordinal(world, cupy.cuda.runtime.getDeviceCount()))
 
     def event(self) -> CupyEvent:
         return CupyEvent(self._cupy, self.stream)
@@ -76,15 +74,15 @@ class CupyDevice:
     def hold(self, seconds: float) -> None:
         """A kernel that counts clock ticks: it ends by itself, whatever the host does."""
         with self.stream:
-            self._kernel((1,), (1,), (np.int64(seconds * self._hz),))
+            self._kernel((1,), (1,), (np.int64(seconds * self._sm_hz),))
 
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """P23: other threads may allocate meanwhile, so the mode is the thread's own; the steps have run before."""
+        """Other threads may allocate meanwhile, so only this thread's calls are captured; the steps have run before."""
         self.stream.begin_capture(self._runtime.streamCaptureModeThreadLocal)
         problem: Exception | None = None
         try:
             enqueue()
-        except Exception as error:  # the capture has to be ended whatever it was
+        except Exception as error:  # whatever it was, the capture has to be ended
             problem = error
         try:
             graph = self.stream.end_capture()
@@ -100,12 +98,12 @@ class CupyDevice:
         self._runtime.memcpyAsync(target, source, size, self._runtime.memcpyDeviceToDevice, self.pointer)
 
     def readings(self) -> dict[str, float]:
-        """Clocks, temperature, throttle reasons and byte counters, as far as NVML tells them."""
+        """Clocks, temperature, throttle reasons and byte counters, as far as NVML provides them."""
         return self._monitor.readings()
 
 
 class CupyMemory:
-    """See device_memory.Allocation: bytes of CuPy's pool. Raises MemoryError (CuPy's OutOfMemoryError is one)."""
+    """See buffers.device.Allocation: bytes of CuPy's pool. Raises MemoryError (CuPy's OutOfMemoryError is one)."""
 
     def __init__(self, size: int) -> None:
         import cupy
@@ -115,20 +113,20 @@ class CupyMemory:
         self.address = int(self._memory.ptr)
 
     def upload(self, offset: int, data: NDArray[np.uint8]) -> None:
-        kind = self._runtime.memcpyHostToDevice
-        self._runtime.memcpy(self.address + offset, data.ctypes.data, data.nbytes, kind)
-        # from pageable memory it may return before the end, and our stream does not wait for the default one
+        direction = self._runtime.memcpyHostToDevice
+        self._runtime.memcpy(self.address + offset, data.ctypes.data, data.nbytes, direction)
+        # from pageable memory the copy may return before its end, and this stream does not wait for the default one
         self._runtime.deviceSynchronize()
 
     def download(self, offset: int, size: int) -> NDArray[np.uint8]:
         data = np.empty(size, dtype=np.uint8)
-        kind = self._runtime.memcpyDeviceToHost
-        self._runtime.memcpy(data.ctypes.data, self.address + offset, size, kind)
+        direction = self._runtime.memcpyDeviceToHost
+        self._runtime.memcpy(data.ctypes.data, self.address + offset, size, direction)
         return data
 
 
-def _clock_khz(runtime: Any, index: int) -> int:
-    """Of the SMs; 0 where this CUDA does not tell."""
+def _sm_clock_khz(runtime: Any, index: int) -> int:
+    """0 where this CUDA does not provide it."""
     try:
         return int(runtime.deviceGetAttribute(runtime.cudaDevAttrClockRate, index))
     except (AttributeError, RuntimeError):

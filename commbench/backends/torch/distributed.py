@@ -1,4 +1,4 @@
-"""What torch.distributed's backends share: process groups and their communicators, on host memory and on a GPU."""
+"""torch.distributed: process groups, their communicators on host memory and on a GPU, and steps as its calls."""
 
 from __future__ import annotations
 
@@ -8,26 +8,51 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, cast
 
+from commbench.backends.support import Lacking, refuse
 from commbench.buffers.device import DeviceBuffer
-from commbench.buffers.host import HostBuffer
+from commbench.buffers.host import HostBuffer, rotation_pool
 from commbench.buffers.staging import PinnedBuffer, with_staging
 from commbench.core.case import Mode, World
 from commbench.core.errors import Unsupported
-from commbench.core.program import BufferSpec, Program
+from commbench.core.program import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Barrier,
+    Broadcast,
+    BufferSpec,
+    Copy,
+    Gather,
+    Irecv,
+    Isend,
+    Program,
+    Recv,
+    Reduce,
+    ReduceScatter,
+    Scatter,
+    Send,
+    Step,
+    View,
+    WaitAll,
+)
 from commbench.core.protocols import Buffer, Control, Runner
 from commbench.engines.device import device_runner
 from commbench.engines.loop import PythonRunner
-from commbench.engines.lowered import Call, Lowered
+from commbench.engines.lowered import Call, Lowered, Rotating
 
-from .cuda import CudaDevice, CudaMemory
-from .lowering import TorchLowering
+from .cuda import CudaDevice, CudaMemory, tensor_of_slot
 
-CALL_TIMEOUT = timedelta(minutes=10)  # a last resort; the control plane's deadlines come first
-Held = Mapping[str, Buffer]
+CALL_TIMEOUT = timedelta(minutes=10)  # a last resort: the deadlines of the control plane are shorter
+LACKING: Lacking = {
+    ("all_reduce", False): "torch.distributed reduces in place only",
+    ("reduce", False): "torch.distributed reduces in place only",
+    ("all_to_all", True): "torch.distributed receives into blocks that it has not sent yet",
+}
+REDUCTIONS = {"sum": "SUM", "avg": "AVG", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
 
 
 def start_group(name: str, world: World, control: Control, place: Any = None) -> Any:
-    """torch.distributed over the control plane's store; the group of all ranks. `place` is a GPU to open on at once."""
+    """The group of all ranks, over the control plane's store. `place` is a GPU on which to connect at once."""
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
 
@@ -56,35 +81,32 @@ class TorchCommunicator:
     def subset(self, ranks: Sequence[int]) -> TorchCommunicator | None:
         import torch.distributed as dist
 
-        chosen = tuple(self._ranks[rank] for rank in ranks)
-        if chosen not in self._subsets:
-            group = dist.new_group(list(chosen), timeout=CALL_TIMEOUT)
-            self._subsets[chosen] = self._of(group, chosen) if self._rank in chosen else None
-        return self._subsets[chosen]
+        members = tuple(self._ranks[rank] for rank in ranks)
+        if members not in self._subsets:
+            group = dist.new_group(list(members), timeout=CALL_TIMEOUT)
+            self._subsets[members] = self._on_group(group, members) if self._rank in members else None
+        return self._subsets[members]
 
-    def _of(self, group: Any, ranks: tuple[int, ...]) -> TorchCommunicator:
-        """One like this for a group that this rank is in."""
+    def _on_group(self, group: Any, ranks: tuple[int, ...]) -> TorchCommunicator:
+        """A communicator of the same kind on a group that this rank is in."""
         return type(self)(self._name, group, ranks, self._rank)
 
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         return HostBuffer(spec, pool)
 
     def prepare(
-        self,
-        programs: Mapping[int, Program],
-        buffers: Mapping[int, Held],
-        mode: Mode,
+        self, programs: Mapping[int, Program], buffers: Mapping[int, Mapping[str, Buffer]], mode: Mode
     ) -> Runner:
         if mode.engine != "python":
             raise Unsupported(f"{self._name} has no {mode.engine} engine")
         rank = self.hosted[0]
         return self._runner(programs[rank], buffers[rank], mode)
 
-    def _runner(self, program: Program, held: Held, mode: Mode) -> Runner:
-        return PythonRunner(self._lowered(program, held, mode), _pool(held))
+    def _runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
+        return PythonRunner(self._lowered(program, buffers, mode), rotation_pool(buffers))
 
-    def _lowered(self, program: Program, held: Held, mode: Mode) -> Lowered[Call]:
-        return Lowered.of(program, mode.sync, TorchLowering(self._group, held).call)
+    def _lowered(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Lowered[Call]:
+        return Lowered.of(program, mode.sync, TorchLowering(self._group, buffers).call)
 
     def counters(self) -> dict[str, float]:
         return {}
@@ -95,8 +117,8 @@ class TorchCommunicator:
         return {"library": f"torch {torch.__version__} {self._name}", "transport": "tcp"}
 
     def close(self, abort: bool = False) -> None:
-        """A broken world's destructors wait for the dead, and so does ProcessGroupNCCL's abort, up to its timeout: the
-        process ends instead, and the driver takes back what it had on the GPU."""
+        """Does nothing in a broken world: destructors and ProcessGroupNCCL's abort wait for lost ranks up to their
+        timeout. The process ends instead, and the driver frees what it had on the GPU."""
         import torch.distributed as dist
 
         if not abort:
@@ -104,26 +126,25 @@ class TorchCommunicator:
 
 
 class CudaCommunicator(TorchCommunicator):
-    """The same with buffers on this rank's GPU and its clocks."""
+    """The same with buffers and a clock on this rank's GPU."""
 
     def __init__(self, name: str, group: Any, ranks: tuple[int, ...], rank: int, gpu: CudaDevice) -> None:
         super().__init__(name, group, ranks, rank)
         self._gpu = gpu
 
-    def _of(self, group: Any, ranks: tuple[int, ...]) -> TorchCommunicator:
+    def _on_group(self, group: Any, ranks: tuple[int, ...]) -> TorchCommunicator:
         return type(self)(self._name, group, ranks, self._rank, self._gpu)
 
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         return DeviceBuffer(spec, pool, partial(CudaMemory, place=self._gpu.place))
 
-    def _runner(self, program: Program, held: Held, mode: Mode) -> Runner:
-        every = dict(held)
+    def _runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
+        used = dict(buffers)
         if mode.staging == "pinned":
-            program, every = with_staging(
-                program, self.hosted[0], every, partial(PinnedBuffer, pages=self._gpu.pages())
-            )
-        runner = device_runner(self._gpu, self._lowered(program, every, mode), _pool(held), mode)
-        weakref.finalize(runner, every.clear).atexit = False  # pages stay locked as long as something runs on them
+            pinned = partial(PinnedBuffer, pages=self._gpu.pages())
+            program, used = with_staging(program, self.hosted[0], used, pinned)
+        runner = device_runner(self._gpu, self._lowered(program, used, mode), rotation_pool(buffers), mode)
+        weakref.finalize(runner, used.clear).atexit = False  # pages stay locked as long as something runs on them
         return runner
 
     def counters(self) -> dict[str, float]:
@@ -133,5 +154,92 @@ class CudaCommunicator(TorchCommunicator):
         return {**super().facts(), "gpu": self._gpu.name}
 
 
-def _pool(held: Held) -> int:
-    return max((buffer.pool for buffer in held.values()), default=1)
+class TorchLowering:
+    """Steps as calls of torch.distributed, on tensors that share the buffers' memory.
+
+    Peers and roots are ranks of the group. Raises Unsupported for a form that torch.distributed lacks.
+    """
+
+    def __init__(self, group: Any, buffers: Mapping[str, Buffer]) -> None:
+        import torch.distributed as dist
+
+        self._dist, self._group, self._buffers = dist, group, buffers
+        self._rank, self._size = group.rank(), group.size()
+        self._tensors: dict[View, Rotating] = {}
+
+    def call(self, step: Step) -> Call:
+        dist, group = self._dist, self._group
+        match step:
+            case Send(data, peer):
+                return Call(dist.send, (self.tensors(data), None, group, 0, peer))
+            case Recv(data, peer):
+                return Call(dist.recv, (self.tensors(data), None, group, 0, peer))
+            case Isend(data, peer, request):
+                return Call(dist.isend, (self.tensors(data), None, group, 0, peer), into=request)
+            case Irecv(data, peer, request):
+                return Call(dist.irecv, (self.tensors(data), None, group, 0, peer), into=request)
+            case WaitAll(requests):
+                return Call(_wait_all, requests=requests)
+            case Copy(source, target):
+                return Call(_copy, (self.tensors(target), self.tensors(source)))
+            case _:
+                return self._collective(step)
+
+    def _collective(self, step: Step) -> Call:
+        dist, group = self._dist, self._group
+        refuse(LACKING, step)
+        match step:
+            case Barrier():
+                return Call(dist.barrier, (group,))
+            case Broadcast(data, root):
+                return Call(dist.broadcast, (self.tensors(data), None, group, False, root))
+            case AllGather(send, recv):
+                return Call(self._on_one_tensor("all_gather"), (self.tensors(recv), self.tensors(send), group))
+            case Gather(send, recv, root):
+                return Call(dist.gather, (self.tensors(send), self._blocks(recv, root), None, group, False, root))
+            case Scatter(send, recv, root):
+                return Call(dist.scatter, (self.tensors(recv), self._blocks(send, root), None, group, False, root))
+            case AllToAll(send, recv):
+                return Call(dist.all_to_all_single, (self.tensors(recv), self.tensors(send), None, None, group))
+            case AllReduce(_, recv, reduction):
+                return Call(dist.all_reduce, (self.tensors(recv), self._operation(reduction), group))
+            case Reduce(send, _, reduction, root):
+                operation = self._operation(reduction)
+                return Call(dist.reduce, (self.tensors(send), None, operation, group, False, root))
+            case ReduceScatter(send, recv, reduction):
+                tensors = self.tensors(recv), self.tensors(send)
+                return Call(self._on_one_tensor("reduce_scatter"), (*tensors, self._operation(reduction), group))
+            case _:
+                raise Unsupported(f"torch.distributed has no {type(step).__name__}")
+
+    def _on_one_tensor(self, operation: str) -> Any:
+        """Newer torch renamed the calls on one tensor, and warns about the old names."""
+        old = {"all_gather": "all_gather_into_tensor", "reduce_scatter": "reduce_scatter_tensor"}[operation]
+        return getattr(self._dist, f"{operation}_single", None) or getattr(self._dist, old)
+
+    def _operation(self, reduction: str) -> Any:
+        return getattr(self._dist.ReduceOp, REDUCTIONS[reduction])
+
+    def tensors(self, view: View) -> Rotating:
+        """One tensor per copy of the pool; the same object for the same view."""
+        if view not in self._tensors:
+            buffer = self._buffers[view.buffer]
+            part = slice(view.offset, view.offset + view.count_in(buffer.spec))
+            copies = range(buffer.pool)
+            self._tensors[view] = Rotating(tuple(tensor_of_slot(buffer, view.slot, copy)[part] for copy in copies))
+        return self._tensors[view]
+
+    def _blocks(self, view: View, root: int) -> Rotating | None:
+        """On the root a list of one tensor per rank, all parts of the view; other ranks have no such buffer."""
+        if self._rank != root:
+            return None
+        return Rotating(tuple(list(tensor.chunk(self._size)) for tensor in self.tensors(view).values))
+
+
+def _wait_all(works: list[Any]) -> None:
+    for work in works:
+        work.wait()
+
+
+def _copy(target: Any, source: Any) -> None:
+    target.copy_(source)

@@ -1,74 +1,61 @@
-"""NCCL through torch.distributed: GPU memory, a GPU for each rank."""
+"""NCCL through torch.distributed: GPU memory, one GPU per rank.
+
+All messages posted between two waits are one batch, which is one kernel on the GPU. An isend of its own would be a
+kernel of its own, after all others of the communicator, so two ranks that both send first would wait for each other
+(batch_isend_irecv's documentation). A batch has no order inside.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar
 
-from commbench.backends.support import case_lacks
-from commbench.core.case import Case, Mode, World
-from commbench.core.dtypes import DTYPES
-from commbench.core.program import Program
-from commbench.core.protocols import Backend, Control
-from commbench.engines.lowered import Call, Lowered
-from commbench.hardware.cuda_ipc_setting import NCCL, translated
-from commbench.hardware.network import interface_name
+from commbench.backends.nccl_library import NcclBackend, NcclLog
+from commbench.backends.support import Lacking
+from commbench.core.case import Mode, World
+from commbench.core.errors import Unsupported
+from commbench.core.program import Barrier, Irecv, Isend, Program, Recv, Send, Step, WaitAll
+from commbench.core.protocols import Buffer, Control
+from commbench.engines.lowered import Call, Lowered, Rotating
 
-from . import nccl_log
-from .cuda import CudaDevice, lacks_cuda
-from .distributed import CudaCommunicator, Held, start_group
-from .lowering import LACKING
-from .nccl_log import NcclLog
-from .nccl_lowering import NcclLowering, lowered
+from .cuda import CudaDevice, cuda_missing
+from .distributed import LACKING, CudaCommunicator, TorchLowering, start_group
 
-REDUCED = {  # reduction -> dtypes; ncclRedOp_t has them for all types, but truncates averages of integers
-    **dict.fromkeys(("sum", "prod", "min", "max"), frozenset(DTYPES)),
-    "avg": frozenset(name for name, kind in DTYPES.items() if kind.floating),
-}
-ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
-EAGER_WARNING = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"  # P4: a blocking message is in order anyway
+ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+EAGER_WARNING = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"  # blocking messages are in order anyway
+
+Message = Isend | Irecv | Send | Recv
 
 
 @dataclass(frozen=True)
-class Nccl(Backend):
+class Nccl(NcclBackend):
     """See Backend."""
 
     name: ClassVar[str] = "nccl"
-    devices: ClassVar[tuple[str, ...]] = ("cuda",)
-    launchers: ClassVar[tuple[str, ...]] = ("torchrun", "mpirun", "srun")
-    threads_per_rank: ClassVar[int] = 2  # the caller and NCCL's proxy; its service thread and torch's watchdog sleep
-    shares_gpu: ClassVar[bool] = False
+    lacking: ClassVar[Lacking] = LACKING
     library: str = "auto"
 
     def missing(self, device: str = "cuda") -> str | None:
-        return lacks_cuda("take backend=gloo")
-
-    def supports(self, case: Case, size: int) -> str | None:
-        """A rank may send to itself: NCCL copies where both ends are in one group of calls."""
-        if case.staging != "none":
-            return f"nccl reads and writes GPU memory itself, staging={case.staging} does nothing for it"
-        if case.reduction is not None and case.dtype not in REDUCED.get(case.reduction, ()):
-            return f"nccl has no reduction {case.reduction} of {case.dtype}"
-        return case_lacks(LACKING, case)
+        return cuda_missing("take backend=gloo")
 
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
-        """P7: NCCL reads its variables once in a process, so these and the user's hold for all its cases."""
-        exports = {**translated(cuda_ipc, (NCCL,)), **nccl_log.asked(os.environ)}
-        if interface is not None:
-            exports["NCCL_SOCKET_IFNAME"] = f"={interface_name(interface)}"  # without = it would be a prefix
-        # 0: torch's watchdog does not end this process when another rank is lost; we do, after saving
-        return exports | {ERRORS: os.environ.get(ERRORS, "0"), EAGER_WARNING: os.environ.get(EAGER_WARNING, "false")}
+        # 0: torch's watchdog does not end this process when another rank is lost; commbench does, after saving
+        defaults = {ERROR_HANDLING: "0", EAGER_WARNING: "false"}
+        chosen = {name: os.environ.get(name, value) for name, value in defaults.items()}
+        return super().environment(cuda_ipc, interface) | chosen
 
     def open(self, world: World, control: Control, device: str = "cuda") -> NcclCommunicator:
-        """Eagerly (P5): with a device given, NCCL connects here and not in the first call of a case."""
+        """Eagerly: with a device given, NCCL connects here and not in the first call of a case."""
         log, gpu = NcclLog(os.environ), CudaDevice.of(world)
         group = start_group(self.name, world, control, gpu.place)
         return NcclCommunicator(self.name, group, tuple(range(world.size)), world.rank, gpu, log)
 
 
 class NcclCommunicator(CudaCommunicator):
-    """See Communicator. All ranks make it together."""
+    """See Communicator. All ranks create it together."""
 
     def __init__(self, name: str, group: Any, ranks: tuple[int, ...], rank: int, gpu: CudaDevice, log: NcclLog) -> None:
         import torch
@@ -76,24 +63,92 @@ class NcclCommunicator(CudaCommunicator):
 
         super().__init__(name, group, ranks, rank, gpu)
         self._log = log
-        # P4: the first call of a group needs all its ranks, which a batch of messages has not. This one also connects
-        # neighbours, so that the log names their transport; pairs connect in the first call of a case.
-        self._met = torch.zeros(1, device=gpu.place)
-        dist.all_reduce(self._met, group=group)
+        # The first call of a group needs all its ranks, which a batch of messages does not involve. This one also
+        # connects neighbours, so that the log names their transport; other pairs connect in the first call of a case.
+        self._barrier_tensor = torch.zeros(1, device=gpu.place)
+        dist.all_reduce(self._barrier_tensor, group=group)
         gpu.synchronise()
         log.remove()
 
-    def _of(self, group: Any, ranks: tuple[int, ...]) -> NcclCommunicator:
+    def _on_group(self, group: Any, ranks: tuple[int, ...]) -> NcclCommunicator:
         return type(self)(self._name, group, ranks, self._rank, self._gpu, self._log)
 
-    def _lowered(self, program: Program, held: Held, mode: Mode) -> Lowered[Call]:
-        return lowered(program, mode.sync, NcclLowering(self._group, held, self._met))
+    def _lowered(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Lowered[Call]:
+        return NcclLowering(self._group, buffers, self._barrier_tensor).lower(program, mode.sync)
 
     def facts(self) -> dict[str, Any]:
-        """`nccl_log` is the text up to now, null where the log is the user's; the transport is to be read there."""
         import torch
 
         nccl: Any = torch.cuda.nccl
         library = f"torch {torch.__version__} nccl {'.'.join(map(str, nccl.version()))}"
-        said = {"nccl_log": self._log.text(), "ipc_libraries": [NCCL]}
-        return {**super().facts(), "library": library, "transport": None, "eager": True, **said}
+        return {**super().facts(), "library": library, **self._log.facts()}
+
+
+class NcclLowering:
+    """Steps as torch.distributed's calls on NCCL, for one program. Peers are ranks of the group.
+
+    `barrier_tensor` has one element, which barriers reduce.
+    """
+
+    def __init__(self, group: Any, buffers: Mapping[str, Buffer], barrier_tensor: Any) -> None:
+        import torch.distributed as dist
+
+        self._dist, self._group, self._barrier_tensor = dist, group, barrier_tensor
+        self._torch = TorchLowering(group, buffers)
+        self._posted: list[Message] = []  # since the last wait
+
+    def lower(self, program: Program, sync: str) -> Lowered[Call]:
+        """The program in batches. Raises Unsupported."""
+        parts = Lowered.of(program, sync, self._calls)
+        self._refuse_posted()
+        steps, before, enter = (tuple(chain.from_iterable(part)) for part in (parts.steps, parts.before, parts.enter))
+        return Lowered(steps, before, enter, parts.windowed)
+
+    def _calls(self, step: Step) -> tuple[Call, ...]:
+        """A message that is posted has no call: it is part of the batch that the wait starts."""
+        match step:
+            case Isend() | Irecv():
+                self._posted.append(step)
+                return ()
+            case Send() | Recv() if self._posted:
+                # in the same batch, so that a rank can send to itself
+                shared = _buffer_names(self._posted, Irecv, Recv) & _buffer_names([step], Send)
+                if shared:
+                    raise Unsupported(f"nccl sends from {', '.join(shared)} in the batch that receives into it")
+                self._posted.append(step)
+                return ()
+            case WaitAll(requests):
+                return self._batch(set(requests))
+            case Barrier():  # dist.barrier would block the host instead of the stream
+                self._refuse_posted()
+                return (Call(self._dist.all_reduce, (self._barrier_tensor, self._dist.ReduceOp.SUM, self._group)),)
+            case _:
+                self._refuse_posted()
+                return (self._torch.call(step),)
+
+    def _refuse_posted(self) -> None:
+        if self._posted:
+            raise Unsupported("nccl needs a WaitAll after Isend and Irecv before anything but messages follows")
+
+    def _batch(self, requests: set[int]) -> tuple[Call, ...]:
+        posted, self._posted = self._posted, []
+        if {step.request for step in posted if isinstance(step, Isend | Irecv)} != requests:
+            raise Unsupported("nccl can only wait for all messages posted since the last WaitAll")
+        if not posted:
+            return ()
+        rows = [self._operations(step) for step in posted]
+        return (Call(self._exchange, (Rotating(tuple(list(batch) for batch in zip(*rows, strict=True))),)),)
+
+    def _operations(self, step: Message) -> list[Any]:
+        """One per copy of the rotation pool."""
+        kind = self._dist.isend if isinstance(step, Isend | Send) else self._dist.irecv
+        tensors = self._torch.tensors(step.data).values
+        return [self._dist.P2POp(kind, tensor, group=self._group, group_peer=step.peer) for tensor in tensors]
+
+    def _exchange(self, operations: list[Any]) -> None:
+        for work in self._dist.batch_isend_irecv(operations):
+            work.wait()
+
+
+def _buffer_names(steps: Iterable[Message], *kinds: type) -> set[str]:
+    return {step.data.buffer for step in steps if isinstance(step, kinds)}

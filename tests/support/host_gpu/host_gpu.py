@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from commbench.backends.nccl_library import NcclLog
 from commbench.backends.torch.distributed import CudaCommunicator, start_group
 from commbench.backends.torch.gloo import Gloo
 from commbench.backends.torch.nccl import Nccl, NcclCommunicator
-from commbench.backends.torch.nccl_log import NcclLog
 from commbench.core.case import Case, World
 from commbench.core.clock import now_ns
 from commbench.core.protocols import Control
@@ -96,7 +96,7 @@ class HostNccl(Nccl):
 
     def supports(self, case: Case, size: int) -> str | None:
         alone = any(first == second for first, second in case.pairs)
-        return "gloo refuses a message to oneself" if alone else super().supports(case, size)
+        return "gloo can't send a message to the same rank" if alone else super().supports(case, size)
 
     def open(self, world: World, control: Control, device: str = "cuda") -> Any:
         gpu: Any = HostGpu()

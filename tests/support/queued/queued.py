@@ -13,9 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.backends.torch.distributed import open_group
+from commbench.backends.torch.distributed import TorchLowering, open_group
 from commbench.backends.torch.gloo import Gloo
-from commbench.backends.torch.lowering import TorchLowering
 from commbench.buffers.device import DeviceBuffer
 from commbench.buffers.host import HostBuffer
 from commbench.buffers.staging import with_staging

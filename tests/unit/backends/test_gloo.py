@@ -72,11 +72,11 @@ def test_an_older_torch_lacks_some_reductions(
 ) -> None:
     asked = case(benchmark=benchmark, reduction=reduction)
     assert Gloo().supports(asked, 2) is None, "the installed torch has it"
-    monkeypatch.setattr(gloo, "_installed", lambda: "2.7.1+cpu")
+    monkeypatch.setattr(gloo, "_torch_version", lambda: "2.7.1+cpu")
     reason = Gloo().supports(asked, 2)
     assert (reason is None) == (since is None)
     assert reason is None or (f"before torch {since}" in reason and "2.7.1" in reason)
-    monkeypatch.setattr(gloo, "_installed", lambda: "2.10.0")
+    monkeypatch.setattr(gloo, "_torch_version", lambda: "2.10.0")
     assert Gloo().supports(asked, 2) is None
 
 
@@ -92,9 +92,9 @@ def test_a_message_to_oneself_is_refused() -> None:
         ("all_reduce", "pinned", "host_sync", None),
         ("p2p_latency", "pinned", "host_sync", None),
         ("barrier", "none", "host_sync", None),
-        ("p2p_latency", "none", "host_sync", "can't send GPU memory as it is"),
-        ("all_reduce", "library", "device_event", "timing_mode=device_event would not see all of it"),
-        ("p2p_latency", "pinned", "graph", "timing_mode=graph would not see all of it"),
+        ("p2p_latency", "none", "host_sync", "can't send GPU memory directly"),
+        ("all_reduce", "library", "device_event", "timing_mode=device_event would not time all of it"),
+        ("p2p_latency", "pinned", "graph", "timing_mode=graph would not time all of it"),
     ],
 )
 def test_what_gloo_does_with_gpu_memory(benchmark: str, staging: str, timing_mode: str, reason: str | None) -> None:

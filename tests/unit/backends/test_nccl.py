@@ -11,9 +11,8 @@ import pytest
 from places import SUPPORT
 from shown_gpus import ask, hgx, libraries
 
-from commbench.backends.torch.nccl import Nccl
-from commbench.backends.torch.nccl_log import NcclLog, asked
-from commbench.backends.torch.nccl_lowering import NcclLowering, lowered
+from commbench.backends.nccl_library import NcclLog, log_variables
+from commbench.backends.torch.nccl import Nccl, NcclLowering
 from commbench.buffers.host import HostBuffer
 from commbench.core.case import Case
 from commbench.core.dtypes import DTYPES
@@ -103,7 +102,7 @@ def case(benchmark: str = "all_reduce", **more: Any) -> Case:
         (case("all_to_all"), "has not sent yet"),
         (case("all_to_all", in_place=False), None),
         (case("p2p_latency", in_place=None, pair="0-1 2-2"), None),
-        (case("p2p_latency", in_place=None, pair="0-1", staging="pinned"), "staging=pinned does nothing"),
+        (case("p2p_latency", in_place=None, pair="0-1", staging="pinned"), "staging=pinned has no effect"),
     ],
 )
 def test_what_is_skipped(asked_for: Case, reason: str | None) -> None:
@@ -153,7 +152,7 @@ def test_interface_and_cuda_ipc_in_nccls_words(clean: pytest.MonkeyPatch) -> Non
 
 
 def test_a_log_is_a_private_file_that_loses_its_name_when_it_is_open() -> None:
-    environ = asked({})
+    environ = log_variables({})
     log = NcclLog(environ)
     file = Path(environ["NCCL_DEBUG_FILE"])
     assert file.stat().st_mode & 0o777 == 0o600 and log.text() == ""
@@ -168,7 +167,7 @@ def test_a_log_is_a_private_file_that_loses_its_name_when_it_is_open() -> None:
 
 def test_no_file_no_log_on_standard_output(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/proc/nowhere")
-    environ = asked({})
+    environ = log_variables({})
     assert NcclLog(environ).text() is None
     assert "NCCL_DEBUG" not in environ and "NCCL_DEBUG_FILE" not in environ
 
@@ -194,7 +193,7 @@ def group() -> Iterator[Any]:
 
 def steps_of(group: Any, *steps: Step, pool: int = 1) -> list[Any]:
     buffers = {name: HostBuffer(BufferSpec(name, 4, "float32", 3), pool) for name in ("send", "recv")}
-    return list(lowered(Program(steps=steps), "none", NcclLowering(group, buffers, "cpu")).steps)
+    return list(NcclLowering(group, buffers, "cpu").lower(Program(steps=steps), "none").steps)
 
 
 def operations(call: Any, copy: int = 0) -> list[tuple[str, int]]:
@@ -230,12 +229,12 @@ def test_two_windows_are_two_batches_and_nothing_is_no_call(group: Any) -> None:
 @pytest.mark.parametrize(
     ("steps", "reason"),
     [
-        ((Isend(SEND, 0, 0), Irecv(RECV, 0, 1), WaitAll((0,))), "for all that was posted"),
-        ((WaitAll((7,)),), "for all that was posted"),
+        ((Isend(SEND, 0, 0), Irecv(RECV, 0, 1), WaitAll((0,))), "only wait for all messages posted"),
+        ((WaitAll((7,)),), "only wait for all messages posted"),
         ((Irecv(RECV, 0, 0), AllReduce(SEND, SEND, "sum"), WaitAll((0,))), "needs a WaitAll"),
         ((Irecv(RECV, 0, 0), Barrier(), WaitAll((0,))), "needs a WaitAll"),
         ((Irecv(RECV, 0, 0),), "needs a WaitAll"),
-        ((Irecv(RECV, 0, 0), Send(RECV, 0), WaitAll((0,))), "recv together with what it receives"),
+        ((Irecv(RECV, 0, 0), Send(RECV, 0), WaitAll((0,))), "sends from recv in the batch that receives into it"),
         ((AllReduce(SEND, RECV, "sum"),), "in place only"),
     ],
 )

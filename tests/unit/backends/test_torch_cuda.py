@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from commbench.backends.torch.cuda import USUAL_HZ, CudaMemory, clock_hz, own_index
-from commbench.backends.torch.lowering import elements
+from commbench.backends.torch.cuda import DEFAULT_SM_HZ, CudaMemory, gpu_ordinal, sm_clock_hz, tensor_of_slot
 from commbench.buffers.device import DeviceBuffer
 from commbench.buffers.host import HostBuffer
 from commbench.core.case import World
@@ -29,18 +28,18 @@ def device_buffer(spec: BufferSpec, pool: int = 1) -> DeviceBuffer:
     ("properties", "hz"),
     [
         (SimpleNamespace(clock_rate=1_980_000), 1.98e9),  # kHz
-        (SimpleNamespace(clock_rate=0), USUAL_HZ),
-        (SimpleNamespace(), USUAL_HZ),
+        (SimpleNamespace(clock_rate=0), DEFAULT_SM_HZ),
+        (SimpleNamespace(), DEFAULT_SM_HZ),
     ],
 )
 def test_the_clock_rate_of_a_gpu_is_told_in_khz_or_not_at_all(properties: SimpleNamespace, hz: float) -> None:
-    assert clock_hz(properties) == pytest.approx(hz)
+    assert sm_clock_hz(properties) == pytest.approx(hz)
 
 
 @pytest.mark.parametrize(("rank", "gpus", "index"), [(0, 8, 0), (5, 8, 1), (7, 8, 3), (7, 2, 1), (3, 1, 0)])
 def test_a_rank_takes_the_gpu_of_its_place_in_its_node(rank: int, gpus: int, index: int) -> None:
     world = World(rank, 8, ((0, 1, 2, 3), (4, 5, 6, 7)), (rank,))
-    assert own_index(world, gpus) == index
+    assert gpu_ordinal(world, gpus) == index
 
 
 def test_memory_keeps_what_was_uploaded() -> None:
@@ -59,7 +58,7 @@ def test_a_slot_is_a_tensor_of_its_elements_in_the_buffers_own_memory(kind: str)
     device.write(pattern)
     for slot in range(3):
         for copy in range(2):
-            one, other = elements(host, slot, copy), elements(device, slot, copy)
+            one, other = tensor_of_slot(host, slot, copy), tensor_of_slot(device, slot, copy)
             assert one.dtype == other.dtype == getattr(torch, kind) and one.numel() == other.numel() == 1000
             assert torch.equal(one, other)
             assert one.data_ptr() == host.address(slot, copy) and other.data_ptr() == device.address(slot, copy)
@@ -71,7 +70,7 @@ def test_what_a_library_writes_into_a_tensor_is_seen_by_the_check() -> None:
     assert buffer.count_wrong(pattern) > 0
     buffer.write(pattern)
     assert buffer.count_wrong(pattern) == 0
-    elements(buffer, 1, 0)[9] += 1
+    tensor_of_slot(buffer, 1, 0)[9] += 1
     assert buffer.count_wrong(pattern) == 1
     size = 10 * dtype("float32").itemsize
     buffer.allocation.upload(buffer.offset(1) + size, np.zeros(1, dtype=np.uint8))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from places import SUPPORT
 from shown_gpus import hgx, libraries
 
-from commbench.backends.cupy.backend import CupyNccl, dotted, read, written
+from commbench.backends.cupy.backend import CupyNccl, id_from_json, id_to_json, nccl_version
 from commbench.core.case import Case
 
 QUICK = ["timing=fixed", "timing.repetitions=4", "timing.warmup_repetitions=1", "timing.warmup_s=0"]
@@ -59,7 +59,7 @@ def test_what_is_missing_is_said_in_order(tmp_path: Path) -> None:
     if missing() == "None":
         pytest.skip("CuPy and NCCL are installed here")
     assert missing() == "cupy is not installed; pip install 'commbench[cuda]'"
-    assert missing(have_cupy).startswith("libnccl.so.2 is not here, which CuPy does not bring; pip install")
+    assert missing(have_cupy).startswith("libnccl.so.2 was not found, and CuPy does not include it; pip install")
     assert missing(have_both) == "None"
 
 
@@ -69,7 +69,7 @@ def test_what_nccl_lacks_is_a_skip() -> None:
     assert nccl.supports(CASE, 2) is None
     assert nccl.supports(replace(CASE, reduction="avg"), 2) is None
     assert nccl.supports(replace(CASE, reduction="avg", dtype="int32"), 2) == "NCCL has no reduction avg of int32"
-    assert "does nothing for it" in str(nccl.supports(replace(CASE, staging="pinned"), 2))
+    assert "has no effect on it" in str(nccl.supports(replace(CASE, staging="pinned"), 2))
     assert "not sent yet" in str(nccl.supports(replace(CASE, benchmark="all_to_all", reduction=None), 2))
 
 
@@ -126,9 +126,9 @@ def test_the_clock_of_a_held_stream_in_worlds_of_the_stand_in(
 @given(st.binary(min_size=128, max_size=128) | st.tuples(*[st.integers(-128, 127)] * 128))
 def test_an_id_arrives_as_it_was(unique: bytes | tuple[int, ...]) -> None:
     """Of either kind of CuPy, through the control plane's JSON."""
-    assert read(json.loads(json.dumps(written(unique)))) == unique
+    assert id_from_json(json.loads(json.dumps(id_to_json(unique)))) == unique
 
 
 @pytest.mark.parametrize(("number", "text"), [(22703, "2.27.3"), (23203, "2.32.3"), (2804, "2.8.4"), (21005, "2.10.5")])
 def test_versions_are_as_nccl_writes_them(number: int, text: str) -> None:
-    assert dotted(number) == text
+    assert nccl_version(number) == text

@@ -1,0 +1,89 @@
+"""NCCL as torch and CuPy both use it: what it lacks, its environment variables, and its log."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+from commbench.core.case import Case
+from commbench.core.protocols import Backend
+from commbench.hardware.network import interface_name
+from commbench.hardware.cuda_ipc_setting import NCCL, translated
+
+from .support import Lacking, case_lacks, reduction_missing
+
+LEVEL, SUBSYSTEMS, FILE = "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"
+OWN_LOG = "COMMBENCH_NCCL_LOG"  # set where commbench, not the user, asks for a log
+# COLL, TUNING and CALL write a line per operation: not during a measurement
+LOGGED_SUBSYSTEMS = "INIT,ENV,GRAPH,P2P,SHM,NET,NVLS"
+MAX_LOG_BYTES = 1 << 20
+
+
+class NcclBackend(Backend):
+    """What the backends on NCCL declare: GPU memory, one GPU per rank."""
+
+    devices: ClassVar[tuple[str, ...]] = ("cuda",)
+    launchers: ClassVar[tuple[str, ...]] = ("torchrun", "mpirun", "srun")
+    threads_per_rank: ClassVar[int] = 2  # the caller and NCCL's proxy; its service thread and torch's watchdog sleep
+    shares_gpu: ClassVar[bool] = False
+    lacking: ClassVar[Lacking]
+
+    def supports(self, case: Case, size: int) -> str | None:
+        """A rank may send to itself: NCCL copies where both ends are in one group of calls."""
+        if case.staging != "none":
+            return f"NCCL reads and writes GPU memory itself; staging={case.staging} has no effect on it"
+        return reduction_missing("NCCL", case) or case_lacks(self.lacking, case)
+
+    def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
+        """NCCL reads its variables once per process, so these and the user's hold for all cases."""
+        exports = translated(cuda_ipc, (NCCL,)) | log_variables(os.environ)
+        if interface is not None:
+            exports["NCCL_SOCKET_IFNAME"] = f"={interface_name(interface)}"  # without = it would be a prefix
+        return exports
+
+
+def log_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that ask NCCL for a log; none where the user has set one up."""
+    if LEVEL in environ or FILE in environ:
+        return {}
+    return {OWN_LOG: "1", LEVEL: "INFO", SUBSYSTEMS: environ.get(SUBSYSTEMS, LOGGED_SUBSYSTEMS)}
+
+
+class NcclLog:
+    """NCCL's log of this process, in a temporary file: which transport it took for each peer, and why.
+
+    Changes `environ`, and NCCL reads its variables at its first call, so create it before that. Without a log of ours
+    (the user has one, or there is no file) `text` is None. Once NCCL has opened the file its name is removed, so that
+    nothing stays behind however the process ends.
+    """
+
+    def __init__(self, environ: MutableMapping[str, str]) -> None:
+        self._descriptor: int | None = None
+        if OWN_LOG not in environ or FILE in environ:
+            return
+        try:
+            self._descriptor, self._path = tempfile.mkstemp(prefix="commbench-nccl-", suffix=".log")
+        except OSError:  # without a file NCCL would write to standard output
+            environ.pop(LEVEL, None)
+            return
+        environ[FILE] = self._path.replace("%", "%%")
+
+    def remove(self) -> None:
+        """Remove the file's name, once NCCL has opened it; the text can still be read."""
+        if self._descriptor is not None:
+            with suppress(OSError):
+                Path(self._path).unlink()
+
+    def text(self) -> str | None:
+        """The log so far, at most MAX_LOG_BYTES; a communicator that connects later adds to it."""
+        if self._descriptor is None:
+            return None
+        return os.pread(self._descriptor, MAX_LOG_BYTES, 0).decode(errors="replace")
+
+    def facts(self) -> dict[str, Any]:
+        """Facts of a communicator on NCCL. Its transport is to be read from `nccl_log`, null where it is the user's."""
+        return {"transport": None, "eager": True, "nccl_log": self.text(), "ipc_libraries": [NCCL]}
