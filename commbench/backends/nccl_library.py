@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 from commbench.core.case import Case
 from commbench.core.protocols import Backend
-from commbench.hardware.network import interface_name
 from commbench.hardware.cuda_ipc_setting import NCCL, translated
+from commbench.hardware.network import interface_name
 
 from .support import Lacking, case_lacks, reduction_missing
 
