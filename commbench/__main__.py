@@ -125,9 +125,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _version() -> str:
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
-    return f"commbench {version('commbench')}"
+    try:
+        return f"commbench {version('commbench')}"
+    except PackageNotFoundError:  # PYTHONPATH, or a clone that is not installed
+        return "commbench source"
 
 
 def _speaks() -> bool:
