@@ -170,8 +170,8 @@ ONE_LINE = {
     "backend=tcp device=cuda": "device=cuda can't be used with backend=tcp; allowed: cpu",
     "backend=nccl device=cpu": "device=cpu can't be used with backend=nccl; allowed: cuda",
     "device=tpu": "device=tpu is unknown; allowed: auto, cpu, cuda",
-    "backend=mpi backend.library=/nonexistent": "backend.library=/nonexistent is no file; allowed: auto, openmpi",
-    "backend=mpi backend.library=foo": "backend.library=foo is no file; allowed: auto, openmpi, mpich",
+    "backend=mpi backend.library=/nonexistent": "backend.library=/nonexistent is not a file; allowed: auto, openmpi",
+    "backend=mpi backend.library=foo": "backend.library=foo is not a file; allowed: auto, openmpi, mpich",
     f"backend=mpi backend.library={sys.executable}": "is neither Open MPI nor MPICH; known file names: libmpi.so.40",
     # expectations
     "expect=garbage": "expect=garbage is neither normal nor a comparison: write [benchmark:]column, one of >= <= > <",
@@ -381,7 +381,7 @@ def test_a_sweep_inside_a_world_lists_its_jobs(refused: Refused, monkeypatch: py
     [
         (TORCHRUN_0, "backend=mpi", "backend=mpi can't run under torchrun; allowed: mpirun, srun"),
         (TORCHRUN_0, "backend=simulated", "backend=simulated can't run under torchrun; allowed: none"),
-        (MPIRUN_0, "backend=mpi backend.library=/nonexistent", "backend.library=/nonexistent is no file"),
+        (MPIRUN_0, "backend=mpi backend.library=/nonexistent", "backend.library=/nonexistent is not a file"),
         (MPIRUN_0, "layout=2y4", "layout=2y4 is no layout"),
         (TORCHRUN_0 | {"RANK": "abc"}, "layout=1x2", "torchrun exported no usable world: RANK='abc', WORLD_SIZE='2'"),
         (TORCHRUN_0 | {"RANK": "2"}, "layout=1x2", "torchrun exported no usable world: RANK='2', WORLD_SIZE='2'"),

@@ -73,7 +73,7 @@ def test_doctor_says_what_is_missing(tmp_path: Path) -> None:
     done = command(SCRIPT, "doctor", "--config-dir", "conf", MPI4PY_LIBMPI="/nowhere/libmpi.so")
     states = {line.split()[0]: line for line in done.stdout.partition("\nbackends\n")[2].splitlines()}
     assert done.returncode == 0
-    assert "MPI4PY_LIBMPI=/nowhere/libmpi.so is no file" in states["mpi"]
+    assert "MPI4PY_LIBMPI=/nowhere/libmpi.so is not a file" in states["mpi"]
     assert "permit it with allow=[mine]" in states["mine"]
     assert "can run here" in states["gloo"] and "can run here" in states["simulated"]
 
