@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# two processes, whatever the machine has: the bounds of tests are for worlds of 4 ranks on 2 cores (docs/testing.md)
+PARALLEL = $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 BENCH = timing=quick benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 sizes=decades layout=1x2
 
 .DEFAULT_GOAL := help
@@ -15,10 +17,12 @@ bench: $(VENV)/run ## the main job: gloo and MPI, point to point and all_reduce,
 	$(BIN)/commbench -m backend=gloo,mpi $(BENCH)
 
 test: $(VENV)/test ## the test suite, without what is marked long
-	$(BIN)/python -m pytest -m "not long"
+	$(PARALLEL) -m "not long and not serial"
+	$(BIN)/python -m pytest -m "not long and serial"
 
 test-long: $(VENV)/test ## the rest of it: more worlds of each kind, virtual hosts, Slurm, faults
-	$(BIN)/python -m pytest -m long
+	$(PARALLEL) -m "long and not serial"
+	$(BIN)/python -m pytest -m "long and serial"
 
 check: $(VENV)/test ## ruff, mypy --strict, and the floors: imports point down
 	$(BIN)/ruff check .

@@ -16,6 +16,7 @@ from virtual_hosts import VirtualHosts
 from commbench.hardware.mpi_library import MpiLibrary, find
 from commbench.launchers.mpirun import YIELDING
 
+pytestmark = pytest.mark.serial
 LONG = pytest.mark.long
 LIBRARIES = ("openmpi", pytest.param("mpich", marks=LONG))
 RATE_MBIT = 200.0

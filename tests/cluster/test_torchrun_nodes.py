@@ -13,6 +13,7 @@ import pytest
 from cpu_watch import CpuWatch, cpu_watch, measured_ns
 from subgroups import ASKED, check_layouts, only_folder
 
+pytestmark = pytest.mark.serial
 WORKER = ("-m", "commbench", "backend=gloo", "interface=lo", "cache=warm")
 FIXED = ("timing=fixed", "timing.warmup_repetitions=2", "timing.warmup_s=0")
 

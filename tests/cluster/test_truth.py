@@ -17,7 +17,7 @@ from virtual_hosts import Host, VirtualHosts
 
 from commbench.report.load import load_run
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.serial]
 PORT = 29533  # in networks of the test's own
 FIXED = ("timing=fixed", "timing.warmup_repetitions=1", "timing.warmup_s=0", "cache=warm", "bind=none")
 MIB = 2**20

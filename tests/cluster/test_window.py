@@ -19,6 +19,7 @@ import pandas as pd
 import pytest
 from virtual_hosts import VirtualHosts
 
+pytestmark = pytest.mark.serial
 LONG = pytest.mark.long
 PORT = 29541  # in networks of the test's own
 SPREAD_US, WITHIN = 50, 19  # the error of a line, and in how many of 20 the truth lies inside
