@@ -6,12 +6,16 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from hypothesis import settings
+from warm_python import warm_python
 
 import commbench
 
@@ -23,6 +27,11 @@ ROOT = {
     if os.geteuid() == 0  # as a container's root would have to say it
 }
 WORLD_S = 120
+WARM = {"commbench": ["-m", "commbench"], "torchrun": ["-m", "torch.distributed.run"], "python": []}
+
+settings.register_profile("quick", max_examples=25, deadline=None)
+settings.register_profile("thorough", max_examples=200, deadline=None, print_blob=True)
+settings.load_profile("thorough" if os.environ.get("CI") == "true" else "quick")
 
 
 @dataclass(frozen=True)
@@ -52,19 +61,47 @@ def impatient_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RES_OPTIONS", "timeout:1 attempts:1")
 
 
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Callable[[str | None], Path]]:
+    """warm(LD_LIBRARY_PATH): a python that starts at once (tests/support/warm_python.py), one server per value."""
+    with ExitStack() as stack:
+        yield cache(lambda library_path: stack.enter_context(warm_python(library_path)))
+
+
+def run_command(tmp_path: Path, words: Sequence[str], env: Mapping[str, str], cwd: Path | None) -> World:
+    output = tmp_path / "results"
+    command = ["timeout", "-k", "5", str(WORLD_S), *words, f"output={output}"]
+    path = f"{BIN}:{os.environ['PATH']}"  # an activated environment
+    environment = {**os.environ, "PATH": path, **ROOT, **env}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd or tmp_path, check=False)
+    return World(done.returncode, done.stdout, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", done.stderr), output)
+
+
 @pytest.fixture
-def world(tmp_path: Path) -> Callable[..., World]:
-    """world("torchrun", "--nproc-per-node", "2", "-m", "commbench", "backend=gloo"): run, wait, return."""
+def started_world(tmp_path: Path) -> Callable[..., World]:
+    """As `world`, and every process is started as a user's is: for tests of launchers and of starting."""
 
     def start(*words: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> World:
-        output = tmp_path / "results"
         program = words[0] if "/" in words[0] else str(BIN / words[0])
-        command = ["timeout", "-k", "5", str(WORLD_S), program, *words[1:], f"output={output}"]
-        path = f"{BIN}:{os.environ['PATH']}"  # an activated environment
-        environment = {**os.environ, "PATH": path, **ROOT, **(env or {})}
-        done = subprocess.run(
-            command, capture_output=True, text=True, env=environment, cwd=cwd or tmp_path, check=False
-        )
-        return World(done.returncode, done.stdout, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", done.stderr), output)
+        return run_command(tmp_path, [program, *words[1:]], env or {}, cwd)
+
+    return start
+
+
+@pytest.fixture
+def world(tmp_path: Path, warm: Callable[[str | None], Path]) -> Callable[..., World]:
+    """world("torchrun", "--nproc-per-node", "2", "-m", "commbench", "backend=gloo"): run, wait, return.
+
+    `commbench`, `torchrun` and `python` and the ranks that they start are forked from a process that has imported
+    torch; a program with a path is started as it is.
+    """
+
+    def start(*words: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> World:
+        env = env or {}
+        program = [words[0]]
+        if words[0] in WARM:
+            python = warm(env.get("LD_LIBRARY_PATH", os.environ.get("LD_LIBRARY_PATH")))
+            program = [str(python), *WARM[words[0]]]
+        return run_command(tmp_path, [*program, *words[1:]], env, cwd)
 
     return start

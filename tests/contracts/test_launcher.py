@@ -42,13 +42,13 @@ def test_it_makes_a_command_line(name: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("launcher", "backend"), pairs())
-def test_it_starts_a_real_world(world: Callable[..., Any], launcher: str, backend: str) -> None:
-    run = world("commbench", f"launcher={launcher}", f"backend={backend}", *QUICK)
+def test_it_starts_a_real_world(started_world: Callable[..., Any], launcher: str, backend: str) -> None:
+    run = started_world("commbench", f"launcher={launcher}", f"backend={backend}", *QUICK)
     assert run.status == 0, run.explain()
     assert list(run.cases.status) == ["ok"] and list(run.cases.world_size) == [2]
 
 
-def test_a_backend_refuses_a_launcher_that_it_can_not_live_under(world: Callable[..., Any]) -> None:
-    run = world("commbench", "launcher=torchrun", "backend=mpi", *QUICK)
+def test_a_backend_refuses_a_launcher_that_it_can_not_live_under(started_world: Callable[..., Any]) -> None:
+    run = started_world("commbench", "launcher=torchrun", "backend=mpi", *QUICK)
     assert run.status == 2
     assert "launcher=torchrun can't start mpi; allowed: mpirun" in run.stderr

@@ -131,9 +131,9 @@ def resolved(words: list[str]) -> list[str]:
 
 @pytest.mark.parametrize(("launcher", "backend", "env"), GIVEN)
 def test_given_worlds_give_the_same_columns(
-    world: Callable[..., Any], launcher: list[str], backend: str, env: dict[str, str]
+    started_world: Callable[..., Any], launcher: list[str], backend: str, env: dict[str, str]
 ) -> None:
-    run = world(*resolved(launcher), f"backend={backend}", "benchmark=all", "sizes=[40]", *QUICK, env=env)
+    run = started_world(*resolved(launcher), f"backend={backend}", "benchmark=all", "sizes=[40]", *QUICK, env=env)
     assert run.status == 0, run.explain()
     assert (run.cases.status == "ok").all()
     assert set(run.cases.layout) == {"1x2"}

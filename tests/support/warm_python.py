@@ -1,0 +1,286 @@
+"""A `python` for tests whose start costs 20 ms: a server that has imported torch forks each process.
+
+`warm_python()` starts the server and gives the path of an executable that takes the words of python. For
+`-m MODULE ...` and `FILE.py ...` it hands its words, environment, working directory and open files to the server,
+passes signals on, and ends as the forked process does; everything else goes to the real python. In the forked process
+`sys.executable` is that executable again, so launchers that it starts get warm ranks.
+
+The server imports and forks, nothing else: it has one thread, has opened no CUDA device and no MPI, and forks only from
+its main loop. A process that it forks differs from a fresh one in its parent and in what is imported.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import gc
+import importlib
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+Request = dict[str, Any]
+MODULES = (
+    "torch.distributed.run", "torch.distributed.distributed_c10d", "numba", "pandas", "pyarrow.parquet", "psutil",
+    "rich.console", "commbench.measure.session",
+)  # fmt: skip
+HIGH_FD = 500  # received files wait above the numbers that they will get
+MAX_FILES = 64
+LENGTH_BYTES = 8
+FORWARDED = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2]
+# what a process reads before it could be told: another value needs another server, or a fresh python
+READ_AT_START = ("LD_LIBRARY_PATH", "LD_PRELOAD", "MALLOC_ARENA_MAX", "PYTHONDONTWRITEBYTECODE", "PYTHONWARNINGS")
+
+CLIENT = """\
+#!{python} -IS
+import array, os, signal, socket, struct, sys
+REAL, SOCKET, START, FORWARDED = {real!r}, {socket!r}, {start!r}, {forwarded!r}
+
+def is_warm(words):
+    if any(os.environ.get(name) != value for name, value in START.items()):
+        return False
+    folders = os.environ.get("PYTHONPATH", "").split(":")
+    if any(os.path.exists(os.path.join(folder, "sitecustomize.py")) for folder in folders if folder):
+        return False
+    return len(words) > 1 and words[0] == "-m" or bool(words) and words[0].endswith(".py")
+
+def run_warm(words):
+    import json
+    listed = [int(name) for name in os.listdir("/proc/self/fd")]
+    files = [number for number in listed if os.path.exists(f"/proc/self/fd/{{number}}")]
+    server = socket.socket(socket.AF_UNIX)
+    server.connect(SOCKET)
+    about = dict(words=words, environment=dict(os.environ), cwd=os.getcwd(), files=files,
+                 affinity=sorted(os.sched_getaffinity(0)))
+    text = json.dumps(about).encode("utf-8", "surrogateescape")
+    sent = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))]
+    server.sendmsg([struct.pack("Q", len(text))], sent)
+    server.sendall(text)
+    for number in FORWARDED:
+        signal.signal(number, lambda number, frame: server.send(bytes([number])))
+    status = struct.unpack("i", server.recv(4, socket.MSG_WAITALL))[0]
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    os._exit(status)
+
+words = sys.argv[1:]
+unbuffered = words[:1] == ["-u"]
+if is_warm(words[unbuffered:]):
+    run_warm(words[unbuffered:])
+os.execv(REAL, [REAL, *words])
+"""
+
+
+@contextmanager
+def warm_python(library_path: str | None = None) -> Iterator[Path]:
+    """The executable, for as long as the block runs; `library_path` is the LD_LIBRARY_PATH that it takes, if any.
+
+    Its folder is this user's alone, with a short name: a socket's path has at most 107 bytes.
+    """
+    environment = {} if library_path is None else {"LD_LIBRARY_PATH": library_path}
+    with tempfile.TemporaryDirectory(prefix="warm-") as folder, _server(Path(folder), environment) as path:
+        yield path
+
+
+@contextmanager
+def _server(folder: Path, environment: dict[str, str]) -> Iterator[Path]:
+    path, address = folder / "python", folder / "socket"
+    at_start = {name: (os.environ | environment).get(name) for name in READ_AT_START}
+    forwarded = [int(one) for one in FORWARDED]
+    real = os.path.realpath(sys.executable)
+    client = CLIENT.format(python=real, real=sys.executable, socket=str(address), start=at_start, forwarded=forwarded)
+    path.write_text(client)
+    path.chmod(0o755)
+    # torch reads its log level at its import; no pools of threads, which would not survive a fork
+    quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    quiet["JE_ARROW_MALLOC_CONF"] = "background_thread:false"  # of pyarrow
+    command = [sys.executable, __file__, str(address), str(path)]
+    with (folder / "log").open("wb") as log:
+        server = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=os.environ | quiet | environment
+        )
+    assert server.stdout is not None and server.stdin is not None
+    try:
+        if server.stdout.readline() != b"ready\n":
+            raise RuntimeError(f"no warm python: {(folder / 'log').read_text()[-3000:]}")
+        yield path
+    finally:
+        server.stdin.close()
+        server.wait()
+        server.stdout.close()
+
+
+# ---------------------------------------------------------------- the server
+
+
+def main() -> None:
+    address, executable = sys.argv[1:]
+    prepare()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(64)
+        threads = len(list(Path("/proc/self/task").iterdir()))
+        if threads > 1:
+            sys.exit(f"{threads} threads after the imports: a fork would be unsafe")
+        print("ready", flush=True)
+        request = Server(listener).serve()
+    if request is not None:
+        become(request, executable)
+        status = run(request["words"])
+        if "mpi4py.MPI" in sys.modules:  # it is finalised by the interpreter's end
+            sys.exit(status)
+        os._exit(status)
+
+
+def prepare() -> None:
+    """Import what ranks import, by composing a job, too; no collection of garbage touches it later."""
+    for module in MODULES:
+        importlib.import_module(module)
+    from commbench.config.compose import ConfigComposer
+
+    with ConfigComposer() as composer:
+        composer.jobs(["backend=gloo", "benchmark=all"], multirun=False)
+    gc.collect()
+    gc.freeze()
+
+
+class Server:
+    """Forks for each client, passes its signals on, and tells it how its process ended."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self.listener = listener
+        self.processes: dict[socket.socket, int] = {}
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(listener, selectors.EVENT_READ)
+        self.selector.register(0, selectors.EVENT_READ)
+
+    def serve(self) -> Request | None:
+        """Until standard input closes; then None, and in each forked process its request."""
+        while True:
+            for key, _ in self.selector.select():
+                if key.fileobj == 0:
+                    for pid in self.processes.values():
+                        os.kill(pid, signal.SIGKILL)
+                    return None
+                if key.fileobj is self.listener:
+                    request = self.fork()
+                    if request is not None:
+                        return request
+                elif isinstance(key.fileobj, socket.socket):
+                    self.forward(key.fileobj)
+                else:
+                    self.report(key.fd, key.data)
+
+    def fork(self) -> Request | None:
+        """Accept a client; its request in the new process, None in this one."""
+        client = self.listener.accept()[0]
+        request, files = receive(client)
+        pid = os.fork()
+        if pid == 0:
+            self.selector.close()
+            for other in (self.listener, client, *self.processes):
+                other.close()
+            for file, number in zip(files, request["files"], strict=True):
+                os.dup2(file, number)
+                os.close(file)
+            return request
+        for file in files:
+            os.close(file)
+        self.processes[client] = pid
+        self.selector.register(client, selectors.EVENT_READ)
+        self.selector.register(os.pidfd_open(pid), selectors.EVENT_READ, client)
+        return None
+
+    def forward(self, client: socket.socket) -> None:
+        signals = client.recv(16)
+        for number in signals or [signal.SIGKILL]:  # a client that is gone was killed
+            os.kill(self.processes[client], number)
+        if not signals:
+            self.selector.unregister(client)
+
+    def report(self, pidfd: int, client: socket.socket) -> None:
+        status = os.waitstatus_to_exitcode(os.waitpid(self.processes.pop(client), 0)[1])
+        self.selector.unregister(pidfd)
+        os.close(pidfd)
+        with suppress(KeyError):
+            self.selector.unregister(client)
+        with suppress(OSError):
+            client.sendall(array("i", [status]).tobytes())
+        client.close()
+
+
+def receive(client: socket.socket) -> tuple[Request, list[int]]:
+    """A client's request and its open files, in the order of their numbers in the request."""
+    length, ancillary, _, _ = client.recvmsg(LENGTH_BYTES, socket.CMSG_SPACE(MAX_FILES * array("i").itemsize))
+    received = array("i")
+    for _, _, data in ancillary:
+        received.frombytes(data)
+    files = [fcntl.fcntl(number, fcntl.F_DUPFD, HIGH_FD) for number in received]
+    for number in received:
+        os.close(number)
+    text = client.recv(int.from_bytes(length, sys.byteorder), socket.MSG_WAITALL)
+    return json.loads(text.decode("utf-8", "surrogateescape")), files
+
+
+# ---------------------------------------------------------------- a forked process
+
+
+def become(request: Request, executable: str) -> None:
+    """Take the client's environment, place and files, as if they had been there from the start."""
+    import torch
+
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["cwd"])
+    os.sched_setaffinity(0, request["affinity"])
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", len(request["affinity"]))))
+    for file in (sys.stdout, sys.stderr):
+        file.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    sys.executable = executable
+    words = request["words"]
+    folders = [folder for folder in os.environ.get("PYTHONPATH", "").split(":") if folder]
+    here = request["cwd"] if words[0] == "-m" else str(Path(words[0]).resolve().parent)
+    sys.path[:] = [here, *folders, *sys.path[1:]]  # the first one is this file's folder
+
+
+def run(words: list[str]) -> int:
+    """Run the program to its end; its exit status. What python does after that mostly frees memory."""
+    status = 0
+    try:
+        if words[0] == "-m":
+            sys.argv[:] = words[1:]
+            sys.modules.pop(words[1], None)  # else runpy warns that it is imported already
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv[:] = words
+            runpy.run_path(words[0], run_name="__main__")
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return status
+
+
+if __name__ == "__main__":
+    main()
