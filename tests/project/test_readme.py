@@ -79,3 +79,11 @@ def test_links_exist(file: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / file).read_text()):
         if not target.startswith("http"):
             assert ((ROOT / file).parent / target).exists(), f"{file} links to {target}"
+
+
+@pytest.mark.parametrize("file", sorted(["README.md", *(f"docs/{path.name}" for path in ROOT.glob("docs/*.md"))]))
+def test_files_that_are_named_exist(file: str) -> None:
+    named = re.findall(
+        r"(?<![\w/.-])((?:tests|tools|commbench|deploy|conf|notebooks)/[\w./*-]*[\w*])", (ROOT / file).read_text()
+    )
+    assert [name for name in named if not name.endswith("/NAME") and not list(ROOT.glob(name))] == []

@@ -18,18 +18,19 @@ LOAD = "\n## Load\n"
 FILES = re.compile(r"/\S+/(?=\w+\.py)")  # where this checkout lies is nobody's business
 HEAD = f"""# What breaks, and what is left
 
-`make faults` plays every line of this table in a world of its own and writes it; it exits 1 where a finished case is
-not in the results any more, a process, a file in /dev/shm or a listening port stays, the exit status is another one
-than documented, or the end takes longer than its bound: 20 s for a death (heartbeats are looked at for 8 s, then the
-world is ended), 2 s for a signal, budget.late_s + 25 s for a rank that hangs (late_s is {LATE_S:g} there).
+`make faults` plays every row of this table in a world of its own and writes the table; it exits with 1 if a finished
+case is missing from the results, a process, a file in /dev/shm or a listening port is left behind, the exit status is
+not the documented one, or the world takes longer to end than allowed: 20 s for a death (8 s without a heartbeat, then
+the world is ended), 2 s for a signal, budget.late_s + 25 s for a rank that hangs (late_s is {LATE_S:g} there).
 
-Each world of two ranks measures three short cases, breaks in the fourth and has a fifth to go. *Phase*: starting,
-before the control plane; opening the library; preparing the fourth case's buffers; at the start (filling them); in a
-call of the library; in a check; between cases (rank 0 records the third); closing the library, after all cases.
-*Finished*: cases that had ended at that moment. *Gone*: seconds from the fault until the broken world was gone; where
-commbench starts the world, a fresh one has then measured the rest (exit status 0, or 1 where the case broke two
-worlds), unless it may not (`budget.restarts=0`: 3). Launchers started by hand exit with a status of their own; hydra
-(MPICH) kills all ranks at once when one dies, so that its segment in /dev/shm stays: nobody is left to remove it.
+Each world of two ranks measures three short cases, breaks in the fourth, and has a fifth left to measure. *Phase*:
+starting, before the control plane; opening the library; preparing the fourth case's buffers; at the start (filling
+them); in a call of the library; in a check; between cases (rank 0 records the third); closing the library, after all
+cases. *Finished*: cases that had ended before the fault. *Gone*: seconds from the fault until the broken world was
+gone. If commbench started the world, a fresh one then measures the remaining cases (exit status 0, or 1 if the case
+broke two worlds), unless restarts are disabled (`budget.restarts=0`: 3). Launchers started by hand exit with a status
+of their own; hydra (MPICH) kills all ranks at once when one dies and leaves their segment in /dev/shm, as no rank is
+left to remove it.
 """
 COLUMNS = ("fault", "times", "phase", "rank", "world", "finished", "lost", "gone", "exit", "message")
 
@@ -50,8 +51,8 @@ def write_faults(verdicts: Sequence[Verdict], skipped: Sequence[str], seconds: f
 def write_load(burdens: Sequence[Burden]) -> None:
     rows = [(one.name, f"{one.seconds:.0f} s", one.result, one.wrong or "-") for one in burdens]
     text = (
-        f"\n`python tools/faults load [SECONDS]`; the soak is as long as asked for, `python tools/faults load 1800` is"
-        f" half an hour.\nSeen on {_machine()}:\n\n"
+        f"\n`python tools/faults load [SECONDS]` sets the length of the soak: `python tools/faults load 1800` is half"
+        f" an hour.\nSeen on {_machine()}:\n\n"
     )
     FILE.write_text(_old()[0] + LOAD + text + _table(("what", "took", "result", "wrong"), rows))
 

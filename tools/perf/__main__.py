@@ -24,7 +24,7 @@ from wire import claims_link, claims_loopback
 HERE = Path(__file__).parent
 
 
-def claims_door() -> list[Claim]:
+def claims_startup() -> list[Claim]:
     """Seconds of commands that must not import torch; the best of five, since they compete with nothing."""
     commands = {
         "--help": (["--help"], 1.0),
@@ -56,7 +56,7 @@ def claims_memory() -> list[Claim]:
 
 
 SECTIONS: dict[str, Callable[[], list[Claim]]] = {
-    "door": claims_door,
+    "startup": claims_startup,
     "openmpi": lambda: claims_mpi("openmpi"),
     "mpich": lambda: claims_mpi("mpich"),
     "gloo": claims_gloo,
