@@ -88,9 +88,7 @@ class IpcLowering:
         """The next message to that peer; counts it."""
         number = self._count["send", peer]
         if peer == self._rank and self._count["receive", peer] <= number:
-            raise Unsupported(
-                "ipc_copy can't send to its own rank before the receive: post the receive first"
-            )
+            raise Unsupported("ipc_copy can't send to its own rank before the receive: post the receive first")
         self._count["send", peer] += 1
         source, targets = region_of(self._buffers, data), self._targets[peer][number]
         return self._rotating(lambda copy: Transfer(targets[copy], self._address(source, copy), source[3]))
