@@ -14,7 +14,7 @@ from commbench.core.protocols import Backend
 from commbench.hardware.cuda_ipc_setting import NCCL, translated
 from commbench.hardware.network import interface_name
 
-from .support import Lacking, case_lacks, reduction_missing
+from .support import UnsupportedForms, reduction_missing, skip_reason
 
 LEVEL, SUBSYSTEMS, FILE = "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"
 OWN_LOG = "COMMBENCH_NCCL_LOG"  # set where commbench, not the user, asks for a log
@@ -30,13 +30,13 @@ class NcclBackend(Backend):
     launchers: ClassVar[tuple[str, ...]] = ("torchrun", "mpirun", "srun")
     threads_per_rank: ClassVar[int] = 2  # the caller and NCCL's proxy; its service thread and torch's watchdog sleep
     shares_gpu: ClassVar[bool] = False
-    lacking: ClassVar[Lacking]
+    unsupported_forms: ClassVar[UnsupportedForms]
 
     def supports(self, case: Case, size: int) -> str | None:
         """A rank may send to itself: NCCL copies where both ends are in one group of calls."""
         if case.staging != "none":
             return f"NCCL reads and writes GPU memory itself; staging={case.staging} has no effect on it"
-        return reduction_missing("NCCL", case) or case_lacks(self.lacking, case)
+        return reduction_missing("NCCL", case) or skip_reason(self.unsupported_forms, case)
 
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
         """NCCL reads its variables once per process, so these and the user's hold for all cases."""

@@ -1,4 +1,4 @@
-"""Which forms of a collective a library lacks: one table, read for a case before the run and for a step in it."""
+"""Forms of collectives that a library does not support: one table, read for a case before the run and for its steps."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from commbench.core.dtypes import dtype
 from commbench.core.errors import Unsupported
 from commbench.core.program import Step, View
 
-Lacking = Mapping[tuple[str, bool], str]  # (operation in torch's words, in place) -> the reason
+UnsupportedForms = Mapping[tuple[str, bool], str]  # (operation, in place) -> the reason
 
 
-def case_lacks(table: Lacking, case: Case) -> str | None:
-    """The reason of a skip; None where the table says nothing against the case."""
+def skip_reason(table: UnsupportedForms, case: Case) -> str | None:
+    """The reason to skip the case; None if the table does not name its form."""
     return None if case.in_place is None else table.get((case.benchmark, case.in_place))
 
 
-def refuse(table: Lacking, step: Step) -> None:
-    """For programs that no case names. Raises Unsupported with the table's reason."""
+def check_form(table: UnsupportedForms, step: Step) -> None:
+    """For programs of benchmarks that the table does not name. Raises Unsupported with the table's reason."""
     operation = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(step).__name__).lower()
     reason = table.get((operation, in_place(step)))
     if reason:

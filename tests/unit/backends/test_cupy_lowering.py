@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nccl_on_host import COLLECTIVES, MESSAGES, Communicator, Device, Entry, Nccl, deliver
 
-from commbench.backends.cupy.lowering import LACKING, CupyLowering
-from commbench.backends.support import case_lacks
+from commbench.backends.cupy.lowering import UNSUPPORTED_FORMS, CupyLowering
+from commbench.backends.support import skip_reason
 from commbench.buffers.host import HostBuffer
 from commbench.config.compose import ConfigComposer
 from commbench.core.case import Case
@@ -85,7 +85,7 @@ def scenes(draw: st.DrawFn) -> tuple[Any, Case, int]:
 def test_every_benchmark_is_exact(scene: Any, pool: int, sync: str) -> None:
     benchmark, case, size = scene
     programs = [benchmark.program(case, rank, size) for rank in range(size)]
-    if case_lacks(LACKING, case):
+    if skip_reason(UNSUPPORTED_FORMS, case):
         with pytest.raises(Unsupported, match="not sent yet"):
             Ranks(programs)
         return

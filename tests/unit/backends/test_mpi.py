@@ -38,8 +38,8 @@ def test_every_step_is_exact_or_refused(
     refused = found[0]["refused"]
     assert {reason.split(", ")[0] for reason in refused.values()} == {
         "MPI has no reduction avg",
-        "MPI reduces no float16",
-        "MPI reduces no bfloat16",
+        "MPI cannot reduce float16",
+        "MPI cannot reduce bfloat16",
         "MPI leaves an in-place result at the front of the buffer",
     }
     assert all(" True " in label for label, reason in refused.items() if "in-place" in reason)

@@ -90,7 +90,7 @@ class OnCpu(TorchGpu):
     """torch's tensors in host memory: the same slices and copies as on a GPU."""
 
     def __init__(self) -> None:
-        self._own: Any = SimpleNamespace(place="cpu")
+        self._cuda: Any = SimpleNamespace(place="cpu")
         self.device: Any = Still()
 
 

@@ -12,14 +12,14 @@ from commbench.hardware.mpi_library import find
 PROGRAM = """
 import sys
 import numpy as np
-from commbench.backends.mpi.types import typed
+from commbench.backends.mpi.datatypes import typed
 from commbench.core.errors import Unsupported
 from commbench.hardware.mpi_library import load
 
 MPI = load(sys.argv[1], "funneled")
 for dtype, itemsize in (("float32", 4), ("uint8", 1), ("bfloat16", 2)):
     for count in (1, 9, 10, 11, 20, 25, 103):
-        kind = typed(MPI, dtype, count, reduced=False, limit=10)
+        kind = typed(MPI, dtype, count, None, limit=10)
         assert kind.count * kind.datatype.Get_size() == count * itemsize, (dtype, count)
         assert kind.count <= 10
         sent = np.arange(count * itemsize, dtype=np.uint8)
@@ -30,9 +30,9 @@ for dtype, itemsize in (("float32", 4), ("uint8", 1), ("bfloat16", 2)):
         assert (got == sent).all(), (dtype, count)
 for dtype, count in (("float32", 11), ("float16", 3)):
     try:
-        typed(MPI, dtype, count, reduced=True, limit=10)
+        typed(MPI, dtype, count, "sum", limit=10)
     except Unsupported as error:
-        assert "2^31-1" in str(error) or "reduces no" in str(error)
+        assert "2^31-1" in str(error) or "cannot reduce" in str(error)
     else:
         raise AssertionError("a reduction took a count that it has no type for")
 print("ok")
