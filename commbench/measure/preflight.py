@@ -1,11 +1,16 @@
-"""Before anything is measured: are all ranks the same, what can each node give, and what is to be written down."""
+"""Before anything is measured: whether all ranks agree, what each node can give, and the record of the run.
+
+Rank 0 gathers the facts of all ranks. Ranks that differ in what changes a measurement, that have no GPU or that would
+share one raise ConfigError on all ranks; `commbench.core.fact_scopes` says which facts may differ.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,6 +22,7 @@ from commbench.core.columns import SCHEMA_VERSION
 from commbench.core.errors import ConfigError
 from commbench.core.fact_scopes import scope_of
 from commbench.core.protocols import Control
+from commbench.core.ranges import format_ranges
 from commbench.core.run_folder import new_folder
 from commbench.core.secrets import recorded_override
 from commbench.hardware import machine_facts, network, resource_limits, topology
@@ -24,176 +30,246 @@ from commbench.hardware.gpu import own_gpu
 from commbench.hardware.link_limits import Wire
 from commbench.world.recovery import EarlierStarts
 
-from .difference import skew_text, table
-from .shared_gpus import busy, duplicate, lacking
-
 MEETING_S = 120.0  # for preparations that every rank does at its own pace
-USED = "network.used"
-MEETING = ("MASTER_ADDR",)  # who is met there lives on the way to the other nodes
+INTERFACE_FACTS = "network.used"  # of the interface on the way to the other nodes
+MEETING_VARIABLES = ("MASTER_ADDR",)  # the host named there is on the way to the other nodes
+GPU_UUID = "gpu.own.uuid"
+FACT_TITLES = {
+    "run.digest": "configuration (digest)",
+    "gpu.own.name": "GPU",
+    "gpu.own.memory_total_bytes": "GPU memory (bytes)",
+    "gpu.own.driver_version": "GPU driver",
+}
+LONGEST_VALUE = 48  # characters in the table of differences
+MOST_HOSTS = 4  # named in a line of it
+CLOCK_SKEW_S = 1.0  # from which on log lines of two hosts can't be put in order
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the door knows about a job, beside its settings."""
+    """What the command line knows about a job beside its settings."""
 
     overrides: tuple[str, ...]
     config: Mapping[str, Any]
     digest: str
     sweep_id: str | None = None
     folder: str | None = None  # made by the parent that started this world
-    earlier: EarlierStarts | None = None  # where a run goes on
+    earlier: EarlierStarts | None = None  # of a run that is resumed
     config_dir: str | None = None
     judged: Callable[[str], list[str]] = lambda folder: []  # what in a folder misses expect=normal
-    parent: bool = False  # it started this world, will say how it ended, and start a fresh one
-    problem: str | None = None  # what this rank's own machine lacks: all ranks have to hear it
+    parent: bool = False  # a parent started this world, reports how it ended, and starts a fresh one
+    problem: str | None = None  # why this rank's machine can't run it: all ranks have to know
 
 
 def preflight(
     settings: Settings, request: Request, world: World, control: Control, mine: dict[str, Any], cores: list[int]
 ) -> tuple[list[int], dict[str, Any]]:
-    """Compare all ranks; memory, cache and cores that they agree on, and the description of the run (on rank 0).
+    """Compare all ranks. Returns the memory, cache and cores they agree on, and the record of the run (on rank 0).
 
-    Raises ConfigError where ranks differ in what changes a measurement.
+    Raises ConfigError on all ranks where they differ in what changes a measurement.
     """
     if len(world.nodes) > 1 and len(world.hosted) == 1:
-        mine |= network.outgoing_facts(settings.interface, [os.environ[name] for name in MEETING if name in os.environ])
-    mine |= _own_gpu(settings, world)
+        meeting_hosts = [os.environ[name] for name in MEETING_VARIABLES if name in os.environ]
+        mine |= network.outgoing_facts(settings.interface, meeting_hosts)
+    if _ranks_have_gpus(settings, world):  # the n-th rank of a node takes the n-th GPU that it sees
+        mine |= own_gpu(world.nodes[world.node_of(world.rank)].index(world.rank))
     cache_bytes = mine.get("gpu.own.l2_bytes") or mine.get("host.cpu_llc_bytes") or 0
     machine = [resource_limits.memory_limit_bytes() or sys.maxsize, cache_bytes]
-    gathered = control.gather([mine, machine, cores, request.problem or lacking(mine)], MEETING_S, "preflight")
+    gathered = control.gather([mine, machine, cores, request.problem or missing_gpu(mine)], MEETING_S, "preflight")
     problem, run, agreed = None, {}, None
     if world.rank == 0:
         facts = [one[0] for one in gathered]
         differing = machine_facts.differences(facts)
-        problem = _lacking([one[3] for one in gathered], facts) or _shared_text(settings, world, facts)
-        problem = problem or _difference_text(differing, facts, settings)
-        agreed = _agreed(world, gathered)
-        if problem is None and _have_gpus(settings, world):
-            agreed += _gpus_agreed(facts)
-        run = _describe(settings, request, world, facts, differing)
+        problem = _problems_by_rank([one[3] for one in gathered], facts) or _gpu_problem(settings, world, facts)
+        problem = problem or _difference_problem(differing, facts, settings)
+        agreed = _agreed_resources(world, gathered)
+        if problem is None and _ranks_have_gpus(settings, world):
+            agreed += _agreed_gpus(facts)
+        run = _run_record(settings, request, world, facts, differing)
         if request.earlier is not None:
-            problem = problem or _change_text(request.earlier, run)
-            run = _continued(request.earlier, run)
+            problem = problem or _change_problem(request.earlier, run)
+            run = _continued_record(request.earlier, run)
     problem = control.agree(problem, MEETING_S, "preflight")
     if problem is not None:
-        control.farewell(MEETING_S)  # rank 0 may hold the store that the others read the verdict from
+        control.farewell(MEETING_S)  # rank 0 may host the store that the others read the verdict from
         raise ConfigError(problem, shared=True)
     agreed = control.decide(agreed, MEETING_S, "preflight")
-    if len(world.nodes) > 1:  # all leave the decision within milliseconds
-        run |= _skew(settings, control.gather(time.time(), MEETING_S, "the clocks"), gathered)
+    if len(world.nodes) > 1:  # all ranks leave the decision within milliseconds
+        times_s = control.gather(time.time(), MEETING_S, "the clocks")
+        run |= _clock_skew(settings, times_s, [one[0] for one in gathered])
     if world.rank == 0 and not settings.plan:
         run["run_id"] = Path(request.folder or new_folder(settings.output)).name
         run["folder"] = str(Path(request.folder or Path(settings.output).absolute() / run["run_id"]))
     return agreed, run
 
 
-def _gpus_agreed(facts: list[dict[str, Any]]) -> list[int]:
-    """Of a GPU the least memory that is free, and the fewest that a rank sees."""
+def wires(run: Mapping[str, Any]) -> tuple[Wire | None, ...]:
+    """The interface of each node to the others, None where its rate is unknown; empty on other ranks than 0."""
+    nodes = run["provenance"]["nodes"] if run else []
+    used = [
+        (node.get(f"{INTERFACE_FACTS}.interface"), node.get(f"{INTERFACE_FACTS}.speed_mbit_per_s")) for node in nodes
+    ]
+    return tuple(None if name is None or speed is None else Wire(name, speed) for name, speed in used)
+
+
+def _ranks_have_gpus(settings: Settings, world: World) -> bool:
+    """Whether each rank uses a GPU; simulated ranks, which one process hosts, do not."""
+    return settings.device == "cuda" and len(world.hosted) == 1
+
+
+def _agreed_resources(world: World, gathered: list[Any]) -> list[int]:
+    """The least memory, the largest cache, and the least number of cores that the ranks of a node share."""
+    if len(world.hosted) > 1:
+        return [*gathered[0][1], len(gathered[0][2])]
+    cores = [len({core for rank in node for core in gathered[rank][2]}) for node in world.nodes]
+    return [min(one[1][0] for one in gathered), max(one[1][1] for one in gathered), min(cores)]
+
+
+def _agreed_gpus(facts: list[dict[str, Any]]) -> list[int]:
+    """The least free memory of a GPU, and the smallest number of GPUs that a rank sees."""
     free = [one.get("gpu.own.memory_free_bytes", one["gpu.own.memory_total_bytes"]) for one in facts]
     return [min(free), min(one["gpu.own.visible"] for one in facts)]
 
 
-def _have_gpus(settings: Settings, world: World) -> bool:
-    """Whether each rank uses a GPU; ranks that one process hosts are no real ones."""
-    return settings.device == "cuda" and len(world.hosted) == 1
-
-
-def _own_gpu(settings: Settings, world: World) -> dict[str, Any]:
-    """Facts about the GPU that this rank will use: the n-th rank of a node takes the n-th GPU that it sees."""
-    if not _have_gpus(settings, world):
-        return {}
-    return own_gpu(world.nodes[world.node_of(world.rank)].index(world.rank))
-
-
-def _shared_text(settings: Settings, world: World, facts: list[dict[str, Any]]) -> str | None:
-    """Ranks that would meet on one GPU with a backend that can't do that; a GPU that others use is only said."""
-    if not _have_gpus(settings, world):
-        return None
-    for line in busy(facts) if settings.preflight != "off" else ():
-        print(f"commbench: {line}", file=sys.stderr)
-    backend = settings.backend
-    return None if backend.shares_gpu else duplicate(facts, world.nodes, backend.name)
-
-
-def _skew(settings: Settings, times_s: list[float], gathered: list[Any]) -> dict[str, Any]:
-    """For the record of rank 0, which also says it where it is much."""
-    if not times_s:
-        return {}
-    text = skew_text(times_s, [one[0] for one in gathered])
-    if text is not None and settings.preflight != "off":
-        print(f"commbench: {text}", file=sys.stderr)
-    return {"clock_skew_s": max(times_s) - min(times_s)}
-
-
-def _agreed(world: World, gathered: list[Any]) -> list[int]:
-    """The least memory, the largest cache, and the least number of cores that a node's ranks share."""
-    if len(world.hosted) > 1:
-        return [*gathered[0][1], len(gathered[0][2])]
-    shared = [len({core for rank in node for core in gathered[rank][2]}) for node in world.nodes]
-    return [min(one[1][0] for one in gathered), max(one[1][1] for one in gathered), min(shared)]
-
-
-def _lacking(problems: list[str | None], facts: list[dict[str, Any]]) -> str | None:
-    """What ranks lack on their machines, a line each; equal ones once, with the first rank that has it."""
+def _problems_by_rank(problems: list[str | None], facts: list[dict[str, Any]]) -> str | None:
+    """What the ranks' machines lack, a line each; equal problems once, with the first rank that has it."""
     first = {problem: rank for rank, problem in reversed(list(enumerate(problems))) if problem is not None}
     lines = [f"rank {rank} on {facts[rank].get('host.hostname')}: {text}" for text, rank in first.items()]
     return "\n  ".join(sorted(lines)) or None
 
 
-def _difference_text(
+# ---------------------------------------------------------------- facts that differ
+
+
+def _difference_problem(
     differing: Mapping[str, Mapping[str, list[int]]], facts: list[dict[str, Any]], settings: Settings
 ) -> str | None:
-    """None where the ranks agree in all that changes a measurement, or nobody wants to know."""
-    preflight, network = settings.preflight, "/" in (settings.interface or "")
-    errors = ("error",) if network else ("error", "network")
-    grave = {key: ranks for key, ranks in differing.items() if scope_of(key).ranks in errors}
-    if not grave or preflight == "off":
+    """None where the ranks agree in all that changes a measurement, or where preflight is off or only warns."""
+    same_interface = "/" not in (settings.interface or "")  # a network such as 10.0.0.0/24: names differ by host
+    errors = ("error", "network") if same_interface else ("error",)
+    errors_only = {key: ranks for key, ranks in differing.items() if scope_of(key).ranks in errors}
+    if not errors_only or settings.preflight == "off":
         return None
-    text = f"ranks differ:\n{table(grave, facts)}\nmake them equal, or accept it with preflight=warn"
-    if preflight == "warn":
+    table = difference_table(errors_only, facts)
+    text = f"ranks differ:\n{table}\nmake them equal, or accept it with preflight=warn"
+    if settings.preflight == "warn":
         print(f"commbench: {text}", file=sys.stderr)
         return None
     return text
 
 
-def _change_text(earlier: EarlierStarts, run: Mapping[str, Any]) -> str | None:
-    """What is no longer as it was when the run began; rows before and after could not be compared."""
-    before = earlier.run.get("provenance", {}).get("nodes", [])
-    now = run["provenance"]["nodes"]
-    lines = [f"  nodes: {len(before)} then, {len(now)} now"] if len(before) != len(now) else []
-    for number, (old, new) in enumerate(zip(before, now, strict=False)):
-        keys = {key for key in {*old, *new} if scope_of(key).restarts == "equal"}
-        changed = sorted(key for key in keys if old.get(key) != new.get(key))
-        lines += [f"  node {number}, {key}: {old.get(key)} then, {new.get(key)} now" for key in changed]
-    if not lines or earlier.force:
+def difference_table(differing: Mapping[str, Mapping[str, Sequence[int]]], facts: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each value of each fact, with the ranks and hosts that have it. `facts` are those of all ranks."""
+    rows = [("fact", "value", "ranks", "hosts")]
+    for key, ranks_by_value in differing.items():
+        title = FACT_TITLES.get(key, key)
+        for value, ranks in ranks_by_value.items():
+            text = str(value) if len(str(value)) <= LONGEST_VALUE else f"{str(value)[: LONGEST_VALUE - 3]}..."
+            rows.append((title, text, format_ranges(ranks), _host_names([facts[rank] for rank in ranks])))
+            title = ""
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(f"  {line.rstrip()}" for line in lines)
+
+
+def _host_names(facts: Sequence[Mapping[str, Any]]) -> str:
+    names = list(dict.fromkeys(str(one.get("host.hostname", "?")) for one in facts))
+    return ", ".join(names[:MOST_HOSTS]) + (f" and {len(names) - MOST_HOSTS} more" if len(names) > MOST_HOSTS else "")
+
+
+def _clock_skew(settings: Settings, times_s: list[float], facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The difference of the wall clocks, for the record of rank 0, which also warns where it is large."""
+    if not times_s:
+        return {}
+    text = clock_skew_warning(times_s, facts)
+    if text is not None and settings.preflight != "off":
+        print(f"commbench: {text}", file=sys.stderr)
+    return {"clock_skew_s": max(times_s) - min(times_s)}
+
+
+def clock_skew_warning(times_s: Sequence[float], facts: Sequence[Mapping[str, Any]]) -> str | None:
+    """A line where wall clocks that were read at the same moment are over a second apart."""
+    order = sorted(range(len(times_s)), key=lambda rank: times_s[rank])
+    first, last = order[0], order[-1]
+    apart_s = times_s[last] - times_s[first]
+    if apart_s <= CLOCK_SKEW_S:
         return None
-    return "\n".join(["this is not as it was when the run began:", *lines, "accept it with: commbench resume --force"])
+    behind, ahead = (facts[rank].get("host.hostname", "?") for rank in (first, last))
+    return (
+        f"the clock of {ahead} (rank {last}) is {apart_s:.1f} s ahead of that of {behind} (rank {first}); "
+        "set them by NTP"
+    )
 
 
-def _continued(earlier: EarlierStarts, run: Mapping[str, Any]) -> dict[str, Any]:
-    """run.json of a run that goes on: it began when it began, and tells all its starts."""
-    kept = ("started_at", "sweep_id", "broken")
-    last = {key: earlier.run.get(key) for key in ("status", "reason", "finished_at")}
-    segments = [*earlier.run.get("segments", []), last]
-    return {**run, **{key: earlier.run[key] for key in kept if key in earlier.run}, "segments": segments}
+# ---------------------------------------------------------------- GPUs that a rank can't use, or not alone
 
 
-def wires(run: Mapping[str, Any]) -> tuple[Wire | None, ...]:
-    """Of each node, the interface to the others and its rate; None where that is not known. Only rank 0 has a run."""
-    nodes = run["provenance"]["nodes"] if run else []
-    found = [(node.get(f"{USED}.interface"), node.get(f"{USED}.speed_mbit_per_s")) for node in nodes]
-    return tuple(None if name is None or speed is None else Wire(name, speed) for name, speed in found)
+def missing_gpu(facts: Mapping[str, Any]) -> str | None:
+    """Why a rank that needs a GPU has none."""
+    reason = facts.get("gpu.own.reason")
+    return None if reason is None else f"no GPU for device=cuda: {reason}; make one visible, or take device=cpu"
 
 
-def _describe(
+def _gpu_problem(settings: Settings, world: World, facts: list[dict[str, Any]]) -> str | None:
+    """Ranks that would share a GPU with a backend that can't do that; GPUs in use by others only give a warning."""
+    if not _ranks_have_gpus(settings, world):
+        return None
+    for line in busy_gpus(facts) if settings.preflight != "off" else ():
+        print(f"commbench: {line}", file=sys.stderr)
+    backend = settings.backend
+    return None if backend.shares_gpu else shared_gpu(facts, world.nodes, backend.name)
+
+
+def shared_gpu(facts: Sequence[Mapping[str, Any]], nodes: Sequence[Sequence[int]], backend: str) -> str | None:
+    """One line about ranks of a node that would use the same GPU; None if there are none."""
+    shared: list[tuple[list[int], Sequence[int]]] = []
+    for node in nodes:
+        ranks_by_gpu: dict[str, list[int]] = defaultdict(list)
+        for rank in node:
+            if GPU_UUID in facts[rank]:
+                ranks_by_gpu[facts[rank][GPU_UUID]].append(rank)
+        shared += [(ranks, node) for ranks in ranks_by_gpu.values() if len(ranks) > 1]
+    if not shared:
+        return None
+    ranks, node = shared[0]
+    first = facts[ranks[0]]
+    more = f", and so for {len(shared) - 1} more" if len(shared) > 1 else ""
+    return (
+        f"ranks {format_ranges(ranks)} on {first.get('host.hostname')} have the same GPU, {_gpu_name(first)}{more}, "
+        f"and {backend} needs one for each rank: start at most as many ranks a node as it has GPUs ({len(node)} ranks "
+        f"here, {first.get('gpu.own.visible')} visible), or give each its own with CUDA_VISIBLE_DEVICES"
+    )
+
+
+def busy_gpus(facts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each GPU of a rank that other processes compute on."""
+    in_use = {one[GPU_UUID]: one for one in reversed(facts) if one.get("gpu.own.users")}
+    return [
+        f"{one.get('host.hostname')}: {_gpu_name(one)} is in use by {one['gpu.own.users']}; they disturb what is "
+        "measured"
+        for one in reversed(in_use.values())
+    ]
+
+
+def _gpu_name(facts: Mapping[str, Any]) -> str:
+    """GPU 3 (NVIDIA H100 80GB HBM3, GPU-...)"""
+    number = facts.get("gpu.own.index")
+    return f"GPU{'' if number is None else f' {number}'} ({facts.get('gpu.own.name')}, {facts.get(GPU_UUID)})"
+
+
+# ---------------------------------------------------------------- the record of the run
+
+
+def _run_record(
     settings: Settings,
     request: Request,
     world: World,
     facts: list[dict[str, Any]],
     differing: Mapping[str, Mapping[str, list[int]]],
 ) -> dict[str, Any]:
-    """run.json, but for what the library tells when it is open."""
+    """run.json, except for what the library reports once it is open."""
     nodes = machine_facts.by_node(facts, [world.node_of(rank) for rank in range(len(facts))])
+    gpus = [{key: one[key] for key in sorted(one) if key.startswith("gpu.own.")} for one in facts]
     return {
         "schema_version": SCHEMA_VERSION,
         "status": "running",
@@ -206,9 +282,7 @@ def _describe(
         "timing": settings.timing.name,
         "world": {"size": world.size, "nodes": len(world.nodes), "ranks": world.nodes, "launcher": world.launcher},
         "cuda_ipc": {"asked": settings.cuda_ipc, "effective": facts[0].get("ipc.effective")},
-        "gpus": [{key: one[key] for key in sorted(one) if key.startswith("gpu.own.")} for one in facts]
-        if _have_gpus(settings, world)
-        else [],
+        "gpus": gpus if _ranks_have_gpus(settings, world) else [],
         "wiring": [topology.node_record(one) for one in nodes],
         "topology": facts[0].get(topology.TABLE),
         "config": request.config,
@@ -219,3 +293,24 @@ def _describe(
             "differences": differing,
         },
     }
+
+
+def _change_problem(earlier: EarlierStarts, run: Mapping[str, Any]) -> str | None:
+    """What is no longer as it was when the run began: rows from before and after could not be compared."""
+    before = earlier.run.get("provenance", {}).get("nodes", [])
+    now = run["provenance"]["nodes"]
+    lines = [f"  nodes: {len(before)} then, {len(now)} now"] if len(before) != len(now) else []
+    for number, (old, new) in enumerate(zip(before, now, strict=False)):
+        keys = {key for key in {*old, *new} if scope_of(key).restarts == "equal"}
+        changed = sorted(key for key in keys if old.get(key) != new.get(key))
+        lines += [f"  node {number}, {key}: {old.get(key)} then, {new.get(key)} now" for key in changed]
+    if not lines or earlier.force:
+        return None
+    return "\n".join(["this is not as it was when the run began:", *lines, "accept it with: commbench resume --force"])
+
+
+def _continued_record(earlier: EarlierStarts, run: Mapping[str, Any]) -> dict[str, Any]:
+    """run.json of a resumed run: it keeps the time it first began and lists all its starts."""
+    kept = {key: earlier.run[key] for key in ("started_at", "sweep_id", "broken") if key in earlier.run}
+    last = {key: earlier.run.get(key) for key in ("status", "reason", "finished_at")}
+    return {**run, **kept, "segments": [*earlier.run.get("segments", []), last]}

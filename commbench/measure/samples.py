@@ -1,15 +1,28 @@
-"""What measuring a case gave. Frozen, raw first: every statistic can be computed again from the blocks."""
+"""What measuring a case yields: stamps of all ranks, one time per repetition, and both in bounded memory.
+
+Stamps are raw: every statistic can be computed again from the blocks. Whose clock counts is the case's headline.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.core.case import Shape
+
+from .statistics import Series
+
 PHASES = ("connect", "warmup", "measure")
 LATE = "late"  # measured repetitions that a rank began after the agreed instant; in no statistic
+NS_PER_S = 1e9
+HEADLINES = ("initiator", "max_over_ranks", "max_over_senders")
+RAW_STAMPS = 4_000_000  # of all ranks, 64 MB; beyond it only the deciding rank of each repetition, and quantiles
+KEPT_REPETITIONS = 1_000_000  # times for the statistics; beyond it every second, then every fourth ... one
+QUANTILES = {"rank.min_s": 0.0, "rank.median_s": 0.5, "rank.p90_s": 0.9, "rank.p99_s": 0.99, "rank.max_s": 1.0}
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +42,7 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """Readings of counters: four columns of equal length; t_ns is on that rank's own clock."""
+    """Readings of counters: four columns of equal length. `t_ns` is on the rank's own clock."""
 
     rank: NDArray[np.int64]
     t_ns: NDArray[np.int64]
@@ -38,7 +51,7 @@ class Counts:
 
     @classmethod
     def of(cls, rank: int, t_ns: int, readings: Mapping[str, float]) -> Counts:
-        """All counters of one rank at one time."""
+        """All counters of one rank at the same time."""
         n = len(readings)
         names = np.array(list(readings), dtype=object)
         return cls(np.full(n, rank), np.full(n, t_ns), names, np.array(list(readings.values()), dtype=np.float64))
@@ -46,11 +59,11 @@ class Counts:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """A measured case; `ranks` names the rows of the stamps (ranks of the layout that took part).
+    """A measured case. `ranks` are the rows of the stamps: the ranks of the layout that took part.
 
-    `series` holds the measured samples' seconds by the headline rule where the blocks are not all here: a soak
-    writes them as it goes, a large world keeps a part, a window counts from the agreed instant on. `repetitions` is
-    how many there were then. `late_repetitions` and `clock_error_s` are those of a window.
+    `series` holds the seconds of each sample by the headline rule where the blocks don't give them: a soak writes its
+    blocks as it goes, a large world keeps only a part, a window counts from the agreed instant. `repetitions` is their
+    full number then. `late_repetitions` and `clock_error_s` are those of a window.
     """
 
     ranks: tuple[int, ...]
@@ -67,20 +80,193 @@ class Samples:
     clock_error_s: float | None = None
 
     def stamps(self, phase: str) -> NDArray[np.int64]:
-        """The repetitions of a phase that were kept of all ranks, [ranks, n, 2]."""
+        """The repetitions of a phase for which the stamps of all ranks were kept, [ranks, n, 2]."""
         chosen = [block.stamps for block in self.blocks if block.phase == phase and block.decided is None]
         return np.concatenate(chosen, axis=1) if chosen else np.zeros((len(self.ranks), 0, 2), dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Refused:
-    """The case could not be measured here, and all ranks agree: a skip with its reason."""
+    """The case can't be measured here, as all ranks agree: a skip with its reason."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A library call failed on every rank; the communicator is still in step."""
+    """A library call failed on every rank, so that the communicator is still usable."""
 
     reason: str
+
+
+# ---------------------------------------------------------------- one time per repetition
+
+
+def repetition_times(stamps: NDArray[np.int64], shape: Shape, senders: Sequence[int], initiator: int) -> Series:
+    """Seconds per operation of each repetition, from stamps [ranks, n, (start, end)] in ns.
+
+    `senders` and `initiator` are rows. The maximum is taken within each repetition, never over the ranks'
+    averages, which hide stragglers.
+    """
+    rows = deciding_rows(stamps, shape.headline, (initiator,) if shape.headline == "initiator" else senders)
+    decided = stamps[rows, np.arange(stamps.shape[1])]
+    return np.asarray((decided[:, 1] - decided[:, 0]) / (NS_PER_S * shape.operations_per_sample), dtype=np.float64)
+
+
+def window_times(stamps: NDArray[np.int64], starts: NDArray[np.int64]) -> Series:
+    """Seconds [n] from the common start to the end on the last rank: max over ranks(end) - start, on the global clock.
+
+    `starts` [ranks, n] is the agreed instant on each rank's own clock, where the difference is taken: an error of the
+    clocks shifts when a rank begins, not how long it takes. The rule is ReproMPI's for windows (Hunold and
+    Carpen-Amarie): a delay of the start counts, however small.
+    """
+    return np.asarray((stamps[:, :, 1] - starts).max(axis=0) / NS_PER_S, dtype=np.float64)
+
+
+def deciding_rows(stamps: NDArray[np.int64], headline: str, senders: Sequence[int]) -> NDArray[np.intp]:
+    """For each repetition [n] the row whose clock counts; several initiators at once count as senders."""
+    if headline not in HEADLINES:
+        raise ValueError(f"headline {headline!r} is unknown; allowed: {', '.join(HEADLINES)}")
+    rows = list(range(len(stamps))) if headline == "max_over_ranks" else list(senders)
+    counted = stamps[rows]
+    latest = np.argmax(counted[..., 1] - counted[..., 0], axis=0)
+    chosen: NDArray[np.intp] = np.take(np.asarray(rows, dtype=np.intp), latest)
+    return chosen
+
+
+# ---------------------------------------------------------------- in bounded memory
+
+
+class Timeline:
+    """What rank 0 keeps of a case. `ranks` as in Samples, `senders` are rows.
+
+    With `interval_s` the measured phase is also aggregated by intervals of that length.
+    """
+
+    def __init__(
+        self, headline: str, ranks: Sequence[int], senders: Sequence[int], interval_s: float | None = None
+    ) -> None:
+        self._headline, self._ranks, self._senders = headline, np.asarray(ranks), tuple(senders)
+        self._blocks: list[Block] = []
+        self._counts: list[Counts] = []
+        self._series: dict[str, _Thinned] = {}
+        self._intervals = None if interval_s is None else _Intervals(int(ranks[0]) if ranks else 0, interval_s)
+        self._next, self._raw, self._condensed = 0, 0, 0
+        self.operations = 1  # per sample, to give the times of intervals per operation
+
+    def add(self, phase: str, stamps: NDArray[np.int64], times: Series | None = None) -> None:
+        """Stamps [ranks, n, 2] of consecutive repetitions, in ns; `times` in s where they don't follow the headline."""
+        rows = deciding_rows(stamps, self._headline, self._senders)
+        decided = stamps[rows, np.arange(stamps.shape[1])]
+        times = (decided[:, 1] - decided[:, 0]) / NS_PER_S if times is None else times
+        series = self._series.setdefault(phase, _Thinned())
+        self._keep(phase, series.total, stamps, rows, decided)
+        series.append(times)
+        if self._intervals is not None and phase == "measure":
+            self._counts += self._intervals.add(stamps[0, :, 0], times, self.operations)
+
+    def times(self, phase: str) -> Series:
+        """Seconds of each sample by the headline rule, or of every 2^k-th where there are too many."""
+        return self._series[phase].values if phase in self._series else np.zeros(0)
+
+    def repetitions(self, phase: str) -> int:
+        return self._series[phase].total if phase in self._series else 0
+
+    @property
+    def complete(self) -> bool:
+        """All stamps of all ranks are kept."""
+        return self._condensed == 0 and self._next == len(self._blocks)
+
+    def count(self, counts: Counts) -> None:
+        self._counts.append(counts)
+
+    def blocks(self) -> tuple[Block, ...]:
+        return tuple(self._blocks)
+
+    def counts(self) -> tuple[Counts, ...]:
+        return tuple(self._counts)
+
+    def forget(self) -> None:
+        """Drop blocks and counts, which are on disk; the statistics and the open interval stay."""
+        self._blocks.clear()
+        self._counts.clear()
+
+    def close(self) -> None:
+        """End the last interval with the last repetition."""
+        if self._intervals is not None:
+            self._counts += self._intervals.close()
+
+    def _keep(
+        self, phase: str, first: int, stamps: NDArray[np.int64], rows: NDArray[np.intp], decided: NDArray[np.int64]
+    ) -> None:
+        ranks, n, _ = stamps.shape
+        index, self._next = self._next, self._next + 1
+        if self._raw + ranks * n <= RAW_STAMPS:
+            self._raw += ranks * n
+            self._blocks.append(Block(phase, index, stamps, first))
+            return
+        self._condensed += n
+        self._counts += _rank_quantiles(self._ranks, stamps, self.operations)
+        if self._condensed <= KEPT_REPETITIONS:
+            self._blocks.append(Block(phase, index, decided[np.newaxis], first, self._ranks[rows]))
+
+
+class _Thinned:
+    """A series of bounded length: evenly spaced repetitions, so quantiles stay what they are."""
+
+    def __init__(self) -> None:
+        self.values: Series = np.zeros(0)
+        self.total, self._stride = 0, 1
+
+    def append(self, values: Series) -> None:
+        skip = -self.total % self._stride
+        self.values = np.concatenate([self.values, values[skip :: self._stride]])
+        self.total += len(values)
+        while len(self.values) > KEPT_REPETITIONS:
+            self.values, self._stride = self.values[::2].copy(), 2 * self._stride
+
+
+class _Intervals:
+    """Aggregates of the repetitions that began in the same interval of one rank's clock."""
+
+    def __init__(self, rank: int, interval_s: float) -> None:
+        self._rank, self._interval_ns = rank, round(interval_s * NS_PER_S)
+        self._open, self._times, self._operations = -1, np.zeros(0), 1
+
+    def add(self, starts: NDArray[np.int64], times: Series, operations: int) -> list[Counts]:
+        """The counts of the intervals that ended; the last one stays open."""
+        self._operations = operations
+        index = starts // self._interval_ns
+        closed: list[Counts] = []
+        edges = [0, *(np.flatnonzero(np.diff(index)) + 1).tolist(), len(index)]
+        for begin, end in pairwise(edges):
+            if index[begin] != self._open:
+                closed += self.close()
+                self._open = int(index[begin])
+            self._times = np.concatenate([self._times, times[begin:end]])
+        return closed
+
+    def close(self) -> list[Counts]:
+        if not len(self._times):
+            return []
+        each = self._times / self._operations
+        aggregates = {
+            "interval.repetitions": len(each),
+            "interval.busy_s": self._times.sum(),  # the rest of the interval went into barriers and decisions
+            "interval.min_s": each.min(),
+            "interval.median_s": np.median(each),
+            "interval.max_s": each.max(),
+        }
+        self._times = np.zeros(0)
+        begin_ns = self._open * self._interval_ns
+        return [Counts.of(self._rank, begin_ns, {name: float(value) for name, value in aggregates.items()})]
+
+
+def _rank_quantiles(ranks: NDArray[np.int64], stamps: NDArray[np.int64], operations: int) -> list[Counts]:
+    """Quantiles of each rank's own times in this block, in seconds per operation."""
+    elapsed = (stamps[:, :, 1] - stamps[:, :, 0]) / (NS_PER_S * operations)
+    values = np.quantile(elapsed, list(QUANTILES.values()), axis=1)
+    t_ns = np.full(len(ranks), int(stamps[0, 0, 0]))
+    return [
+        Counts(ranks, t_ns, np.full(len(ranks), name, dtype=object), values[row]) for row, name in enumerate(QUANTILES)
+    ]

@@ -1,4 +1,8 @@
-"""A run inside its world: plan, measure, gather, statistics, record, writers. The one place where parts meet."""
+"""A run inside its world, as each of its ranks executes it: preflight, plan, open the library, measure, record, end.
+
+`run_in_world` leads through it. `_Session.run` measures case after case: `_case` agrees on whether to measure one and
+measures it (case.py), `_record` makes rows of the samples (rows.py) and hands them to the writers, on rank 0.
+"""
 
 from __future__ import annotations
 
@@ -32,25 +36,27 @@ from commbench.world.recovery import EarlierStarts, clear_in_flight, mark_in_fli
 from commbench.world.segments import mapped, sweep
 from commbench.world.signals import INTERRUPTED, Watch, beacon
 from commbench.world.supervisor import report_lost
-from commbench.writers.fan_out import Desk
+from commbench.writers.fan_out import FanOut
 
 from .case import measure
 from .clock_sync import GlobalClocks
-from .conditions import Conditions
-from .deadlines import patience_s
-from .expect import misses
+from .conditions import Conditions, ConditionsReader
 from .plan import Facts, duration_s, plan
 from .preflight import MEETING_S, Request, preflight
-from .rows import Outcome, count_table, row, sample_table, split
+from .rows import Outcome, count_table, missed_expectations, row, sample_table, split_rounds
 from .samples import Failure, Refused, Samples
-from .transports import recorded
+from .time_limits import case_deadline_s
+from .transports import library_record
 
 BAD = ("failed", "invalid")
-LOCK_S = 5.0  # for a write of the main thread that goes on
+LOCK_S = 5.0  # for a write of the main thread to end
 
 
 def run_in_world(settings: Settings, request: Request, place: Place | None) -> int:
-    """Measure all cases as one rank of a world; the exit status. `place` is None where this process hosts all ranks."""
+    """Measure all cases as one rank of a world; returns the exit status.
+
+    `place` is None where this process hosts all ranks.
+    """
     world, control = enter(settings, place)
     cores, quota = sorted(os.sched_getaffinity(0)), resource_limits.cpu_limit_cores()
     binding = bound(settings, world)
@@ -83,13 +89,13 @@ def run_in_world(settings: Settings, request: Request, place: Place | None) -> i
 
 
 def _unexpected(error: Exception, rank: int) -> str:
-    """The door names the other ranks."""
+    """The command line adds the name to errors of other ranks."""
     text = f"{type(error).__name__}: {error}"
     return f"rank 0 on {socket.gethostname()}: {text}" if rank == 0 else text
 
 
 class _Session:
-    """The cases of one run. Rank 0 records; the ranks that a case does not need sleep in the control plane."""
+    """The cases of one run. Rank 0 records; the ranks that a case does not need wait for the next meeting."""
 
     def __init__(
         self,
@@ -106,23 +112,25 @@ class _Session:
         self._clock = clocks.calibrate()
         self._global_clocks = GlobalClocks(world, settings.interface)
         self._rows: dict[str, dict[str, Any]] = {}  # by case: a soak's newest counts
-        self._desk = Desk(settings.writers)
-        self._begun, self._patience_s = time.monotonic(), MEETING_S
+        self._writers = FanOut(settings.writers)
+        self._begun_s = time.monotonic()
+        self._deadline_s = MEETING_S  # of the next meeting of all ranks
         self._progress = Progress()
         self._heartbeat: Heartbeat | None = None
-        self._conditions: Conditions  # with it
-        self._communicator: Communicator  # once it is open
+        self._communicator: Communicator  # once the library is open, and with it
+        self._reader: ConditionsReader
+        self._conditions: Conditions
         self._opened = False
-        self._at: tuple[Planned, datetime] | None = None  # the case that is being measured, and since when
-        self._dead = ""  # the ranks that had ended when a signal came
-        self._writing = threading.RLock()  # the pulse's thread may have to end the run at any moment
-        self._unwanted: str | None = None  # why no further case is wanted, on rank 0
-        self._given = not request.parent
+        self._current: tuple[Planned, datetime] | None = None  # the case being measured, and since when
+        self._lost_ranks = ""  # those that had ended when a signal came, in words
+        self._writing = threading.RLock()  # the heartbeat's thread may have to end the run at any moment
+        self._stopped: str | None = None  # why no further case is measured, on rank 0
+        self._alone = not request.parent  # no parent reports the end of this world
         self._request = request
         self._earlier = request.earlier or EarlierStarts()
 
     def open(self, watch: Watch) -> None:
-        """The pulse first: a rank may be lost while the library opens, too."""
+        """Start the heartbeat first: a rank may be lost while the library opens, too."""
         settings, control = self._settings, self._control
         if len(self._world.hosted) < self._world.size:
             self._heartbeat = Heartbeat(
@@ -132,50 +140,50 @@ class _Session:
         self._communicator = settings.backend.open(self._world, control, settings.device)
         self._opened = True
         if self._request.earlier is not None:
-            self._jobs = self._left()
+            self._jobs = self._unfinished()
         groups = sorted({job.members for job in self._jobs if not job.skip} | {(0,)})
-        self._conditions = Conditions(settings, self._world, control, self._run, self._communicator)
-        self._communicators = {members: self._conditions.subset(members) for members in groups}
+        self._reader = ConditionsReader(settings, self._world, control, self._run, self._communicator)
+        self._communicators = {members: self._reader.subset(members) for members in groups}
         self._progress.enter("opened the library")
 
     def end(self) -> None:
-        """After a run that has come to its end on all ranks."""
-        gc.collect()  # a graph that is still there would hold its communicator
+        """Close the library and leave the world, after a run that has ended on all ranks."""
+        gc.collect()  # a captured graph would keep its communicator alive
         self._communicator.close()
-        if self._heartbeat is not None:  # from the farewell on the store may be gone, and nobody is to wonder
+        if self._heartbeat is not None:  # after the farewell the store may be gone, which must not look like a loss
             self._heartbeat.stop()
         self._control.farewell(MEETING_S)
 
     def run(self) -> int:
         gc.collect()
         gc.freeze()  # what was imported stays: collections between cases then cost microseconds, not 50 ms
-        self._around = self._conditions.around(self._communicators[0,], self._jobs, self._clock, self._facts)
+        self._conditions = self._reader.read(self._communicators[0,], self._jobs, self._clock, self._facts)
         if self._world.rank == 0:
-            self._run["backend"] = {"name": self._settings.backend.name, **recorded(self._communicator.facts())}
-            self._run["cuda_ipc"] = {**self._run.get("cuda_ipc", {}), **self._around.evidence.cuda_ipc}
-            if self._around.evidence.ignored:
-                print(f"commbench: {self._around.evidence.ignored}", file=sys.stderr)
-            self._run["processes"] = self._heartbeat.names() if self._heartbeat is not None else self._alone()
+            self._run["backend"] = {"name": self._settings.backend.name, **library_record(self._communicator.facts())}
+            self._run["cuda_ipc"] = {**self._run.get("cuda_ipc", {}), **self._conditions.evidence.cuda_ipc}
+            if self._conditions.evidence.ignored:
+                print(f"commbench: {self._conditions.evidence.ignored}", file=sys.stderr)
+            self._run["processes"] = self._heartbeat.names() if self._heartbeat is not None else self._own_process()
             self._run["cases"] = sum(len(_row_ids(job)) for job in self._jobs)
             self._run["at_most_s"] = sum(duration_s(self._settings, job) for job in self._jobs)
             self._run["memory"] = {
                 "imports_bytes": high_water_bytes(),
                 "buffers_bytes": largest_bytes(self._jobs, self._world.rank),
             }
-            self._run["calibration"] = {"clock_ns": vars(self._clock), "overhead_s": self._around.overhead_s}
-            self._desk.begin(self._run)
+            self._run["calibration"] = {"clock_ns": vars(self._clock), "overhead_s": self._conditions.overhead_s}
+            self._writers.begin(self._run)
         for job in self._jobs:
             self._case(replace(job))  # a copy: the programs of all ranks go with it, which would add up
-        self._run |= self._conditions.transports(self._around)
-        status = self._control.decide(self._finish() if self._world.rank == 0 else 0, self._patience_s, "end of run")
+        self._run |= self._reader.transports(self._conditions)
+        status = self._control.decide(self._finish() if self._world.rank == 0 else 0, self._deadline_s, "end of run")
         return int(status)
 
-    def _alone(self) -> dict[int, str]:
-        """By process id: the only rank of a world, which has no pulse; nobody where one process hosts several."""
+    def _own_process(self) -> dict[int, str]:
+        """By process id: the only rank of a world, which has no heartbeat; empty where one process hosts several."""
         return {os.getpid(): Host.here().called(0)} if self._world.size == 1 else {}
 
-    def _left(self) -> tuple[Planned, ...]:
-        """The jobs that earlier starts of this run have not finished, by what rank 0 has read."""
+    def _unfinished(self) -> tuple[Planned, ...]:
+        """The cases that earlier starts of this run have not finished, as rank 0 has read."""
         orders = [job.order for job in self._jobs if self._earlier.left(job.case.case_id, _row_ids(job))]
         chosen = set(self._control.decide(orders, MEETING_S, "what is left"))
         return tuple(job for job in self._jobs if job.order in chosen)
@@ -191,26 +199,26 @@ class _Session:
         finished = datetime.now(timezone.utc).isoformat()
         self._run.setdefault("memory", {})["peak_bytes"] = high_water_bytes()
         self._run |= {"status": status, "exit_status": exit_status, "reason": reason, "finished_at": finished}
-        self._desk.end(self._run)
+        self._writers.end(self._run)
 
     def interrupted(self, status: int) -> None:
         """By a signal: from a user, or from a launcher that has lost another rank."""
         self._abandon()
-        if self._at is not None and self._dead:
-            self._record(self._at[0], Failure(self._dead), self._at[1])
-        self.close("interrupted", status, self._dead or None)
-        if self._dead and self._given:
-            self._say(self._dead)
+        if self._current is not None and self._lost_ranks:
+            self._record(self._current[0], Failure(self._lost_ranks), self._current[1])
+        self.close("interrupted", status, self._lost_ranks or None)
+        if self._lost_ranks and self._alone:
+            self._print_end(self._lost_ranks)
 
     def broken(self, reason: str) -> bool:
-        """Save what there is; whether whoever started this world will read and say why."""
+        """Save what there is; returns whether the parent will read and report why."""
         self._abandon()
         with suppress(OSError):
             self.close("broken", WorldBroken.exit_status, reason)
-        if self._given and self._desk.begun:
-            self._say()
+        if self._alone and self._writers.begun:
+            self._print_end()
         self._clear()
-        return not self._given and bool(self._desk.begun)
+        return not self._alone and bool(self._writers.begun)
 
     def look_around(self, number: int) -> bool:
         """At once when a signal comes, for later the launcher will have ended others too; whether all ranks live."""
@@ -218,39 +226,39 @@ class _Session:
             dead = self._heartbeat.dead_here()
             node = self._world.nodes[self._world.node_of(self._world.rank)]
             if self._world.rank == min({0, *node} - {*dead}):  # rank 0, or the first that lives where it does not
-                self._dead = self._heartbeat.named(dead)
-        return not self._dead
+                self._lost_ranks = self._heartbeat.named(dead)
+        return not self._lost_ranks
 
-    def _lost(self, watch: Watch, reason: str, heard: bool) -> None:
-        """In the pulse's thread, while the main thread may be in a call that never ends."""
-        watch.finish(WorldBroken.exit_status, partial(self._save_lost, reason, heard))
+    def _lost(self, watch: Watch, reason: str, announced: bool) -> None:
+        """In the heartbeat's thread, while the main thread may be in a call that never ends."""
+        watch.finish(WorldBroken.exit_status, partial(self._save_lost, reason, announced))
 
     def _clear(self) -> None:
-        """What the parent does in a world of its own: let nobody of this host stay, nor the library's shared memory."""
-        if self._given and self._heartbeat is not None:
+        """What a parent would do: end the stopped ranks of this host, and remove the library's shared memory."""
+        if self._alone and self._heartbeat is not None:
             self._heartbeat.wake()
             sweep(mapped([os.getpid()]))
 
-    def _save_lost(self, reason: str, heard: bool) -> None:
+    def _save_lost(self, reason: str, announced: bool) -> None:
         self._clear()
         rank, node = self._world.rank, self._world.nodes[self._world.node_of(self._world.rank)]
         if rank != 0:
-            if not self._given and self._request.folder is not None and not heard:
+            if not self._alone and self._request.folder is not None and not announced:
                 report_lost(self._request.folder, reason)
-            elif not heard and rank == min(one for one in node if one != 0):
-                self._say(reason)
+            elif not announced and rank == min(other for other in node if other != 0):
+                self._print_end(reason)
             return
-        if self._given or not self._desk.begun:
-            self._say(reason)
+        if self._alone or not self._writers.begun:
+            self._print_end(reason)
         if self._writing.acquire(timeout=LOCK_S):
-            if self._at is not None:
-                self._record(self._at[0], Failure(reason), self._at[1])
+            if self._current is not None:
+                self._record(self._current[0], Failure(reason), self._current[1])
             self.close("broken", WorldBroken.exit_status, reason)
 
-    def _say(self, reason: str | None = None) -> None:
+    def _print_end(self, reason: str | None = None) -> None:
         if reason is not None:
             print(f"commbench: {reason}", file=sys.stderr)
-        if self._desk.begun:
+        if self._writers.begun:
             print(f"commbench: finish it with: commbench resume {self._run['folder']}", file=sys.stderr, flush=True)
 
     def _abandon(self) -> None:
@@ -258,16 +266,16 @@ class _Session:
             self._communicator.close(abort=True)
 
     def _located(self, missing: Missing) -> Missing:
-        """With where the ranks are that did not come."""
+        """With the hosts and the last known places of the ranks that did not come."""
         places = self._heartbeat.named(missing.ranks) if self._heartbeat is not None and self._world.rank == 0 else ""
         return Missing(missing.ranks, missing.meeting, missing.deadline_s, places)
 
     def _case(self, job: Planned) -> None:
         hopeless = self._earlier.hopeless(job.case.case_id)
-        reason = hopeless or job.skip or self._unwanted or self._overdue()
+        reason = hopeless or job.skip or self._stopped or self._budget_spent()
         self._progress.enter(f"the start of {job.case}")
-        skip = self._control.decide(reason, self._patience_s, f"start of {job.case}")
-        self._patience_s = patience_s(job, self._settings)  # from here on the idle ranks wait for the next case
+        skip = self._control.decide(reason, self._deadline_s, f"start of {job.case}")
+        self._deadline_s = case_deadline_s(job, self._settings)  # the ranks that take no part wait for the next case
         started = datetime.now(timezone.utc)
         if skip is not None:
             self._record(job, Failure(skip) if hopeless else Refused(skip), started)
@@ -277,35 +285,35 @@ class _Session:
         communicator = self._communicators[job.members]
         if communicator is None:
             return
-        inner = self._control.subset(job.members)
+        control = self._control.subset(job.members)
         try:
             sink = partial(self._record, job, started=started)
-            self._at = job, started
+            self._current = job, started
             outcome = measure(
-                job, communicator, inner, self._settings, self._clock, sink, self._progress, self._global_clocks
+                job, communicator, control, self._settings, self._clock, sink, self._progress, self._global_clocks
             )
-            self._around = self._conditions.heard(self._around, job, inner, self._patience_s)
+            self._conditions = self._reader.after(self._conditions, job, control, self._deadline_s)
         except WorldBroken as error:
-            told = self._located(error) if isinstance(error, Missing) else error
-            self._record(job, Failure(str(told)), started)
-            raise told from error
+            broken = self._located(error) if isinstance(error, Missing) else error
+            self._record(job, Failure(str(broken)), started)
+            raise broken from error
         finally:
-            self._at = None
+            self._current = None
         self._record(job, outcome, started)
 
-    def _overdue(self) -> str | None:
+    def _budget_spent(self) -> str | None:
         total_s = self._settings.budget.total_s
-        spent = time.monotonic() - self._begun
-        return f"budget.total_s={total_s:g} is spent" if total_s is not None and spent > total_s else None
+        spent_s = time.monotonic() - self._begun_s
+        return f"budget.total_s={total_s:g} is spent" if total_s is not None and spent_s > total_s else None
 
     def _record(self, job: Planned, outcome: Outcome, started: datetime) -> None:
         if self._world.rank != 0:
             return
         with self._writing:
-            for one, its_own in split(job, outcome):
-                self._record_one(one, its_own, started)
+            for single, part in split_rounds(job, outcome):
+                self._write_row(single, part, started)
 
-    def _record_one(self, job: Planned, outcome: Outcome, started: datetime) -> None:
+    def _write_row(self, job: Planned, outcome: Outcome, started: datetime) -> None:
         run_id = self._run["run_id"]
         identity = {
             "run_id": run_id,
@@ -314,19 +322,23 @@ class _Session:
             "label": self._settings.label,
             "segment": len(self._run.get("segments", [])),
         }
-        values = row(job, outcome, self._around, started) | identity
+        values = row(job, outcome, self._conditions, started) | identity
         values = {column.name: values[column.name] for column in CASES}
         samples = sample_table(job, outcome, run_id) if isinstance(outcome, Samples) else {}
         counters = count_table(job, outcome, run_id) if isinstance(outcome, Samples) else {}
         self._rows[values["case_id"]] = values
         if values["status"] in BAD and self._settings.on_error == "stop":
-            self._unwanted = self._unwanted or f"on_error=stop, after {job.case}"
-        self._desk.case(values, samples, counters)
+            self._stopped = self._stopped or f"on_error=stop, after {job.case}"
+        self._writers.case(values, samples, counters)
 
     def _finish(self) -> int:
-        missed = [line for expected in self._settings.expect for line in misses(expected, list(self._rows.values()))]
+        missed = [
+            line
+            for expected in self._settings.expect
+            for line in missed_expectations(expected, list(self._rows.values()))
+        ]
         missed += self._request.judged(self._run["folder"]) if self._settings.expect_normal else []
-        now = {name: one["status"] for name, one in self._rows.items()}
+        now = {case_id: values["status"] for case_id, values in self._rows.items()}
         bad = [status for status in {**self._earlier.recorded, **now}.values() if status in BAD]
         status = 1 if bad or missed else 0
         clear_in_flight(self._run["folder"])
@@ -337,4 +349,4 @@ class _Session:
 
 
 def _row_ids(job: Planned) -> list[str]:
-    return [one.case.case_id for one, _ in split(job, Refused(""))]
+    return [single.case.case_id for single, _ in split_rounds(job, Refused(""))]

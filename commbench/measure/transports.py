@@ -1,4 +1,4 @@
-"""What is known about the way of the bytes: where GPUs are, what lies between them, what the library says it took."""
+"""The data path of a case: where its GPUs are, what links them, and which transport the library reports."""
 
 from __future__ import annotations
 
@@ -19,54 +19,54 @@ from commbench.hardware.topology import RankGpu, Topology, from_records, shared_
 
 # keys of a communicator's facts; the libraries are those of commbench.hardware.cuda_ipc_setting
 LOG, IPC, LIBRARIES = "nccl_log", "cuda_ipc_effective", "ipc_libraries"
-FORCED = "NCCL_ALGO"
-HOST = ("library", "pinned")  # staging: the bytes take a way through the host
+FORCED_ALGORITHM = "NCCL_ALGO"
+THROUGH_HOST = ("library", "pinned")  # staging that copies through host memory
 
 Kinds = Mapping[Pair, tuple[str, ...]]  # by pairs of world ranks
 
 
 class LogReader:
-    """NCCL's log of this rank. Its lines name ranks of a communicator: what is new belongs to the one that was used."""
+    """Reads NCCL's log of this rank as it grows. New lines are about the communicator that was used meanwhile."""
 
     def __init__(self) -> None:
-        self._read = 0
+        self._length = 0  # of what was read
         self.kinds: dict[Pair, tuple[str, ...]] = {}
-        self.chosen: tuple[Chosen, ...] = ()
-        self.there = False  # whether the backend has such a log
+        self.algorithms: tuple[Chosen, ...] = ()
+        self.available = False  # whether the backend has such a log
 
-    def look(self, facts: Mapping[str, Any], members: Sequence[int]) -> None:
-        """`members` are the world ranks of the communicator."""
-        self.there = LOG in facts
+    def read(self, facts: Mapping[str, Any], members: Sequence[int]) -> None:
+        """`members` are the world ranks of the communicator, whose own ranks the log names."""
+        self.available = LOG in facts
         text = facts.get(LOG) or ""
-        log, self._read = parse_log(text[self._read :]), len(text)
-        self.chosen += log.algorithms
-        for pair, kinds in log.kinds.items():
-            if max(pair) < len(members):
-                own = (members[pair[0]], members[pair[1]])
-                self.kinds[own] = tuple(dict.fromkeys((*self.kinds.get(own, ()), *kinds)))
+        log, self._length = parse_log(text[self._length :]), len(text)
+        self.algorithms += log.algorithms
+        for (first, second), kinds in log.kinds.items():
+            if max(first, second) < len(members):
+                pair = members[first], members[second]
+                self.kinds[pair] = tuple(dict.fromkeys((*self.kinds.get(pair, ()), *kinds)))
 
-    def told(self) -> list[list[Any]]:
-        """Fit to be gathered: [from rank, to rank, kinds]."""
+    def pairs(self) -> list[list[Any]]:
+        """As JSON, to be gathered: [from rank, to rank, kinds]."""
         return [[*pair, list(kinds)] for pair, kinds in self.kinds.items()]
 
 
 @dataclass(frozen=True)
 class TransportEvidence:
-    """`gpus` are those of the world's ranks, empty on a CPU; `kinds` and `chosen` are what NCCL's log has said."""
+    """`gpus` are those of the world's ranks, empty on a CPU; `kinds` and `algorithms` come from NCCL's log."""
 
     gpus: tuple[RankGpu, ...] = ()
     topologies: Mapping[int, Topology] = field(default_factory=dict)
     kinds: Kinds = field(default_factory=dict)
-    chosen: tuple[Chosen, ...] = ()
+    algorithms: tuple[Chosen, ...] = ()
     transport: str | None = None  # of all pairs, in the backend's own words
-    ipc: str | None = None  # what the backend knows of itself
-    forced: str | None = None  # the algorithm that NCCL was told to use
+    ipc: str | None = None  # what the backend reports
+    forced: str | None = None  # the algorithm set by NCCL_ALGO
     copy_gb_per_s: float | None = None  # within one GPU
     ignored: str | None = None  # why the setting cuda_ipc can't have had an effect
 
     def of(self, job: Planned) -> dict[str, str | None]:
-        """The columns transport, link and cuda_ipc_effective; null where nobody has said anything of these ranks."""
-        counted = Counter(kind for kinds in self._talked(job).values() for kind in kinds)
+        """The columns transport, link and cuda_ipc_effective; null where nothing is known about these ranks."""
+        counted = Counter(kind for kinds in self._kinds_between(job).values() for kind in kinds)
         kinds = ", ".join(sorted(counted, key=lambda kind: (-counted[kind], kind)))
         return {
             "transport": kinds or self.transport,
@@ -75,31 +75,33 @@ class TransportEvidence:
         }
 
     def algorithm(self, job: Planned) -> str | None:
-        """That NCCL was told to use, or that its log names (NCCL_DEBUG_SUBSYS=INIT,TUNING)."""
-        said = Transport(algorithms=self.chosen).algorithm(job.case.message_bytes, job.case.benchmark)
-        return self.forced or said
+        """The one set by NCCL_ALGO, or named in NCCL's log (NCCL_DEBUG_SUBSYS=INIT,TUNING)."""
+        logged = Transport(algorithms=self.algorithms).algorithm(job.case.message_bytes, job.case.benchmark)
+        return self.forced or logged
 
     @property
     def cuda_ipc(self) -> dict[str, str | None]:
         """Of the whole run, for run.json."""
         return {"effective": self.ipc or effective_ipc(self.kinds, self._node_of), "ignored": self.ignored}
 
-    def knowing(self, told: Iterable[Iterable[Sequence[Any]]], chosen: tuple[Chosen, ...]) -> TransportEvidence:
-        """With what the readers of all ranks have told, and this rank's algorithms."""
+    def extended(
+        self, pairs_by_rank: Iterable[Iterable[Sequence[Any]]], algorithms: tuple[Chosen, ...]
+    ) -> TransportEvidence:
+        """With the `pairs()` of the log readers of all ranks, and the algorithms in this rank's log."""
         kinds = dict(self.kinds)
-        for first, second, texts in (line for one in told for line in one):
+        for first, second, texts in (line for pairs in pairs_by_rank for line in pairs):
             kinds[first, second] = tuple(dict.fromkeys((*kinds.get((first, second), ()), *texts)))
-        return replace(self, kinds=kinds, chosen=chosen)
+        return replace(self, kinds=kinds, algorithms=algorithms)
 
     def _ipc(self, job: Planned) -> str | None:
         if job.case.device == "cpu":
             return None
-        if job.case.staging in HOST:
+        if job.case.staging in THROUGH_HOST:
             return "off"
-        return self.ipc or effective_ipc(self._talked(job), self._node_of)
+        return self.ipc or effective_ipc(self._kinds_between(job), self._node_of)
 
-    def _talked(self, job: Planned) -> Kinds:
-        """Of the case's pairs; a collective's are all of its ranks."""
+    def _kinds_between(self, job: Planned) -> Kinds:
+        """Of the case's pairs; of a collective, all pairs of its ranks."""
         pairs = set(job.case.pairs) or set(permutations(range(job.size), 2))
         world = {(job.members[first], job.members[second]) for first, second in pairs}
         return {pair: kinds for pair, kinds in self.kinds.items() if pair in world}
@@ -108,7 +110,7 @@ class TransportEvidence:
         return self.gpus[rank].node if rank < len(self.gpus) else 0
 
 
-def gathered(
+def gather_evidence(
     world: World,
     control: Control,
     facts: Mapping[str, Any],
@@ -116,85 +118,86 @@ def gathered(
     reader: LogReader,
     deadline_s: float,
 ) -> TransportEvidence:
-    """All ranks call it, with the library open: what it and preflight know, on rank 0."""
-    awake = _pcie_now() if run.get("gpus") or facts.get("gpu") or reader.there else []
-    told = control.gather([reader.told(), awake], deadline_s, "the library's transports")
+    """What the opened library and preflight know, on rank 0; all ranks call it."""
+    gpu_run = run.get("gpus") or facts.get("gpu") or reader.available
+    # PCIe links that were in a low-power state during preflight are active once a library has opened the GPU
+    links = [[gpu.index, [gpu.pcie_generation, gpu.pcie_width]] for gpu in nvml.gpus()] if gpu_run else []
+    gathered = control.gather([reader.pairs(), links], deadline_s, "the library's transports")
     if world.rank != 0:
         return TransportEvidence()
-    forced, nodes = os.environ.get(FORCED, ""), run["provenance"]["nodes"]
-    found = gpus_of(run.get("gpus", []), nodes, world.node_of)
+    forced, nodes = os.environ.get(FORCED_ALGORITHM, ""), run["provenance"]["nodes"]
+    gpus = gpus_of(run.get("gpus", []), nodes, world.node_of)
     evidence = TransportEvidence(
-        gpus=tuple(_awake(gpu, dict(told[rank][1])) for rank, gpu in enumerate(found)),
+        gpus=tuple(_with_active_link(gpu, dict(gathered[rank][1])) for rank, gpu in enumerate(gpus)),
         topologies=from_records(run.get("wiring", [])),
         transport=facts.get("transport"),
         ipc=facts[IPC] if facts.get(IPC) in ASKED else None,
         forced=forced if forced.isalpha() else None,
-        ignored=_ignored(run.get("cuda_ipc", {}).get("asked", "auto"), facts.get(LIBRARIES, ())),
+        ignored=_ignored_setting(run.get("cuda_ipc", {}).get("asked", "auto"), facts.get(LIBRARIES, ())),
     )
-    return evidence.knowing((one[0] for one in told), reader.chosen)
+    return evidence.extended((pairs for pairs, _ in gathered), reader.algorithms)
 
 
-def _pcie_now() -> list[list[Any]]:
-    """[index, [generation, width]] of this machine's GPUs: links that slept in preflight are awake in a library's."""
-    return [[gpu.index, [gpu.pcie_generation, gpu.pcie_width]] for gpu in nvml.gpus()]
-
-
-def _awake(gpu: RankGpu, links: Mapping[int, Sequence[int | None]]) -> RankGpu:
+def _with_active_link(gpu: RankGpu, links: Mapping[int, Sequence[int | None]]) -> RankGpu:
     generation, width = links.get(-1 if gpu.index is None else gpu.index, (None, None))
     return replace(gpu, pcie_generation=generation or gpu.pcie_generation, pcie_width=width or gpu.pcie_width)
 
 
-def _ignored(asked: str, libraries: Sequence[str]) -> str | None:
-    """Only where all that may carry the bytes agree."""
+def _ignored_setting(asked: str, libraries: Sequence[str]) -> str | None:
+    """Why cuda_ipc had no effect; None unless it had none on any library that may carry the data."""
     reasons = [without_effect(asked, library, os.environ) for library in libraries]
     return "; ".join(filter(None, reasons)) if reasons and all(reasons) else None
 
 
-def recorded(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """A backend's facts for run.json, with what NCCL's log says in the place of the log."""
+def library_record(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """A communicator's facts for run.json, with what NCCL's log says instead of the log itself."""
     others = {name: value for name, value in facts.items() if name != LOG}
     log = parse_log(facts.get(LOG) or "")
-    known = {
+    values = {
         "version": log.version, "network": log.network, "plugin": log.plugin, "interfaces": list(log.interfaces),
         "transport": log.summary, "rings": log.rings, "trees": log.trees, "multicast": log.multicast,
         "nvls_channels": log.nvls_channels,
     }  # fmt: skip
-    said = {name: value for name, value in known.items() if value not in (None, [])}
-    return others | ({"nccl": said} if said else {})
+    nccl = {name: value for name, value in values.items() if value not in (None, [])}
+    return others | ({"nccl": nccl} if nccl else {})
 
 
 def gpus_of(
-    own: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]], node_of: Callable[[int], int]
+    rank_facts: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]], node_of: Callable[[int], int]
 ) -> tuple[RankGpu, ...]:
     """From what preflight has put into run.json for each rank; empty where ranks have none."""
-    return tuple(RankGpu.from_facts(node_of(rank), facts, nodes[node_of(rank)]) for rank, facts in enumerate(own))
+    return tuple(
+        RankGpu.from_facts(node_of(rank), facts, nodes[node_of(rank)]) for rank, facts in enumerate(rank_facts)
+    )
 
 
 def carriers(
-    known: Sequence[Wire | None], nodes: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
+    interfaces: Sequence[Wire | None], nodes: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
 ) -> tuple[Wire | None, ...]:
-    """Of each node the wire that this library uses. `known` are the interfaces on the way to the other nodes.
+    """The wire of each node that this library uses. `interfaces` are those on the way to the other nodes.
 
-    A backend that names its transport takes those. NCCL names its InfiniBand ports. Of others nobody knows where a node
-    has such ports.
+    A backend that names its transport uses those. NCCL names its InfiniBand ports. For other libraries the wire is
+    unknown where a node has such ports.
     """
     if facts.get("transport") is not None:
-        return tuple(known)
+        return tuple(interfaces)
     log = parse_log(facts.get(LOG) or "")
+    if log.network == "Socket":
+        return tuple(interfaces)
     if log.network is not None:
-        return tuple(known) if log.network == "Socket" else tuple(_ports(node, log.interfaces) for node in nodes)
-    return tuple(None if _active_ports(node) else wire for wire, node in zip(known, nodes, strict=False))
+        return tuple(_infiniband_wire(node, log.interfaces) for node in nodes)
+    return tuple(None if _has_active_infiniband(node) else wire for wire, node in zip(interfaces, nodes, strict=False))
 
 
-def _ports(node: Mapping[str, Any], names: Sequence[str]) -> Wire | None:
-    """The ports in NCCL's words, mlx5_0:1/IB, as one wire; None where a rate is unknown, or they differ."""
+def _infiniband_wire(node: Mapping[str, Any], names: Sequence[str]) -> Wire | None:
+    """The ports that NCCL names, such as mlx5_0:1/IB, as one wire; None where a rate is unknown or they differ."""
     ports = [name.partition("/")[0] for name in names]
     rates = {node.get(f"network.rdma.{port}.rate_gbit_per_s") for port in ports}
     rate = rates.pop() if len(rates) == 1 else None
     return Wire(ports[0], rate * 1e3, len(ports)) if isinstance(rate, (int, float)) else None
 
 
-def _active_ports(node: Mapping[str, Any]) -> bool:
+def _has_active_infiniband(node: Mapping[str, Any]) -> bool:
     return any(
         key.startswith("network.rdma.") and key.endswith(".state") and value == "ACTIVE" for key, value in node.items()
     )

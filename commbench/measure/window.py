@@ -1,7 +1,8 @@
 """Repetitions that begin at agreed instants of a global clock (sync=window), and which of them count.
 
-Rank 0 names the start of a block and the time from one repetition to the next; each rank waits for its own image of
-them. A repetition that any rank begins later is late, and in no statistic. After ReproMPI (Hunold and Carpen-Amarie).
+Rank 0 sets the start of a block and the time from one repetition to the next; each rank converts them to its own clock
+and waits for them. A repetition that any rank begins later is late, and in no statistic. After ReproMPI (Hunold and
+Carpen-Amarie).
 """
 
 from __future__ import annotations
@@ -12,108 +13,109 @@ from numpy.typing import NDArray
 from commbench.core.protocols import Control
 
 from .clock_sync import GlobalClock
-from .deadlines import BLOCK_S
-from .headline import Series, window_times
-from .samples import LATE, Counts
-from .timeline import Timeline
+from .samples import LATE, Counts, Timeline, window_times
+from .statistics import Series
+from .time_limits import BLOCK_S
 
-LATE_NS = 1_000  # a wait that was not disturbed ends within one read of the clock, 0.2 us at most
-LEAD_NS, MOST_LEAD_NS = 5_000_000, 80_000_000  # from the decision to a block's start: all have to read it and to meet
+LATE_NS = 1_000  # an undisturbed wait ends within one read of the clock, 0.2 us at most
+LEAD_NS, MAX_LEAD_NS = 5_000_000, 80_000_000  # from the decision to a block's start: all ranks have to receive it
 MARGIN_NS = 10_000  # between two repetitions
-SPARE = 1.5  # times what a repetition takes
-USUAL = 0.9  # the quantile of that: a few slow ones may spoil the next
-MANY = 0.25  # share of late repetitions from which on the window is too short
-GROWTH, LONGEST_NS = 64, 50_000_000  # of a window; what is late beyond it has lost its core
-HOPELESS_BLOCKS = 20  # without one repetition in time
+LENGTH_FACTOR = 1.5  # times what a repetition takes
+LENGTH_QUANTILE = 0.9  # of what repetitions take: a few slow ones may delay the next
+MAX_LATE_SHARE = 0.25  # of repetitions in a block, beyond which the window is too short
+MAX_GROWTH, MAX_LENGTH_NS = 64, 50_000_000  # of a window; a rank that is late beyond it has lost its core
+HOPELESS_BLOCKS = 20  # in a row without one repetition in time
 
 
 class Window:
-    """Of one case; all its ranks make one. What it learns, and the timeline of `ranks`, are rank 0's."""
+    """The window of one case, made by all its ranks. Its length, and the timeline of `ranks`, are those of rank 0."""
 
     def __init__(self, clock: GlobalClock, control: Control, ranks: tuple[int, ...], timeline: Timeline) -> None:
         self._clock, self._control, self._ranks, self._timeline = clock, control, ranks, timeline
         self._length_ns, self._longest_ns, self._lead_ns = 0, 0, LEAD_NS
         self._starts: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # of the last block, on rank 0's clock
-        self._told: object = None  # lines that are in the counts already
-        self._lost = 0  # blocks in a row without a repetition in time
+        self._counted_lines: object = None  # lines that are in the counts already
+        self._late_blocks = 0  # in a row without a repetition in time
         self.late = 0
         self.error_ns = 0.0
 
     def starts(self, n: int, measured: bool, deadline_s: float) -> NDArray[np.int64]:
-        """When the n repetitions of the next block begin on this rank's clock [n]; all ranks call it.
+        """When the n repetitions of the next block begin, on this rank's clock [n]; all ranks call it.
 
-        Those before the measured ones only begin together: how they follow one another tells the window's length.
+        Before the measured phase only the block has a start, so that the repetitions show how long a window must be.
         """
         length_ns = self._length_ns if measured else 0
-        due, first, length_ns = self._control.decide([self._clock.due, self._first(), length_ns], deadline_s, "window")
+        due, first, length_ns = self._control.decide(
+            [self._clock.due, self._next_start_ns(), length_ns], deadline_s, "window"
+        )
         if due:
             self._clock.refresh(deadline_s)
-            first = self._control.decide(self._first(), deadline_s, "window")
+            first = self._control.decide(self._next_start_ns(), deadline_s, "window")
         self._starts = first + length_ns * np.arange(n, dtype=np.int64)
         return self._clock.lines[self._control.rank].own(self._starts)
 
     def add(self, phase: str, stamps: NDArray[np.int64]) -> None:
-        """Stamps [ranks, n, 2] of the last block, in ns, to the timeline; late ones apart."""
+        """Add stamps [ranks, n, 2] of the last block, in ns, to the timeline; late ones as a phase of their own."""
         if phase != "measure":
             self._timeline.add(phase, stamps)
-            self._learn(stamps)
+            self._set_length(stamps)
             return
-        times, late = self._judge(stamps)
+        times, late = self._times_and_late(stamps)
         for name, chosen in ((phase, ~late), (LATE, late)):
             if chosen.any():
                 self._timeline.add(name, stamps[:, chosen], times[chosen])
         for counts in self._counts():
             self._timeline.count(counts)
 
-    def _learn(self, stamps: NDArray[np.int64]) -> None:
-        """Take the length from stamps [ranks, n, 2] of repetitions that followed one another at once."""
-        took = (stamps[:, :, 1] - stamps[:, :, 0]).max(axis=0)
+    def _set_length(self, stamps: NDArray[np.int64]) -> None:
+        """From stamps [ranks, n, 2] of repetitions that followed one another without a wait."""
+        elapsed = (stamps[:, :, 1] - stamps[:, :, 0]).max(axis=0)
         between = np.diff(stamps[:, :, 0], axis=1).max(axis=0)  # with what a program does untimed before each
-        usual = max(np.quantile(one, USUAL) for one in (took, between) if len(one))
+        usual_ns = max(np.quantile(times, LENGTH_QUANTILE) for times in (elapsed, between) if len(times))
         error_ns = max(self._clock.errors_ns(int(self._starts[-1])))
-        self._length_ns = round(SPARE * float(usual) + MARGIN_NS + 2 * error_ns)
-        self._longest_ns = max(self._length_ns, min(GROWTH * self._length_ns, LONGEST_NS))
+        self._length_ns = round(LENGTH_FACTOR * float(usual_ns) + MARGIN_NS + 2 * error_ns)
+        self._longest_ns = max(self._length_ns, min(MAX_GROWTH * self._length_ns, MAX_LENGTH_NS))
 
-    def _judge(self, stamps: NDArray[np.int64]) -> tuple[Series, NDArray[np.bool_]]:
+    def _times_and_late(self, stamps: NDArray[np.int64]) -> tuple[Series, NDArray[np.bool_]]:
         """Seconds of each repetition of a measured block, and which of them were late [n]."""
         agreed = np.stack([self._clock.lines[rank].own(self._starts) for rank in self._ranks])
         late = np.asarray((stamps[:, :, 0] - agreed > LATE_NS).any(axis=0), dtype=np.bool_)
         self.late += int(late.sum())
-        self._lost = self._lost + 1 if late.all() else 0
+        self._late_blocks = self._late_blocks + 1 if late.all() else 0
         self.error_ns = max(self.error_ns, *self._clock.errors_ns(int(self._starts[-1]) + self._length_ns))
-        if late[0] and self._lead_ns < MOST_LEAD_NS:  # the others may be late because of it
+        if late[0] and self._lead_ns < MAX_LEAD_NS:  # the later ones may be late because of the first
             self._lead_ns *= 2
-        elif late.mean() > MANY:
+        elif late.mean() > MAX_LATE_SHARE:
             self._length_ns = min(2 * self._length_ns, self._longest_ns)
         return window_times(stamps, agreed), late
 
     def most(self, n: int) -> int:
-        """As many of n repetitions as a block has time for."""
+        """At most n repetitions, as a block has time for."""
         return max(1, min(n, round(BLOCK_S * 1e9) // max(1, self._length_ns)))
 
     @property
     def problem(self) -> str | None:
-        """Why going on is useless, if it is."""
-        if self._lost < HOPELESS_BLOCKS:
+        """Why the case can't be measured like this; None while it can."""
+        if self._late_blocks < HOPELESS_BLOCKS:
             return None
         length = f"a window of {self._length_ns * 1e-9:.3g} s"
-        return f"no repetition of {self._lost} blocks began in time, at last with {length}; use sync=barrier"
+        return f"no repetition of {self._late_blocks} blocks began in time, at last with {length}; use sync=barrier"
 
     def _counts(self) -> list[Counts]:
-        """What the last block's numbers rest on: its first start (t_ns), its length, and the lines where they are new.
+        """The window of the last block (t_ns is its first start), and the clocks' lines where they are new.
 
         A line is that of a node's first rank: clock.offset_s at t_ns on its own clock, clock.slope, clock.error_s.
         """
         length_s = float(np.diff(self._starts[:2]).sum()) * 1e-9
-        found = [Counts.of(0, int(self._starts[0]), {"window.length_s": length_s})]
-        if self._told is not self._clock.lines:
-            self._told = self._clock.lines
+        counts = [Counts.of(0, int(self._starts[0]), {"window.length_s": length_s})]
+        if self._counted_lines is not self._clock.lines:
+            self._counted_lines = self._clock.lines
             for rank in self._clock.leaders[1:]:
                 line = self._clock.lines[rank]
                 values = {"offset_s": line.offset_ns * 1e-9, "slope": line.slope, "error_s": line.error_ns * 1e-9}
                 named = {f"clock.{name}": value for name, value in values.items()}
-                found.append(Counts.of(rank, line.at_ns, named))
-        return found
+                counts.append(Counts.of(rank, line.at_ns, named))
+        return counts
 
-    def _first(self) -> int:
+    def _next_start_ns(self) -> int:
         return self._clock.now() + self._lead_ns

@@ -17,7 +17,7 @@ from commbench.core.run_folder import write_json
 from .durable_files import say
 
 
-class Desk:
+class FanOut:
     """A writer that fails costs its own output and the exit status; the run goes on. `begun`: who has to be ended."""
 
     def __init__(self, writers: Sequence[Writer]) -> None:

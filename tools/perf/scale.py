@@ -36,8 +36,9 @@ from commbench.core.layout import Layout
 from commbench.core.program import BufferSpec, Pattern, Program
 from commbench.core.protocols import Buffer, Control
 from commbench.measure.case import measure
+from commbench.measure.conditions import Conditions
 from commbench.measure.plan import Facts, plan
-from commbench.measure.rows import Circumstances, row, sample_table
+from commbench.measure.rows import row, sample_table
 from commbench.measure.samples import Samples
 from commbench.world.control import StoreControl
 from commbench.world.control_tree import join
@@ -214,7 +215,7 @@ def recording_cost(size: int) -> dict[str, float]:
 
 
 def record(job: Planned, outcome: Samples, world: World) -> None:
-    around = Circumstances(CLOCK, {}, 8, 1, 2**20, None, world, ())
+    around = Conditions(CLOCK, {}, 8, 1, 2**20, None, world, ())
     values = row(job, outcome, around, datetime.now(timezone.utc)) | {"run_id": "scale"}
     with tempfile.TemporaryDirectory() as folder:
         writer = Parquet()

@@ -16,9 +16,9 @@ from commbench.measure.transports import (
     LogReader,
     TransportEvidence,
     carriers,
-    gathered,
+    gather_evidence,
     gpus_of,
-    recorded,
+    library_record,
 )
 
 H100 = {"gpu.0.compute_capability": "9.0", "gpu.0.nvlink_links": 18, "gpu.1.compute_capability": "9.0"}
@@ -45,7 +45,7 @@ def read(*looks: tuple[str, tuple[int, ...]]) -> LogReader:
     reader, text = LogReader(), ""
     for more, members in looks:
         text += more
-        reader.look({"nccl_log": text}, members)
+        reader.read({"nccl_log": text}, members)
     return reader
 
 
@@ -86,17 +86,17 @@ def test_new_lines_belong_to_the_communicator_that_was_used() -> None:
         (LINE.format(0, 3, "SHM/direct/direct"), (0, 2)),  # no such rank: somebody else's line
         ("", (1, 3)),
     )
-    assert reader.there and sorted(reader.told()) == [[0, 1, ["P2P/IPC"]], [0, 2, ["NET/Socket"]]]
+    assert reader.available and sorted(reader.pairs()) == [[0, 1, ["P2P/IPC"]], [0, 2, ["NET/Socket"]]]
     other = read((LINE.format(0, 1, "P2P/CUMEM"), (0, 1)))
-    merged = TransportEvidence().knowing([reader.told(), other.told()], ())
+    merged = TransportEvidence().extended([reader.pairs(), other.pairs()], ())
     assert merged.kinds == {(0, 1): ("P2P/IPC", "P2P/CUMEM"), (0, 2): ("NET/Socket",)}
-    assert not read().there
+    assert not read().available
 
 
 def test_an_algorithm_is_the_forced_one_or_that_of_the_log() -> None:
     job = planned("all_reduce", "1x8")
     reader = read((TUNING, tuple(range(8))))
-    told = TransportEvidence().knowing([], reader.chosen)
+    told = TransportEvidence().extended([], reader.algorithms)
     assert told.algorithm(job) == "NVLS" and told.algorithm(planned("broadcast", "1x8")) is None
     assert replace(told, forced="Ring").algorithm(job) == "Ring"
 
@@ -112,10 +112,10 @@ def test_what_goes_through_the_host_has_no_ipc_and_a_backend_may_know_better() -
 
 
 def test_a_log_is_recorded_as_what_it_says() -> None:
-    kept = recorded({"library": "torch 2.11 nccl 2.21.5", "nccl_log": LOG})
+    kept = library_record({"library": "torch 2.11 nccl 2.21.5", "nccl_log": LOG})
     assert "nccl_log" not in kept and kept["library"].startswith("torch")
     assert kept["nccl"]["version"].startswith("2.21") and "SHM" in kept["nccl"]["transport"]
-    assert recorded({"library": "gloo"}) == {"library": "gloo"}
+    assert library_record({"library": "gloo"}) == {"library": "gloo"}
 
 
 def test_all_ranks_tell_and_rank_0_knows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,12 +126,12 @@ def test_all_ranks_tell_and_rank_0_knows(monkeypatch: pytest.MonkeyPatch) -> Non
     }
     run |= {"gpus": [{"gpu.own.index": 0}, {"gpu.own.index": 1}]}
     reader, facts = read((LOG, (0, 1, 2, 3))), {"nccl_log": LOG}
-    found = gathered(World(0, 2, ((0, 1),), (0,)), Control(2), facts, run, reader, 1.0)  # type: ignore[arg-type]
+    found = gather_evidence(World(0, 2, ((0, 1),), (0,)), Control(2), facts, run, reader, 1.0)  # type: ignore[arg-type]
     assert found.gpus == (RankGpu(0, 0, capability=90, nvlinks=18), RankGpu(0, 1, capability=90))
     assert found.forced == "Ring" and set(found.topologies) == {0} and found.transport is None
     assert found.kinds == reader.kinds != {}
     other = World(1, 2, ((0, 1),), (1,))
-    assert gathered(other, Control(2), {}, {}, LogReader(), 1.0) == TransportEvidence()  # type: ignore[arg-type]
+    assert gather_evidence(other, Control(2), {}, {}, LogReader(), 1.0) == TransportEvidence()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_setting_without_effect_is_said(
     run = {"provenance": {"nodes": [{}]}, "cuda_ipc": {"asked": asked}}
     world, reader = World(0, 1, ((0,),), (0,)), read((LOG, (0, 1, 2, 3)))
     facts = {"ipc_libraries": ["NCCL"], "nccl_log": LOG}
-    found = gathered(world, Control(1), facts, run, reader, 1.0)  # type: ignore[arg-type]
+    found = gather_evidence(world, Control(1), facts, run, reader, 1.0)  # type: ignore[arg-type]
     assert found.cuda_ipc == {"effective": "off", "ignored": ignored}
 
 

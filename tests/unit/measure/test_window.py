@@ -15,15 +15,15 @@ from commbench.engines.loop import PythonRunner
 from commbench.engines.lowered import Call, Lowered
 from commbench.engines.native import NativeRunner
 from commbench.measure.clock_sync import GlobalClocks
-from commbench.measure.timeline import Timeline
+from commbench.measure.samples import Timeline
 from commbench.measure.window import (
     HOPELESS_BLOCKS,
     LATE_NS,
     LEAD_NS,
-    LONGEST_NS,
+    LENGTH_FACTOR,
     MARGIN_NS,
-    MOST_LEAD_NS,
-    SPARE,
+    MAX_LEAD_NS,
+    MAX_LENGTH_NS,
     Window,
 )
 from commbench.world.control import Alone
@@ -56,7 +56,7 @@ def warmed() -> tuple[Window, Timeline]:
 def test_the_length_follows_from_the_warm_up() -> None:
     one, _ = warmed()
     between = np.diff(one.starts(5, True, 1.0))
-    assert between.tolist() == [SPARE * TOOK_NS + MARGIN_NS] * 4
+    assert between.tolist() == [LENGTH_FACTOR * TOOK_NS + MARGIN_NS] * 4
 
 
 @given(st.lists(st.integers(0, 3 * LATE_NS), min_size=1, max_size=30))
@@ -90,7 +90,7 @@ def test_a_block_that_begins_late_is_given_more_time_before_it() -> None:
         starts = one.starts(1, True, 1.0)
         leads.append(int(starts[0]) - before)
         one.add("measure", stamps(starts, 2 * LATE_NS))
-    assert LEAD_NS <= leads[0] < 2 * LEAD_NS and leads[-1] >= MOST_LEAD_NS
+    assert LEAD_NS <= leads[0] < 2 * LEAD_NS and leads[-1] >= MAX_LEAD_NS
     assert len(timeline.times("measure")) == 0
 
 
@@ -99,13 +99,13 @@ def test_it_gives_up_when_nothing_ever_begins_in_time() -> None:
     for _ in range(HOPELESS_BLOCKS):
         assert one.problem is None
         one.add("measure", stamps(one.starts(2, True, 1.0), 2 * LATE_NS))
-    assert np.diff(one.starts(2, True, 1.0))[0] <= LONGEST_NS
+    assert np.diff(one.starts(2, True, 1.0))[0] <= MAX_LENGTH_NS
     assert one.problem is not None and "sync=barrier" in one.problem and "\n" not in one.problem
 
 
 def test_a_block_is_no_longer_than_half_a_second() -> None:
     one, _ = warmed()
-    assert one.most(10**6) == round(0.5e9) // round(SPARE * TOOK_NS + MARGIN_NS)
+    assert one.most(10**6) == round(0.5e9) // round(LENGTH_FACTOR * TOOK_NS + MARGIN_NS)
     assert one.most(3) == 3
 
 

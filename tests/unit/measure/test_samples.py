@@ -1,4 +1,4 @@
-"""Samples in bounded memory: raw first, then the deciding rank, then intervals; nothing is counted twice."""
+"""What a case yields: whose clock counts in each repetition, and samples in bounded memory."""
 
 from __future__ import annotations
 
@@ -7,13 +7,52 @@ import pytest
 from numpy.random import default_rng
 from numpy.typing import NDArray
 
-from commbench.measure import timeline
-from commbench.measure.timeline import Timeline
+from commbench.core.case import Shape
+from commbench.measure import samples
+from commbench.measure.samples import Timeline, deciding_rows, repetition_times
+from commbench.measure.statistics import summarise
+
+
+def stamps_of(elapsed_ns: list[list[int]]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    elapsed = np.array(elapsed_ns, dtype=np.int64)
+    start = np.full_like(elapsed, 10**18)  # as far from zero as a clock of a machine that is up for 30 years
+    return np.stack([start, start + elapsed], axis=-1)
+
+
+@pytest.mark.parametrize(
+    ("headline", "expected_ns"),
+    [("initiator", [20, 60]), ("max_over_ranks", [30, 60]), ("max_over_senders", [10, 50])],
+)
+def test_headline_says_whose_clock_counts(headline: str, expected_ns: list[int]) -> None:
+    stamps = stamps_of([[10, 50], [20, 60], [30, 40]])
+    times = repetition_times(stamps, Shape(4, 64, headline), senders=(0,), initiator=1)
+    assert times.tolist() == [ns / 4e9 for ns in expected_ns]
+
+
+def test_an_unknown_headline_is_refused() -> None:
+    with pytest.raises(ValueError, match="mean_over_ranks"):
+        repetition_times(stamps_of([[1]]), Shape(1, 1, "mean_over_ranks"), (0,), 0)
+
+
+def test_a_straggler_shows_in_the_tail_and_not_in_the_mean_of_ranks() -> None:
+    elapsed = default_rng(1).integers(990_000, 1_010_000, size=(4, 901))
+    elapsed[2, ::100] += 5_000_000  # 10 of 901: exactly 1 % would lie one rank above the nearest-rank p99
+    times = repetition_times(stamps_of(elapsed.tolist()), Shape(1, 8, "max_over_ranks"), (), 0)
+    summary = summarise(times)
+    assert summary.p99_s is not None and summary.p99_s > 5.9e-3
+    assert summary.median_s == pytest.approx(1e-3, rel=0.02)
+    assert elapsed.mean() == pytest.approx(1e6, rel=0.02)
+
+
+def test_of_several_initiators_the_slowest_decides() -> None:
+    stamps = stamps_of([[10, 50], [99, 99], [30, 40]])
+    assert deciding_rows(stamps, "initiator", (0, 2)).tolist() == [2, 0]
+
 
 MS = 10**6
 
 
-def stamps(elapsed_ns: NDArray[np.int64], begin_ns: int = 0) -> NDArray[np.int64]:
+def stamps_at(elapsed_ns: NDArray[np.int64], begin_ns: int = 0) -> NDArray[np.int64]:
     """[ranks, n, 2] back to back on rank 0's clock."""
     ends = begin_ns + np.cumsum(elapsed_ns[0])
     start = np.broadcast_to(ends - elapsed_ns[0], elapsed_ns.shape)
@@ -26,9 +65,9 @@ def noise(ranks: int, n: int, seed: int = 0) -> NDArray[np.int64]:
 
 def test_below_the_bound_everything_is_kept() -> None:
     line, elapsed = Timeline("max_over_ranks", (0, 1, 2), (0, 1, 2)), noise(3, 50)
-    line.add("warmup", stamps(elapsed[:, :10]))
-    line.add("measure", stamps(elapsed[:, 10:30]))
-    line.add("measure", stamps(elapsed[:, 30:]))
+    line.add("warmup", stamps_at(elapsed[:, :10]))
+    line.add("measure", stamps_at(elapsed[:, 10:30]))
+    line.add("measure", stamps_at(elapsed[:, 30:]))
     assert line.complete and not line.counts()
     assert [(block.phase, block.index, block.first) for block in line.blocks()] == [
         ("warmup", 0, 0), ("measure", 1, 0), ("measure", 2, 20),
@@ -38,10 +77,10 @@ def test_below_the_bound_everything_is_kept() -> None:
 
 
 def test_beyond_it_the_deciding_rank_and_quantiles_of_every_rank_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline, "RAW_STAMPS", 100)
+    monkeypatch.setattr(samples, "RAW_STAMPS", 100)
     line, elapsed = Timeline("max_over_ranks", (4, 5, 6), (0, 1, 2)), noise(3, 60)
-    line.add("measure", stamps(elapsed[:, :30]))
-    line.add("measure", stamps(elapsed[:, 30:]))
+    line.add("measure", stamps_at(elapsed[:, :30]))
+    line.add("measure", stamps_at(elapsed[:, 30:]))
     raw, condensed = line.blocks()
     assert raw.decided is None and raw.stamps.shape == (3, 30, 2)
     assert condensed.decided is not None and condensed.stamps.shape == (1, 30, 2)
@@ -54,10 +93,10 @@ def test_beyond_it_the_deciding_rank_and_quantiles_of_every_rank_stay(monkeypatc
 
 
 def test_a_long_series_is_thinned_evenly_and_counted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline, "KEPT_REPETITIONS", 100)
+    monkeypatch.setattr(samples, "KEPT_REPETITIONS", 100)
     line, elapsed = Timeline("initiator", (0, 1), (0,)), noise(2, 1037)
     for begin in range(0, 1037, 61):
-        line.add("measure", stamps(elapsed[:, begin : begin + 61]))
+        line.add("measure", stamps_at(elapsed[:, begin : begin + 61]))
     seen = line.times("measure")
     assert line.repetitions("measure") == 1037
     assert seen == pytest.approx(elapsed[0, :: -(-1037 // len(seen))] * 1e-9)
@@ -66,7 +105,7 @@ def test_a_long_series_is_thinned_evenly_and_counted_whole(monkeypatch: pytest.M
 
 def test_intervals_hold_every_repetition_once_across_blocks_and_saves() -> None:
     line, elapsed = Timeline("initiator", (3, 7), (0,), interval_s=0.01), noise(2, 400)
-    whole, seen = stamps(elapsed), []
+    whole, seen = stamps_at(elapsed), []
     for begin in range(0, 400, 37):
         line.add("measure", whole[:, begin : begin + 37])
         seen += line.counts()
@@ -87,11 +126,11 @@ def test_intervals_hold_every_repetition_once_across_blocks_and_saves() -> None:
 
 
 def test_memory_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline, "RAW_STAMPS", 1000)
-    monkeypatch.setattr(timeline, "KEPT_REPETITIONS", 500)
+    monkeypatch.setattr(samples, "RAW_STAMPS", 1000)
+    monkeypatch.setattr(samples, "KEPT_REPETITIONS", 500)
     line, elapsed = Timeline("max_over_ranks", (0, 1), (0, 1), interval_s=10.0), noise(2, 100)
     for _ in range(200):
-        line.add("measure", stamps(elapsed))
+        line.add("measure", stamps_at(elapsed))
     kept = sum(block.stamps.size for block in line.blocks())
     assert kept <= 2 * (1000 + 500)
     assert len(line.times("measure")) <= 500

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from commbench.core.errors import Unsaved, WorldBroken
-from commbench.writers.fan_out import Desk
+from commbench.writers.fan_out import FanOut
 
 
 class Notes:
@@ -36,7 +36,7 @@ class Notes:
 
 def told(*writers: Notes, folder: Path, status: int = 0) -> dict[str, Any]:
     """A run of two cases; run.json as it stands in memory afterwards."""
-    desk, run = Desk(writers), {"folder": str(folder), "exit_status": status}
+    desk, run = FanOut(writers), {"folder": str(folder), "exit_status": status}
     desk.begin(run)
     for _ in range(2):
         desk.case({}, {}, {})
@@ -69,7 +69,7 @@ def test_a_worse_status_stays(tmp_path: Path, status: int, after: int) -> None:
 
 def test_who_can_not_begin_ends_the_run_and_is_not_ended(tmp_path: Path) -> None:
     first, second, third = Notes(), Notes(begin=WorldBroken("full")), Notes()
-    desk, run = Desk([first, second, third]), {"folder": str(tmp_path), "exit_status": 3}
+    desk, run = FanOut([first, second, third]), {"folder": str(tmp_path), "exit_status": 3}
     with pytest.raises(WorldBroken, match="full"):
         desk.begin(run)
     desk.end(run)

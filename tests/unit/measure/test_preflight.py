@@ -1,4 +1,4 @@
-"""Ranks that meet on one GPU, GPUs that others use, and ranks without one: as preflight finds them."""
+"""What preflight finds: ranks that differ, GPUs that are shared, busy or missing, and clocks that are apart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,36 @@ import pytest
 from places import SUPPORT
 from shown_gpus import GIB, ask, h100, hgx, uuid
 
-from commbench.measure.shared_gpus import busy, duplicate, lacking
+from commbench.measure.preflight import busy_gpus, clock_skew_warning, difference_table, missing_gpu, shared_gpu
+
+FACTS = [{"host.hostname": f"node{rank // 2}"} for rank in range(6)]
+
+
+def test_each_value_has_a_line_with_its_ranks_and_hosts() -> None:
+    text = difference_table(
+        {"versions.torch": {"2.13.0": [0, 1, 2, 4, 5], "2.11.0": [3]}, "run.digest": {"a": [0], "b": [1]}}, FACTS
+    )
+    assert [line.split() for line in text.splitlines()] == [
+        ["fact", "value", "ranks", "hosts"],
+        ["versions.torch", "2.13.0", "0-2,4-5", "node0,", "node1,", "node2"],
+        ["2.11.0", "3", "node1"],
+        ["configuration", "(digest)", "a", "0", "node0"],
+        ["b", "1", "node0"],
+    ]
+    assert len({line.index(word) for line, word in zip(text.splitlines()[1:3], ("2.13", "2.11"), strict=True)}) == 1
+
+
+def test_long_values_and_many_hosts_are_cut() -> None:
+    facts = [{"host.hostname": f"node{rank}"} for rank in range(9)]
+    text = difference_table({"environment.PATH": {"x" * 500: list(range(9)), "missing": []}}, facts)
+    assert "x" * 45 + "..." in text and "and 5 more" in text and max(map(len, text.splitlines())) < 160
+
+
+def test_clocks_are_told_from_a_second_on() -> None:
+    assert clock_skew_warning([100.0, 100.4, 100.9], FACTS) is None
+    assert clock_skew_warning([100.0, 99.9, 97.5], FACTS) == (
+        "the clock of node0 (rank 0) is 2.5 s ahead of that of node1 (rank 2); set them by NTP"
+    )
 
 
 def rank(host: str, index: int, **more: Any) -> dict[str, Any]:
@@ -22,7 +51,7 @@ def rank(host: str, index: int, **more: Any) -> dict[str, Any]:
 
 def test_two_ranks_on_one_gpu_are_named() -> None:
     facts = [rank("a", 0), rank("a", 1), rank("b", 0), rank("b", 0)]
-    assert duplicate(facts, ((0, 1), (2, 3)), "wire") == (
+    assert shared_gpu(facts, ((0, 1), (2, 3)), "wire") == (
         f"ranks 2-3 on b have the same GPU, GPU 0 (NVIDIA L4, {uuid(0)}), and wire needs one for each rank: start at "
         "most as many ranks a node as it has GPUs (2 ranks here, 2 visible), or give each its own with "
         "CUDA_VISIBLE_DEVICES"
@@ -31,30 +60,30 @@ def test_two_ranks_on_one_gpu_are_named() -> None:
 
 def test_several_shared_gpus_are_one_line() -> None:
     facts = [rank("a", index % 2) for index in range(5)]
-    text = duplicate(facts, (tuple(range(5)),), "wire")
+    text = shared_gpu(facts, (tuple(range(5)),), "wire")
     assert text is not None and text.startswith("ranks 0,2,4 on a have the same GPU, GPU 0 ")
     assert ", and so for 1 more, and wire" in text and "\n" not in text
 
 
 def test_one_gpu_for_each_rank_of_a_node_is_no_duplicate() -> None:
     """On two nodes it may even be the same: containers of one machine, as the user made them."""
-    assert duplicate([rank("a", 0), rank("a", 1), rank("b", 0)], ((0, 1), (2,)), "wire") is None
-    assert duplicate([{"host.hostname": "a"}, {"host.hostname": "a"}], ((0, 1),), "wire") is None
+    assert shared_gpu([rank("a", 0), rank("a", 1), rank("b", 0)], ((0, 1), (2,)), "wire") is None
+    assert shared_gpu([{"host.hostname": "a"}, {"host.hostname": "a"}], ((0, 1),), "wire") is None
 
 
 def test_a_busy_gpu_is_said_once_with_its_host_and_processes() -> None:
     facts = [rank("a", 0, users="4711 (40000000000 B)"), rank("a", 0, users="4711 (40000000000 B)"), rank("b", 1)]
-    assert busy(facts) == [
+    assert busy_gpus(facts) == [
         f"a: GPU 0 (NVIDIA L4, {uuid(0)}) is in use by 4711 (40000000000 B); they disturb what is measured"
     ]
-    assert len(busy([rank("a", 0, users="1 (1 B)"), rank("a", 1, users="1 (1 B)")])) == 2
+    assert len(busy_gpus([rank("a", 0, users="1 (1 B)"), rank("a", 1, users="1 (1 B)")])) == 2
 
 
 def test_a_rank_without_gpu() -> None:
-    assert lacking({"gpu.own.reason": "cuInit: CUDA_ERROR_NO_DEVICE (100)"}) == (
+    assert missing_gpu({"gpu.own.reason": "cuInit: CUDA_ERROR_NO_DEVICE (100)"}) == (
         "no GPU for device=cuda: cuInit: CUDA_ERROR_NO_DEVICE (100); make one visible, or take device=cpu"
     )
-    assert lacking(rank("a", 0)) is None and lacking({}) is None
+    assert missing_gpu(rank("a", 0)) is None and missing_gpu({}) is None
 
 
 # ---------------------------------------------------------------- the whole preflight
