@@ -1,4 +1,4 @@
-"""Pairs of ranks: which there are, and which can talk at the same time."""
+"""Pairs of ranks: their text, all pairs of a world, and rounds of pairs that can communicate at the same time."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ def pairs_text(pairs: Iterable[Pair]) -> str:
 
 
 def all_pairs(size: int) -> list[Pair]:
-    """Every rank with every rank in both directions and with itself, in an order that `rounds` packs without gaps.
+    """Every rank with itself and with every other rank in both directions, ordered so that `rounds` leaves no gaps.
 
-    The circle method: one rank stands still, the others turn; each turn pairs everybody (one rests if size is odd).
+    The circle method: one rank stays, the others rotate by one each turn; ranks opposite each other form a pair. If
+    `size` is odd, the place of the missing rank is empty, and its partner idles.
     """
     seats = size + size % 2
-    alone = [(rank, rank) for rank in range(size)]
-    there = []
+    forth: list[Pair] = []
     for turn in range(seats - 1):
-        ring = [seats - 1, *((turn + place) % (seats - 1) for place in range(seats - 1))]
-        met = ((ring[place], ring[seats - 1 - place]) for place in range(seats // 2))
-        there += [(min(pair), max(pair)) for pair in met if max(pair) < size]
-    return [*alone, *there, *((second, first) for first, second in there)]
+        circle = [seats - 1, *((turn + seat) % (seats - 1) for seat in range(seats - 1))]
+        opposite = ((circle[seat], circle[seats - 1 - seat]) for seat in range(seats // 2))
+        forth += [(min(pair), max(pair)) for pair in opposite if max(pair) < size]
+    with_itself = [(rank, rank) for rank in range(size)]
+    return [*with_itself, *forth, *((second, first) for first, second in forth)]
 
 
 def rounds(pairs: Iterable[Pair]) -> list[list[Pair]]:
-    """Pairs that share no rank go into the same round; each pair into the first round with room for it."""
+    """Pairs of one round share no rank; each pair goes into the first round that has room for it."""
     packed: list[list[Pair]] = []
-    busy: list[set[int]] = []
+    busy: list[set[int]] = []  # ranks of each round
     for pair in pairs:
-        place = next((index for index, taken in enumerate(busy) if not taken & set(pair)), len(packed))
-        if place == len(packed):
+        index = next((index for index, ranks in enumerate(busy) if not ranks & set(pair)), len(packed))
+        if index == len(packed):
             packed.append([])
             busy.append(set())
-        packed[place].append(pair)
-        busy[place].update(pair)
+        packed[index].append(pair)
+        busy[index].update(pair)
     return packed

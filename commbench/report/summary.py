@@ -81,7 +81,8 @@ class Summary:
         told = [one for one in self.slow if one.kind != "slow" or one.rank is None]
         records = {run.run_id: run.record for run in self.results.runs}
         yield from (
-            f"{KINDS[one.kind]}: {one.said(records.get(str(one.run_id), {}))}." for one in told[:MOST_SENTENCES]
+            f"{KINDS[one.kind]}: {one.text_with_host(records.get(str(one.run_id), {}))}."
+            for one in told[:MOST_SENTENCES]
         )
         if len(told) > MOST_SENTENCES:
             yield f"{len(told) - MOST_SENTENCES} more slow pairs; commbench.slow_pairs(PATH) has all."

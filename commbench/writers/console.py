@@ -144,7 +144,7 @@ def _matrix(matrix: Matrix, rows: list[Mapping[str, Any]], width: int) -> str:
 def _findings(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """A line for each rank and pair that differs from its class, but none for the pairs of a rank that is told."""
     found = [one for one in findings(rows) if one.kind != "slow" or one.rank is None]
-    lines = [f"  {one.said(run)}" for one in found[:LARGEST_FINDINGS]]
+    lines = [f"  {one.text_with_host(run)}" for one in found[:LARGEST_FINDINGS]]
     if len(found) > LARGEST_FINDINGS:
         lines.append(f"  ... and {len(found) - LARGEST_FINDINGS} more: commbench.slow_pairs('{run['folder']}')")
     rule = f"slow: above {FACTOR} x the median of its class (self, same node, other node) and {SPREADS:g} x its spread"

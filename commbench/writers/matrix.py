@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from statistics import median
 
 from commbench.core.pairs import Pair, pairs_text
-from commbench.core.slow_pairs import SHARED, Matrix, Row
+from commbench.core.slow_pairs import MATRIX_VARIABLES, Matrix, Row
 from commbench.core.units import format_bytes, format_rate, format_seconds
 
 LEAST_CELLS = 12  # a table of more pairs is no longer read
@@ -28,7 +28,9 @@ def matrix_text(matrix: Matrix, slow: Collection[Pair], told: Sequence[str], wid
     """
     rate = matrix.shared["window"] is not None
     unit = "GB/s" if rate else _time_unit(matrix)
-    more = [f"{name} {matrix.shared[name]}" for name in SHARED if name in told and matrix.shared[name] is not None]
+    more = [
+        f"{name} {matrix.shared[name]}" for name in MATRIX_VARIABLES if name in told and matrix.shared[name] is not None
+    ]
     head = f"{matrix.shared['benchmark']}, {', '.join([format_bytes(matrix.shared['message_bytes']), *more])}"
     cells = _cells(matrix, slow, unit)
     if len(matrix.ranks) > LARGEST_RANKS or max(map(len, cells)) > width:
