@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from commbench.core.case import Case
 from commbench.core.protocols import Backend
-from commbench.hardware.cuda_ipc_setting import NCCL, translated
+from commbench.hardware.cuda_ipc_setting import NCCL, cuda_ipc_exports
 from commbench.hardware.network import interface_name
 
 from .support import UnsupportedForms, reduction_missing, skip_reason
@@ -40,7 +40,7 @@ class NcclBackend(Backend):
 
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
         """NCCL reads its variables once per process, so these and the user's hold for all cases."""
-        exports = translated(cuda_ipc, (NCCL,)) | log_variables(os.environ)
+        exports = cuda_ipc_exports(cuda_ipc, (NCCL,)) | log_variables(os.environ)
         if interface is not None:
             exports["NCCL_SOCKET_IFNAME"] = f"={interface_name(interface)}"  # without = it would be a prefix
         return exports

@@ -12,7 +12,7 @@ from typing import Any
 from commbench.core.case import Planned, World
 from commbench.core.protocols import Control
 from commbench.hardware import nvml
-from commbench.hardware.cuda_ipc_setting import ASKED, without_effect
+from commbench.hardware.cuda_ipc_setting import CUDA_IPC_VALUES, cuda_ipc_without_effect
 from commbench.hardware.link_limits import Wire
 from commbench.hardware.nccl_log import Chosen, Pair, Transport, effective_ipc, parse_log
 from commbench.hardware.topology import RankGpu, Topology, from_records, shared_link
@@ -131,7 +131,7 @@ def gather_evidence(
         gpus=tuple(_with_active_link(gpu, dict(gathered[rank][1])) for rank, gpu in enumerate(gpus)),
         topologies=from_records(run.get("wiring", [])),
         transport=facts.get("transport"),
-        ipc=facts[IPC] if facts.get(IPC) in ASKED else None,
+        ipc=facts[IPC] if facts.get(IPC) in CUDA_IPC_VALUES else None,
         forced=forced if forced.isalpha() else None,
         ignored=_ignored_setting(run.get("cuda_ipc", {}).get("asked", "auto"), facts.get(LIBRARIES, ())),
     )
@@ -145,7 +145,7 @@ def _with_active_link(gpu: RankGpu, links: Mapping[int, Sequence[int | None]]) -
 
 def _ignored_setting(asked: str, libraries: Sequence[str]) -> str | None:
     """Why cuda_ipc had no effect; None unless it had none on any library that may carry the data."""
-    reasons = [without_effect(asked, library, os.environ) for library in libraries]
+    reasons = [cuda_ipc_without_effect(asked, library, os.environ) for library in libraries]
     return "; ".join(filter(None, reasons)) if reasons and all(reasons) else None
 
 

@@ -17,7 +17,7 @@ from commbench.core.protocols import Backend, Buffer, Control, Runner
 from commbench.engines.loop import PythonRunner
 from commbench.engines.lowered import Lowered
 from commbench.engines.native import NativeRunner
-from commbench.hardware.cuda_ipc_setting import MPICH, MVAPICH, OPEN_MPI, UCX, translated
+from commbench.hardware.cuda_ipc_setting import MPICH, MVAPICH, OPEN_MPI, UCX, cuda_ipc_exports
 from commbench.hardware.mpi_library import CHOICES, THREADS, find, library_name, load, mismatch
 from commbench.hardware.network import interface_name
 
@@ -83,7 +83,8 @@ class Mpi(Backend):
         exports = {} if library is None else {"MPI4PY_LIBMPI": library.path}
         if library is not None:
             # MVAPICH is an MPICH by its file name; each reads its own variables only
-            exports |= translated(cuda_ipc, (OPEN_MPI, UCX) if library.kind == "openmpi" else (MPICH, MVAPICH, UCX))
+            libraries = (OPEN_MPI, UCX) if library.kind == "openmpi" else (MPICH, MVAPICH, UCX)
+            exports |= cuda_ipc_exports(cuda_ipc, libraries)
         if interface is not None:
             exports |= dict.fromkeys(INTERFACE_NAMES, interface_name(interface))
         return exports

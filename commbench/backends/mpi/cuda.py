@@ -36,7 +36,7 @@ from commbench.core.errors import Unsupported
 from commbench.core.program import BufferSpec, Copy, Program, Step, View
 from commbench.engines.device import Device, DeviceRunner, device_runner
 from commbench.engines.lowered import Call, Lowered, Rotating
-from commbench.hardware.cuda_ipc_setting import admitted
+from commbench.hardware.cuda_ipc_setting import includes_any
 from commbench.hardware.mpi_library import MpiLibrary
 
 from .datatypes import view_count
@@ -73,7 +73,7 @@ def cuda_aware_by_files(library: MpiLibrary, environ: Mapping[str, str] = os.env
     """From files and the environment, without loading the library."""
     switches = [f"{name}={environ[name]}" for name in SWITCHES[library.kind] if environ.get(name, "").lower() in OFF]
     accelerator = environ.get("OMPI_MCA_accelerator", "")
-    if library.kind == "openmpi" and not admitted(accelerator, ("cuda",)):
+    if library.kind == "openmpi" and not includes_any(accelerator, ("cuda",)):
         switches.append(f"OMPI_MCA_accelerator={accelerator}")
     if switches:
         return CudaAware(False, switches[0])
@@ -137,12 +137,12 @@ def ucx_problem(maps: str, environ: Mapping[str, str]) -> str | None:
 
     Open MPI does not say which transport it has chosen: if it may be UCX, then UCX must be able to.
     """
-    if "/libucp.so" not in maps or not admitted(environ.get("OMPI_MCA_pml", ""), ("ucx",)):
+    if "/libucp.so" not in maps or not includes_any(environ.get("OMPI_MCA_pml", ""), ("ucx",)):
         return None
     if "/libuct_cuda.so" not in maps:
         return "UCX is loaded without libuct_cuda.so; set OMPI_MCA_pml=ob1 to run without UCX"
     transports = environ.get("UCX_TLS", "")
-    return None if admitted(transports, UCX_TRANSPORTS) else f"UCX_TLS={transports} leaves out cuda_copy"
+    return None if includes_any(transports, UCX_TRANSPORTS) else f"UCX_TLS={transports} leaves out cuda_copy"
 
 
 class Gpu(Protocol):

@@ -12,11 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commbench.core.errors import ConfigError
-from commbench.hardware.cuda_ipc_setting import ASKED, WORDS, admitted, translated, without_effect
+from commbench.hardware.cuda_ipc_setting import (
+    CUDA_IPC_VALUES,
+    EXPORTS,
+    cuda_ipc_exports,
+    cuda_ipc_without_effect,
+    includes_any,
+)
 
 SMCUDA = "OMPI_MCA_btl_smcuda_use_cuda_ipc"
 MPICH = "MPIR_CVAR_CH4_IPC"
-LIBRARIES = sorted(WORDS)
+LIBRARIES = sorted(EXPORTS)
 
 
 @pytest.mark.parametrize(
@@ -35,22 +41,22 @@ LIBRARIES = sorted(WORDS)
     ],
 )
 def test_translations(asked: str, libraries: list[str], expected: dict[str, str]) -> None:
-    assert translated(asked, libraries) == expected
+    assert cuda_ipc_exports(asked, libraries) == expected
 
 
 @pytest.mark.parametrize(("asked", "library"), [("maybe", "NCCL"), ("off", "RCCL")])
 def test_unknown_words_are_refused(asked: str, library: str) -> None:
     with pytest.raises(ConfigError, match=r"is unknown; allowed: "):
-        translated(asked, [library])
+        cuda_ipc_exports(asked, [library])
     with pytest.raises(ConfigError, match=r"is unknown; allowed: "):
-        without_effect(asked, library, {})
+        cuda_ipc_without_effect(asked, library, {})
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("asked", CUDA_IPC_VALUES)
 def test_what_was_translated_has_an_effect(asked: str, library: str) -> None:
     needs = {"MV2_USE_CUDA": "1"} if library == "MVAPICH" else {}
-    assert without_effect(asked, library, translated(asked, [library]) | needs) is None
+    assert cuda_ipc_without_effect(asked, library, cuda_ipc_exports(asked, [library]) | needs) is None
 
 
 @pytest.mark.parametrize(
@@ -60,14 +66,14 @@ def test_what_was_translated_has_an_effect(asked: str, library: str) -> None:
         ("off", "Open MPI", {"OMPI_MCA_pml": "ucx", SMCUDA: "0"}, "OMPI_MCA_pml=ucx carries the messages"),
         ("off", "Open MPI", {"OMPI_MCA_pml": "cm", SMCUDA: "0"}, "OMPI_MCA_pml=cm carries"),
         ("on", "Open MPI", {"OMPI_MCA_pml": "^ob1", "UCX_TLS": "tcp,self"}, "OMPI_MCA_pml=^ob1 carries"),
-        ("on", "Open MPI", {"OMPI_MCA_btl": "tcp,self", SMCUDA: "1"}, "leaves smcuda out"),
-        ("on", "Open MPI", {"OMPI_MCA_btl": "^smcuda"}, "leaves smcuda out"),
+        ("on", "Open MPI", {"OMPI_MCA_btl": "tcp,self", SMCUDA: "1"}, "excludes smcuda"),
+        ("on", "Open MPI", {"OMPI_MCA_btl": "^smcuda"}, "excludes smcuda"),
         ("off", "Open MPI", {}, "is not set"),
         ("on", "Open MPI", {SMCUDA: "0"}, "is 0"),
-        ("off", "UCX", {}, "UCX_TLS is not set, which admits cuda_ipc"),
-        ("off", "UCX", {"UCX_TLS": "rc,cuda"}, "UCX_TLS is rc,cuda, which admits"),
-        ("on", "UCX", {"UCX_TLS": "tcp,self"}, "leaves out cuda_ipc"),
-        ("on", "UCX", {"UCX_TLS": "^cuda_ipc"}, "leaves out cuda_ipc"),
+        ("off", "UCX", {}, "UCX_TLS is not set, which includes cuda_ipc"),
+        ("off", "UCX", {"UCX_TLS": "rc,cuda"}, "UCX_TLS is rc,cuda, which includes"),
+        ("on", "UCX", {"UCX_TLS": "tcp,self"}, "excludes cuda_ipc"),
+        ("on", "UCX", {"UCX_TLS": "^cuda_ipc"}, "excludes cuda_ipc"),
         ("off", "UCX", {"UCX_TLS": "^cuda_ipc", "OMPI_MCA_pml": "ob1"}, "not UCX"),
         ("on", "NCCL", {"NCCL_P2P_DISABLE": "1"}, "forbids"),
         ("on", "NCCL", {"NCCL_P2P_LEVEL": "loc"}, "NCCL_P2P_LEVEL=LOC"),
@@ -79,7 +85,7 @@ def test_what_was_translated_has_an_effect(asked: str, library: str) -> None:
     ],
 )
 def test_settings_without_effect(asked: str, library: str, environment: dict[str, str], words: str) -> None:
-    text = without_effect(asked, library, environment)
+    text = cuda_ipc_without_effect(asked, library, environment)
     assert text is not None
     assert text.startswith(f"cuda_ipc={asked} had no effect on {library}: ")
     assert words in text
@@ -100,16 +106,16 @@ def test_settings_without_effect(asked: str, library: str, environment: dict[str
     ],
 )
 def test_the_same_by_another_word_has_an_effect(asked: str, library: str, environment: dict[str, str]) -> None:
-    assert without_effect(asked, library, environment) is None
+    assert cuda_ipc_without_effect(asked, library, environment) is None
 
 
 LIST = st.text(alphabet="^,abcud_ip ", max_size=24)
 
 
 @settings(max_examples=200, deadline=None)
-@given(asked=st.sampled_from(ASKED), library=st.sampled_from(LIBRARIES), pml=LIST, transports=LIST)
+@given(asked=st.sampled_from(CUDA_IPC_VALUES), library=st.sampled_from(LIBRARIES), pml=LIST, transports=LIST)
 def test_no_environment_is_refused(asked: str, library: str, pml: str, transports: str) -> None:
-    text = without_effect(asked, library, {"OMPI_MCA_pml": pml, "UCX_TLS": transports})
+    text = cuda_ipc_without_effect(asked, library, {"OMPI_MCA_pml": pml, "UCX_TLS": transports})
     assert text is None or "\n" not in text
 
 
@@ -120,7 +126,7 @@ def test_no_environment_is_refused(asked: str, library: str, pml: str, transport
 )
 def test_a_denied_list_admits_what_the_same_list_allowed_does_not(names: list[str], wanted: str) -> None:
     listed = ",".join(names)
-    assert admitted(listed, [wanted]) == (wanted in names) != admitted(f"^{listed}", [wanted])
+    assert includes_any(listed, [wanted]) == (wanted in names) != includes_any(f"^{listed}", [wanted])
 
 
 PING = """
@@ -140,7 +146,9 @@ def test_ucx_takes_its_word_on_a_machine_without_cuda() -> None:
     """The list that denies cuda_ipc leaves the others: the real library starts with it, without a warning."""
     root = {f"{kind}_ALLOW_RUN_AS_ROOT{more}": "1" for kind in ("OMPI", "PRTE") for more in ("", "_CONFIRM")}
     exports = (
-        translated("off", ["Open MPI", "UCX"]) | {"MPI4PY_LIBMPI": str(OPEN_MPI)} | (root if os.geteuid() == 0 else {})
+        cuda_ipc_exports("off", ["Open MPI", "UCX"])
+        | {"MPI4PY_LIBMPI": str(OPEN_MPI)}
+        | (root if os.geteuid() == 0 else {})
     )
     mca = {"pml": "ucx", "opal_common_ucx_tls": "any", "opal_common_ucx_devices": "any"}
     chosen = [word for name, value in mca.items() for word in ("--mca", name, value)]
