@@ -1,4 +1,4 @@
-"""A world on a virtual clock with planted truth: for tests, and to try a configuration anywhere."""
+"""A simulated world on a virtual clock with planted truth: for tests, and to try a configuration anywhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from commbench.engines.virtual import Buffers, Model, VirtualRunner
 
 @dataclass(frozen=True)
 class Simulated(Backend):
-    """See Backend. Hosts every rank itself, so it needs no launcher."""
+    """See Backend. One process hosts all ranks, so it needs no launcher."""
 
     name: ClassVar[str] = "simulated"
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
@@ -52,8 +52,8 @@ class SimulatedCommunicator:
     def prepare(
         self, programs: Mapping[int, Program], buffers: Mapping[int, Mapping[str, Buffer]], mode: Mode
     ) -> VirtualRunner:
-        held, model = cast(Buffers, buffers), self._backend.model
-        return VirtualRunner(programs, held, model, self._backend.seed, self._nodes)
+        backend = self._backend
+        return VirtualRunner(programs, cast(Buffers, buffers), backend.model, backend.seed, self._nodes)
 
     def counters(self) -> dict[str, float]:
         return {}

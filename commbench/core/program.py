@@ -1,4 +1,4 @@
-"""What one rank does for one sample: buffers, steps, and what the buffers hold before and after.
+"""What one rank does in one sample: buffers, steps, and the contents of the buffers before and after.
 
 A Communicator lowers the steps to calls of its library; an engine runs them n times.
 """
@@ -15,7 +15,7 @@ PERIOD = 8191  # prime, so that no block, chunk or segment size of a library is 
 
 @dataclass(frozen=True)
 class BufferSpec:
-    """`slots` blocks of `count` elements that lie apart: a window. Rotation multiplies them by a pool."""
+    """`slots` separate blocks of `count` elements: a window. Rotation allocates a pool of copies of all slots."""
 
     name: str
     count: int
@@ -25,7 +25,7 @@ class BufferSpec:
 
 @dataclass(frozen=True)
 class View:
-    """`count` elements (None: all) from `offset` on in one slot of a buffer."""
+    """`count` elements (None: all) of one slot of a buffer, from `offset` on."""
 
     buffer: str
     slot: int = 0
@@ -33,8 +33,13 @@ class View:
     count: int | None = None
 
     def count_in(self, spec: BufferSpec) -> int:
-        """Elements of a slot of that buffer that it covers."""
+        """The number of its elements in a buffer of that specification."""
         return spec.count - self.offset if self.count is None else self.count
+
+    @property
+    def elements(self) -> slice:
+        """The range of its elements in the slot."""
+        return slice(self.offset, None if self.count is None else self.offset + self.count)
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ class Barrier:
 
 @dataclass(frozen=True)
 class AllReduce:
-    """In place where both views are the same."""
+    """In place if both views are the same."""
 
     send: View
     recv: View
@@ -90,7 +95,7 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class Reduce:
-    """`recv` counts on the root only."""
+    """`recv` is used on the root only."""
 
     send: View
     recv: View
@@ -100,7 +105,7 @@ class Reduce:
 
 @dataclass(frozen=True)
 class AllGather:
-    """`recv` holds one block of `send`'s size for each rank, in rank order."""
+    """`recv` holds one block of the size of `send` per rank, in rank order."""
 
     send: View
     recv: View
@@ -108,7 +113,7 @@ class AllGather:
 
 @dataclass(frozen=True)
 class Gather:
-    """`recv` counts on the root only and holds one block for each rank."""
+    """`recv` is used on the root only and holds one block per rank."""
 
     send: View
     recv: View
@@ -117,7 +122,7 @@ class Gather:
 
 @dataclass(frozen=True)
 class Scatter:
-    """`send` counts on the root only and holds one block for each rank."""
+    """`send` is used on the root only and holds one block per rank."""
 
     send: View
     recv: View
@@ -126,7 +131,7 @@ class Scatter:
 
 @dataclass(frozen=True)
 class ReduceScatter:
-    """`send` holds one block for each rank; `recv` is this rank's reduced block."""
+    """`send` holds one block per rank; `recv` is the reduced block of this rank."""
 
     send: View
     recv: View
@@ -135,7 +140,7 @@ class ReduceScatter:
 
 @dataclass(frozen=True)
 class AllToAll:
-    """`send` and `recv` hold one block for each rank."""
+    """`send` and `recv` hold one block per rank."""
 
     send: View
     recv: View
@@ -150,19 +155,19 @@ class Copy:
 Step = (
     Send | Recv | Isend | Irecv | WaitAll | Barrier | AllReduce | Broadcast | Reduce
     | AllGather | Gather | Scatter | ReduceScatter | AllToAll | Copy
-)  # fmt: skip  # fmt: skip
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Program:
-    """What one rank does for one sample: `steps` are timed, `reset` runs untimed before them."""
+    """`steps` are timed, `reset` runs untimed before them."""
 
     buffers: tuple[BufferSpec, ...] = ()
     steps: tuple[Step, ...] = ()
     reset: tuple[Step, ...] = ()
 
     def repeated(self, k: int) -> Program:
-        """The same with k samples between two stamps (block_k)."""
+        """The program with k samples between two stamps (block_k)."""
         return replace(self, steps=self.steps * k)
 
 
@@ -177,7 +182,7 @@ class Segment:
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """What a buffer holds, slot after slot. `ulp` is the tolerance in units in the last place; 0 is exact."""
+    """The contents of a buffer, slot after slot. `ulp` is the tolerance in units in the last place; 0 is exact."""
 
     segments: tuple[Segment, ...]
     ulp: int = 0

@@ -309,8 +309,7 @@ class VirtualBlock:
     def words(self, rank: int, view: View) -> list[NDArray[Any]]:
         """The elements of the view in each copy of the pool that this block uses."""
         buffer = self.buffers[rank][view.buffer]
-        stop = None if view.count is None else view.offset + view.count
-        return [buffer.words(view.slot, copy)[view.offset : stop] for copy in range(min(self.copies, buffer.pool))]
+        return [buffer.words(view.slot, copy)[view.elements] for copy in range(min(self.copies, buffer.pool))]
 
     def kind(self, rank: int, view: View) -> DType:
         return self.buffers[rank][view.buffer].dtype

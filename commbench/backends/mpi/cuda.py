@@ -39,7 +39,6 @@ from commbench.engines.lowered import Call, Lowered, Rotating
 from commbench.hardware.cuda_ipc_setting import includes_any
 from commbench.hardware.mpi_library import MpiLibrary
 
-from .datatypes import view_count
 from .native import loaded_library
 from .python import PythonLowering
 
@@ -219,7 +218,7 @@ class CudaLowering(PythonLowering):
         """The bytes of the view in its slot."""
         buffer = self._buffers[view.buffer]
         itemsize = dtype(buffer.spec.dtype).itemsize
-        return slice(view.offset * itemsize, (view.offset + view_count(buffer, view)) * itemsize)
+        return slice(view.offset * itemsize, (view.offset + view.count_in(buffer.spec)) * itemsize)
 
 
 def cuda_skip_reason(case: Case, by_files: CudaAware) -> str | None:

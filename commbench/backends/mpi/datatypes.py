@@ -8,8 +8,7 @@ from typing import Any
 from commbench.backends.support import UnsupportedForms, in_place
 from commbench.core.dtypes import dtype
 from commbench.core.errors import Unsupported
-from commbench.core.program import Step, View
-from commbench.core.protocols import Buffer
+from commbench.core.program import Step
 
 INT_MAX = 2**31 - 1
 MPI_NAMES = {
@@ -60,11 +59,6 @@ def reduction_problem(dtype_name: str, reduction: str, count: int, limit: int = 
 def operation(mpi: Any, reduction: str) -> Any:
     """MPI.SUM for "sum"; `typed` has refused what is not in REDUCTIONS."""
     return getattr(mpi, reduction.upper())
-
-
-def view_count(buffer: Buffer, view: View) -> int:
-    """The number of elements in a view."""
-    return buffer.spec.count - view.offset if view.count is None else view.count
 
 
 def passes_in_place(step: Step, rank: int) -> bool:

@@ -36,7 +36,7 @@ from commbench.core.program import (
 )
 from commbench.engines.lowered import NativeCall
 
-from .datatypes import INT_MAX, UNSUPPORTED_FORMS, operation, passes_in_place, typed, view_count
+from .datatypes import INT_MAX, UNSUPPORTED_FORMS, operation, passes_in_place, typed
 
 Argument = int | tuple[int, ...]
 Message = tuple[Argument, int, int]
@@ -116,7 +116,7 @@ class NativeLowering:
                 return "MPI_Waitall", (len(requests), self._request(requests[0]), status)
             case Copy(source, target):
                 buffer = self._buffers[target.buffer]
-                size = view_count(buffer, target) * buffer.dtype.itemsize
+                size = target.count_in(buffer.spec) * buffer.dtype.itemsize
                 return "memcpy", (self._address_of(target), self._address_of(source), size)
             case _:
                 return self._collective(step)
@@ -162,7 +162,7 @@ class NativeLowering:
     def _message(self, view: View, blocks: int = 1, reduction: str | None = None) -> Message:
         """Address, count per block and datatype."""
         buffer = self._buffers[view.buffer]
-        kind = typed(self._mpi, buffer.spec.dtype, view_count(buffer, view) // blocks, reduction, self._limit)
+        kind = typed(self._mpi, buffer.spec.dtype, view.count_in(buffer.spec) // blocks, reduction, self._limit)
         self._datatypes.append(kind.datatype)  # a derived type lives as long as its handle is used
         return self._address_of(view), kind.count, handle(self._mpi, kind.datatype)
 

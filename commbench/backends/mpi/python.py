@@ -30,7 +30,7 @@ from commbench.core.program import (
 )
 from commbench.engines.lowered import Call, Rotating
 
-from .datatypes import INT_MAX, UNSUPPORTED_FORMS, operation, passes_in_place, typed, view_count
+from .datatypes import INT_MAX, UNSUPPORTED_FORMS, operation, passes_in_place, typed
 
 
 class PythonLowering:
@@ -101,7 +101,7 @@ class PythonLowering:
         key = (view, blocks, reduction)
         if key not in self._messages:
             buffer = self._buffers[view.buffer]
-            kind = typed(self._mpi, buffer.spec.dtype, view_count(buffer, view) // blocks, reduction, self._limit)
+            kind = typed(self._mpi, buffer.spec.dtype, view.count_in(buffer.spec) // blocks, reduction, self._limit)
             copies = self._memory(view).values
             self._messages[key] = Rotating(tuple([memory, kind.count, kind.datatype] for memory in copies))
         return self._messages[key]
@@ -117,5 +117,4 @@ class PythonLowering:
 
     def _elements(self, view: View) -> Rotating:
         buffer = self._buffers[view.buffer]
-        stop = None if view.count is None else view.offset + view.count
-        return Rotating(tuple(buffer.words(view.slot, copy)[view.offset : stop] for copy in range(buffer.pool)))
+        return Rotating(tuple(buffer.words(view.slot, copy)[view.elements] for copy in range(buffer.pool)))

@@ -210,8 +210,7 @@ class TcpLowering:
         return Call(_disseminate, (rounds, memoryview(bytearray(1))))
 
     def _elements(self, view: View, copy: int) -> Any:
-        stop = None if view.count is None else view.offset + view.count
-        return self._buffers[view.buffer].words(view.slot, copy)[view.offset : stop]
+        return self._buffers[view.buffer].words(view.slot, copy)[view.elements]
 
     def _rotating_elements(self, view: View) -> Rotating:
         return Rotating(tuple(self._elements(view, copy) for copy in range(self._pool)))
