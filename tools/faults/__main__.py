@@ -1,6 +1,6 @@
-"""`make faults`: every fault in every world and phase; docs/faults.md has the figures. Exit 1 where something is wrong.
+"""`make faults`: every fault in every world and phase, written to docs/faults.md. Exits with 1 if something is wrong.
 
-`python tools/faults WORD ...` plays the combinations that have all these words, and writes nothing.
+`python tools/faults WORD ...` plays the combinations that contain all these words, and writes nothing.
 `python tools/faults load [SECONDS]` is the other section: many ranks, many cases, a soak, many runs at once.
 """
 
@@ -25,7 +25,7 @@ AT_ONCE = 2  # most of their time is spent waiting
 
 
 def why_not(one: Combination) -> str | None:
-    """Why this machine can't play it; None if it can."""
+    """Why this machine cannot play it; None if it can."""
     reason = lacking(one.world)
     return missing() if reason is None and one.world in HOSTS else reason
 
@@ -42,7 +42,10 @@ def played(one: Combination) -> Verdict:
 def faults(words: list[str]) -> int:
     begin, chosen = time.monotonic(), [one for one in table() if all(word in str(one) for word in words)]
     if not chosen:
-        print(f"no combination has {' '.join(words)}; `python tools/faults load` is the other section", file=sys.stderr)
+        print(
+            f"no combination contains {' '.join(words)}; `python tools/faults load` is the other section",
+            file=sys.stderr,
+        )
         return 2
     reasons = {one: why_not(one) for one in chosen}
     in_order(chosen[0])  # Hydra opens a configuration in one thread at a time

@@ -1,4 +1,4 @@
-"""Faults as data: what breaks, in which world, at which moment, on which rank, and how that has to end."""
+"""Faults as data: what breaks, in which world and phase, on which rank, and how the run must end."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ OWN = ("gloo", "openmpi", "mpich", "tcp")  # worlds that commbench starts
 GIVEN = ("torchrun", "mpirun openmpi", "mpirun openmpi 4", "mpirun mpich")  # started by hand: gloo, then mpi
 HOSTS = ("torchrun, 2 hosts", "openmpi, 2 hosts", "mpich, 2 hosts")
 PHASES = ("starting", "opening", "preparing", "at the start", "in a call", "in a check", "between cases", "closing")
-EARLY = ("starting", "opening")  # no case has begun: nothing can be lost, and no fresh world would do better
+EARLY = ("starting", "opening")  # no case has begun: nothing can be lost, and a fresh world would fail as well
 SIGNALS = {"SIGINT": 130, "Ctrl-C": 130, "SIGTERM": 143, "SIGHUP": 129}
-LATE_S = 3.0  # budget.late_s of the combinations that wait for it
-DEATH_S = 20.0  # the pulse's 10 s, and the end of a world
+LATE_S = 3.0  # budget.late_s of the combinations that reach it
+DEATH_S = 20.0  # 10 s until the heartbeat is missed, and the end of the world
 SIGNAL_S = 2.0
 FINISHED = 3  # cases before the one that breaks
 
 
 @dataclass(frozen=True)
 class Combination:
-    """`times`: in how many worlds it happens; `restarts`: budget.restarts, of worlds that commbench starts."""
+    """`times`: in how many worlds the fault happens; `restarts`: budget.restarts of worlds that commbench starts."""
 
     fault: str
     phase: str
@@ -40,30 +40,30 @@ class Combination:
 
     @property
     def finished(self) -> int:
-        """Cases of five that have ended when it happens. A row that is just being made has not."""
+        """How many of the five cases have ended when it happens, without the one that is being recorded."""
         exceptions = {"closing": 5, "between cases": FINISHED - 1} | dict.fromkeys(EARLY, 0)
         return exceptions.get(self.phase, FINISHED)
 
     @property
     def waits(self) -> bool:
-        """Whether nobody but the deadline notices it."""
+        """Whether only the deadline detects it."""
         return self.fault == "hang"
 
     @property
     def bound_s(self) -> float:
-        """From the fault until the world is gone."""
+        """Seconds allowed from the fault until the world is gone."""
         if self.fault in SIGNALS:
             return SIGNAL_S
         return LATE_S + 25.0 if self.waits else DEATH_S
 
     @property
     def statuses(self) -> tuple[int, ...]:
-        """Exit statuses that are right. A launcher that was started by hand turns 3 into its own."""
+        """Correct exit statuses. A launcher that was started by hand replaces 3 by its own."""
         if self.fault in SIGNALS:
             return (SIGNALS[self.fault], -1) if self.fault == "SIGHUP" else (SIGNALS[self.fault],)
         if self.fault == "no memory":
             return (0,)
-        if self.phase == "closing":  # everything is measured, and the world did break
+        if self.phase == "closing":  # everything is measured, but the world broke
             return (0, 3)
         if not self.own:
             return tuple(range(1, 256))
@@ -72,17 +72,17 @@ class Combination:
         return (1,) if self.times > 1 else (0,)
 
     def hydras_own(self, left: str) -> bool:
-        """It kills all ranks at once when one dies: in a world that it was given nobody is left to clean."""
+        """Whether hydra itself left this: it kills all ranks at once when one dies, so that none can clean up."""
         return self.world == "mpirun mpich" and self.fault == "kill" and left.startswith("/dev/shm/mpich_shm_")
 
     @property
     def complete(self) -> bool:
-        """Whether all other cases are measured in the end."""
+        """Whether all other cases must be measured in the end."""
         return (self.statuses[0] in (0, 1) and self.own) or self.fault == "no memory"
 
 
 def table() -> Iterator[Combination]:
-    """Each once."""
+    """All combinations, without duplicates."""
     seen = set()
     for one in (*_deaths(), *_hangs(), *_memory(), *_signals(), *_given(), *_links()):
         if one not in seen:
@@ -91,7 +91,7 @@ def table() -> Iterator[Combination]:
 
 
 def quick() -> list[Combination]:
-    """What `make test` affords: the ones that end soon, and every kind of world."""
+    """The combinations of `make test`: the fast ones, with every kind of world."""
     return [
         Combination("kill", "in a call", 1, "gloo"),
         Combination("kill", "in a call", 0, "openmpi", restarts=0),

@@ -1,4 +1,4 @@
-"""docs/faults.md: two sections, each written by the command that has seen it."""
+"""Writes docs/faults.md: two sections, each by the command that played it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from verdict import SHORT, Verdict
 
 FILE = Path(__file__).parents[2] / "docs" / "faults.md"
 LOAD = "\n## Load\n"
-FILES = re.compile(r"/\S+/(?=\w+\.py)")  # where this checkout lies is nobody's business
+FILES = re.compile(r"/\S+/(?=\w+\.py)")  # the folder of this checkout is not published
 HEAD = f"""# What breaks, and what is left
 
 `make faults` plays every row of this table in a world of its own and writes the table; it exits with 1 if a finished
@@ -58,7 +58,7 @@ def write_load(burdens: Sequence[Burden]) -> None:
 
 
 def _old() -> tuple[str, str]:
-    """The two sections as they are; empty where they are not."""
+    """The two sections as they are in the file; empty if they are missing."""
     text = FILE.read_text() if FILE.exists() else HEAD
     faults, _, load = text.partition(LOAD)
     return faults, load
@@ -68,9 +68,9 @@ def _row(one: Verdict) -> tuple[str, ...]:
     what: Combination = one.one
     world = what.world + (", no restart" if what.own and not what.restarts else "")
     message = one.message if len(one.message) <= SHORT else one.message[: SHORT - 3] + "..."
-    told = FILES.sub("", message) + "".join(f" **{text}**" for text in one.wrong)
+    message = FILES.sub("", message) + "".join(f" **{text}**" for text in one.wrong)
     cells = (what.fault, one.times, what.phase, what.rank, world, one.finished, one.lost, f"{one.seconds:.1f} s")
-    return (*(str(cell) for cell in cells), str(one.status), told)
+    return (*(str(cell) for cell in cells), str(one.status), message)
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,4 +1,4 @@
-"""Load: many ranks, many cases, a long run, many runs at once. All have to end by themselves with correct results."""
+"""Load: many ranks, many cases, a long run, many runs at once. All must end by themselves with correct results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from traces import TOKEN, Traces
 
 from commbench.report.load import find_runs, load, load_run
 
-LIMIT_S = 1200.0  # of a section, besides the soak's own time
+LIMIT_S = 1200.0  # of a section, plus the soak's own time
 SOAK_S = 300.0
 RANKS, CASES, RUNS = 64, 1000, 20
 MIB = 2**20
@@ -26,7 +26,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Burden:
-    """One line of the table; `wrong` is empty where all is as it has to be."""
+    """A line of the table; `wrong` is empty if everything is as it must be."""
 
     name: str
     seconds: float
@@ -38,7 +38,7 @@ class Burden:
 
 
 def burdens(soak_s: float) -> Iterator[Burden]:
-    """One after the other, as they end."""
+    """Run all sections one after the other."""
     names = ("barrier", "all_reduce", "broadcast")
     wide = [f"benchmark=[{','.join(names)}]", f"layout=1x{RANKS}", "sizes=[8,1024]", *TIMING]
     sizes = ",".join(str(8 * number) for number in range(1, CASES + 1))
@@ -98,7 +98,7 @@ def _wait(processes: list[subprocess.Popen[bytes]], until: float, traces: Traces
 
 
 def _result(output: Path, cases: pd.DataFrame) -> str:
-    """What there is, and the most memory that a rank 0 had."""
+    """Counts of runs, cases and repetitions, and the peak memory of rank 0."""
     peak = max(load_run(run)["memory"]["peak_bytes"] for run in find_runs(output)) / MIB
     wrong, amount = int(cases.wrong_elements.sum()), int(cases.repetitions.sum())
     runs = len(find_runs(output))

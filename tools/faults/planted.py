@@ -1,8 +1,8 @@
-"""A benchmark and backends that break at a planned moment; everything else of them is commbench's own.
+"""A benchmark and backends that break at a planned moment; otherwise they are commbench's own.
 
-The plan comes in the environment (PLAN, JSON). Each time a fault begins, a file in the plan's folder says when:
-`mark-0`, `mark-1` ... Faults that come from outside (a signal, a link) only leave the mark and give whoever sees it
-time to act.
+The plan is passed in the environment (PLAN, JSON). Each time a fault begins, its time is written to a file in the
+plan's folder: `mark-0`, `mark-1` ... Faults from outside (a signal, a link) only write this file and then wait for
+the process that watches the folder.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from commbench.world.identity import detect
 PLAN = "COMMBENCH_FAULT"
 DELAY_S = 0.5  # until a fault inside a library's call begins
 LONG_S = 3600.0
-WAIT_S = 20.0  # for a fault from outside
+WAIT_S = 20.0  # for a fault from outside to happen
 BLOCK = 10  # repetitions of a measured block; connect and warm-up have fewer
-CALLS = {"gloo": 50_000, "mpi": 6_000_000, "tcp": 250_000}  # some seconds of calls of few bytes
+CALLS = {"gloo": 50_000, "mpi": 6_000_000, "tcp": 250_000}  # calls of a few bytes for some seconds
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`size` in bytes tells the case; `times`: in how many worlds it happens."""
+    """`size` in bytes identifies the case; `times`: in how many worlds the fault happens."""
 
     fault: str
     phase: str
@@ -55,7 +55,7 @@ class Plan:
     @classmethod
     @cache
     def here(cls) -> Plan | None:
-        """None outside a world: the command itself reads the plugins, too."""
+        """The plan of this process; None outside a world, as the command itself imports the plugins too."""
         return cls(**json.loads(os.environ[PLAN])) if PLAN in os.environ and _rank() is not None else None
 
     @property
@@ -75,7 +75,7 @@ def _rank() -> int | None:
 
 
 def planned(phase: str, size: int | None = None, anyone: bool = False) -> Plan | None:
-    """The plan, if this is its moment and this its rank."""
+    """The plan, if it is for this phase and this rank."""
     plan = Plan.here()
     if plan is None or plan.phase != phase or (size is not None and size != plan.size):
         return None
@@ -83,7 +83,7 @@ def planned(phase: str, size: int | None = None, anyone: bool = False) -> Plan |
 
 
 def reach(phase: str, size: int | None = None) -> None:
-    """The rank has come to a phase of a case: break, if that is the plan."""
+    """Called when the rank reaches a phase of a case: break if that is planned."""
     plan = planned(phase, size)
     if plan is not None:
         plan.mark()
@@ -102,7 +102,7 @@ def _sleep() -> None:
 
 
 def _hold() -> None:
-    """A C call that keeps the interpreter's lock: no other thread of this rank runs."""
+    """Hang in a C call that holds the GIL: no other thread of this rank runs."""
     ctypes.PyDLL(None).sleep(int(LONG_S))
 
 
@@ -125,11 +125,11 @@ FAULTS |= dict.fromkeys(OUTSIDE, lambda: time.sleep(WAIT_S))
 SENT = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "segfault": signal.SIGSEGV}  # by another rank
 
 
-# ---------------------------------------------------------------- where they happen
+# ---------------------------------------------------------------- where the faults happen
 
 
 class Opened:
-    """A communicator that is commbench's own but for the planned moment."""
+    """A communicator of commbench that breaks at the planned moment."""
 
     def __init__(self, inner: Any, calls: int) -> None:
         self._inner, self._calls = inner, calls
@@ -189,7 +189,7 @@ class Long:
 
 
 class _Moments:
-    """Of a benchmark: the start of a case, its checks, and rank 0 while it records."""
+    """Mixin for a benchmark: breaks at the start of a case, in its checks, or on rank 0 while it records."""
 
     seen = 0  # bytes of the case that was checked last
 
@@ -225,7 +225,7 @@ class PlantedLatency(_Moments, P2PLatency):
 
 
 class _Opening:
-    """Of a backend."""
+    """Mixin for a backend: breaks while the library is opened."""
 
     def open(self, world: World, control: Control, device: str = "cpu") -> Any:
         plan = Plan.here()

@@ -1,4 +1,4 @@
-"""One combination played through: start the world, let the fault happen, watch how it ends."""
+"""Playing a combination: start the world, let the fault happen, watch how the world ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from traces import TOKEN, Traces, command_of
 from virtual_hosts import Host, VirtualHosts, virtual_hosts
 
 NOISE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\0")  # prterun ends its own messages with a zero byte
-LIMIT_S = 120.0  # of a combination; whoever is not done by then hangs
+LIMIT_S = 120.0  # of a combination; a run that has not ended by then hangs
 TICK_S = 0.05
 LOOK_S = 1.0
 TIMING = ("timing=fixed", "timing.repetitions=30", "timing.warmup_repetitions=1", "timing.warmup_s=0")
@@ -35,7 +35,7 @@ Act = Callable[[subprocess.Popen[bytes]], object]
 
 @dataclass
 class Scene:
-    """What was seen. Times are those of time.time(); `lines` are stderr's. `status`: None where it had to be killed."""
+    """What was observed. Times are from time.time(); `lines` are those of stderr; `status` is None if it was killed."""
 
     one: Combination
     sizes: list[int]  # in the order the cases run
@@ -46,7 +46,7 @@ class Scene:
     marks: list[float] = field(default_factory=list)  # when the fault began
     lines: list[tuple[float, str]] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
-    stays: bool = False  # a launcher that still waits for a host that is gone, when all ranks that can be reached ended
+    stays: bool = False  # the launcher still waits for a host that is gone, but all other ranks have ended
 
     @property
     def output(self) -> Path:
@@ -62,7 +62,7 @@ class Scene:
 
 
 def play(one: Combination, folder: Path) -> Scene:
-    """Run it in that folder, which must be empty and a path without links."""
+    """Run it in this folder, which must be empty and a path without symbolic links."""
     scene, traces = Scene(one, in_order(one), folder), Traces(secrets.token_hex(8))
     environment = _environment(scene, traces.token)
     where = virtual_hosts(2, folder / "hosts") if one.world in HOSTS else nullcontext()
@@ -71,7 +71,7 @@ def play(one: Combination, folder: Path) -> Scene:
         lines = [command(one.world, words)] if hosts is None else commands_on_hosts(one.world, hosts, words)
         processes = [_start(scene, number, line, environment, ends) for number, line in enumerate(lines)]
         try:
-            _watch(scene, processes, traces, _act(one, hosts, ends), _lonely(one, hosts))
+            _watch(scene, processes, traces, _act(one, hosts, ends), _remaining_host(one, hosts))
             _end_launcher(scene, traces)
             scene.left = traces.left()
         finally:
@@ -103,7 +103,7 @@ def _environment(scene: Scene, token: str) -> dict[str, str]:
 def _start(
     scene: Scene, number: int, line: list[str], environment: dict[str, str], ends: list[int]
 ) -> subprocess.Popen[bytes]:
-    """In a session of its own, on the terminal if there is one."""
+    """Start a command in a session of its own, on the terminal if there is one."""
     scene.begun = time.time()
     with (scene.folder / f"out-{number}").open("wb") as out, (scene.folder / f"err-{number}").open("wb") as err:
         return subprocess.Popen(
@@ -122,7 +122,7 @@ def _start(
 
 
 def _act(one: Combination, hosts: VirtualHosts | None, ends: list[int]) -> Act | None:
-    """What is done here when the rank has come to the moment; None where it breaks by itself."""
+    """What this process does when the rank reaches the planned moment; None if the rank breaks by itself."""
     acts: dict[str, Act] = {
         "SIGINT": lambda process: process.send_signal(signal.SIGINT),
         "SIGTERM": lambda process: process.send_signal(signal.SIGTERM),
@@ -137,7 +137,7 @@ def _act(one: Combination, hosts: VirtualHosts | None, ends: list[int]) -> Act |
 
 @contextmanager
 def _terminal(one: Combination) -> Iterator[list[int]]:
-    """Our end of a terminal that can be closed, and the end to run on; empty where none is needed."""
+    """Both ends of a terminal, the one to close and the one to run on; empty if none is needed."""
     ends = list(os.openpty()) if one.fault == "SIGHUP" else []
     try:
         yield ends
@@ -147,7 +147,7 @@ def _terminal(one: Combination) -> Iterator[list[int]]:
 
 
 def _listen() -> None:
-    """As in a shell: who is started in the background inherits that SIGINT, and with nohup SIGHUP, is ignored."""
+    """Handle signals as in a shell: a process started in the background inherits an ignored SIGINT (nohup: SIGHUP)."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
@@ -161,15 +161,15 @@ def _take_terminal() -> None:
 
 
 def _watch(
-    scene: Scene, processes: list[subprocess.Popen[bytes]], traces: Traces, act: Act | None, lonely: Host | None
+    scene: Scene, processes: list[subprocess.Popen[bytes]], traces: Traces, act: Act | None, remaining: Host | None
 ) -> None:
-    """Until all commands have ended, or the time is over; or all ranks of a lonely host have."""
+    """Watch until all commands have ended, the time limit is reached, or all ranks on the remaining host have ended."""
     looked, read = 0.0, dict.fromkeys(sorted(scene.folder.glob("err-*")), 0)
     running = True
     while running and not scene.stays and time.time() < scene.begun + LIMIT_S:
         time.sleep(TICK_S)
         running = any(process.poll() is None for process in processes)
-        scene.stays = running and lonely is not None and bool(scene.marks) and not _ranks(lonely)
+        scene.stays = running and remaining is not None and bool(scene.marks) and not _ranks(remaining)
         _read_on(scene, read)
         if _new_marks(scene) and act is not None:
             traces.look()
@@ -181,8 +181,8 @@ def _watch(
     scene.ended, scene.status = time.time(), processes[0].poll()
 
 
-def _lonely(one: Combination, hosts: VirtualHosts | None) -> Host | None:
-    """The host that is left where an mpirun, which waits for the other one for minutes, was started on it."""
+def _remaining_host(one: Combination, hosts: VirtualHosts | None) -> Host | None:
+    """The remaining host, if mpirun was started on it: it waits for the other host for minutes."""
     return hosts.hosts[0] if hosts is not None and STACKS[one.world].library is not None else None
 
 
@@ -196,7 +196,7 @@ def _is_rank(pid: int) -> bool:
 
 
 def _end_launcher(scene: Scene, traces: Traces) -> None:
-    """Where it stays: all but the ranks, which have to end by themselves."""
+    """If the launcher stays, kill everything but the ranks, which must end by themselves."""
     for pid in traces.pids() if scene.stays else ():
         if not _is_rank(pid):
             with suppress(ProcessLookupError):
@@ -211,7 +211,7 @@ def _new_marks(scene: Scene) -> bool:
 
 
 def _read_on(scene: Scene, read: dict[Path, int]) -> None:
-    """Whole lines that have come to the files since the last time."""
+    """Append the complete lines that were written to the files since the last call."""
     for path, begin in read.items():
         with path.open("rb") as file:
             file.seek(begin)

@@ -1,4 +1,4 @@
-"""Worlds of two ranks, as command lines."""
+"""The command lines of worlds of two ranks."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ REDUCE, LATENCY = "planted_reduce", "planted_latency"
 
 @dataclass(frozen=True)
 class Stack:
-    """`library` is an MPI by kind or path; None for worlds of torchrun."""
+    """`library` is an MPI library by kind or path; None for torchrun."""
 
     backend: str
     library: str | None
 
     @property
     def words(self) -> list[str]:
-        """commbench's own arguments."""
+        """The arguments of commbench."""
         benchmark = LATENCY if self.backend == "tcp" else REDUCE
         words = ["--config-dir", str(CONF), "allow=[planted]", f"backend=planted_{self.backend}"]
         words += [f"benchmark=[{benchmark}]"]
@@ -55,17 +55,17 @@ assert set(STACKS) == {*OWN, *GIVEN, *HOSTS}
 
 
 def lacking(world: str) -> str | None:
-    """Why this machine can't start it; None if it can."""
+    """Why this machine cannot start such a world; None if it can."""
     library = STACKS[world].library
     if library is None:
         return None
     if library.startswith("/"):
         return None if Path(library).exists() else f"{library} is not installed (apt-get install openmpi-bin)"
-    return None if find(library) is not None else f"{library} is not installed; make test brings it"
+    return None if find(library) is not None else f"{library} is not installed; make test installs it"
 
 
 def command(world: str, extra: list[str]) -> list[str]:
-    """On this machine, with its launcher where the world is given."""
+    """The command on this machine, with the launcher if the world is started by hand."""
     stack = STACKS[world]
     words = [*stack.words, *extra]
     if world in OWN:
@@ -75,7 +75,7 @@ def command(world: str, extra: list[str]) -> list[str]:
 
 
 def commands_on_hosts(world: str, hosts: VirtualHosts, extra: list[str]) -> list[list[str]]:
-    """One command for each agent; the first one is where rank 0 lives."""
+    """A command for each agent, the one with rank 0 first."""
     stack = STACKS[world]
     words = ["-m", "commbench", *stack.words, *extra, "bind=none", f"interface={hosts.interface}"]
     if stack.library is None:
@@ -88,7 +88,7 @@ def commands_on_hosts(world: str, hosts: VirtualHosts, extra: list[str]) -> list
 def _mpirun(kind: str, hosts: VirtualHosts) -> list[str]:
     library = find(kind)
     assert library is not None, lacking(kind)
-    if library.kind == "mpich":  # UCX would go through shared memory: the hosts have one kernel
+    if library.kind == "mpich":  # UCX would use shared memory, as the virtual hosts share one kernel
         rsh = ["-launcher", "rsh", "-launcher-exec", str(hosts.agent)]
         return [library.launcher(), *rsh, "-hosts", hosts.slots(1), "-genv", "UCX_TLS", "tcp,self", "-n", "2"]
     prefix = str(Path(library.path).parents[1])

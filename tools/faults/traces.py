@@ -1,4 +1,4 @@
-"""What a run holds of the machine: processes, shared memory, listening ports; and what of it stays."""
+"""The processes, shared memory and listening ports of a run, and which of them are left behind."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 TOKEN = "COMMBENCH_FAULT_ID"  # in the environment of every process of a run
 SHARED = "/dev/shm/"
 LISTENS = "0A"  # in the fourth column of /proc/net/tcp
-GONE_S = 3.0  # a process that was ended may take a moment to be gone
+GONE_S = 3.0  # seconds that a killed process may take to disappear
 
 
 @dataclass
 class Traces:
-    """Of the processes whose environment has this token; `look` from time to time, then ask what is left."""
+    """Those of processes whose environment has this token; call `look` repeatedly during the run, then `left`."""
 
     token: str
     shared: set[str] = field(default_factory=set)
     sockets: set[str] = field(default_factory=set)  # inodes: another process may get the same port soon
 
     def pids(self) -> list[int]:
-        """Those that run; a zombie has ended, whoever has to reap it."""
+        """The running processes; a zombie has ended."""
         mark = f"{TOKEN}={self.token}".encode()
         found = []
         for process in Path("/proc").glob("[0-9]*"):
@@ -43,17 +43,17 @@ class Traces:
                 self.sockets |= {inode for inode in listening if f"socket:[{inode}]" in links}
 
     def left(self) -> list[str]:
-        """What is still there, in words; waits GONE_S for it to go."""
+        """Descriptions of what is left after waiting GONE_S for it to disappear."""
         until = time.monotonic() + GONE_S
-        while (kept := self._kept()) and time.monotonic() < until:
+        while (left := self._left_now()) and time.monotonic() < until:
             time.sleep(0.1)
-        return kept
+        return left
 
-    def _kept(self) -> list[str]:
-        kept = [f"process {pid} ({command_of(pid)[:80]})" for pid in self.pids()]
-        kept += [one for one in sorted(self.shared) if Path(one).exists()]
+    def _left_now(self) -> list[str]:
+        left = [f"process {pid} ({command_of(pid)[:80]})" for pid in self.pids()]
+        left += [one for one in sorted(self.shared) if Path(one).exists()]
         listening = _listening()
-        return kept + [f"port {listening[inode]}" for inode in sorted(self.sockets) if inode in listening]
+        return left + [f"port {listening[inode]}" for inode in sorted(self.sockets) if inode in listening]
 
     def end(self) -> None:
         """Kill what is left."""
@@ -63,7 +63,7 @@ class Traces:
 
 
 def _listening() -> dict[str, int]:
-    """Ports by the inode of their socket, in this network namespace."""
+    """The listening ports of this network namespace by the inode of their socket."""
     found = {}
     for name in ("tcp", "tcp6"):
         for line in Path("/proc/net", name).read_text().splitlines()[1:]:
@@ -74,7 +74,7 @@ def _listening() -> dict[str, int]:
 
 
 def command_of(pid: int) -> str:
-    """Its words, with spaces between; empty where it has ended."""
+    """The command line of a process; empty if it has ended."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return ""

@@ -1,4 +1,4 @@
-"""Whether a combination ended as it has to, and its line of the table."""
+"""Whether a combination ended as it must, and its row of the table."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from scene import Scene
 from commbench.core.errors import CommbenchError
 from commbench.report.load import find_runs, load
 
-SAID = "commbench: "
+PREFIX = "commbench: "
 NAMED = re.compile(r"ranks? [\d, ]+ (on|at|did)|; in \w+ \d+x\d+")  # a rank with its host, or the case
 PATH = re.compile(r"; finished cases are in [^\s;]+")
-# torchrun, prterun, hydra, of a rank that a signal has ended
+# messages of torchrun, prterun and hydra about a rank that was ended by a signal
 LAUNCHERS = re.compile(
     r"prun:\S+|prterun:\S+|rank\s+: \d+ \(local_rank|with PID \d+ on node|RUNNING AT \w+|exited on signal"
 )
-SHORT = 240  # letters of a message in the table
+SHORT = 240  # characters of a message in the table
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`lost`: finished cases that are not in the results; `wrong`: everything that is not as it has to be."""
+    """`lost`: finished cases that are missing from the results; `wrong`: everything that is not as it must be."""
 
     one: Combination
     times: int
@@ -53,7 +53,7 @@ def judge(scene: Scene) -> Verdict:
 
 
 def _statuses(scene: Scene) -> dict[int, str]:
-    """Of the cases, by their message's bytes."""
+    """The status of each case by its message size in bytes."""
     if not find_runs(scene.output):
         return {}
     try:
@@ -64,7 +64,7 @@ def _statuses(scene: Scene) -> dict[int, str]:
 
 
 def _seconds(scene: Scene) -> float:
-    """From the fault until its world was gone: a fresh one is announced then, or the command ends."""
+    """Seconds from the fault until its world was gone: a fresh one is announced, or the command ends."""
     longest = 0.0
     for mark in scene.marks:
         announced = [at for at, line in scene.lines if at > mark and "A fresh world" in line]
@@ -73,12 +73,12 @@ def _seconds(scene: Scene) -> float:
 
 
 def _message(scene: Scene) -> str:
-    """The first line that names a rank and its host, or the case; else the first that commbench says of it.
+    """The first line that names a rank and its host, or the case, else the first line of commbench.
 
-    Where a launcher that was started by hand has ended all ranks before one could speak, it is the launcher's.
+    If a launcher that was started by hand ended all ranks before one could print a line, it is the launcher's line.
     """
     after = [PATH.sub("", line) for at, line in scene.lines if scene.marks and at >= scene.marks[0]]
-    said = [line.removeprefix(SAID) for line in after if line.startswith(SAID)]
+    said = [line.removeprefix(PREFIX) for line in after if line.startswith(PREFIX)]
     theirs = [] if scene.one.own else [*after, *(line.strip(" =|") for line in scene.stdout.splitlines())]
     launchers = [f"(launcher) {line}" for line in theirs if LAUNCHERS.search(line)]
     return next((line for line in said if NAMED.search(line)), next(iter([*said, *launchers]), ""))
@@ -87,11 +87,11 @@ def _message(scene: Scene) -> str:
 def _wrong_end(scene: Scene, seconds: float) -> list[str]:
     one, wrong = scene.one, []
     if len(scene.marks) != one.times:
-        wrong.append(f"happened {len(scene.marks)} times, planned {one.times}")
+        wrong.append(f"happened {len(scene.marks)} times, planned were {one.times}")
     if scene.status is None and not scene.stays:
         wrong.append("did not end by itself")
     elif not scene.stays and scene.status not in one.statuses:
-        wrong.append(f"exit status {scene.status}, right are {one.statuses[0]} .. {one.statuses[-1]}")
+        wrong.append(f"exit status {scene.status}, allowed are {one.statuses[0]} .. {one.statuses[-1]}")
     if seconds > one.bound_s and one.fault != "no memory":
         wrong.append(f"took {seconds:.1f} s, allowed {one.bound_s:g} s")
     return wrong
@@ -101,22 +101,22 @@ def _wrong_words(scene: Scene, message: str) -> list[str]:
     one, wrong = scene.one, []
     silent = (
         one.fault == "no memory" or one.fault in SIGNALS or one.phase in ("closing", *EARLY)
-    )  # there the launcher says it
+    )  # in these the launcher reports it
     if not silent and not NAMED.search(message) and not LAUNCHERS.search(message):
         wrong.append("no line names a rank and its host, or the case")
     if one.fault in SIGNALS and one.fault != "SIGHUP" and str(scene.output) not in scene.stderr + scene.stdout:
-        wrong.append("nothing says where the results are")
+        wrong.append("no line names the folder of the results")
     if "Traceback" in scene.stderr and "commbench/" in scene.stderr:
         wrong.append("a traceback")
     return wrong
 
 
 def _wrong_rest(scene: Scene, status_of: dict[int, str]) -> list[str]:
-    """Cases after the fault, and the one that broke."""
+    """Wrong statuses of the cases after the fault, and of the one that broke."""
     one = scene.one
     if not one.complete:
         return []
     broken = "skipped" if one.fault == "no memory" else "failed" if one.times > 1 else "ok"
     wanted = dict.fromkeys(scene.sizes, "ok") | {scene.sizes[FINISHED]: broken}
     differ = [size for size in wanted if status_of.get(size) != wanted[size]]
-    return [f"{size} B is {status_of.get(size, 'nowhere')}, has to be {wanted[size]}" for size in differ]
+    return [f"{size} B is {status_of.get(size, 'nowhere')}, must be {wanted[size]}" for size in differ]

@@ -1,6 +1,6 @@
-"""`make gpu-check`: every check that needs a GPU, in at most 8 minutes, with all its evidence in one folder.
+"""`make gpu-check`: every check that needs a GPU, in at most 8 minutes, with all evidence in one folder.
 
-`python tools/gpu [FOLDER] [CHECK ...]`; exit status 0 when nothing failed, 1 when something did, 2 without a GPU.
+`python tools/gpu [FOLDER] [CHECK ...]`; exit status 0 if nothing failed, 1 if a check failed, 2 without a GPU.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from check import Check, run
 from machine import REFERENCE, ROOT, Machine, answer, environment, gpu_count, importable, look
 
 BOUND_S = 480.0
-LEAST_S = 15.0  # a check is not begun with less left
+LEAST_S = 15.0  # a check does not start with less time left
 SITE = "site"
 KEPT = ("run.json", "cases.parquet", "counters.parquet", "command.txt", "stdout.txt", "stderr.txt")
 
 
 @dataclass(frozen=True)
 class Line:
-    """Of the table. `verdict`: ok, failed or not possible."""
+    """A line of the table. `verdict`: ok, failed or not possible."""
 
     name: str
     verdict: str
@@ -42,7 +42,7 @@ class Line:
 def verdict(check: Check, machine: Machine, out: Path, env: dict[str, str], left_s: float) -> Line:
     reason = check.possible(machine)
     if reason is None and left_s < LEAST_S:
-        reason = f"the {BOUND_S:.0f} s are spent; run it alone: python tools/gpu FOLDER {check.name}"
+        reason = f"the {BOUND_S:.0f} s are used up; run it alone: python tools/gpu FOLDER {check.name}"
     if reason is not None:
         return Line(check.name, "not possible", 0.0, reason)
     try:
@@ -56,7 +56,7 @@ def verdict(check: Check, machine: Machine, out: Path, env: dict[str, str], left
 
 
 def evidence(machine: Machine, env: dict[str, str]) -> dict[str, Any]:
-    """What this machine is, whatever the checks say."""
+    """A description of this machine, independent of the checks."""
     asked = {
         "topology": ["nvidia-smi", "topo", "-m"],
         "nvidia_smi": ["nvidia-smi"],
@@ -86,7 +86,7 @@ def spoken(command: list[str], env: dict[str, str]) -> str | None:
 
 
 def pack(out: Path) -> Path:
-    """Everything worth sending back in one file, without the samples."""
+    """Pack everything but the samples into one file to send back."""
     target = out / "gpu-check.tar.gz"
     with tarfile.open(target, "w:gz") as archive:
         for file in sorted(out.rglob("*")):
@@ -109,7 +109,7 @@ def main(words: list[str]) -> int:
     known = {check.name: check for check in checks.checks(machine)}
     unknown = [name for name in words[1:] if name not in known]
     if unknown:
-        print(f"gpu-check: unknown checks: {', '.join(unknown)}; there are: {', '.join(known)}", file=sys.stderr)
+        print(f"gpu-check: unknown checks: {', '.join(unknown)}; allowed: {', '.join(known)}", file=sys.stderr)
         return 2
     print(f"{gpus} GPU(s) {', '.join(machine.names)}; torch {machine.torch}, source {ROOT}", flush=True)
     (out / "evidence.json").write_text(json.dumps(evidence(machine, env), indent=1))

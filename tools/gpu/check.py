@@ -1,4 +1,4 @@
-"""One check: a command line of commbench, what must be seen, and how long it may take."""
+"""A check: a command line of commbench, the expected outcome, and a time limit."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ GRACE_S = 10.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended, and the folder of what it left."""
+    """How a command ended, and the folder of its results."""
 
     folder: Path
-    status: int | None  # None: it took too long
+    status: int | None  # None: it exceeded the time limit
     stdout: str
     stderr: str
     seconds: float
@@ -37,8 +37,7 @@ class Outcome:
         if not self.runs:
             return []
         table = commbench.load(self.folder / "results")
-        found: list[dict[str, Any]] = table.to_dict("records")
-        return found
+        return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
 
     @cached_property
     def counter_names(self) -> set[str]:
@@ -54,7 +53,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Sight:
-    """What must be seen; `missed` says in words what was seen instead, None where all is well."""
+    """An expectation; `missed` describes what was seen instead, or is None if it is met."""
 
     text: str
     missed: Callable[[Outcome], str | None]
@@ -62,9 +61,9 @@ class Sight:
 
 @dataclass(frozen=True)
 class Check:
-    """`possible`: why this machine can't show it, or None. `beside`: a program that says `ready` and lives as long as
-    the command. `meanwhile`: what is done to the command while it runs. `ranks`: in a given world of torchrun's, which
-    ends with 1 where its ranks end with another status."""
+    """`possible`: why the check is not possible on this machine, or None. `beside`: a program that prints `ready` and
+    runs as long as the command. `meanwhile`: called while the command runs. `ranks`: start this many ranks with
+    torchrun, which exits with 1 if a rank exits with any other status than 0."""
 
     name: str
     words: tuple[str, ...]
@@ -78,7 +77,7 @@ class Check:
 
 
 def run(check: Check, out: Path, environment: Mapping[str, str], left_s: float) -> Outcome:
-    """Starts it in a folder of its own, where everything that it said stays."""
+    """Run the command in a folder of its own, which keeps its output."""
     folder = out / check.name
     folder.mkdir(parents=True, exist_ok=True)
     launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={check.ranks}", "-m"] if check.ranks else []
@@ -103,7 +102,7 @@ def run(check: Check, out: Path, environment: Mapping[str, str], left_s: float) 
 def _finished(
     command: list[str], env: Mapping[str, str], folder: Path, limit_s: float, meanwhile: Callable[[Path], None] | None
 ) -> tuple[int | None, str, str]:
-    """Its status and texts; who takes too long is asked to end, then ended with all its processes."""
+    """Its status and output; after the time limit it gets SIGTERM, then all its processes are killed."""
     process = subprocess.Popen(
         command, env=env, cwd=folder, stdout=-1, stderr=-1, text=True, errors="replace", start_new_session=True
     )
@@ -132,7 +131,7 @@ def _companion(program: str | None, env: Mapping[str, str]) -> subprocess.Popen[
 
 
 def kill_a_rank(folder: Path, rank: int = 0, patience_s: float = 60.0) -> None:
-    """The process that run.json names, once its first case is under way."""
+    """Kill the process of that rank named in run.json, once its first case is running."""
     until = time.monotonic() + patience_s
     while time.monotonic() < until:
         for file in (folder / "results").glob("*/run.json"):

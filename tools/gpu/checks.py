@@ -1,4 +1,4 @@
-"""All checks that need a GPU, the dearest to lose first."""
+"""All checks that need a GPU, the most important ones first."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Reason = Callable[[Machine], str | None]
 CLOCKS = ("host_sync", "device_event", "graph", "throughput")
 SIZES = ("sizes=[8,1MiB,64MiB]", "timing=quick", "budget.case_s=0.3")
 SHORT = ("timing=fixed", "timing.repetitions=20", "timing.warmup_s=0")
-# 3 GiB are left, and the context and NCCL of who comes next need some of them: 3 GB pass the plan, not the allocation
+# leaves 3 GiB, of which the CUDA context and NCCL of the next process need some: 3 GB pass the plan, not the allocation
 HOG = """
 import torch
 free, _ = torch.cuda.mem_get_info()
@@ -62,7 +62,7 @@ def no_cupy(machine: Machine) -> str | None:
 
 
 def checks(machine: Machine) -> Iterator[Check]:
-    """For this machine; those that it can't show say so."""
+    """All checks; each knows whether it is possible on this machine."""
     yield Check("doctor", ("doctor",), (ends_with(0), prints(r"nccl\s+can run here")), nccl)
     yield from one_gpu()
     yield from host_memory()
@@ -118,7 +118,7 @@ def ipc() -> Check:
 
 
 def bad_input(machine: Machine) -> Iterator[Check]:
-    """One line each, and exit 2."""
+    """Errors of the user: one line and exit 2."""
     refused = (ends_with(2), without_tracebacks())
     yield Check("bad_graph_on_cpu", ("backend=gloo", "timing_mode=graph"), (*refused, says("graph", "cuda")))
     yield Check("bad_ipc_off", ("backend=ipc_copy", "cuda_ipc=off"), (*refused, says("cuda_ipc=off", "contradicts")))
@@ -191,7 +191,8 @@ def _graph_wins(rows: list[Row]) -> bool:
     times: dict[Any, float] = {
         row["timing_mode"]: row["median_s"]
         for row in rows
-        if row["benchmark"] == "all_gather" and row["message_bytes"] == 8  # alone, an all_reduce in place does nothing
+        # on a single rank an all_reduce in place does nothing
+        if row["benchmark"] == "all_gather" and row["message_bytes"] == 8
     }
     return "graph" in times and times["graph"] < times["host_sync"]
 

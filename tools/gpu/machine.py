@@ -1,4 +1,4 @@
-"""What this machine has for the checks: GPUs, libraries, and a way to import commbench from its source."""
+"""The GPUs and libraries of this machine, and importing commbench from its source tree."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ print(json.dumps({"bytes": size, "copy_gb_per_s": size / sorted(times)[6] / 1e9}
 
 @dataclass(frozen=True)
 class Machine:
-    """`gpus` by the driver's count; what is None is not here."""
+    """`gpus` is the driver's count; None is not installed."""
 
     gpus: int
     torch: str | None = None
@@ -64,7 +64,7 @@ class Machine:
 
 
 def gpu_count() -> int | str:
-    """By the driver, or why there is none."""
+    """The number of GPUs by the driver, or why there is none."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -77,16 +77,16 @@ def gpu_count() -> int | str:
 
 
 def look(gpus: int, environment: dict[str, str]) -> Machine:
-    """Asks the libraries in processes of their own: a broken one hurts only its own checks."""
+    """Ask the libraries in separate processes: a broken one affects only its own checks."""
     known: dict[str, Any] = {}
     for question in (ASK_TORCH, ASK_CUPY, ASK_MPI):
         known |= answer(question, environment)
-    lists = {name: tuple(known.pop(name, ())) for name in ("names", "bytes")}
-    return Machine(gpus, **lists, **{name: value for name, value in known.items() if name in Machine.__annotations__})
+    known |= {name: tuple(known.get(name, ())) for name in ("names", "bytes")}
+    return Machine(gpus, **{name: value for name, value in known.items() if name in Machine.__annotations__})
 
 
 def answer(question: str, environment: dict[str, str], timeout_s: float = 60.0) -> dict[str, Any]:
-    """The JSON that a short program prints last; empty where it fails."""
+    """The JSON that a short program prints last; empty if it fails."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", question], capture_output=True, text=True, timeout=timeout_s, env=environment
@@ -98,7 +98,7 @@ def answer(question: str, environment: dict[str, str], timeout_s: float = 60.0) 
 
 
 def importable(folder: Path) -> Path:
-    """A folder for PYTHONPATH where commbench and its conf/ lie as if they were installed."""
+    """A folder for PYTHONPATH with commbench and its conf/ as if they were installed."""
     package = folder / "commbench"
     package.mkdir(parents=True, exist_ok=True)
     sources = {one.name: one for one in (ROOT / "commbench").iterdir() if one.name != "__pycache__"}
@@ -110,7 +110,7 @@ def importable(folder: Path) -> Path:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Of all checks: commbench from this source tree, and nothing that somebody exported for another job."""
+    """The environment of all checks: commbench from this source tree, without variables of another job."""
     kept = {name: value for name, value in os.environ.items() if name not in ("MASTER_ADDR", "MASTER_PORT")}
     path = os.pathsep.join(part for part in (str(folder), kept.get("PYTHONPATH", "")) if part)
     return {**kept, "PYTHONPATH": path, "RES_OPTIONS": "timeout:1 attempts:1"}

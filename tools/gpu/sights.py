@@ -1,4 +1,4 @@
-"""What a check can ask to be seen."""
+"""The expectations of checks."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Row = dict[str, Any]
 
 def ends_with(status: int) -> Sight:
     def missed(end: Outcome) -> str | None:
-        said = "it took too long" if end.status is None else f"exit {end.status}: {last_line(end.stderr)}"
+        said = "it exceeded the time limit" if end.status is None else f"exit {end.status}: {last_line(end.stderr)}"
         return None if end.status == status else said
 
     return Sight(f"exit {status}", missed)
 
 
 def says(*words: str) -> Sight:
-    """All of them on one line of stderr, whatever the case."""
+    """All these words are on one line of stderr, ignoring case."""
 
     def missed(end: Outcome) -> str | None:
         lines = end.stderr.lower().splitlines()
@@ -32,15 +32,17 @@ def says(*words: str) -> Sight:
 
 
 def prints(word: str) -> Sight:
-    return Sight(f"stdout has {word!r}", lambda end: None if re.search(word, end.stdout) else "it has not")
+    return Sight(f"stdout has {word!r}", lambda end: None if re.search(word, end.stdout) else "it does not")
 
 
 def without_tracebacks() -> Sight:
-    return Sight("no traceback of ours", lambda end: "a traceback" if "commbench/cli/run.py" in end.stderr else None)
+    return Sight(
+        "no traceback of commbench", lambda end: "a traceback" if "commbench/cli/run.py" in end.stderr else None
+    )
 
 
 def measured(**where: Any) -> Sight:
-    """At least one row with these values is ok, none is wrong or failed."""
+    """At least one row with these values is ok, and none is invalid or failed."""
 
     def missed(end: Outcome) -> str | None:
         chosen = [row for row in end.rows if all(row[name] == value for name, value in where.items())]
@@ -74,7 +76,7 @@ def skipped(word: str, **where: Any) -> Sight:
 
 
 def column(name: str, allowed: Iterable[str]) -> Sight:
-    """Of the rows that are ok."""
+    """The column of the rows that are ok has only these values."""
     words = set(allowed)
 
     def missed(end: Outcome) -> str | None:
@@ -85,7 +87,7 @@ def column(name: str, allowed: Iterable[str]) -> Sight:
 
 
 def filled(name: str, **where: Any) -> Sight:
-    """Every such row that is ok has a value there."""
+    """Every row with these values that is ok has a value in the column."""
 
     def missed(end: Outcome) -> str | None:
         rows = [row for row in end.rows if row["status"] == "ok"]
@@ -99,7 +101,7 @@ def filled(name: str, **where: Any) -> Sight:
 
 
 def recorded(*patterns: str) -> Sight:
-    """In run.json."""
+    """run.json contains text that matches these patterns."""
 
     def missed(end: Outcome) -> str | None:
         text = "\n".join(json.dumps(run) for run in end.runs)
@@ -121,13 +123,13 @@ def compared(text: str, true: Callable[[list[Row]], bool]) -> Sight:
     """A relation between rows that are ok."""
 
     def missed(end: Outcome) -> str | None:
-        return None if true([row for row in end.rows if row["status"] == "ok"]) else "it is not so"
+        return None if true([row for row in end.rows if row["status"] == "ok"]) else "it does not hold"
 
     return Sight(text, missed)
 
 
 def last_line(text: str) -> str:
-    """The last of ours, else the last."""
+    """The last line of commbench, else the last line."""
     lines = [line for line in text.strip().splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("commbench:")]
     return (ours or lines or ["nothing"])[-1][:300]

@@ -1,6 +1,6 @@
-"""`make perf`: the tool's own speed as ratios; each launch alternates all sides in the same ranks.
+"""`make perf`: the speed of commbench itself as ratios; each launch alternates all sides in the same ranks.
 
-`python tools/perf [SECTION ...]` runs some sections only; without a name all but those that take minutes.
+`python tools/perf [SECTION ...]` runs some sections; without a name all of them except the ones that take minutes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 
 
 def claims_startup() -> list[Claim]:
-    """Seconds of commands that must not import torch; the best of five, since they compete with nothing."""
+    """Seconds of commands that must not import torch; the best of five, as a disturbance only ever adds time."""
     commands = {
         "--help": (["--help"], 1.0),
         "a configuration error": (["backend=none"], 1.0),
@@ -43,7 +43,7 @@ def claims_startup() -> list[Claim]:
 
 
 def claims_memory() -> list[Claim]:
-    """Peak resident memory of a rank beyond its imports at 256 MiB messages, over buffers x 1.2 + 64 MiB."""
+    """Growth of a rank's peak resident memory after its imports at 256 MiB messages, over 1.2 x buffers + 64 MiB."""
     made = []
     for backend in ("gloo", "mpi"):
         for benchmark in ("p2p_latency", "p2p_bandwidth", "all_reduce"):
@@ -67,21 +67,21 @@ SECTIONS: dict[str, Callable[[], list[Claim]]] = {
     "report": claims_report,
     "matrix": claims_matrix,
 }
-ONLY_WHEN_ASKED = ("matrix",)
+ONLY_IF_NAMED = ("matrix",)
 
 
 def measured(section: str) -> list[dict[str, object]]:
-    """Its lines of the stored table, printed as they come; one section's failure leaves the others theirs."""
+    """The section's lines of the stored table, also printed; a section that fails does not affect the others."""
     try:
         claims = SECTIONS[section]()
-    except Skipped as reason:
-        print(f"skip {section}: {reason}", flush=True)
-        return [{"section": section, "holds": True, "skipped": str(reason)}]
+    except Skipped as skipped:
+        print(f"skip {section}: {skipped}", flush=True)
+        return [{"section": section, "holds": True, "skipped": str(skipped)}]
     except subprocess.CalledProcessError as error:
-        why = f"status {error.returncode} of {' '.join(map(str, error.cmd))}"
-        said = "\n".join((error.stderr or "").splitlines()[-20:])
-        print(f"MISS {section}: {why}\n{said}", flush=True)
-        return [{"section": section, "holds": False, "detail": why}]
+        reason = f"status {error.returncode} of {' '.join(map(str, error.cmd))}"
+        stderr = "\n".join((error.stderr or "").splitlines()[-20:])
+        print(f"MISS {section}: {reason}\n{stderr}", flush=True)
+        return [{"section": section, "holds": False, "detail": reason}]
     for claim in claims:
         print(claim, flush=True)
     return [{"section": section, **vars(claim), "holds": claim.holds} for claim in claims]
@@ -92,8 +92,9 @@ def main(words: list[str]) -> int:
     if unknown:
         print(f"unknown sections: {', '.join(unknown)}; allowed: {', '.join(SECTIONS)}", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # virtual hosts go with their block
-    chosen = words or [name for name in SECTIONS if name not in ONLY_WHEN_ASKED]
+    # an exception, so that the context manager of the virtual hosts removes them
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    chosen = words or [name for name in SECTIONS if name not in ONLY_IF_NAMED]
     table = [line for section in chosen for line in measured(section)]
     target = Path("perf") / f"{time.strftime('%Y%m%dT%H%M%S')}.json"
     target.parent.mkdir(exist_ok=True)

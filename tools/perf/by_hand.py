@@ -1,4 +1,4 @@
-"""The loops that somebody would write: a ping-pong with mpi4py, and one with torch.distributed."""
+"""The loops that one would write by hand: a ping-pong with mpi4py, and one with torch.distributed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases for two ranks as a real run plans them, and the proof that a side moves their data."""
+"""Cases for two ranks as a real run plans them, and the check that a side moves their data."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ ONE_NODE, TWO_NODES = ((0, 1),), ((0,), (1,))
 
 
 def planned(words: Sequence[str], rank: int, nodes: tuple[tuple[int, ...], ...] = ONE_NODE) -> list[Planned]:
-    """Smallest first; window, rotation, barriers and all. Raises ConfigError for a bad override."""
+    """The planned cases, smallest message first. Raises ConfigError for an invalid override."""
     layout = f"layout={len(nodes)}x{len(nodes[0])}"
-    with ConfigComposer() as door:
-        settings = door.jobs([*words, "dtype=float32", layout], multirun=False)[0].settings
+    with ConfigComposer() as composer:
+        settings = composer.jobs([*words, "dtype=float32", layout], multirun=False)[0].settings
     jobs = plan(settings, World(rank, 2, nodes, (rank,)), facts_here())
     assert not any(job.skip for job in jobs), [job.skip for job in jobs]
     return sorted(jobs, key=lambda job: (job.case.message_bytes, job.case.streams or 0))
 
 
 def check(job: Planned, rank: int, held: Held, side: Callable[[int], Any]) -> None:
-    """Every side moves the same data to the same places, in every copy."""
+    """Assert that a side moves the expected data to the expected places, in every copy of the buffers."""
     for name, buffer in held.items():
         buffer.write(job.benchmark.fill(job.case, rank, job.size, name, 0))
     side(job.pool)

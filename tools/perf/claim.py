@@ -1,22 +1,23 @@
-"""One line of the table, and how its commands are run."""
+"""A line of the table, and running commands with a time limit."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-LAUNCHES = int(os.environ.get("COMMBENCH_PERF_LAUNCHES", "5"))  # fewer show that it works, not how fast it is
+LAUNCHES = int(os.environ.get("COMMBENCH_PERF_LAUNCHES", "5"))  # fewer only show that it works
 MIB = 2**20
 
 
 class Skipped(Exception):
-    """Why a section can't be measured on this machine."""
+    """A section cannot be measured on this machine; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A ratio of two sides, or a number, with its bound."""
+    """A ratio of two sides, or a number, with its upper bound."""
 
     name: str
     value: float
@@ -32,15 +33,20 @@ class Claim:
         return f"{verdict} {self.name:<52} {self.value:7.3f}  bound {self.bound:5.2f}   {self.detail}"
 
 
-def run(command: list[str], limit_s: int = 300, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Raises CalledProcessError, with status 124 after `limit_s`. Whatever ends this call ends the command too."""
+def run(
+    command: list[str], limit_s: int = 300, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command; raises CalledProcessError if it fails, with status 124 after `limit_s`.
+
+    An exception in this process ends the command too.
+    """
     words = ["timeout", "-k", "5", str(limit_s), *command]
-    pipe, exports = subprocess.PIPE, {**os.environ, **environment}
+    pipe, exports = subprocess.PIPE, {**os.environ, **(environment or {})}
     with subprocess.Popen(words, text=True, env=exports, stdout=pipe, stderr=pipe) as process:
         try:
             out, err = process.communicate()
         except BaseException:
-            process.terminate()  # not killed: timeout passes it on to the ranks
+            process.terminate()  # not kill: timeout forwards SIGTERM to the ranks
             raise
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, words, out, err)

@@ -1,4 +1,4 @@
-"""Sections openmpi, mpich and gloo: our engines against C and against what somebody would write by hand."""
+"""Sections openmpi, mpich and gloo: the engines against C and against loops written by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from commbench.hardware.mpi_library import MpiLibrary, find
 from commbench.launchers.mpirun import Mpirun
 
 HERE = Path(__file__).parent
-Blocks = dict[str, dict[str, list[float]]]  # case, side: ns an operation in each block
+Blocks = dict[str, dict[str, list[float]]]  # case, side: ns per operation in each block
 Wanted = tuple[str, str, str, float]  # case, over, under, bound
 C_CASES = (
     *(f"p2p_latency {size}" for size in (8, 1024, 65536)),
@@ -29,7 +29,7 @@ C_BOUND = 1.05
 def claims_mpi(kind: str) -> list[Claim]:
     launch = mpi_launch(kind)
     launches = [launch() for _ in range(LAUNCHES)]
-    # 0.4 where C itself is that fast: the native loop can't beat the library
+    # 0.4 unless C itself is slower: the native loop cannot be faster than the library
     own = ratio(launches, "p2p_latency 8", "c", "by_hand")
     wanted: list[Wanted] = [("p2p_latency 8", "native", "by_hand", max(0.4, C_BOUND * own[0]) if own else 0.4)]
     wanted += [(case, "native", "c", C_BOUND) for case in C_CASES]
@@ -54,7 +54,7 @@ def claims(where: str, launches: list[Blocks], wanted: list[Wanted]) -> list[Cla
 
 
 def ratio(launches: list[Blocks], case: str, over: str, under: str) -> tuple[float, str] | None:
-    """Median over launches of the median of the blocks' ratios, block by block; None where a side is missing."""
+    """Median over launches of the median of the ratios block by block, and a text; None if a side is missing."""
     if under not in launches[0][case]:
         return None
     ratios, absolute = [], []
@@ -64,7 +64,7 @@ def ratio(launches: list[Blocks], case: str, over: str, under: str) -> tuple[flo
         absolute.append((statistics.median(a) / 1000, statistics.median(b) / 1000))
     mine, theirs = (statistics.median(one) for one in zip(*absolute, strict=True))
     spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
-    return statistics.median(ratios), f"{mine:.3f} us against {theirs:.3f} us an operation; launches {spread}"
+    return statistics.median(ratios), f"{mine:.3f} us against {theirs:.3f} us per operation; launches {spread}"
 
 
 def mpi_launch(kind: str) -> Callable[[], Blocks]:
@@ -78,13 +78,13 @@ def mpi_launch(kind: str) -> Callable[[], Blocks]:
 
     def launch() -> Blocks:
         words = [*start, sys.executable, str(HERE / "ranks.py"), "mpi", *([reference] if reference else [])]
-        return blocks_of(run(words, **environment).stdout)
+        return blocks_of(run(words, environment=environment).stdout)
 
     return launch
 
 
 def compiled(library: MpiLibrary, folder: str) -> str | None:
-    """The C reference as a shared object; None where there is no compiler."""
+    """The path of the C reference as a shared object; None without a compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return None
@@ -95,7 +95,7 @@ def compiled(library: MpiLibrary, folder: str) -> str | None:
 
 def gloo_launch() -> Blocks:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    return blocks_of(run([*torchrun, str(HERE / "ranks.py"), "gloo"], OMP_NUM_THREADS="1").stdout)
+    return blocks_of(run([*torchrun, str(HERE / "ranks.py"), "gloo"], environment={"OMP_NUM_THREADS": "1"}).stdout)
 
 
 def blocks_of(stdout: str) -> Blocks:

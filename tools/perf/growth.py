@@ -1,4 +1,4 @@
-"""Section scale: what the harness itself costs as the world grows, by scale.py."""
+"""Section scale: the cost of commbench itself as the world grows, measured by scale.py."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ RANKS = (8, 64, 512, 4096)
 MOST_RUNS = 3
 RUN_S = 240
 CASE_S = 1.0  # processor time of rank 0 for a case of 4096 ranks
-GROWTH = 1.1  # of the cost of one more rank
+GROWTH = 1.1  # of the cost per further rank
 Cost = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Part:
-    """A number of scale.py that should grow with its work, and no faster."""
+    """A number of scale.py that should not grow faster than its work."""
 
     what: str
     key: str
@@ -52,7 +52,7 @@ def claims_growth() -> list[Claim]:
 
 
 def least(what: str, ranks: int) -> Cost:
-    """Each number's least of several runs: what disturbs a run only ever adds to it."""
+    """The minimum of each number over several runs: a disturbance only ever adds to it."""
     command = [sys.executable, str(HERE / "scale.py"), what, str(ranks)]
     costs = [last_line(run(command, RUN_S).stdout) for _ in range(min(MOST_RUNS, LAUNCHES))]
     return {key: min(cost[key] for cost in costs) for key in costs[0]}
@@ -64,15 +64,15 @@ def last_line(stdout: str) -> Cost:
 
 
 def growth(part: Part, costs: list[Cost]) -> Claim:
-    """Cost per unit of work from the last but one size to the last, over the mean cost of a unit at the former.
+    """Cost per unit of work between the two largest sizes, over the mean cost per unit at the smaller of them.
 
-    1 where the cost is proportional to the work, less where a part of it is fixed, 8 where it grows with the square.
-    No difference of two small numbers is divided by: noise of the small sizes can't make or break it.
+    1 if the cost is proportional to the work, less if a part of it is fixed, 8 if it grows with the square. The divisor
+    is not a difference of small numbers, so that noise at small sizes has little effect.
     """
     small, large = costs[-2:]
     more = (large[part.key] - small[part.key]) / (part.work(large) - part.work(small))
     seconds = [cost[part.key] for cost in costs]
-    detail = f"{listed(seconds)}; a further rank from {RANKS[-2]} on, over the mean one up to there"
+    detail = f"{listed(seconds)}; cost per further rank from {RANKS[-2]} on, over the mean up to there"
     return Claim(f"growth of {part.what}'s {part.key}", more / (small[part.key] / part.work(small)), GROWTH, detail)
 
 

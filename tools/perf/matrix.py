@@ -1,4 +1,4 @@
-"""Section matrix: how long everything takes on two ranks of this machine. Minutes, so only when asked for."""
+"""Section matrix: how long all benchmarks take on two ranks of this machine. Runs only if named: it takes minutes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT_S = 900
 
 @dataclass(frozen=True)
 class Whole:
-    """One backend's run: seconds with its start, cases that were measured, and all."""
+    """One backend's run: seconds including its start, measured cases, and all cases."""
 
     backend: str
     seconds: float
@@ -28,7 +28,7 @@ class Whole:
 
 
 def whole(backend: str) -> Whole:
-    """Raises CalledProcessError where a case failed."""
+    """Run all benchmarks; raises CalledProcessError if a case failed."""
     with tempfile.TemporaryDirectory(prefix="commbench-perf-") as output:
         begin = time.perf_counter()
         run([sys.executable, "-m", "commbench", f"backend={backend}", *WORDS, f"output={output}"], LIMIT_S)
@@ -38,11 +38,11 @@ def whole(backend: str) -> Whole:
 
 
 def claims_matrix() -> list[Claim]:
-    """A case that was skipped took no time and does not count."""
+    """Seconds per case and minutes in all; skipped cases take no time and do not count."""
     runs = [whole(backend) for backend in BACKENDS]
     made = [
         Claim(
-            f"{one.backend}: seconds a case of the whole matrix",
+            f"{one.backend}: seconds per case of the whole matrix",
             one.seconds / one.measured,
             CASE_S,
             f"{one.seconds:.0f} s for {one.measured} of {one.cases} cases, start and end included",

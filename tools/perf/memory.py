@@ -1,4 +1,4 @@
-"""Peak memory of rank 0 in a real run at 256 MiB messages: bytes over the imports, and bytes of its buffers."""
+"""Peak memory of rank 0 in a real run with 256 MiB messages: growth after its imports and buffer size, in bytes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One rank of a comparison: sides take turns, block by block, in the same processes and on the same buffers.
 
-Prints one line of JSON on rank 0: for each case the median nanoseconds of an operation, of each side in each block.
+Rank 0 prints one line of JSON: for each case and side the median nanoseconds per operation in each block.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from commbench.core.case import Mode, Planned
 from commbench.core.protocols import Communicator
 
-BLOCKS, WARM = {"mpi": 24, "gloo": 104}, 4  # two ranks on gloo move by several per cent from block to block
+BLOCKS, WARM = {"mpi": 24, "gloo": 104}, 4  # gloo varies by several per cent from block to block
 MIB = 2**20
-# bytes: repetitions a block. In place is off, so that no side has a refill before each repetition
+# bytes: repetitions per block. Not in place, so that no side refills buffers before each repetition
 CASES = {
     "mpi": {
         "p2p_latency": {8: 3000, 1024: 3000, 65536: 400, 4 * MIB: 12},
@@ -35,7 +35,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Library:
-    """One opened library: our communicator, its sides for a case, and the slowest rank's time of each repetition."""
+    """An opened library: commbench's communicator, the sides for a case, and the slowest rank's times."""
 
     rank: int
     ours: Communicator
@@ -62,7 +62,7 @@ def blocks(job: Planned, library: Library, n: int, turns: int) -> dict[str, list
         check(job, library.rank, held, side)
     medians: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(turns):
-        for name in sorted(sides, reverse=turn % 2 == 1):  # ABBA: a drift hits all sides alike
+        for name in sorted(sides, reverse=turn % 2 == 1):  # ABBA: a drift affects all sides alike
             elapsed = np.diff(sides[name](n)[0], axis=1)[:, 0]
             if job.shape.headline == "max_over_ranks":
                 elapsed = library.slowest(elapsed)

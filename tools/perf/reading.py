@@ -1,4 +1,4 @@
-"""Section report: a thousand runs read and drawn."""
+"""Section report: reading and plotting a thousand runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The C side of a comparison: reference.c, called with the addresses of the buffers that our engines use too."""
+"""The C side of a comparison: reference.c, called with the addresses of the buffers that the engines use."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Reference:
         self._library, self._mpi, self._comm = ctypes.CDLL(path), mpi, comm
 
     def side(self, planned: Planned, held: Mapping[str, HostBuffer]) -> Callable[[int], NDArray[np.int64]]:
-        """Runs n repetitions; stamps [1, n, 2] in ns as our own runners give them."""
+        """Runs n repetitions; stamps [1, n, 2] in ns as commbench's runners return them."""
         function = getattr(self._library, planned.case.benchmark)
         slots = max(buffer.spec.slots for buffer in held.values())
         requests = np.zeros(slots * self._mpi._sizeof(self._mpi.Request), dtype=np.uint8)
@@ -74,7 +74,7 @@ class Reference:
 
 
 def _addresses(held: Mapping[str, HostBuffer], *names: str) -> Any:
-    """[pool][slots] of the first buffer that is there; null where this rank has none of them."""
+    """[pool][slots] addresses of the first of these buffers that exists; null if this rank has none."""
     buffer = next((held[name] for name in names if name in held), None)
     if buffer is None:
         return None

@@ -1,11 +1,11 @@
-"""What the harness itself costs as the world grows: control work with real connections, and planning and recording.
+"""The cost of commbench itself as the world grows: control work with real connections, planning and recording.
 
-`python scale.py control N` starts N ranks, eight a node, as threads of a few processes, each with its own connections
-to rank 0's store and to its node's, and lets them measure one case whose operations take no time. What counts is the
-processor time of rank 0's process, which serves its two stores too: on a cluster the other ranks have processors of
-their own. `control-flat N` does the same without the nodes' stores.
-`python scale.py recording N` plans, measures and records a case of N simulated ranks; the simulation is not counted.
-Each prints one line of JSON.
+`python scale.py control N` starts N ranks, eight per node, as threads of a few processes, each with connections of its
+own to the stores of rank 0 and of its node, and lets them measure a case whose operations take no time. The result is
+the processor time of rank 0's process, which also serves its two stores: on a cluster the other ranks have processors
+of their own. `control-flat N` does the same without the stores of the nodes.
+`python scale.py recording N` plans, measures and records a case of N simulated ranks; the time of the simulation is
+subtracted. Each prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from commbench.measure.conditions import Conditions
 from commbench.measure.plan import Facts, plan
 from commbench.measure.rows import row, sample_table
 from commbench.measure.samples import Samples
+from commbench.measure.transports import TransportEvidence
 from commbench.world.control import StoreControl
 from commbench.world.control_tree import join
 from commbench.world.identity import hosted_world
@@ -56,8 +57,8 @@ WORDS = ["benchmark=[all_reduce]", "sizes=[8]", "timing=quick", "preflight=off"]
 def planned(size: int, backend: str) -> tuple[Settings, Planned, float]:
     """The job, and the seconds it took to plan it."""
     layout = Layout(max(1, size // 8), min(8, size))
-    with ConfigComposer() as door:
-        settings = door.jobs([f"backend={backend}", *WORDS, f"layout={layout}"], multirun=False)[0].settings
+    with ConfigComposer() as composer:
+        settings = composer.jobs([f"backend={backend}", *WORDS, f"layout={layout}"], multirun=False)[0].settings
     world, _ = hosted_world(layout.nodes, layout.ranks_per_node)
     begin = time.perf_counter()
     (job,) = plan(settings, world, Facts(2**42, 2**20, 64))
@@ -69,7 +70,7 @@ def planned(size: int, backend: str) -> tuple[Settings, Planned, float]:
 
 
 class Nothing:
-    """A buffer without memory; always right."""
+    """A buffer without memory, whose payload is always right."""
 
     def __init__(self, spec: BufferSpec, pool: int) -> None:
         self.spec, self.pool = spec, pool
@@ -83,7 +84,7 @@ class Nothing:
 
 @dataclass
 class Instant:
-    """A communicator and runner whose operations take 1 ms of nobody's time, with 3 % noise."""
+    """A communicator and runner whose operations return at once and report 1 ms with 3 % noise."""
 
     rank: int
     engine: str = "python"
@@ -120,7 +121,7 @@ def store(port: int, owner: bool) -> Any:
 
 
 def entered(wide: StoreControl, nodes: tuple[tuple[int, ...], ...], kind: str) -> Control:
-    """The control plane of one rank when all are there."""
+    """The control plane of one rank, after all ranks have joined."""
     wide.gather(None, CONNECT_S)
     if kind == "control-flat" or not 1 < len(nodes) < wide.size:
         return wide
@@ -133,11 +134,11 @@ def nodes_of(size: int) -> tuple[tuple[int, ...], ...]:
 
 
 def ranks(kind: str, port: int, first: int, last: int, size: int) -> None:
-    """Ranks first ... last-1, a thread and a connection each."""
+    """Run the ranks first to last - 1, each in a thread with a connection of its own."""
     settings, job, _ = planned(size, "gloo")
     nodes = nodes_of(size)
     threading.stack_size(256 * 1024)
-    sys.setswitchinterval(10)  # else each thread that waits for the interpreter wakes up every 5 ms to ask for it
+    sys.setswitchinterval(10)  # else each thread that waits for the GIL wakes up every 5 ms
 
     def rank(number: int) -> None:
         try:
@@ -181,7 +182,7 @@ def control_cost(kind: str, size: int) -> dict[str, float]:
 
 
 class Stopwatch:
-    """Seconds spent in the simulation, to be taken off."""
+    """A runner that adds up the seconds spent in the simulation, to be subtracted."""
 
     def __init__(self, runner: Any, watch: dict[str, float]) -> None:
         self._runner, self._watch, self.engine, self.progress = runner, watch, runner.engine, runner.progress
@@ -196,7 +197,7 @@ class Stopwatch:
 def recording_cost(size: int) -> dict[str, float]:
     settings, job, plan_s = planned(size, "simulated")
     world, control = hosted_world(job_layout(job).nodes, job_layout(job).ranks_per_node)
-    communicator, watch = settings.backend.open(world, control), {"simulated": 0.0}
+    communicator, watch = settings.backend.open(world, control, "cpu"), {"simulated": 0.0}
     prepare = communicator.prepare
     communicator.prepare = lambda *words: Stopwatch(prepare(*words), watch)  # type: ignore[assignment,method-assign]
     begin = time.perf_counter()
@@ -215,7 +216,7 @@ def recording_cost(size: int) -> dict[str, float]:
 
 
 def record(job: Planned, outcome: Samples, world: World) -> None:
-    around = Conditions(CLOCK, {}, 8, 1, 2**20, None, world, ())
+    around = Conditions(CLOCK, {}, 8, 1, 2**20, TransportEvidence(), world, ())
     values = row(job, outcome, around, datetime.now(timezone.utc)) | {"run_id": "scale"}
     with tempfile.TemporaryDirectory() as folder:
         writer = Parquet()
@@ -232,8 +233,8 @@ def job_layout(job: Planned) -> Layout:
 if __name__ == "__main__":
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # else torch warns of each connection whose peer has no name
-    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")  # and asks for the name for 5 s
+    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # else torch warns about each connection whose peer has no host name
+    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")  # and waits 5 s for the name
     kind, *words = sys.argv[1:]
     if kind == "ranks":
         ranks(words[0], *(int(word) for word in words[1:]))

@@ -1,4 +1,4 @@
-"""Sections loopback and link: our sockets against iperf3, in turns between the same two ranks."""
+"""Sections loopback and link: backend tcp against iperf3, in turns between the same two ranks."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ MOST_LAUNCHES = 3  # of about 40 s each
 LAUNCH_S = 180
 SLOW = Link(rate_mbit=500)
 LINK_WINDOW, LINK_MESSAGE_BYTES = 64, MIB // 2  # a window of them takes half a second
-LOOPBACK_WINDOW, LOOPBACK_MESSAGE_BYTES = 16, MIB  # iperf3's block, and memory that stays in the last cache as its does
-LOOPBACK_S, LINK_S = 1, 3  # a turn; what the link's queue holds at its ends must not count
+LOOPBACK_WINDOW, LOOPBACK_MESSAGE_BYTES = 16, MIB  # iperf3's block, and memory that stays in the last-level cache
+LOOPBACK_S, LINK_S = 1, 3  # per turn; the queue of the link at its begin and end must be negligible
 LOOPBACK_BOUND, LINK_BOUND = 1 / 0.9, 1.03
 
 
 @dataclass(frozen=True)
 class Ends:
-    """How commands begin on the hosts of both ranks, and where rank 0 is reached."""
+    """The prefixes of commands on the hosts of both ranks, and the address of rank 0."""
 
     starts: tuple[list[str], list[str]]
     host: str
@@ -40,7 +40,7 @@ class Ends:
     seconds: int  # of a turn
 
     def launches(self) -> list[dict[str, Rates]]:
-        """Of each launch: streams, then the rates of both sides."""
+        """For each launch: the number of streams -> the rates of both sides."""
         return [self._launch() for _ in range(min(MOST_LAUNCHES, LAUNCHES))]
 
     def _launch(self) -> dict[str, Rates]:
@@ -62,7 +62,7 @@ class Ends:
 
 
 def claims_loopback() -> list[Claim]:
-    """At least 0.9 of iperf3, which sends one block of cached memory again and again; ours is a window of blocks."""
+    """tcp reaches 0.9 of iperf3, which sends the same block of cached memory; tcp sends a window of blocks."""
     need_iperf3()
     seen = Ends(([], []), "127.0.0.1", 1, LOOPBACK_MESSAGE_BYTES, LOOPBACK_WINDOW, LOOPBACK_S).launches()
     made = []
@@ -73,7 +73,7 @@ def claims_loopback() -> list[Claim]:
 
 
 def claims_link() -> list[Claim]:
-    """Within 3 % of iperf3, above or below: the link is the limit of both."""
+    """tcp is within 3 % of iperf3, above or below: the link limits both."""
     need_iperf3()
     reason = missing(SLOW)
     if reason is not None:
@@ -101,7 +101,7 @@ def named(streams: int) -> str:
 
 
 def compared(launches: list[Rates]) -> tuple[float, str]:
-    """iperf3 over ours: the median over launches of the ratio of the medians of their turns."""
+    """iperf3 over tcp: the median over launches of the ratio of the medians of their turns, and a text."""
     ratios = [statistics.median(one["iperf3"]) / statistics.median(one["ours"]) for one in launches]
     median, best = (
         [f([rate for one in launches for rate in one[side]]) / 1e9 for side in ("ours", "iperf3")]

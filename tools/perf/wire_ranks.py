@@ -1,4 +1,4 @@
-"""One of two ranks on sockets: our p2p_bandwidth and iperf3 take turns on the same wire, each for about SECONDS.
+"""One of two ranks on sockets: p2p_bandwidth of backend tcp and iperf3 take turns, each for about SECONDS.
 
 `wire_ranks.py RANK HOST PORT NODES MESSAGE_BYTES WINDOW SECONDS`; rank 0 prints one line of JSON: for each number of
 streams the payload rates of both sides, bytes/s, in the order of their turns. The receiving rank runs iperf3's server.
@@ -27,8 +27,8 @@ from commbench.world.control import StoreControl
 
 TURNS, STREAMS = 4, (1, 4)
 PATIENCE_S = 60.0
-IPERF3 = ["timeout", "-k", "5", "300", "iperf3"]  # ends even where nobody is left to end it
-BLOCK = "1M"  # the largest that iperf3 takes; our messages are cut by the kernel alone
+IPERF3 = ["timeout", "-k", "5", "300", "iperf3"]  # so that it ends even if this process is killed
+BLOCK = "1M"  # the largest that iperf3 accepts; tcp hands whole messages to the kernel
 Rates = dict[str, list[float]]
 
 
@@ -40,7 +40,7 @@ def free_port() -> int:
 
 @contextmanager
 def iperf3_server() -> Iterator[int]:
-    """Listens on the port as long as the block runs."""
+    """Run iperf3's server during the block; its port."""
     port = free_port()
     with tempfile.NamedTemporaryFile() as log:
         command = [*IPERF3, "--server", "--forceflush", "--port", str(port)]
@@ -57,17 +57,17 @@ def iperf3_server() -> Iterator[int]:
 
 
 def iperf3(seconds: int, streams: int, address: str, port: int) -> float:
-    """Bytes/s that arrived, after a second that does not count: ours runs on warm connections too."""
+    """Received bytes/s after an omitted first second: tcp uses warm connections too."""
     words = ["--client", address, "--port", str(port), "--parallel", str(streams), "--length", BLOCK, "--json"]
     timing = ["--time", str(seconds), "--omit", "1"]
     done = subprocess.run([*IPERF3, *words, *timing], capture_output=True, text=True, check=False)
-    said = json.loads(done.stdout)
-    assert done.returncode == 0, said.get("error")
-    return float(said["end"]["sum_received"]["bits_per_second"]) / 8
+    result = json.loads(done.stdout)
+    assert done.returncode == 0, result.get("error")
+    return float(result["end"]["sum_received"]["bits_per_second"]) / 8
 
 
 class Wire:
-    """This rank's end: the control plane, our connections, and where iperf3's server is."""
+    """This rank's side: the control plane, the tcp communicator, and the address of iperf3's server."""
 
     def __init__(
         self, control: StoreControl, communicator: TcpCommunicator, server_port: int | None, seconds: int
@@ -89,11 +89,11 @@ class Wire:
         for turn in range(TURNS):
             for name in sorted(sides, reverse=turn % 2 == 1):
                 rates[name].append(sides[name]())
-                self._control.decide(None, PATIENCE_S)  # whoever has no part in iperf3 sleeps here
+                self._control.decide(None, PATIENCE_S)  # the rank without an iperf3 client waits here
         return rates
 
     def _ours(self, job: Planned, runner: Any, n: int) -> float:
-        runner(1)  # as iperf3's omitted second: the congestion window forgets while the other one runs
+        runner(1)  # like iperf3's omitted second: the congestion window shrinks while the other side runs
         stamps = runner(n)[0]
         return float(n * job.shape.bytes_per_sample / (stamps[-1, 1] - stamps[0, 0]) * 1e9)
 
