@@ -29,8 +29,9 @@ ROOT = {
 WORLD_S = 120
 WARM = {"commbench": ["-m", "commbench"], "torchrun": ["-m", "torch.distributed.run"], "python": []}
 
-settings.register_profile("quick", max_examples=25, deadline=None)
-settings.register_profile("thorough", max_examples=200, deadline=None, print_blob=True)
+# no database: tests work in folders of their own, and a failure prints how to replay it
+settings.register_profile("quick", max_examples=25, deadline=None, database=None, print_blob=True)
+settings.register_profile("thorough", settings.get_profile("quick"), max_examples=200)
 settings.load_profile("thorough" if os.environ.get("CI") == "true" else "quick")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from nccl_on_host import COLLECTIVES, MESSAGES, Communicator, Device, Entry, Nccl, deliver
 
@@ -81,7 +81,6 @@ def scenes(draw: st.DrawFn) -> tuple[Any, Case, int]:
 
 
 @given(scenes(), st.integers(1, 2), st.sampled_from(["none", "barrier"]))
-@settings(deadline=None, max_examples=250)
 def test_every_benchmark_is_exact(scene: Any, pool: int, sync: str) -> None:
     benchmark, case, size = scene
     programs = [benchmark.program(case, rank, size) for rank in range(size)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ipc_files import FileExporter
 from rank_threads import no_error, together
@@ -105,7 +105,6 @@ def run_rank(communicator: IpcCommunicator, one: Program, repetitions: int) -> d
     return buffers
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     size=st.integers(1, 3),
     choices=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=6),

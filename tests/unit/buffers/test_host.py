@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -26,7 +26,6 @@ from commbench.core.payload import concatenated, contribution, message, reduced
 from commbench.core.program import PERIOD, BufferSpec, Pattern, Segment
 
 EVERY_TYPE = pytest.mark.parametrize("dtype", DTYPES)
-quick = settings(max_examples=60, deadline=None, database=None)
 specs = st.builds(
     BufferSpec, st.just("data"), st.integers(1, 3000), st.sampled_from(sorted(DTYPES)), slots=st.integers(1, 5)
 )
@@ -51,7 +50,6 @@ def spoil(address: int, mask: int = 0x01) -> None:
 # ---------------------------------------------------------------- where it lies
 
 
-@quick
 @given(specs, st.integers(1, 3))
 def test_slots_lie_apart_and_large_ones_on_pages(spec: BufferSpec, pool: int) -> None:
     buffer = HostBuffer(spec, pool)
@@ -117,7 +115,6 @@ def test_patterns_go_on_beyond_a_chunk(dtype: str, slots: int) -> None:
     assert buffer.count_wrong(pattern) == 4
 
 
-@quick
 @given(
     st.lists(st.tuples(st.integers(0, 2 * PERIOD), st.integers(0, 3 * PERIOD)), max_size=6),
     st.sampled_from(sorted(DTYPES)),
@@ -144,7 +141,6 @@ def test_segments_may_end_inside_a_slot() -> None:
 # ---------------------------------------------------------------- what is wrong
 
 
-@quick
 @given(specs, st.integers(1, 3), st.integers(0, 100), st.data())
 def test_every_flipped_element_is_counted_once(spec: BufferSpec, pool: int, salt: int, data: st.DataObject) -> None:
     buffer, pattern = HostBuffer(spec, pool), message(1, salt, spec.count * spec.slots)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.buffers.host import HostBuffer
@@ -70,7 +70,6 @@ def scenes(draw: st.DrawFn) -> tuple[Any, Case, int]:
 
 
 @given(scenes(), st.integers(1, 2), st.integers(1, 2))
-@settings(deadline=None, max_examples=150)
 def test_staged_programs_move_the_right_payload(scene: Any, pool: int, k: int) -> None:
     benchmark, case, size = scene
     programs = {rank: benchmark.program(case, rank, size) for rank in range(size)}
@@ -90,7 +89,6 @@ def test_staged_programs_move_the_right_payload(scene: Any, pool: int, k: int) -
 
 
 @given(scenes(), st.integers(1, 3))
-@settings(deadline=None, max_examples=150)
 def test_what_is_sent_and_received_is_copied_once_and_nothing_else(scene: Any, k: int) -> None:
     """Told from the steps alone: a twin is sent after it was copied down, and copied up after it was received."""
     benchmark, case, size = scene

@@ -19,7 +19,7 @@ from commbench.core.errors import ConfigError
 from commbench.report.flag_meanings import MEANINGS, flagged
 from commbench.writers.console import MEANINGS as CONSOLE_MEANINGS
 
-WORDS = ("backend=simulated", "timing=quick", "writer=parquet")
+WORDS = ("backend=simulated", "timing=quick", "timing.warmup_s=0", "writer=parquet")
 LARGE_RUNS, LARGE_CPU_S, LARGE_BYTES = 1000, 20.0, 2**30  # 10 s on a quiet machine; CPU time, for a shared one
 
 

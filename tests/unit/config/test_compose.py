@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import GrammarParseError
@@ -24,7 +24,6 @@ from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 
 CONF = Path(commbench.__file__).parents[1] / "conf"
-thorough = settings(max_examples=200, deadline=None, database=None)
 
 
 def swept(*overrides: str, config_dir: str | None = None) -> list[Job]:
@@ -227,7 +226,6 @@ scalars = st.one_of(
 )  # fmt: skip
 
 
-@thorough
 @given(st.one_of(scalars, st.lists(scalars, max_size=3)), st.sampled_from(sorted(DTYPES)))
 @example([], "float32").via("empty list")
 def test_sizes_are_positive_multiples_or_refused(spec: Any, name: str) -> None:
@@ -240,7 +238,6 @@ def test_sizes_are_positive_multiples_or_refused(spec: Any, name: str) -> None:
     assert all(type(size) is int and 0 < size < 2**63 and size % DTYPES[name].itemsize == 0 for size in sizes)
 
 
-@thorough
 @given(st.integers(1, 10**9), st.sampled_from(["B", "kB", "MB", "GB", "KiB", "MiB", "GiB"]))
 def test_sizes_and_their_units_agree(count: int, unit: str) -> None:
     factor = {"B": 1, "k": 1000, "M": 1000**2, "G": 1000**3}[unit[0].replace("K", "k")]
@@ -260,7 +257,6 @@ def test_the_presets_fit_every_type() -> None:
 NUMBERS = sorted(column.name for column in CASES if column.kind in ("integer", "number"))
 
 
-@thorough
 @given(
     st.one_of(st.none(), st.sampled_from(["all_reduce", "p2p_latency"])),
     st.sampled_from(NUMBERS),
@@ -275,7 +271,6 @@ def test_an_expectation_is_read_as_it_was_written(
     assert expectation(text) == Expectation(text, benchmark, column, comparison, bound)
 
 
-@thorough
 @given(st.one_of(scalars, st.text("abc_:<>=. 0123456789eE+-", max_size=20)))
 def test_other_expectations_are_refused(text: Any) -> None:
     try:
@@ -317,7 +312,6 @@ def with_value(path: tuple[str, ...], value: Any) -> Any:
     return OmegaConf.create(config)
 
 
-@thorough
 @given(
     st.data(), st.one_of(scalars, st.lists(scalars, max_size=3), st.dictionaries(st.text("ab", max_size=2), scalars))
 )

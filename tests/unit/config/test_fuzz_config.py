@@ -24,8 +24,6 @@ LONGEST_S = 1.0
 # no shrinking: each attempt composes a configuration, and what failed is short anyway
 fuzzed = settings(
     phases=(Phase.explicit, Phase.generate),
-    deadline=None,
-    database=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),
 )
@@ -85,7 +83,7 @@ def check_refusal(error: ConfigError) -> None:
     assert printable(text) == text
 
 
-@settings(fuzzed, max_examples=150)
+@fuzzed
 @given(data=st.data(), value=VALUES)
 def test_any_value_of_any_key_is_a_job_or_a_refusal(
     data: st.DataObject, value: Any, configs: list[dict[str, Any]]
@@ -117,7 +115,7 @@ WORDS = (
 )
 
 
-@settings(fuzzed, max_examples=60)
+@fuzzed
 @given(words=st.lists(WORDS, min_size=1, max_size=3), multirun=st.booleans())
 def test_any_words_are_jobs_or_a_refusal(words: list[str], multirun: bool, door: ConfigComposer) -> None:
     begin = time.process_time()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.core.case import World
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 
-quick = settings(max_examples=200, deadline=None, database=None)
 layouts = st.builds(Layout, st.integers(1, 4), st.integers(1, 4))
 
 
@@ -26,7 +25,6 @@ def world_of(widths: list[int]) -> World:
 worlds = st.lists(st.integers(1, 5), min_size=1, max_size=5).map(world_of)
 
 
-@quick
 @given(st.integers(1, 362), st.integers(1, 362))  # their product is within the bound on ranks
 def test_a_layout_survives_the_round_trip(nodes: int, ranks: int) -> None:
     layout = Layout.parse(f"{nodes}x{ranks}")
@@ -34,7 +32,6 @@ def test_a_layout_survives_the_round_trip(nodes: int, ranks: int) -> None:
     assert Layout.parse(str(layout)) == layout
 
 
-@quick
 @given(st.one_of(st.text(max_size=8), st.text("0123456789x-+ ", max_size=8)))
 def test_any_other_text_is_refused(text: str) -> None:
     if re.fullmatch(r"[1-9]\d*x[1-9]\d*", text):
@@ -73,7 +70,6 @@ def test_a_misfit_says_what_there_is(text: str, widths: list[int]) -> None:
     assert text in reason and " + ".join(map(str, widths)) in reason
 
 
-@quick
 @given(layouts, worlds)
 def test_what_fits_has_rank_zero_and_equal_nodes(layout: Layout, world: World) -> None:
     if layout.misfit(world) is None:
@@ -84,7 +80,6 @@ def test_what_fits_has_rank_zero_and_equal_nodes(layout: Layout, world: World) -
         assert sorted(shares, reverse=True)[: layout.nodes] == [layout.ranks_per_node] * layout.nodes
 
 
-@quick
 @given(layouts, worlds)
 def test_a_layout_fits_if_rank_zeros_node_and_enough_others_are_wide(layout: Layout, world: World) -> None:
     wide = [len(node) >= layout.ranks_per_node for node in world.nodes]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.core.errors import ConfigError
 from commbench.core.units import format_bytes, format_count, format_rate, format_seconds, parse_bytes
 
-quick = settings(max_examples=200, deadline=None, database=None)
 UNITS = {"": 1, "B": 1, "kB": 1000, "KB": 1000, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
@@ -42,19 +41,16 @@ def test_what_is_no_whole_number_of_bytes_is_refused(text: object) -> None:
         parse_bytes(text)
 
 
-@quick
 @given(st.integers(0, 10**18), st.sampled_from(sorted(UNITS)))
 def test_a_unit_multiplies(number: int, unit: str) -> None:
     assert parse_bytes(f"{number}{unit}") == number * UNITS[unit]
 
 
-@quick
 @given(st.one_of(st.integers(0, 10**18), st.integers(0, 2**30).map(lambda n: n * 2**20)))
 def test_bytes_survive_the_round_trip(value: int) -> None:
     assert parse_bytes(format_bytes(value)) == value
 
 
-@quick
 @given(st.one_of(st.text(max_size=12), st.from_regex(r"\d{1,40}(\.\d{1,40})?\s?[KMGTkiB]{0,3}", fullmatch=True)))
 def test_any_text_gives_a_number_or_a_refusal(text: str) -> None:
     try:
@@ -102,7 +98,6 @@ def test_counts_use_powers_of_a_thousand(value: float | None, text: str) -> None
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
-@quick
 @given(st.floats(1e-9, 999.0))
 def test_seconds_lose_less_than_a_digit_of_three(value: float) -> None:
     number, unit = format_seconds(value).split()

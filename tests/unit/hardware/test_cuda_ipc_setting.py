@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.core.errors import ConfigError
@@ -112,14 +112,12 @@ def test_the_same_by_another_word_has_an_effect(asked: str, library: str, enviro
 LIST = st.text(alphabet="^,abcud_ip ", max_size=24)
 
 
-@settings(max_examples=200, deadline=None)
 @given(asked=st.sampled_from(CUDA_IPC_VALUES), library=st.sampled_from(LIBRARIES), pml=LIST, transports=LIST)
 def test_no_environment_is_refused(asked: str, library: str, pml: str, transports: str) -> None:
     text = cuda_ipc_without_effect(asked, library, {"OMPI_MCA_pml": pml, "UCX_TLS": transports})
     assert text is None or "\n" not in text
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     names=st.lists(st.sampled_from(["ucx", "ob1", "cm"]), min_size=1, unique=True),
     wanted=st.sampled_from(["ucx", "ob1"]),

@@ -66,14 +66,12 @@ def damaged(draw: st.DrawFn) -> str:
     return text[:start] + draw(st.text(max_size=12)) + text[end:]
 
 
-@settings(max_examples=150, deadline=None)
 @given(text=st.one_of(damaged(), st.text(max_size=80), st.text(alphabet="GPUNIC0123-,: \t\n=X/[]", max_size=80)))
 def test_no_parser_raises(text: str) -> None:
     for parser in PARSERS:
         parser(text)
 
 
-@settings(max_examples=60, deadline=None)
 @given(text=damaged(), tail=st.text(max_size=8))
 def test_a_table_never_names_devices_it_does_not_have(text: str, tail: str) -> None:
     table = topology.parse_topo(text + tail)
@@ -82,7 +80,6 @@ def test_a_table_never_names_devices_it_does_not_have(text: str, tail: str) -> N
     assert all(name in text + tail for name in table.devices)
 
 
-@settings(max_examples=100, deadline=None)
 @given(text=st.text(alphabet=st.characters(), max_size=40))
 def test_one_line_is_one_line_of_json(text: str) -> None:
     line = sources.one_line(text)
@@ -90,7 +87,6 @@ def test_one_line_is_one_line_of_json(text: str) -> None:
     json.dumps(line, ensure_ascii=False).encode()
 
 
-@settings(max_examples=60, deadline=None)
 @given(user=st.text("abcXYZ09", min_size=1, max_size=8), secret=st.text("qwert12$%&(/@", min_size=4, max_size=12))
 def test_a_password_in_a_url_never_survives(user: str, secret: str) -> None:
     told = software.environment_facts({"NCCL_PROXY": f"http://{user}:{secret}@host.example"})["environment.NCCL_PROXY"]
@@ -114,7 +110,7 @@ FILES = (
 ANYTHING = st.binary(max_size=60) | damaged().map(lambda text: text.encode(errors="replace"))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(contents=st.dictionaries(st.sampled_from(FILES), ANYTHING, max_size=8))
 def test_a_machine_of_foreign_files_is_not_known_and_breaks_nothing(tmp_path: Path, contents: dict[str, bytes]) -> None:
     root = tmp_path / "root"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from gpu_cases import BRIDGED, matrix, planned, table
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.hardware.link_limits import Limit, Wire, bandwidth_limit, network_limit, nvlink_rate
@@ -256,7 +256,6 @@ def test_a_gpu_from_facts() -> None:
 ANYTHING = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6) | st.just("9.0")
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     own=st.dictionaries(st.sampled_from(["gpu.own.index", "gpu.own.uuid"]), ANYTHING),
     machine=st.dictionaries(st.sampled_from(sorted(MACHINE)), ANYTHING),
@@ -268,7 +267,6 @@ def test_foreign_facts_are_unknown_and_break_nothing(own: dict[str, object], mac
     assert bounded is None or bounded[0] > 0
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     links=st.integers(1, 18),
     capability=st.sampled_from([60, 70, 80, 86, 90, 100]),

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from places import HARDWARE_TEXTS
 
@@ -120,7 +120,6 @@ WORDS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
 @given(text=st.one_of(damaged(), st.text(max_size=60), st.lists(st.sampled_from(WORDS), max_size=24).map("".join)))
 def test_no_text_is_refused(text):
     found = parse_log(text)
@@ -129,7 +128,6 @@ def test_no_text_is_refused(text):
     assert effective_ipc(found.kinds) in {None, "on", "off", "mixed"}
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     pairs=st.dictionaries(
         st.tuples(st.integers(0, 99), st.integers(0, 99)),
@@ -144,7 +142,6 @@ def test_every_pair_that_is_written_is_read(pairs):
     assert parse_log("\n".join(lines)).kinds == {pair: (kind,) for pair, kind in pairs.items()}
 
 
-@settings(max_examples=60, deadline=None)
 @given(mapped=st.integers(0, 3), copied=st.integers(0, 3))
 def test_ipc_is_on_where_every_pair_maps_and_off_where_none_does(mapped, copied):
     kinds = {(0, peer + 1): (MAPPED[peer],) for peer in range(mapped)}

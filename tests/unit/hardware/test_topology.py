@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from gpu_cases import BRIDGED, matrix, planned, table
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.hardware import topology
@@ -236,7 +236,6 @@ def test_a_cpu_has_no_link() -> None:
 PLACE = st.builds(RankGpu, st.integers(0, 2), st.none() | st.integers(0, 7), st.none() | st.sampled_from(["a", "b"]))
 
 
-@settings(max_examples=100, deadline=None)
 @given(first=PLACE, second=PLACE)
 def test_a_link_is_the_same_from_both_ends(first: RankGpu, second: RankGpu) -> None:
     tables = {0: table("topo_dgx_a100.txt"), 1: BRIDGED}

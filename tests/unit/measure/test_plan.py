@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from commbench.benchmarks.all_reduce import AllReduce
@@ -32,7 +31,6 @@ from commbench.world.identity import hosted_world
 
 GIB = 2**30
 FACTS = Facts(memory_bytes=64 * GIB, cache_bytes=32 * 2**20, cores=8)
-quick = examples(max_examples=50, deadline=None, database=None)
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,6 @@ DIVIDED: tuple[Any, ...] = (Divided(),)
 # ---------------------------------------------------------------- sizes
 
 
-@quick
 @given(
     st.lists(st.integers(1, 2**40), min_size=1, max_size=5, unique=True),
     st.sampled_from(sorted(DTYPES)),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import Generator, default_rng
 
@@ -29,7 +29,6 @@ from commbench.measure.statistics import (
 
 seconds = st.floats(min_value=1e-7, max_value=10.0)
 series = st.lists(seconds, min_size=1, max_size=80).map(np.array)
-quick = settings(max_examples=100, deadline=None, database=None)
 
 
 def ar1_lognormal(rng: Generator, rho: float, count: int, length: int, sigma: float = 0.1) -> Series:
@@ -61,7 +60,6 @@ def outcome(times: Series, rule: StopRule, hint_s: float | None = 1e-3) -> tuple
 # ---------------------------------------------------------------- properties
 
 
-@quick
 @given(series, st.randoms(use_true_random=False))
 def test_order_does_not_matter_to_quantiles(values: Series, random: object) -> None:
     shuffled = values.copy()
@@ -72,7 +70,6 @@ def test_order_does_not_matter_to_quantiles(values: Series, random: object) -> N
     assert tukey_outliers(values) == tukey_outliers(shuffled)
 
 
-@quick
 @given(series, st.booleans(), st.sampled_from([1.96, 2.576]))
 def test_the_interval_brackets_the_median(values: Series, corrected: bool, z: float) -> None:
     interval = median_interval(values, z, corrected)
@@ -81,7 +78,6 @@ def test_the_interval_brackets_the_median(values: Series, corrected: bool, z: fl
         assert values.min() <= interval[0] <= np.median(values) <= interval[1] <= values.max()
 
 
-@quick
 @given(series)
 def test_the_correction_only_widens(values: Series) -> None:
     plain, corrected = median_interval(values, corrected=False), median_interval(values)
@@ -90,7 +86,6 @@ def test_the_correction_only_widens(values: Series) -> None:
         assert corrected[0] <= plain[0] <= plain[1] <= corrected[1]
 
 
-@quick
 @given(series, st.integers(-20, 20))
 def test_the_unit_does_not_matter(values: Series, exponent: int) -> None:
     before, after = summarise(values), summarise(values * 2.0**exponent)  # exact in binary
@@ -100,7 +95,6 @@ def test_the_unit_does_not_matter(values: Series, exponent: int) -> None:
     assert flags(values) == flags(values * 2.0**exponent)
 
 
-@quick
 @given(series, seconds)
 def test_slower_everywhere_is_never_faster(values: Series, delay: float) -> None:
     before, after = summarise(values), summarise(values + delay)
@@ -108,7 +102,6 @@ def test_slower_everywhere_is_never_faster(values: Series, delay: float) -> None
     assert before.p90_s is None or after.p90_s is None or before.p90_s <= after.p90_s
 
 
-@quick
 @given(series)
 def test_a_summary_is_ordered(values: Series) -> None:
     s = summarise(values)
@@ -278,7 +271,6 @@ def test_an_unknown_sample_time_is_tried_once() -> None:
     assert rule_of().next_block(np.empty(0), 0.0) == 1
 
 
-@quick
 @given(
     st.lists(seconds, max_size=40).map(np.array),
     st.floats(1.0, 3.0),
@@ -301,7 +293,6 @@ def test_a_block_keeps_every_limit(
         assert block * max(sample_s, spent / max(values.size, 1)) <= budget_s - spent + 1e-9
 
 
-@quick
 @given(st.floats(1e-4, 0.4), st.floats(0.1, 5.0), st.integers(0, 2**32 - 1))
 def test_the_budget_is_kept_within_one_block(sample_s: float, budget_s: float, seed: int) -> None:
     times = sample_s * default_rng(seed).lognormal(0, 0.2, 3000)

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.report.compare_statistics import (
@@ -176,7 +176,6 @@ def counted(first: list[int], second: list[int]) -> Fraction:
     return min(Fraction(1), Fraction(2 * min(tails), len(every)))
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=4), st.lists(st.integers(0, 5), min_size=1, max_size=4))
 def test_mann_whitney_counts_all_divisions_also_with_ties(first: list[int], second: list[int]) -> None:
     exact = mann_whitney(np.array(first, float), np.array(second, float))

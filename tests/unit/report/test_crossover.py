@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import commbench
@@ -18,7 +18,6 @@ from commbench.report.crossover import about, best, crossovers, sentences
 OCTAVES = (2 ** np.arange(3, 25)).tolist()
 LINES = {"mpi": (1e-6, 1e-9), "gloo": (25e-6, 1e-10)}  # alpha in seconds, beta in seconds per byte
 FIXED = ("timing=fixed", "timing.repetitions=40", "timing.warmup_repetitions=2", "timing.warmup_s=0")
-quick = settings(max_examples=60, deadline=None, database=None)
 PLANTED = 24e-6 / 0.9e-9  # bytes where the two lines meet: 26667
 
 
@@ -162,7 +161,6 @@ def test_an_unknown_variable_is_refused_with_what_is_allowed() -> None:
         crossovers(cases(lines()), "speed")
 
 
-@quick
 @given(st.lists(st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)), min_size=1, max_size=12), st.floats(0, 0.5))
 def test_exchanging_the_two_exchanges_only_the_words(points: list[tuple[float, float]], half: float) -> None:
     sizes = OCTAVES[: len(points)]

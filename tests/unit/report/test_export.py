@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import commbench
@@ -142,7 +142,6 @@ def unquoted(text: str) -> str:
     return text.removeprefix(QUOTE)
 
 
-@settings(max_examples=60, deadline=None)
 @given(ROWS)
 def test_pandas_reads_back_what_was_written(rows: list[dict[str, Any]]) -> None:
     frame = pd.DataFrame(rows).astype({"window": "float64", "median_s": "float64"})

@@ -15,7 +15,14 @@ CELL = re.compile(r'<td title="(\d)-?(?: to )(\d)[^"]*"[^>]*background:(#[0-9A-F
 
 def colours(tmp_path: Path, *words: str) -> dict[tuple[int, int], tuple[str, bool]]:
     """Of each cell that was measured: its fill, and whether it has a ring."""
-    given = ("backend=simulated", "writer=parquet", "timing=quick", "benchmark=p2p_latency", "sizes=[8]")
+    given = (
+        "backend=simulated",
+        "writer=parquet",
+        "timing=quick",
+        "timing.warmup_s=0",
+        "benchmark=p2p_latency",
+        "sizes=[8]",
+    )
     folder = commbench.run(*given, "layout=2x2", "pairs=all", f"output={tmp_path}", *words)
     rows = [{str(name): value for name, value in row.items()} for row in commbench.load(folder).to_dict("records")]
     (matrix,) = matrices(rows)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -19,7 +19,6 @@ from commbench.report.fit import hockney, pieces, residuals
 Series = NDArray[Any]
 OCTAVES = 2 ** np.arange(3, 25)
 FIXED = ("timing=fixed", "timing.repetitions=40", "timing.warmup_repetitions=2", "timing.warmup_s=0")
-quick = settings(max_examples=60, deadline=None, database=None)
 ALPHA, BETA = 2e-6, 1e-10
 SWITCH = 1 << 14  # the first size of the second protocol
 
@@ -127,7 +126,6 @@ series = st.lists(
 )
 
 
-@quick
 @given(series, st.randoms(use_true_random=False))
 def test_the_order_of_rows_does_not_matter(points: list[tuple[int, float]], random: Any) -> None:
     sizes, times = np.array([one for one, _ in points]), np.array([one for _, one in points])
@@ -136,7 +134,6 @@ def test_the_order_of_rows_does_not_matter(points: list[tuple[int, float]], rand
     pd.testing.assert_frame_equal(hockney(frame), hockney(shuffled))
 
 
-@quick
 @given(series, st.integers(-20, 20))
 def test_other_units_of_time_scale_alpha_and_beta(points: list[tuple[int, float]], exponent: int) -> None:
     sizes, times = np.array([one for one, _ in points]), np.array([one for _, one in points])
@@ -146,7 +143,6 @@ def test_other_units_of_time_scale_alpha_and_beta(points: list[tuple[int, float]
     assert after.from_bytes.tolist() == before.from_bytes.tolist()
 
 
-@quick
 @given(series)
 def test_pieces_cover_all_sizes_and_never_fall(points: list[tuple[int, float]]) -> None:
     sizes, times = (np.array(column) for column in zip(*sorted(points), strict=True))

@@ -63,7 +63,7 @@ def test_the_two_ends_of_a_run_read_alike(finished: Path, killed: Path) -> None:
 
 @pytest.mark.parametrize("end", ["finished", "killed"])
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_torn_files_aside_change_nothing(
     end: str, data: Any, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

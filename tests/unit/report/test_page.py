@@ -26,7 +26,7 @@ pytestmark = pytest.mark.long  # its runs take half a minute
 EVIL = '<script>alert("x")</script>\' onload=alert(1) &amp; \x00'
 TOPOLOGY = HARDWARE_TEXTS / "topo_dgx_a100.txt"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-SIMULATED = ("backend=simulated", "writer=parquet", "timing=quick")
+SIMULATED = ("backend=simulated", "writer=parquet", "timing=quick", "timing.warmup_s=0")
 
 
 class Reader(HTMLParser):

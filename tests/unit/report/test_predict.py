@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import commbench
@@ -17,7 +17,6 @@ from commbench.cli.predict import command, report
 from commbench.core.errors import CommbenchError
 from commbench.report.predict import Step, predict, step_of
 
-quick = settings(max_examples=60, deadline=None, database=None)
 MIB = 2**20
 FIXED = ("timing=fixed", "timing.repetitions=20", "timing.warmup_repetitions=2", "timing.warmup_s=0")
 
@@ -43,7 +42,6 @@ def test_seven_billion_parameters_in_buckets_of_25_mib() -> None:
     assert (step.count, step.total_bytes, step.largest) == (535, 14 * 10**9, 25 * MIB)
 
 
-@quick
 @given(st.integers(1, 10**12), st.sampled_from(["bfloat16", "float32", "float64"]), st.integers(8, 2**34))
 def test_buckets_hold_every_parameter_once(params: int, dtype: str, bucket: int) -> None:
     itemsize = {"bfloat16": 2, "float32": 4, "float64": 8}[dtype]
@@ -146,7 +144,6 @@ def test_what_can_not_be_answered_is_refused_in_one_line(frame: pd.DataFrame, wo
     assert "\n" not in str(refusal.value)
 
 
-@quick
 @given(st.integers(1, 64), st.integers(10, 24))
 def test_twice_the_buckets_take_twice_the_time(count: int, exponent: int) -> None:
     frame = cases({1 << 12: 1.0, 1 << 16: 3.0, 1 << 22: 20.0})

@@ -86,7 +86,7 @@ def test_values_come_in_rank_order_and_decisions_are_equal(nodes: Nodes) -> None
     assert seen[0][1::2] == [None, *(f"rank {turn}" if turn < len(seen) else None for turn in range(1, 5))]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(nodes=partitions(8), data=st.data())
 def test_any_subset_of_any_partition_meets(nodes: Nodes, data: st.DataObject) -> None:
     size = sum(len(node) for node in nodes)

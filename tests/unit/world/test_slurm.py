@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from places import ROOT
 
@@ -38,7 +38,6 @@ def scontrol(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     return ask
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(NAME, min_size=1, max_size=8))
 @example(["n03", "n04", "n09", "m1"])
 @example(["rack1-n08", "rack1-n09", "rack1-n10"])

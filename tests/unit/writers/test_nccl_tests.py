@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import commbench
@@ -121,7 +121,6 @@ def test_a_refused_half_is_a_comment_below_its_line() -> None:
     assert len(measured(text)) == 1
 
 
-@settings(max_examples=50)
 @given(st.text(), st.text())
 def test_no_text_can_pass_for_a_number(label: str, reason: str) -> None:
     text = nccl_text(RUN | {"label": label}, [row(), row(message_bytes=8, status="failed", reason=reason)])

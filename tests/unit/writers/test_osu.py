@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import commbench
@@ -121,7 +121,6 @@ def test_an_operation_that_osu_lacks_is_counted() -> None:
     assert [line.split(";")[1].split()[1] for line in text if "no such program" in line] == ["2", "1"]
 
 
-@settings(max_examples=50)
 @given(st.text(), st.text(), st.text())
 def test_no_text_can_pass_for_a_number(label: str, reason: str, library: str) -> None:
     run = RUN | {"label": label, "backend": {"name": "gloo", "library": library}}
