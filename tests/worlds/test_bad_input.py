@@ -269,7 +269,7 @@ def test_the_widest_layout_of_a_list_counts(refused: Refused) -> None:
 
 
 def test_mpi_without_a_library_says_how_to_get_one(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mpi_library, "_folders", lambda: iter(()))
+    monkeypatch.setattr(mpi_library, "_library_folders", lambda: iter(()))
     for choice in ("auto", "openmpi", "mpich"):
         lines = refused(f"backend=mpi backend.library={choice}")
         assert len(lines) == 1
@@ -423,6 +423,7 @@ def test_rank_0_tells_the_parent_that_started_it(refused: Refused, monkeypatch: 
 # ---------------------------------------------------------------- the real command
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize(
     ("line", "lines"),
     [

@@ -120,6 +120,7 @@ def native(windowed: bool) -> NativeRunner:
     return NativeRunner(Lowered(windowed=windowed), 1, None)
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("engine", [python, native])
 def test_no_repetition_begins_before_its_instant_and_some_begin_at_it(engine: Any) -> None:
     runner = engine(True)
