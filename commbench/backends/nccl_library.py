@@ -27,7 +27,7 @@ class NcclBackend(Backend):
     """What the backends on NCCL declare: GPU memory, one GPU per rank."""
 
     devices: ClassVar[tuple[str, ...]] = ("cuda",)
-    launchers: ClassVar[tuple[str, ...]] = ("torchrun", "mpirun", "srun")
+    launchers: ClassVar[str] = "any"
     threads_per_rank: ClassVar[int] = 2  # the caller and NCCL's proxy; its service thread and torch's watchdog sleep
     shares_gpu: ClassVar[bool] = False
     unsupported_forms: ClassVar[UnsupportedForms]

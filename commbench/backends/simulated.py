@@ -20,7 +20,7 @@ class Simulated(Backend):
     name: ClassVar[str] = "simulated"
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
     engines: ClassVar[tuple[str, ...]] = ("virtual",)
-    launchers: ClassVar[tuple[str, ...]] = ()
+    launchers: ClassVar[str] = "none"
     threads_per_rank: ClassVar[int] = 0
     model: Model = field(default_factory=Model)
     seed: int = 0

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from commbench.config.compose import ConfigComposer
-from commbench.config.keys import construct
-from commbench.config.settings import TIMING_MODES, Settings
+from commbench.config.keys import TIMING_MODES
+from commbench.config.settings import Settings
+from commbench.config.targets import construct
 from commbench.core.case import World
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
@@ -64,8 +65,8 @@ def report(config_dir: str | None = None) -> str:
     lines.append(f"  {'memory available':<24} {(resource_limits.memory_limit_bytes() or 0) / 2**30:.1f} GiB")
     lines += ["libraries", *(f"  {key[9:]:<24} {known[key]}" for key in sorted(known) if key.startswith("versions."))]
     lines += ["GPU", f"  {known.get('topology.reason') or 'nvidia-smi topo -m answers'}"]
-    with ConfigComposer(config_dir) as door:
-        found = backends(door)
+    with ConfigComposer(config_dir) as composer:
+        found = backends(composer)
         lines += ["backends", *(f"  {name:<24} {_state(one)}" for name, one in found.items())]
     return "\n".join(lines)
 
@@ -81,15 +82,15 @@ def _state(backend: Backend | ConfigError) -> str:
 
 def matrix(config_dir: str | None = None) -> str:
     """`commbench --operations`."""
-    with ConfigComposer(config_dir) as door:
-        usable = [one for one in backends(door).values() if not isinstance(one, ConfigError)]
-        return "\n".join(operations(door, usable))
+    with ConfigComposer(config_dir) as composer:
+        usable = [one for one in backends(composer).values() if not isinstance(one, ConfigError)]
+        return "\n".join(operations(composer, usable))
 
 
-def operations(door: ConfigComposer, backends: Sequence[Backend]) -> list[str]:
+def operations(composer: ConfigComposer, backends: Sequence[Backend]) -> list[str]:
     """A Markdown table of what each backend can measure and in which form, from its declared tables."""
     words = ["backend=simulated", "benchmark=all", "in_place=[true,false]", "layout=1x4", "sizes=[960]"]
-    settings = door.jobs(words, multirun=False)[0].settings
+    settings = composer.jobs(words, multirun=False)[0].settings
     heads = [f"`{one.name}` ({', '.join(one.engines)})" for one in backends]
     columns = [_forms(_at_home(settings, one)) for one in backends]
     lines = [f"| operation | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
@@ -113,12 +114,12 @@ def _forms(settings: Settings) -> dict[str, set[bool | None]]:
     return found
 
 
-def backends(door: ConfigComposer) -> dict[str, Backend | ConfigError]:
+def backends(composer: ConfigComposer) -> dict[str, Backend | ConfigError]:
     """All of conf/backend, as configured there."""
     found: dict[str, Backend | ConfigError] = {}
-    for name in door.options("backend"):
+    for name in composer.options("backend"):
         try:
-            found[name] = construct(door.group("backend", name), f"backend {name}", ())
+            found[name] = construct(composer.group("backend", name), f"backend {name}", ())
         except ConfigError as error:  # of this backend only
             found[name] = error
     return found

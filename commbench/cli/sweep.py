@@ -1,4 +1,4 @@
-"""The jobs of a sweep, through whatever Hydra launcher was chosen: one after the other here, or as Slurm jobs."""
+"""The jobs of a sweep, through the chosen Hydra launcher: one after the other here, or as Slurm jobs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, open_dict
 
 from commbench.config.compose import ConfigComposer, Job
-from commbench.config.keys import first_line
-from commbench.config.startability import mpi_library
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
+from commbench.core.text import first_line
+from commbench.launchers.registry import mpi_library
 from commbench.launchers.srun import Srun, pmi
 
 SHAPE = ("nodes", "tasks_per_node")
-SLURMS = (*SHAPE, "partition")  # keys of a Hydra launcher whose jobs have a task for each rank
+SLURM_KEYS = (*SHAPE, "partition")  # of a Hydra launcher whose jobs have a task for each rank
 
 
-def composed(door: ConfigComposer, overrides: Sequence[str]) -> DictConfig:
+def composed(composer: ConfigComposer, overrides: Sequence[str]) -> DictConfig:
     """The configuration with Hydra's own part, which names the launcher."""
-    return door.config(door.plain(overrides), hydra=True)
+    return composer.config(composer.plain(overrides), hydra=True)
 
 
 def swept(
@@ -45,17 +45,12 @@ def swept(
     for job in jobs:
         groups.setdefault(_world(job), []).append(list(job.overrides))
     for world, lines in groups.items():
-        _fit(config, *world, given)
+        _set_job_size(config, *world, given)
         statuses += (ended := _launched(config, lines, len(statuses), task))
-        _tell(lines, ended)
+        for words, status in zip(lines, ended, strict=True):  # the tables are in the logs of the jobs
+            print(f"exit {status}: commbench {shlex.join(words)}", flush=True)
     print(f"results: {config.output}")
     return statuses
-
-
-def _tell(lines: list[list[str]], statuses: list[int]) -> None:
-    """The tables are in the jobs' own logs."""
-    for words, status in zip(lines, statuses, strict=True):
-        print(f"exit {status}: commbench {shlex.join(words)}", flush=True)
 
 
 def _launched(config: DictConfig, lines: list[list[str]], first: int, task: Callable[[DictConfig], int]) -> list[int]:
@@ -64,26 +59,26 @@ def _launched(config: DictConfig, lines: list[list[str]], first: int, task: Call
     context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks())
     launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=config)
     try:
-        return [int(one.return_value) for one in launcher.launch(lines, initial_job_idx=first)]
+        return [int(result.return_value) for result in launcher.launch(lines, initial_job_idx=first)]
     except CommbenchError:
         raise
     except Exception as error:
         logs = str(config.hydra.launcher.get("submitit_folder", "")).partition("%")[0]
-        said = f"; what jobs print is below {logs}" if Path(logs).is_dir() and any(Path(logs).iterdir()) else ""
-        raise WorldBroken(f"a job of the sweep was refused or lost: {first_line(error)}{said}") from error
+        where = f"; the output of jobs is below {logs}" if Path(logs).is_dir() and any(Path(logs).iterdir()) else ""
+        raise WorldBroken(f"a job of the sweep was refused or lost: {first_line(error)}{where}") from error
 
 
 def starts_ranks(config: DictConfig) -> bool:
-    """Whether Hydra's launcher starts the ranks of each job, on nodes that this machine knows nothing of."""
-    return all(key in config.hydra.launcher for key in SLURMS)
+    """Whether Hydra's launcher starts the ranks of each job, on nodes that this machine knows nothing about."""
+    return all(key in config.hydra.launcher for key in SLURM_KEYS)
 
 
 def _world(job: Job) -> tuple[Layout, str]:
     return Layout.around(job.settings.layouts), pmi(mpi_library(job.settings.backend, Srun()))
 
 
-def _fit(config: DictConfig, shape: Layout, kind: str, given: Collection[str]) -> None:
-    """What the user gave stays. srun reads from its environment which PMI the ranks speak."""
+def _set_job_size(config: DictConfig, shape: Layout, kind: str, given: Collection[str]) -> None:
+    """Keys that were `given` stay. srun reads from its environment which PMI the ranks use."""
     values = {
         "nodes": shape.nodes,
         "tasks_per_node": shape.ranks_per_node,

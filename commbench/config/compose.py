@@ -1,4 +1,4 @@
-"""Overrides -> checked jobs: Hydra composes, settings check, and nothing else happens."""
+"""From overrides to checked jobs: Hydra composes, settings are checked, and nothing else happens."""
 
 from __future__ import annotations
 
@@ -24,32 +24,26 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from commbench.core.errors import ConfigError
 from commbench.core.secrets import MASK, is_secret, recorded
-from commbench.core.text import one_line
+from commbench.core.text import first_line, one_line
 
-from .keys import FRESH_WORLD, first_line, unknown_key
+from .keys import AXIS_KINDS, GROUPS, OVERRIDES, Kind, list_refusal, unknown_key
 from .settings import Settings, from_config
+from .targets import ENV_SET, check_file_settings
 
 CONFIG_MODULE = "commbench.conf"
 EVERY = "all"  # benchmark=all
 ENV_RESOLVER = "oc.env"
 FULL = "full"  # scale=full
-AXES = (
-    "benchmark", "writer", "layout", "dtype", "sizes", "pairs", "window", "reduction", "in_place", "engine",
-    "timing_mode", "expect",
-)  # fmt: skip
-GROUP_NAMES = ("backend", "benchmark", "timing", "launcher", "writer", "experiment")
-
-
-# names of variables that make a process load or run something else
-LOADING = re.compile("^LD_|PATH|PRELOAD|PYTHON|PLUGIN|MODULE|LIBMPI|LIBRARY|COMMAND|AGENT|LAUNCH|SHELL|EXEC|ENV$")
+RESTRICTED = ("allow", "backend.library", "launcher.agent", "launcher.options")
+COMPOSED_GROUPS = (*GROUPS, "experiment")
 
 
 @dataclass(frozen=True)
 class Job:
     """One point of a sweep: its overrides and what they mean.
 
-    `config` is without credentials, for the record; `digest` is that of the whole configuration but its output: equal
-    on all ranks that were given the same.
+    `config` is without credentials, for the record; `digest` is a hash of the whole configuration except its output, so
+    it is equal on all ranks that were given the same.
     """
 
     overrides: tuple[str, ...]
@@ -59,12 +53,12 @@ class Job:
 
 
 class ConfigComposer:
-    """Hydra opened on commbench's configuration, and closed again."""
+    """Hydra, opened on commbench's configuration while the context lasts."""
 
     def __init__(self, config_dir: str | None = None) -> None:
         self._config_dir = None if config_dir is None else Path(config_dir).absolute()
         if self._config_dir is not None and not self._config_dir.is_dir():
-            raise ConfigError(f"--config-dir {config_dir} is no folder")
+            raise ConfigError(f"--config-dir {config_dir} is not a folder")
 
     def __enter__(self) -> ConfigComposer:
         GlobalHydra.instance().clear()
@@ -81,31 +75,48 @@ class ConfigComposer:
     def jobs(self, overrides: Sequence[str], multirun: bool) -> list[Job]:
         """Every job of the command line, checked; raises ConfigError, in one line, if any is wrong."""
         try:
-            return self._jobs([_spelled(one) for one in overrides], multirun)
+            return self._jobs([_normalized(override) for override in overrides], multirun)
         except ConfigError as error:
             raise ConfigError(one_line(str(error))) from error
 
-    def _jobs(self, given: list[str], multirun: bool) -> list[Job]:
-        parsed = self._parsed(given)
+    def _jobs(self, overrides: list[str], multirun: bool) -> list[Job]:
+        from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+        parsed = self._parsed(overrides)
         try:
             self._check(parsed, multirun)
-            points = self._points(parsed) if multirun else [tuple(given)]
+            # all combinations of a sweep, in Hydra's own reading of its grammar
+            batches = BasicSweeper.split_arguments(parsed, max_batch_size=None) if multirun else [[overrides]]
         except HydraException as error:  # a kind of sweep that can't be listed
-            raise ConfigError(f"{_explained(error)}; list the values: -m KEY=A,B") from error
+            raise ConfigError(f"{_hydra_message(error)}; list the values: -m KEY=A,B") from error
+        points = [list(point) for batch in batches for point in batch]
         if not points:
             raise ConfigError("this sweep has no jobs; give each key at least one value")
         if multirun and self._config_dir is not None:
-            self._refuse_exports(given)
-        jobs = [self._job(self._everything(point)) for point in points]
-        return ordered(jobs) if multirun else jobs
+            hydra_config = self.config(self.plain(overrides), hydra=True)
+            given = {ENV_SET for override in parsed if str(override.key_or_group).startswith(ENV_SET)}
+            check_file_settings([(ENV_SET, OmegaConf.select(hydra_config, ENV_SET))], given)
+        jobs = [self._job(self._with_all_benchmarks(point)) for point in points]
+        return in_run_order(jobs) if multirun else jobs
+
+    def _job(self, overrides: list[str]) -> Job:
+        config = self.config(overrides)
+        try:
+            settings = [(key, OmegaConf.select(config, key)) for key in RESTRICTED]
+        except OmegaConfBaseException as error:
+            raise ConfigError(_hydra_message(error)) from error
+        env = config.get("env")
+        settings += [(f"env.{name!s}", None) for name in env] if isinstance(env, DictConfig) else []
+        check_file_settings(settings, [override.key_or_group for override in self._parsed(overrides)])
+        return job_of(config, overrides)
 
     def config(self, overrides: Iterable[str], hydra: bool = False) -> DictConfig:
-        """A composed configuration; raises ConfigError."""
+        """A composed configuration, with Hydra's own part if asked for; raises ConfigError."""
         try:
             extra = [] if self._config_dir is None else [f"hydra.searchpath=[file://{self._config_dir}]"]
             return compose("config", overrides=[*extra, *overrides], return_hydra_config=hydra)
         except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
-            raise ConfigError(_explained(error)) from error
+            raise ConfigError(_hydra_message(error)) from error
 
     def sweep_of(self, overrides: Sequence[str]) -> list[str]:
         """The sweep that a configuration file asks for itself (hydra.mode=MULTIRUN), as overrides."""
@@ -113,72 +124,25 @@ class ConfigComposer:
         mode = str(OmegaConf.select(node, "mode") or "")
         params = OmegaConf.select(node, "sweeper.params") or {}
         given = self.keys_of(overrides)
-        left = [f"{key}={value}" for key, value in params.items() if key not in given]
-        return left if mode.endswith("MULTIRUN") else []
+        sweep = [f"{key}={value}" for key, value in params.items() if key not in given]
+        return sweep if mode.endswith("MULTIRUN") else []
 
     def keys_of(self, overrides: Sequence[str]) -> list[str]:
         """The key or group that each override sets."""
-        return [one.key_or_group for one in self._parsed([_spelled(one) for one in overrides])]
+        return [parsed.key_or_group for parsed in self._parsed([_normalized(override) for override in overrides])]
 
     def plain(self, overrides: Sequence[str]) -> list[str]:
         """The overrides that are the same in every job of a sweep."""
-        parsed = self._parsed([_spelled(one) for one in overrides])
+        parsed = self._parsed([_normalized(override) for override in overrides])
         self._check(parsed, multirun=True)
-        return self._everything(one.input_line or "" for one in parsed if not one.is_sweep_override())
+        return self._with_all_benchmarks(one.input_line or "" for one in parsed if not one.is_sweep_override())
 
     def options(self, group: str) -> list[str]:
-        """The files of a group."""
+        """The names of a group's files."""
         names = GlobalHydra.instance().config_loader().get_group_options(group)
         if self._config_dir is not None:
             names = [*names, *(path.stem for path in (self._config_dir / group).glob("*.yaml"))]
         return sorted({str(name) for name in names})
-
-    def _parsed(self, overrides: Sequence[str]) -> list[Override]:
-        parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
-        parsed = []
-        for one in overrides:
-            try:
-                parsed += parser.parse_overrides([one])
-            except (HydraException, ValueError, RecursionError) as error:  # a number of 5000 digits, 1000 brackets
-                raise ConfigError(_unreadable(one)) from error
-            if not parsed[-1].key_or_group:
-                raise ConfigError(_unreadable(one))
-        return parsed
-
-    def _check(self, parsed: Sequence[Override], multirun: bool) -> None:
-        """What Hydra would say in four lines, or not at all."""
-        for one in parsed:
-            key, value = one.key_or_group, one.value()
-            if one.is_sweep_override() and not multirun:
-                raw = (one.input_line or "").partition("=")[2]
-                inside = f"in one world: {key}=[{raw}]; " if key in AXES else ""
-                outside = f"in fresh worlds: commbench -m {key}={raw}; as text: \"{key}='{raw}'\""
-                raise ConfigError(f"{key}={raw} has commas: {inside}{outside}")
-            if key in (*FRESH_WORLD, "timing", "experiment") and isinstance(value, list):
-                values = ",".join(str(item) for item in value)
-                raise ConfigError(f"{key} takes one value a run; for several fresh worlds: commbench -m {key}={values}")
-            if key in GROUP_NAMES and not one.is_delete():
-                self._check_choices(key, one)
-
-    def _check_choices(self, group: str, override: Override) -> None:
-        known = self.options(group) + ([EVERY] if group == "benchmark" else [])
-        for name in _choices(override):
-            if name not in known:
-                seen = "null" if name is None else name
-                raise ConfigError(f"{group}={seen} is unknown; allowed: {', '.join(known) or 'none yet'}")
-
-    def _points(self, parsed: list[Override]) -> list[tuple[str, ...]]:
-        """All combinations of a sweep, in Hydra's own reading of its grammar."""
-        from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-
-        batches = BasicSweeper.split_arguments(parsed, max_batch_size=None)
-        return [tuple(point) for batch in batches for point in batch]
-
-    def _everything(self, point: Iterable[str]) -> list[str]:
-        """benchmark=all is every file of its group."""
-        names = ",".join(self.options("benchmark"))
-        every = (f"benchmark={EVERY}", f"benchmark=[{EVERY}]")
-        return [f"benchmark=[{names}]" if one in every else one for one in point]
 
     def group(self, group: str, name: str) -> dict[str, Any]:
         """The node of one file of a group."""
@@ -186,39 +150,43 @@ class ConfigComposer:
         assert isinstance(node, dict)
         return {str(key): value for key, value in node.items()}
 
-    def _job(self, overrides: list[str]) -> Job:
-        config = self.config(overrides)
-        self._refuse_powers(config, overrides)
-        return job_of(config, overrides)
+    def _parsed(self, overrides: Sequence[str]) -> list[Override]:
+        parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+        parsed = []
+        for override in overrides:
+            try:
+                parsed += parser.parse_overrides([override])
+            except (HydraException, ValueError, RecursionError) as error:  # a number of 5000 digits, 1000 brackets
+                raise ConfigError(_unreadable(override)) from error
+            if not parsed[-1].key_or_group:
+                raise ConfigError(_unreadable(override))
+        return parsed
 
-    def _refuse_powers(self, config: DictConfig, overrides: Sequence[str]) -> None:
-        """Raises ConfigError where a file gives itself what only the command line may: to bring foreign code in."""
-        given = [one.key_or_group for one in self._parsed(overrides)]
-        if "allow" not in given and config.get("allow"):
-            raise ConfigError(
-                "allow is set by a file; a file can't permit itself: give allow=[MODULE] on the command line"
-            )
-        if self._config_dir is None:
-            return
-        exported = OmegaConf.select(config, "env")
-        for name in map(str, exported) if isinstance(exported, DictConfig) and "env" not in given else ():
-            if LOADING.search(name.upper()) and f"env.{name}" not in given:
-                raise ConfigError(
-                    f"a file sets env.{name}, which can load code; give env.{name}=... on the command line"
-                )
-        library = OmegaConf.select(config, "backend.library")
-        if isinstance(library, str) and "/" in library and "backend.library" not in given:
-            raise ConfigError(f"a file sets backend.library={library}; give it on the command line to load it")
-        for key in ("launcher.agent", "launcher.options"):
-            value = OmegaConf.select(config, key)
-            if value and key not in given:
-                raise ConfigError(f"a file sets {key}={value}, which starts programs; give it on the command line")
+    def _check(self, parsed: Sequence[Override], multirun: bool) -> None:
+        """Raises ConfigError for what Hydra would report in four lines, or not at all."""
+        for override in parsed:
+            name, value = override.key_or_group, override.value()
+            key = OVERRIDES.get(name)
+            if override.is_sweep_override() and not multirun:
+                raw = (override.input_line or "").partition("=")[2]
+                inside = f"in one world: {name}=[{raw}]; " if key is not None and key.kind in AXIS_KINDS else ""
+                outside = f"in fresh worlds: commbench -m {name}={raw}; as text: \"{name}='{raw}'\""
+                raise ConfigError(f"{name}={raw} has commas: {inside}{outside}")
+            single = name == "experiment" or (key is not None and (key.fresh_world or key.kind is Kind.GROUP))
+            if single and isinstance(value, list):
+                raise list_refusal(name, value)
+            if name in COMPOSED_GROUPS and not override.is_delete():
+                known = self.options(name) + ([EVERY] if name == "benchmark" else [])
+                for choice in _choices(override):
+                    if choice not in known:
+                        seen = "null" if choice is None else choice
+                        raise ConfigError(f"{name}={seen} is unknown; allowed: {', '.join(known) or 'none yet'}")
 
-    def _refuse_exports(self, overrides: Sequence[str]) -> None:
-        """Raises ConfigError for variables that Hydra would set for a file's sake."""
-        exports = OmegaConf.select(self.config(self.plain(overrides), hydra=True), "hydra.job.env_set")
-        if exports and not any(one.lstrip("+").startswith("hydra.job.env_set") for one in overrides):
-            raise ConfigError(f"a file sets hydra.job.env_set={exports}; use env.NAME=TEXT on the command line")
+    def _with_all_benchmarks(self, overrides: Iterable[str]) -> list[str]:
+        """benchmark=all becomes the names of its group's files."""
+        names = ",".join(self.options("benchmark"))
+        every = (f"benchmark={EVERY}", f"benchmark=[{EVERY}]")
+        return [f"benchmark=[{names}]" if override in every else override for override in overrides]
 
 
 def job_of(config: DictConfig, overrides: Iterable[str]) -> Job:
@@ -249,7 +217,7 @@ def _check_part(scale: object, part: object, parts: Any) -> None:
 
 
 def _environment(name: str, default: str | None = "\0") -> Any:
-    """oc.env, but for credentials: whatever a key refers to is written into every result."""
+    """oc.env, except for credentials: whatever a key refers to is written into every result."""
     if is_secret(str(name)):
         raise ConfigError(
             f"${{oc.env:{name}}} would write a credential into every result; export it to the ranks instead"
@@ -257,55 +225,54 @@ def _environment(name: str, default: str | None = "\0") -> Any:
     return oc.env(name) if default == "\0" else oc.env(name, default)
 
 
-def _spelled(override: str) -> str:
-    """Spare users three traps of Hydra's grammar: new keys of env, numbers in env, and comparisons in expect."""
+def _normalized(override: str) -> str:
+    """An override in Hydra's grammar, of one that has new keys of env, numbers in env, or comparisons in expect."""
     key, _, value = override.partition("=")
     name = key.lstrip("+").removeprefix("env.")
     if value.strip("'") == MASK and key.lstrip("+").startswith("env."):
-        return f"++env.{name}={_quoted(_own(name))}"
+        return f"++env.{name}={_quoted(_exported_value(name))}"
     if key.startswith("env.") and value not in ("", "null") and value[0] not in '[{"' and not set(value) & set("',("):
         return f"++{key}='{value}'"  # 1e3 stays 1e3
     if override.startswith(("env.", "env={")):
         return f"++{override}"
     if key == "expect" and set(value) & set("<>") and not set(value) & set("'\""):
-        texts = [f"'{one.strip()}'" for one in value.strip("[]").split(",")]
+        texts = [f"'{text.strip()}'" for text in value.strip("[]").split(",")]
         return f"expect=[{','.join(texts)}]" if value.startswith("[") else f"expect='{value}'"
     return override
 
 
-def _own(name: str) -> str:
-    """The value of a variable whose record has only its name; raises ConfigError where it is not exported here."""
+def _exported_value(name: str) -> str:
+    """The value of a variable that was recorded without it; raises ConfigError where it is not exported here."""
     if name not in os.environ:
         raise ConfigError(f"env.{name} is a credential and was not recorded; export {name}=... and try again")
     return os.environ[name]
 
 
 def _quoted(text: str) -> str:
-    """In Hydra's grammar a backslash counts as itself, but for those right before a quote."""
+    """A string literal of Hydra's grammar, where a backslash is literal except right before a quote."""
     escaped = re.sub(r"(\\*)'", r"\1\1\\'", text)
     return f"'{escaped}{escaped[len(escaped.rstrip(chr(92))) :]}'"
 
 
 def _choices(override: Override) -> Iterator[str | None]:
-    """The names that a group override asks for, in all points of a sweep."""
+    """The names that a group override selects, in all points of a sweep."""
     if override.is_sweep_override():
         values: Iterable[Any] = override.sweep_iterator() if override.is_discrete_sweep() else ()
     else:
         values = [override.value()]
     for value in values:
-        for one in value if isinstance(value, list) else [value]:
-            name = None if one is None else str(one)
+        for choice in value if isinstance(value, list) else [value]:
+            name = None if choice is None else str(choice)
             if name is not None and name.startswith("["):
                 yield from (part.strip() for part in name.strip("[]").split(","))
             else:
                 yield name
 
 
-def ordered(jobs: list[Job]) -> list[Job]:
-    """launch is the outermost axis; within one launch the order is shuffled by seed, so that drift hits all alike."""
-    launches = sorted({job.settings.launch for job in jobs})
+def in_run_order(jobs: list[Job]) -> list[Job]:
+    """launch is the outermost axis; within one launch the order is shuffled by seed, so that drift affects all."""
     ordered = []
-    for launch in launches:
+    for launch in sorted({job.settings.launch for job in jobs}):
         group = [job for job in jobs if job.settings.launch == launch]
         random.Random(f"{group[0].settings.seed}/{launch}").shuffle(group)
         ordered += group
@@ -321,8 +288,8 @@ def _unreadable(override: str) -> str:
     return f"can't read {key}={value}; text with special characters needs quotes within quotes: \"{key}='TEXT'\""
 
 
-def _explained(error: BaseException) -> str:
-    """One line of Hydra's many: what was seen, what is allowed."""
+def _hydra_message(error: BaseException) -> str:
+    """The one line of Hydra's many that says what was seen and what is allowed."""
     cause = error.__cause__
     text = " ".join(str(error).split())
     options = getattr(error, "options", None)

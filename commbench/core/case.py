@@ -12,6 +12,20 @@ from .program import Pattern, Program
 
 
 @dataclass(frozen=True)
+class RankIdentity:
+    """Which rank of which world a process is, as its launcher exports it.
+
+    `node_id` is the launcher's own number or name of the node, where it exports one.
+    """
+
+    launcher: str
+    rank: int
+    size: int
+    local_rank: int
+    node_id: str | None = None
+
+
+@dataclass(frozen=True)
 class World:
     """Who am I among whom. `nodes` holds the world ranks of each node, `hosted` those living in this process."""
 

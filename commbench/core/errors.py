@@ -5,7 +5,7 @@ CommbenchError
  ├── WorldBroken        exit 3: ranks are gone or stuck; what was finished is kept
  │    └── Missing       ... and these are the ranks that did not arrive
  ├── CommunicationError a library call failed; the case is `failed`
- ├── Unsaved            exit 3: results that were measured are not where they belong
+ ├── Unsaved            exit 3: measured results could not be saved in the run's folder
  └── Unsupported        a backend can't lower a step; the case is `skipped`
 """
 
@@ -21,7 +21,7 @@ class CommbenchError(Exception):
 
 
 class ConfigError(CommbenchError):
-    """Raised at the door: says what was seen, what is allowed and what to do.
+    """Raised before anything is measured: says what was seen, what is allowed and what to do.
 
     `shared`: all ranks of a world raise it, so rank 0's line is enough.
     """
@@ -34,20 +34,23 @@ class ConfigError(CommbenchError):
 
 
 class WorldBroken(CommbenchError):
-    """Raised when the world can't go on; results so far are on disk. `told`: the parent reads it in run.json."""
+    """Raised when the world can't continue; results so far are on disk.
+
+    `recorded`: it is in run.json, where the parent of this world reads it.
+    """
 
     exit_status = 3
-    told = False
+    recorded = False
 
 
 class Missing(WorldBroken):
-    """Raised when ranks did not arrive at a meeting point within its deadline. `places`: where they are, in words."""
+    """Raised when ranks did not arrive at a meeting point within its deadline. `progress`: where they are."""
 
-    def __init__(self, ranks: Iterable[int], meeting: str, deadline_s: float, places: str = "") -> None:
+    def __init__(self, ranks: Iterable[int], meeting: str, deadline_s: float, progress: str = "") -> None:
         self.ranks, self.meeting, self.deadline_s = tuple(ranks), meeting, deadline_s
         names = ", ".join(str(rank) for rank in self.ranks)
         text = f"rank {names} did not arrive at {meeting!r} within {deadline_s:g} s"
-        super().__init__(f"{text}: {places}" if places else text)
+        super().__init__(f"{text}: {progress}" if progress else text)
 
 
 class CommunicationError(CommbenchError):
@@ -55,7 +58,7 @@ class CommunicationError(CommbenchError):
 
 
 class Unsupported(CommbenchError):
-    """Raised when a backend has no way to run a step; the message is the skip's reason."""
+    """Raised when a backend can't run a step; the message is the reason of the skip."""
 
 
 class Unsaved(CommbenchError):

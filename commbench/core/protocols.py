@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from .case import Case, Mode, World
+from .case import Case, Mode, RankIdentity, World
 from .program import BufferSpec, Pattern, Program
 
 
@@ -39,8 +39,9 @@ class Runner(Protocol):
 
 
 class Control(Protocol):
-    """The meeting points of the ranks, apart from the library that is measured."""
+    """The control plane: where the ranks meet, independently of the library that is measured."""
 
+    store: Any  # the torch Store behind it; None where all ranks live in one process
     rank: int
     size: int
 
@@ -54,13 +55,13 @@ class Control(Protocol):
         """Rank 0's value, everywhere. Raises Missing(0)."""
 
     def agree(self, problem: str | None, deadline_s: float, meeting: str = "agree") -> str | None:
-        """None if no rank has a problem, else the first one in words, everywhere."""
+        """None if no rank has a problem, else the first one, as text, everywhere."""
 
     def subset(self, ranks: Sequence[int]) -> Control:
-        """The meeting points of some ranks; only they may use them."""
+        """The control plane of some ranks; only they may use it."""
 
     def farewell(self, deadline_s: float) -> None:
-        """The last meeting: rank 0 may be the one who holds the store, and leaves last."""
+        """The last meeting: rank 0 may be the one that hosts the store, and leaves last."""
 
 
 class Communicator(Protocol):
@@ -104,7 +105,8 @@ class Backend(Protocol):
 
     name: ClassVar[str]
     devices: ClassVar[tuple[str, ...]]  # of cpu and cuda
-    launchers: ClassVar[tuple[str, ...]]  # that can start its ranks; the first is `auto`; () hosts all ranks itself
+    # which launchers start its ranks: any, starts_mpi (see Launcher), none (it hosts all ranks itself)
+    launchers: ClassVar[str]
     engines: ClassVar[tuple[str, ...]] = ("python",)  # the first is `auto`
     axes: ClassVar[tuple[str, ...]] = ()  # independent variables of its own, such as streams
     threads_per_rank: ClassVar[int] = 1  # that are busy during a measurement
@@ -140,10 +142,19 @@ class Backend(Protocol):
 
 
 class Launcher(Protocol):
-    """How a world of so many nodes with so many ranks each is started from here."""
+    """A program that starts ranks: how it is called from here, how its ranks are recognised and where they meet."""
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def precedence(self) -> int:
+        """Launchers are asked in ascending order whose rank a process is, and the first one that can start a backend's
+        ranks is its default: what runs inside another launcher's tasks comes first."""
+
+    @property
+    def starts_mpi(self) -> bool:
+        """Whether its ranks can initialise MPI."""
 
     @property
     def meets_over_mpi(self) -> bool:
@@ -154,8 +165,22 @@ class Launcher(Protocol):
         """Whether this process runs inside an allocation of nodes that this launcher starts ranks on."""
 
     @property
+    def own_variables(self) -> tuple[str, ...]:
+        """Prefixes of the variables that it forwards to its ranks itself."""
+
+    @property
     def reach(self) -> int:
         """The most nodes that it can start ranks on; 1 is this machine."""
+
+    def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
+        """Which of its ranks has this environment, None for no one. Raises ConfigError for an unusable one."""
+
+    def open_store(
+        self, identity: RankIdentity, environ: Mapping[str, str], library: str, threads: str, interface: str | None
+    ) -> Any:
+        """The TCPStore through which the ranks of its world meet; `library` and `threads` are those of MPI.
+
+        Raises ConfigError, OSError, RuntimeError, KeyError, ValueError."""
 
     def command(
         self, nodes: int, ranks_per_node: int, worker: Sequence[str], library: str | None, exports: Sequence[str] = ()
@@ -163,7 +188,11 @@ class Launcher(Protocol):
         """`exports` are variables that ranks on other hosts need. Raises ConfigError where the program to start them
         is not installed."""
 
-    def environment(self, nodes: int, ranks_per_node: int, library: str | None) -> dict[str, str]: ...
+    def environment(self, nodes: int, ranks_per_node: int, library: str | None) -> dict[str, str]:
+        """What is exported to its ranks beside the inherited variables."""
+
+    def manual_command(self, nodes: int, ranks_per_node: int, worker: Sequence[str]) -> str:
+        """The line with which a user starts such a world, where this process can't."""
 
 
 class Writer(Protocol):

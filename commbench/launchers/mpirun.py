@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError
 from commbench.hardware.mpi_library import MpiLibrary, find
+from commbench.world.identity import exported_identity
+from commbench.world.rendezvous import exported_address, store_at, store_over_mpi
+
+from .srun import is_step, step_address
 
 # More ranks than cores: a spinning rank keeps its peer from the core for a scheduler slice. Measured with 4 ranks on
 # 2 cores, 8 B all_reduce: MPICH 12 ms without, 26 us with its throttle.
@@ -20,8 +26,8 @@ YIELDING = {
     "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
     "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "16",
 }
-
-
+OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
+HYDRA_LOCAL_RANK = "MPI_LOCALRANKID"
 HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -29,13 +35,16 @@ HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 class Mpirun:
     """See Launcher. Ranks bind themselves (key `bind`), so mpirun must not.
 
-    `hosts` are names or addresses, `hostfile` has one a line; `agent` is what logs in, ssh unless given. `options` go
+    `hosts` are names or addresses, `hostfile` has one per line; `agent` is what logs in, ssh by default. `options` go
     to mpirun as they are.
     """
 
     name: ClassVar[str] = "mpirun"
+    precedence: ClassVar[int] = 20
+    starts_mpi: ClassVar[bool] = True
     meets_over_mpi: ClassVar[bool] = True
     has_allocation: ClassVar[bool] = False
+    own_variables: ClassVar[tuple[str, ...]] = ("OMPI_", "PRTE_", "PMIX_")
     hosts: tuple[str, ...] = ()
     hostfile: str | None = None
     agent: str | None = None
@@ -45,14 +54,34 @@ class Mpirun:
         if self.hosts and self.hostfile is not None:
             raise ConfigError("launcher.hosts and launcher.hostfile say the same; give one of them")
         if self.hostfile is not None and not Path(self.hostfile).is_file():
-            raise ConfigError(f"launcher.hostfile={self.hostfile} is no file; give a file with a host a line")
+            raise ConfigError(f"launcher.hostfile={self.hostfile} is not a file; give a file with one host per line")
         wrong = [host for host in self._hosts() if not HOST.fullmatch(host)]
         if wrong:
-            raise ConfigError(f"launcher.hosts: {wrong[0]!r} is no host; write names or addresses, without slots")
+            raise ConfigError(f"launcher.hosts: {wrong[0]!r} is not a host; write names or addresses, without slots")
 
     @property
     def reach(self) -> int:
         return len(self._hosts()) or 1
+
+    def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
+        """Open MPI, or PMI: MPICH's hydra exports it, and `srun --mpi=pmi2` does so beside Slurm's own variables."""
+        if OPEN_MPI[0] in environ:
+            return exported_identity("mpirun", environ, *OPEN_MPI)
+        if "PMI_RANK" not in environ:
+            return None
+        local_rank = HYDRA_LOCAL_RANK if HYDRA_LOCAL_RANK in environ else "SLURM_LOCALID"
+        return exported_identity("mpirun", environ, "PMI_RANK", "PMI_SIZE", local_rank)
+
+    def open_store(
+        self, identity: RankIdentity, environ: Mapping[str, str], library: str, threads: str, interface: str | None
+    ) -> Any:
+        address = exported_address(environ)
+        slurms_pmi = HYDRA_LOCAL_RANK not in environ and OPEN_MPI[0] not in environ and is_step(environ)
+        if address is None and slurms_pmi:  # ranks that don't load MPICH could not meet over it
+            address = step_address(environ)
+        if address is None:
+            return store_over_mpi(identity, library, threads, interface)
+        return store_at(*address, identity.rank == 0)
 
     def command(
         self, nodes: int, ranks_per_node: int, worker: Sequence[str], library: str | None, exports: Sequence[str] = ()
@@ -70,12 +99,15 @@ class Mpirun:
     def environment(self, nodes: int, ranks_per_node: int, library: str | None) -> dict[str, str]:
         exports: dict[str, str] = {}
         if os.geteuid() == 0:  # containers: root may only do it when it is root anyway
-            exports |= {
-                f"{kind}_ALLOW_RUN_AS_ROOT{more}": "1" for kind in ("OMPI", "PRTE") for more in ("", "_CONFIRM")
-            }
+            names = (f"{kind}_ALLOW_RUN_AS_ROOT" for kind in ("OMPI", "PRTE"))
+            exports |= {f"{name}{suffix}": "1" for name in names for suffix in ("", "_CONFIRM")}
         if ranks_per_node > len(os.sched_getaffinity(0)):
             exports |= YIELDING
         return exports
+
+    def manual_command(self, nodes: int, ranks_per_node: int, worker: Sequence[str]) -> str:
+        where = f"--map-by ppr:{ranks_per_node}:node --hostfile HOSTS"
+        return f"mpirun -n {nodes * ranks_per_node} {where} commbench {shlex.join(worker)}"
 
     def _hosts(self) -> tuple[str, ...]:
         if self.hostfile is None:
@@ -87,22 +119,21 @@ class Mpirun:
 def _open_mpi(
     library: MpiLibrary, hosts: Sequence[str], each: int, agent: str | None, exports: Sequence[str]
 ) -> list[str]:
-    """prterun (5) speaks for several kinds of job: only the ompi one tells its ranks who they are."""
+    """prterun (5) starts several kinds of jobs: only the `ompi` personality exports ranks and sizes."""
     recent = library.version >= 5
     words = ["--personality", "ompi"] if recent else ["--oversubscribe"]
     if not hosts:
         return [*words, *(["--map-by", ":OVERSUBSCRIBE"] if recent else []), "--bind-to", "none"]
     words += ["--prefix", str(Path(library.launcher()).parents[1])] if recent else []
-    words += (
-        [] if agent is None else ["--prtemca" if recent else "--mca", f"plm_{'ssh' if recent else 'rsh'}_agent", agent]
-    )
+    if agent is not None:
+        words += ["--prtemca", "plm_ssh_agent", agent] if recent else ["--mca", "plm_rsh_agent", agent]
     where = ["--host", ",".join(f"{host}:{each}" for host in hosts)]
     spread = ["--map-by", f"ppr:{each}:node{':OVERSUBSCRIBE' if recent else ''}", "--bind-to", "none"]
     return [*words, *where, *spread, *(word for name in exports for word in ("-x", name))]
 
 
 def _mpich(hosts: Sequence[str], each: int, agent: str | None) -> list[str]:
-    """hydra takes the whole environment along."""
+    """hydra forwards the whole environment."""
     if not hosts:
         return []
     login = [] if agent is None else ["-launcher", "rsh", "-launcher-exec", agent]

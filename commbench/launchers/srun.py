@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
+import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError
-from commbench.core.layout import MOST_RANKS
+from commbench.core.layout import MAX_RANKS
 from commbench.hardware.mpi_library import find
-from commbench.world.slurm import PORTS
+from commbench.world.identity import exported_identity
+from commbench.world.rendezvous import exported_address, store_at
 
 ALLOCATED = "SLURM_JOB_NUM_NODES"
 PMI = {"openmpi": "pmix", "mpich": "pmi2"}  # how a rank of that library finds its world under srun
+PORTS = range(15000, 30000)  # below the ephemeral ports of Linux
+STEPS = 97  # keeps the ports of neighbouring jobs and steps apart
+FIRST_SPECIAL_STEP = 0xFFFFFFF0  # the batch, interactive and extern steps count down from the top (slurm.h)
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,10 @@ class Srun:
     """
 
     name: ClassVar[str] = "srun"
+    precedence: ClassVar[int] = 30
+    starts_mpi: ClassVar[bool] = True
     meets_over_mpi: ClassVar[bool] = False
+    own_variables: ClassVar[tuple[str, ...]] = ("SLURM_",)
     options: tuple[str, ...] = ()
 
     @property
@@ -38,7 +48,19 @@ class Srun:
     def reach(self) -> int:
         """The allocation's nodes; without one srun asks for as many as are needed."""
         allocated = os.environ.get(ALLOCATED, "")
-        return int(allocated) if allocated.isdigit() else MOST_RANKS
+        return int(allocated) if allocated.isdigit() else MAX_RANKS
+
+    def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
+        """srun's tasks are a world; a batch script has SLURM_PROCID too, and is none."""
+        if "SLURM_PROCID" not in environ or not is_step(environ):
+            return None
+        return exported_identity("srun", environ, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID")
+
+    def open_store(
+        self, identity: RankIdentity, environ: Mapping[str, str], library: str, threads: str, interface: str | None
+    ) -> Any:
+        host, port = exported_address(environ) or step_address(environ)
+        return store_at(host, port, identity.rank == 0)
 
     def command(
         self, nodes: int, ranks_per_node: int, worker: Sequence[str], library: str | None, exports: Sequence[str] = ()
@@ -52,11 +74,45 @@ class Srun:
         return ["srun", *step, *shape, *rules, *self.options, sys.executable, "-m", "commbench", *worker]
 
     def environment(self, nodes: int, ranks_per_node: int, library: str | None) -> dict[str, str]:
-        """A port of its own for each world: an earlier one may not have given up its port yet."""
+        """A port of its own for each world: an earlier one may not have released its port yet."""
         return {"MASTER_PORT": str(secrets.choice(PORTS)), "OMP_NUM_THREADS": "1"}
+
+    def manual_command(self, nodes: int, ranks_per_node: int, worker: Sequence[str]) -> str:
+        return f"srun -N {nodes} --ntasks-per-node {ranks_per_node} commbench {shlex.join(worker)}"
 
 
 def pmi(library: str | None) -> str:
-    """srun's --mpi for ranks that load this MPI library, or none."""
+    """srun's --mpi for ranks that load this MPI library; `none` for those that load no MPI."""
     chosen = None if library is None else find(library)
     return "none" if chosen is None else PMI[chosen.kind]
+
+
+def is_step(environ: Mapping[str, str]) -> bool:
+    """Whether this process is a task of a numbered step, which srun has started."""
+    step = environ.get("SLURM_STEP_ID", "")
+    return step.isdigit() and int(step) < FIRST_SPECIAL_STEP
+
+
+def step_address(environ: Mapping[str, str]) -> tuple[str, int]:
+    """Where the ranks of a step meet: the first node, where rank 0 lives, and a port made of job and step number.
+
+    srun exports no such address, but every rank can compute the same one. MASTER_ADDR and MASTER_PORT take precedence.
+    Raises ConfigError where Slurm exports no node list.
+    """
+    nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
+    host = environ.get("MASTER_ADDR") or first_host(nodes)
+    port = environ.get("MASTER_PORT") or ""
+    if port:
+        return host, int(port)
+    job, step = (
+        int(digits) if (digits := environ.get(name, "")).isdigit() else 0 for name in ("SLURM_JOB_ID", "SLURM_STEP_ID")
+    )
+    return host, PORTS[(job * STEPS + step) % len(PORTS)]
+
+
+def first_host(nodes: str) -> str:
+    """`n03` of `n[03-05,9],m1`, as Slurm writes lists of hosts; raises ConfigError for any other text."""
+    match = re.match(r"(?:[A-Za-z0-9_.-]+|\[[0-9][0-9,-]*\])+(?=,|$)", nodes)
+    if match is None:
+        raise ConfigError(f"Slurm exports no usable node list ({nodes!r}): export MASTER_ADDR (the host of rank 0)")
+    return re.sub(r"\[([0-9]+)[^\]]*\]", r"\1", match[0])

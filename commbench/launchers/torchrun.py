@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
+
+from commbench.core.case import RankIdentity
+from commbench.world.identity import exported_identity
+from commbench.world.rendezvous import store_at
 
 
 @dataclass(frozen=True)
@@ -13,9 +18,27 @@ class Torchrun:
     """See Launcher."""
 
     name: ClassVar[str] = "torchrun"
+    precedence: ClassVar[int] = 10
+    starts_mpi: ClassVar[bool] = False
     meets_over_mpi: ClassVar[bool] = False
     has_allocation: ClassVar[bool] = False
+    own_variables: ClassVar[tuple[str, ...]] = ()
     reach: ClassVar[int] = 1  # on other nodes somebody has to start its agents
+
+    def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
+        if "TORCHELASTIC_RUN_ID" not in environ or "RANK" not in environ:
+            return None
+        return exported_identity("torchrun", environ, "RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK")
+
+    def open_store(
+        self, identity: RankIdentity, environ: Mapping[str, str], library: str, threads: str, interface: str | None
+    ) -> Any:
+        """The agent's own store where it shares it, else one of rank 0; each restart has a prefix of its own."""
+        from torch.distributed.distributed_c10d import PrefixStore
+
+        owner = environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and identity.rank == 0
+        store = store_at(environ["MASTER_ADDR"], int(environ["MASTER_PORT"]), owner)
+        return PrefixStore(environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
 
     def command(
         self, nodes: int, ranks_per_node: int, worker: Sequence[str], library: str | None, exports: Sequence[str] = ()
@@ -29,3 +52,9 @@ class Torchrun:
 
     def environment(self, nodes: int, ranks_per_node: int, library: str | None) -> dict[str, str]:
         return {"OMP_NUM_THREADS": "1"}  # torchrun's own default, without its warning
+
+    def manual_command(self, nodes: int, ranks_per_node: int, worker: Sequence[str]) -> str:
+        return (
+            f"torchrun --nnodes {nodes} --nproc-per-node {ranks_per_node} --rdzv-backend c10d"
+            f" --rdzv-endpoint HOST:29400 -m commbench {shlex.join(worker)}     (on each node)"
+        )

@@ -23,7 +23,7 @@ from commbench.core.layout import Layout
 from commbench.core.program import PERIOD, Pattern, Program
 from commbench.core.protocols import Buffer, Communicator, Control, Runner
 from commbench.hardware.network import byte_counters
-from commbench.world.progress import Progress
+from commbench.world.heartbeat import Progress
 
 from .clock_sync import GlobalClocks
 from .samples import Counts, Failure, Refused, Samples, Timeline

@@ -84,7 +84,7 @@ def _cases(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator
                 cache=benchmark.cache if settings.cache == "auto" else settings.cache,
                 cuda_ipc=settings.cuda_ipc,
                 interface=settings.interface,
-                env=settings.told_env,
+                env=settings.recorded_env,
             )
 
 
@@ -219,7 +219,7 @@ def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: 
         return f"{case.backend} does not run on {case.device}"
     if case.engine not in settings.backend.engines:
         return f"{case.backend} has no {case.engine} engine; it has: {', '.join(settings.backend.engines)}"
-    if case.sync == "window" and not settings.backend.launchers:
+    if case.sync == "window" and settings.backend.launchers == "none":
         return f"{case.backend} has one clock for all its ranks, which begin together; use sync=barrier"
     if case.sync == "window" and case.timing_mode != "host":
         return f"sync=window waits on the host's clock, timing_mode={case.timing_mode} does not; use sync=barrier"

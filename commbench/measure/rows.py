@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.buffers.host import slot_bytes
-from commbench.config.expectation import Expectation
+from commbench.config.settings import Expectation
 from commbench.core.case import Planned, Shape
 from commbench.core.columns import CASES, VARIABLES
 from commbench.core.layout import Layout

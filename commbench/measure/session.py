@@ -22,20 +22,20 @@ from typing import Any
 from commbench.buffers.host import high_water_bytes, largest_bytes
 from commbench.config.settings import Settings
 from commbench.core import clock as clocks
-from commbench.core.case import Planned, World
+from commbench.core.case import Planned, RankIdentity, World
 from commbench.core.columns import CASES
 from commbench.core.errors import ConfigError, Missing, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.protocols import Communicator, Control
 from commbench.hardware import machine_facts, resource_limits
-from commbench.world.heartbeat import Heartbeat, Host
-from commbench.world.identity import Place
-from commbench.world.join import bound, enter, refuse_misfits
-from commbench.world.progress import Progress
+from commbench.launchers.registry import join_world
+from commbench.world.core_binding import bind_rank
+from commbench.world.exit_protocol import LostAction, lost_action, report_lost
+from commbench.world.heartbeat import Heartbeat, Host, Progress
+from commbench.world.identity import check_layouts
 from commbench.world.recovery import EarlierStarts, clear_in_flight, mark_in_flight
-from commbench.world.segments import mapped, sweep
-from commbench.world.signals import INTERRUPTED, Watch, beacon
-from commbench.world.supervisor import report_lost
+from commbench.world.signals import INTERRUPTED, RunEnder, handled_signals
+from commbench.world.supervisor import mapped_shared_memory, remove_shared_memory
 from commbench.writers.fan_out import FanOut
 
 from .case import measure
@@ -52,37 +52,37 @@ BAD = ("failed", "invalid")
 LOCK_S = 5.0  # for a write of the main thread to end
 
 
-def run_in_world(settings: Settings, request: Request, place: Place | None) -> int:
+def run_in_world(settings: Settings, request: Request, identity: RankIdentity | None) -> int:
     """Measure all cases as one rank of a world; returns the exit status.
 
-    `place` is None where this process hosts all ranks.
+    `identity` is None where this process hosts all ranks.
     """
-    world, control = enter(settings, place)
+    world, control = join_world(settings, identity)
     cores, quota = sorted(os.sched_getaffinity(0)), resource_limits.cpu_limit_cores()
-    binding = bound(settings, world)
+    binding = bind_rank(settings.bind, world, settings.backend.threads_per_rank)
     layouts = settings.layouts or (Layout(len(world.nodes), min(len(node) for node in world.nodes)),)
     settings = replace(settings, layouts=layouts)
-    refuse_misfits(settings, world)
+    check_layouts(settings.layouts, world)
     mine = machine_facts.collect() | {"run.digest": request.digest, "run.bind": binding}
     facts, run = preflight(settings, request, world, control, mine, cores[: max(1, int(quota))])
     if settings.plan:
         control.farewell(MEETING_S)
         return 0
     session = _Session(settings, world, control, Facts(*facts), run, request)
-    with beacon(session.interrupted, session.look_around) as watch:
+    with handled_signals(session.interrupted, session.look_around) as ender:
         try:
-            session.open(watch)
+            session.open(ender)
             status = session.run()
         except (KeyboardInterrupt, SystemExit) as stop:  # finished cases, and a soak's part, are kept
             session.interrupted(INTERRUPTED + (2 if isinstance(stop, KeyboardInterrupt) else 15))
             raise
         except ConfigError:  # all ranks know it: the library can't be opened like that
-            watch.claim()
+            ender.claim()
             raise
         except Exception as error:  # a full disk on rank 0 must not leave the others waiting for a run that is over
-            watch.claim()
+            ender.claim()
             broken = error if isinstance(error, WorldBroken) else WorldBroken(_unexpected(error, world.rank))
-            broken.told = session.broken(str(broken))
+            broken.recorded = session.broken(str(broken))
             raise broken from error
         session.end()
     return status
@@ -129,12 +129,12 @@ class _Session:
         self._request = request
         self._earlier = request.earlier or EarlierStarts()
 
-    def open(self, watch: Watch) -> None:
+    def open(self, ender: RunEnder) -> None:
         """Start the heartbeat first: a rank may be lost while the library opens, too."""
         settings, control = self._settings, self._control
         if len(self._world.hosted) < self._world.size:
             self._heartbeat = Heartbeat(
-                control, self._progress, settings.budget.silence_s, partial(self._lost, watch), MEETING_S
+                control, self._progress, settings.budget.silence_s, partial(self._lost, ender), MEETING_S
             )
         self._progress.enter("opening the library", limit_s=MEETING_S)
         self._communicator = settings.backend.open(self._world, control, settings.device)
@@ -180,11 +180,11 @@ class _Session:
 
     def _own_process(self) -> dict[int, str]:
         """By process id: the only rank of a world, which has no heartbeat; empty where one process hosts several."""
-        return {os.getpid(): Host.here().called(0)} if self._world.size == 1 else {}
+        return {os.getpid(): Host.here().describe(0)} if self._world.size == 1 else {}
 
     def _unfinished(self) -> tuple[Planned, ...]:
         """The cases that earlier starts of this run have not finished, as rank 0 has read."""
-        orders = [job.order for job in self._jobs if self._earlier.left(job.case.case_id, _row_ids(job))]
+        orders = [job.order for job in self._jobs if self._earlier.unfinished(job.case.case_id, _row_ids(job))]
         chosen = set(self._control.decide(orders, MEETING_S, "what is left"))
         return tuple(job for job in self._jobs if job.order in chosen)
 
@@ -226,31 +226,28 @@ class _Session:
             dead = self._heartbeat.dead_here()
             node = self._world.nodes[self._world.node_of(self._world.rank)]
             if self._world.rank == min({0, *node} - {*dead}):  # rank 0, or the first that lives where it does not
-                self._lost_ranks = self._heartbeat.named(dead)
+                self._lost_ranks = self._heartbeat.describe(dead)
         return not self._lost_ranks
 
-    def _lost(self, watch: Watch, reason: str, announced: bool) -> None:
+    def _lost(self, ender: RunEnder, reason: str, announced: bool) -> None:
         """In the heartbeat's thread, while the main thread may be in a call that never ends."""
-        watch.finish(WorldBroken.exit_status, partial(self._save_lost, reason, announced))
+        ender.finish(WorldBroken.exit_status, partial(self._save_lost, reason, announced))
 
     def _clear(self) -> None:
         """What a parent would do: end the stopped ranks of this host, and remove the library's shared memory."""
         if self._alone and self._heartbeat is not None:
-            self._heartbeat.wake()
-            sweep(mapped([os.getpid()]))
+            self._heartbeat.continue_stopped()
+            remove_shared_memory(mapped_shared_memory([os.getpid()]))
 
     def _save_lost(self, reason: str, announced: bool) -> None:
         self._clear()
         rank, node = self._world.rank, self._world.nodes[self._world.node_of(self._world.rank)]
-        if rank != 0:
-            if not self._alone and self._request.folder is not None and not announced:
-                report_lost(self._request.folder, reason)
-            elif not announced and rank == min(other for other in node if other != 0):
-                self._print_end(reason)
-            return
-        if self._alone or not self._writers.begun:
+        action = lost_action(rank, node, self._alone, bool(self._writers.begun), announced)
+        if action is LostAction.TELL_PARENT and self._request.folder is not None:
+            report_lost(self._request.folder, reason)
+        if action in (LostAction.PRINT, LostAction.PRINT_AND_SAVE):
             self._print_end(reason)
-        if self._writing.acquire(timeout=LOCK_S):
+        if rank == 0 and self._writing.acquire(timeout=LOCK_S):
             if self._current is not None:
                 self._record(self._current[0], Failure(reason), self._current[1])
             self.close("broken", WorldBroken.exit_status, reason)
@@ -267,18 +264,18 @@ class _Session:
 
     def _located(self, missing: Missing) -> Missing:
         """With the hosts and the last known places of the ranks that did not come."""
-        places = self._heartbeat.named(missing.ranks) if self._heartbeat is not None and self._world.rank == 0 else ""
+        places = self._heartbeat.describe(missing.ranks) if self._heartbeat is not None and self._world.rank == 0 else ""
         return Missing(missing.ranks, missing.meeting, missing.deadline_s, places)
 
     def _case(self, job: Planned) -> None:
-        hopeless = self._earlier.hopeless(job.case.case_id)
-        reason = hopeless or job.skip or self._stopped or self._budget_spent()
+        given_up = self._earlier.given_up(job.case.case_id)
+        reason = given_up or job.skip or self._stopped or self._budget_spent()
         self._progress.enter(f"the start of {job.case}")
         skip = self._control.decide(reason, self._deadline_s, f"start of {job.case}")
         self._deadline_s = case_deadline_s(job, self._settings)  # the ranks that take no part wait for the next case
         started = datetime.now(timezone.utc)
         if skip is not None:
-            self._record(job, Failure(skip) if hopeless else Refused(skip), started)
+            self._record(job, Failure(skip) if given_up else Refused(skip), started)
             return
         if self._world.rank == 0:
             mark_in_flight(self._run["folder"], job.case.case_id, str(job.case))

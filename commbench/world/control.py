@@ -1,6 +1,6 @@
-"""The control plane: meeting points over torch's TCPStore, apart from the library that is measured.
+"""The control plane: ranks meet over torch's TCPStore, independently of the library that is measured.
 
-Waiting ranks sleep, every call has a deadline, and whoever is late can be named.
+Waiting ranks sleep, every call has a deadline, and ranks that are late can be named.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from numpy.typing import NDArray
 
 from commbench.core.errors import Missing
 
-PATIENCE = 1.5  # rank 0 has to find out first who is missing, and to record it
-LOOKS = 8  # how often in its deadline a wait that is watched says for whom it waits
+PATIENCE = 1.5  # x deadline: rank 0 has to find out first who is missing, and to record it
+REPORTS_PER_WAIT = 8
 
-Watch = Callable[[list[int]], None]  # told the world ranks that a wait is still for
+OnWaiting = Callable[[list[int]], None]  # called with the world ranks that a wait is still for
 
 
-class Meetings(ABC):
-    """contracts.Control, made of two things: bytes can be brought to rank 0, and what it decides is told to all."""
+class GatherDecideControl(ABC):
+    """See Control; made of two operations: gather bytes on rank 0, and broadcast what it decides."""
 
+    store: Any
     rank: int
     size: int
 
@@ -38,13 +39,13 @@ class Meetings(ABC):
     def collect(self, array: NDArray[np.int64], deadline_s: float, meeting: str = "collect") -> list[NDArray[np.int64]]:
         head = np.array([array.ndim, *array.shape], dtype=np.int64)
         parts = self.meet(head.tobytes() + array.tobytes(), deadline_s, meeting)
-        return _arrays(parts)
+        return _unpacked_arrays(parts)
 
     def agree(self, problem: str | None, deadline_s: float, meeting: str = "agree") -> str | None:
         problems = self.gather(problem, deadline_s, meeting)
-        first = next((one for one in problems if one is not None), None)
-        verdict: str | None = self.decide(first, deadline_s, meeting)
-        return verdict
+        first = next((problem for problem in problems if problem is not None), None)
+        agreed: str | None = self.decide(first, deadline_s, meeting)
+        return agreed
 
     def farewell(self, deadline_s: float) -> None:
         self.gather(None, deadline_s, "farewell")
@@ -53,17 +54,17 @@ class Meetings(ABC):
     def decide(self, value: Any, deadline_s: float, meeting: str = "decide") -> Any: ...
 
     @abstractmethod
-    def subset(self, ranks: Sequence[int]) -> Meetings: ...
+    def subset(self, ranks: Sequence[int]) -> GatherDecideControl: ...
 
     @abstractmethod
     def meet(self, payload: bytes, deadline_s: float, meeting: str) -> list[bytes]:
         """The payloads of all ranks on rank 0, an empty list elsewhere. Raises Missing."""
 
 
-class StoreControl(Meetings):
-    """See Control. Every rank makes the same calls in the same order; a turn number keeps them apart.
+class StoreControl(GatherDecideControl):
+    """See Control. Every rank makes the same calls in the same order; a sequence number keeps their keys apart.
 
-    `names` are the world ranks of ranks 0 ... size-1; `owner` is the world rank that a store which is gone went with.
+    `world_ranks` are those of ranks 0 ... size-1; `owner` is the world rank whose process hosts the store.
     """
 
     def __init__(
@@ -72,74 +73,78 @@ class StoreControl(Meetings):
         rank: int,
         size: int,
         scope: str = "control",
-        names: Sequence[int] | None = None,
+        world_ranks: Sequence[int] | None = None,
         owner: int = 0,
     ) -> None:
         self.store, self.rank, self.size = store, rank, size
-        self._scope, self._turn, self._owner = scope, 0, owner
-        self._names = range(size) if names is None else tuple(names)
-        self._read: list[str] = []  # decisions that may still be unread, on rank 0
-        self._sent: list[str] = []  # own keys that rank 0 may not have read yet, elsewhere
+        self._scope, self._sequence, self._owner = scope, 0, owner
+        self._world_ranks = range(size) if world_ranks is None else tuple(world_ranks)
+        self._decisions: list[str] = []  # keys that may still be unread, on rank 0
+        self._contributions: list[str] = []  # own keys that rank 0 may not have read yet, elsewhere
         self._subsets: dict[tuple[int, ...], StoreControl] = {}
 
-    def decide(self, value: Any, deadline_s: float, meeting: str = "decide", watch: Watch | None = None) -> Any:
+    def decide(
+        self, value: Any, deadline_s: float, meeting: str = "decide", on_waiting: OnWaiting | None = None
+    ) -> Any:
         key = self._next("decision")
-        with self.alive(meeting, deadline_s):
+        with self.blames_owner(meeting, deadline_s):
             if self.rank == 0:
                 if self.size > 1:
                     self.store.set(key, json.dumps(value))
-                    self._read.append(key)
+                    self._decisions.append(key)
                 return value
-            text = self._take({0: key}, PATIENCE * deadline_s, meeting, watch)[0]
-            for old in self._sent:  # who decided has read them
-                self.store.delete_key(old)
-            self._sent.clear()
+            text = self._take({0: key}, PATIENCE * deadline_s, meeting, on_waiting)[0]
+            for contribution in self._contributions:  # rank 0 has read them before it decided
+                self.store.delete_key(contribution)
+            self._contributions.clear()
             return json.loads(text)
 
     def subset(self, ranks: Sequence[int]) -> StoreControl:
         key = tuple(ranks)
         if key not in self._subsets:
-            name = hashlib.sha256(repr(key).encode()).hexdigest()[:12]
-            scope, names = f"{self._scope}/{name}", [self._names[rank] for rank in key]
-            inner = StoreControl(self.store, key.index(self.rank), len(key), scope, names, self._owner)
-            self._subsets[key] = inner
+            digest = hashlib.sha256(repr(key).encode()).hexdigest()[:12]
+            scope, world_ranks = f"{self._scope}/{digest}", [self._world_ranks[rank] for rank in key]
+            self._subsets[key] = StoreControl(
+                self.store, key.index(self.rank), len(key), scope, world_ranks, self._owner
+            )
         return self._subsets[key]
 
-    def meet(self, payload: bytes, deadline_s: float, meeting: str, watch: Watch | None = None) -> list[bytes]:
+    def meet(self, payload: bytes, deadline_s: float, meeting: str, on_waiting: OnWaiting | None = None) -> list[bytes]:
         base = self._next("gather")
-        with self.alive(meeting, deadline_s):
+        with self.blames_owner(meeting, deadline_s):
             if self.rank != 0:
                 self.store.set(f"{base}/{self.rank}", payload)
-                self._sent.append(f"{base}/{self.rank}")
+                self._contributions.append(f"{base}/{self.rank}")
                 return []
             keys = {rank: f"{base}/{rank}" for rank in range(1, self.size)}
-            values = self._take(keys, deadline_s, meeting, watch)
-            for key in self._read:  # whoever came here has read all earlier decisions
+            values = self._take(keys, deadline_s, meeting, on_waiting)
+            for key in self._decisions:  # all ranks that have arrived have read all earlier decisions
                 self.store.delete_key(key)
-            self._read.clear()
+            self._decisions.clear()
             return [payload, *values]
 
     def gone(self) -> bool:
-        """Whether the store is, and with it its owner."""
+        """Whether the store is unreachable, and with it its owner."""
         try:
             self.store.check([self._scope])
         except RuntimeError:
             return True
         return False
 
-    def _take(self, keys: dict[int, str], deadline_s: float, meeting: str, watch: Watch | None) -> list[bytes]:
-        """The values of keys as soon as all are there: one request, however many ranks there are."""
+    def _take(self, keys: dict[int, str], deadline_s: float, meeting: str, on_waiting: OnWaiting | None) -> list[bytes]:
+        """The values of keys as soon as all are there: one request, however many ranks there are. Raises Missing."""
         late: list[int] = []
-        cause, looks = None, 1 if watch is None else LOOKS
-        for _ in range(looks):
+        cause, waits = None, 1 if on_waiting is None else REPORTS_PER_WAIT
+        for _ in range(waits):
             try:
-                return self._values(keys, deadline_s / looks)
-            except RuntimeError as error:
-                late, cause = self._late(keys), error
-            if not late:  # the last one came between the two requests
-                return self._values(keys, deadline_s / looks)
-            if watch is not None:
-                watch(late)
+                return self._values(keys, deadline_s / waits)
+            except RuntimeError as error:  # a timeout, or the store is gone: then `check` raises it again
+                late = [self._world_ranks[rank] for rank, key in keys.items() if not self.store.check([key])]
+                cause = error
+            if not late:  # the last one arrived between the two requests
+                return self._values(keys, deadline_s / waits)
+            if on_waiting is not None:
+                on_waiting(late)
         raise Missing(late, meeting, deadline_s) from cause
 
     def _values(self, keys: dict[int, str], deadline_s: float) -> list[bytes]:
@@ -149,26 +154,23 @@ class StoreControl(Meetings):
         values: list[bytes] = self.store.multi_get(list(keys.values()))
         return values
 
-    def _late(self, keys: dict[int, str]) -> list[int]:
-        """World ranks. Raises RuntimeError where the store is gone."""
-        return [self._names[rank] for rank, key in keys.items() if not self.store.check([key])]
-
     def _next(self, kind: str) -> str:
-        self._turn += 1
-        return f"{self._scope}/{self._turn}/{kind}"
+        self._sequence += 1
+        return f"{self._scope}/{self._sequence}/{kind}"
 
     @contextmanager
-    def alive(self, meeting: str, deadline_s: float) -> Iterator[None]:
-        """A store that is gone went with its owner."""
+    def blames_owner(self, meeting: str, deadline_s: float) -> Iterator[None]:
+        """Where the store is gone, its owner is Missing."""
         try:
             yield
         except RuntimeError as error:
             raise Missing([self._owner], meeting, deadline_s) from error
 
 
-class Alone:
-    """See Control, for one process: the simulated world, and a world of one rank."""
+class SingleProcessControl:
+    """See Control, for a world that lives in one process."""
 
+    store: Any = None
     rank, size = 0, 1
 
     def gather(self, value: Any, deadline_s: float, meeting: str = "gather") -> list[Any]:
@@ -183,26 +185,21 @@ class Alone:
     def agree(self, problem: str | None, deadline_s: float, meeting: str = "agree") -> str | None:
         return problem
 
-    def subset(self, ranks: Sequence[int]) -> Alone:
+    def subset(self, ranks: Sequence[int]) -> SingleProcessControl:
         return self
 
     def farewell(self, deadline_s: float) -> None:
         pass
 
 
-def _arrays(parts: Sequence[bytes]) -> list[NDArray[np.int64]]:
-    """The inverse of collect's packing: number of dimensions, shape, elements. At once where all have one shape."""
+def _unpacked_arrays(parts: Sequence[bytes]) -> list[NDArray[np.int64]]:
+    """The inverse of collect's packing: number of dimensions, shape, elements. Fast where all have the same shape."""
     if not parts:
         return []
-    shape, start = _shape(parts[0])
+    words = np.frombuffer(parts[0], dtype=np.int64)
+    dimensions = int(words[0])
+    shape, start = tuple(words[1 : 1 + dimensions].tolist()), 8 * (1 + dimensions)
     if len({part[:start] for part in parts}) > 1:
-        return [array for part in parts for array in _arrays([part])]
+        return [array for part in parts for array in _unpacked_arrays([part])]
     words = np.frombuffer(b"".join(parts), dtype=np.int64).reshape(len(parts), -1)
     return list(words[:, start // 8 :].reshape(len(parts), *shape))
-
-
-def _shape(part: bytes) -> tuple[tuple[int, ...], int]:
-    """The shape, and the byte where the elements begin."""
-    words = np.frombuffer(part, dtype=np.int64)
-    dimensions = int(words[0])
-    return tuple(words[1 : 1 + dimensions].tolist()), 8 * (1 + dimensions)

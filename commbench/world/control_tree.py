@@ -1,6 +1,6 @@
-"""The control plane of a large world in two levels: ranks meet on their node, the nodes' first ranks meet for them.
+"""The control plane of a large world in two levels: ranks meet on their node, the first rank of each node for them.
 
-Rank 0's store then serves one rank a node instead of all. Deadlines and what they mean are those of StoreControl.
+Rank 0's store then serves one rank per node instead of all. Deadlines are those of StoreControl.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from typing import Any
 from commbench.core.case import World
 from commbench.core.errors import Missing
 
-from .control import PATIENCE, Meetings, StoreControl
+from .control import PATIENCE, GatherDecideControl, StoreControl
 
 LOOPBACK = "127.0.0.1"
-LEAST_S = 0.05  # to look who else is late when the deadline has passed already
+MIN_WAIT_S = 0.05  # to find out who else is late when the deadline has passed already
+FLAT_RANKS = 64  # up to here rank 0's store alone is cheap enough: below 0.1 s of its CPU time per case
+JOIN_S = 120.0  # the slowest rank may still be importing from a network file system
 
 
-class NodeControl(Meetings):
-    """See Control; `wide` has all ranks of the world, `local` those of this rank's node, in `nodes`' order.
+class NodeControl(GatherDecideControl):
+    """See Control; `wide` has all ranks of the world, `local` those of this rank's node, in the order of `nodes`.
 
-    The first rank of this control on each node leads there: it brings the node's payloads to rank 0 and decisions
-    back. While a leader waits it reports for whom in the wide store, so that who waits for it can name them.
+    The first rank of this control on each node is its leader: it takes the node's payloads to rank 0, and decisions
+    back. While a leader waits it writes to the wide store for whom, so that ranks that wait for it can name them.
     """
 
     def __init__(
@@ -43,8 +45,8 @@ class NodeControl(Meetings):
         self.store, self.rank, self.size = wide.store, self._ranks.index(wide.rank), len(self._ranks)
         groups = _partition(self._ranks, nodes)
         here = next(node for node in nodes if wide.rank in node)
-        mine = next(group for group in groups if self.rank in group)
-        self._local = local.subset([here.index(self._ranks[rank]) for rank in mine])
+        own_group = next(group for group in groups if self.rank in group)
+        self._local = local.subset([here.index(self._ranks[rank]) for rank in own_group])
         leaders = [self._ranks[group[0]] for group in groups]
         self._across = wide.subset(leaders) if wide.rank in leaders else None
         self._order = [rank for group in groups for rank in group] if self.rank == 0 else []
@@ -53,7 +55,7 @@ class NodeControl(Meetings):
 
     def decide(self, value: Any, deadline_s: float, meeting: str = "decide") -> Any:
         if self._across is None:
-            with self._blamed(meeting, PATIENCE * deadline_s):
+            with self._names_late_ranks(meeting, PATIENCE * deadline_s):
                 return self._local.decide(None, deadline_s, meeting)
         value = self._across.decide(value, deadline_s, meeting, self._report)
         self._retract()
@@ -68,17 +70,17 @@ class NodeControl(Meetings):
 
     def meet(self, payload: bytes, deadline_s: float, meeting: str) -> list[bytes]:
         if self._across is None:
-            with self._blamed(meeting, deadline_s):
+            with self._names_late_ranks(meeting, deadline_s):
                 return self._local.meet(payload, deadline_s, meeting)
         if self.rank == 0:
             return self._meet_all(self._across, payload, deadline_s, meeting)
-        # as long as any rank waits for rank 0: whether its own ranks are late is for rank 0's deadline to say
+        # as long as any rank waits for rank 0: whether the ranks of this node are late is decided by rank 0's deadline
         parts = self._local.meet(payload, PATIENCE * deadline_s, meeting, self._report)
         self._retract()
         return self._across.meet(_packed(parts), deadline_s, meeting)
 
     def _meet_all(self, across: StoreControl, payload: bytes, deadline_s: float, meeting: str) -> list[bytes]:
-        """On rank 0: one deadline for both levels, and the late ranks of both."""
+        """On rank 0: one deadline for both levels; raises Missing with the late ranks of both."""
         begin = time.monotonic()
         late: list[int] = []
         parts: list[bytes] = []
@@ -88,7 +90,7 @@ class NodeControl(Meetings):
         except Missing as missing:
             late += missing.ranks
         try:
-            packages = across.meet(b"", max(LEAST_S, deadline_s - (time.monotonic() - begin)), meeting)
+            packages = across.meet(b"", max(MIN_WAIT_S, deadline_s - (time.monotonic() - begin)), meeting)
         except Missing as missing:
             late += [rank for leader in missing.ranks for rank in self._late_behind(leader)]
         if late:
@@ -99,30 +101,30 @@ class NodeControl(Meetings):
     # ------------------------------------------------------------ who is late
 
     def _report(self, late: list[int]) -> None:
-        """As a leader: say in the wide store for whom this rank waits."""
-        with self._wide.alive("a report of late ranks", 0.0):
+        """As a leader: write to the wide store for whom this rank waits."""
+        with self._wide.blames_owner("a report of late ranks", 0.0):
             self.store.set(_report_key(self._wide.rank), json.dumps(late))
         self._reported = True
 
     def _retract(self) -> None:
         if self._reported:
-            with self._wide.alive("a report of late ranks", 0.0):
+            with self._wide.blames_owner("a report of late ranks", 0.0):
                 self.store.delete_key(_report_key(self._wide.rank))
             self._reported = False
 
     def _late_behind(self, leader: int) -> list[int]:
-        """The world ranks that a leader which did not arrive waits for; itself where it waits for nobody."""
+        """The world ranks that a leader which did not arrive waits for; the leader itself where it waits for nobody."""
         key = _report_key(leader)
         try:
-            self.store.set_timeout(timedelta(seconds=LEAST_S))
+            self.store.set_timeout(timedelta(seconds=MIN_WAIT_S))
             late = json.loads(self.store.get(key)) if self.store.check([key]) else []
-        except RuntimeError:  # it was taken back just now
+        except RuntimeError:  # it was retracted just now
             late = []
         return late if late and self._wide.rank not in late else [leader]
 
     @contextmanager
-    def _blamed(self, meeting: str, waited_s: float) -> Iterator[None]:
-        """As one who is led: a leader that waits for others, or died of them, is not the one to name."""
+    def _names_late_ranks(self, meeting: str, waited_s: float) -> Iterator[None]:
+        """As a rank with a leader: one that waits for others, or has died because of them, is not the one to name."""
         try:
             yield
         except Missing as missing:
@@ -135,30 +137,38 @@ class NodeControl(Meetings):
             raise Missing(sorted(late), meeting, waited_s) from missing
 
 
-def join(world: World, wide: StoreControl, deadline_s: float) -> Meetings:
-    """Called by all: each node's first rank hosts a store for its node. Without one of them all stay with `wide`."""
+def by_node(world: World, control: StoreControl) -> GatherDecideControl:
+    """The control plane to continue with: in a large world of several nodes one of two levels. Called by all ranks."""
+    worthwhile = world.size > FLAT_RANKS and 1 < len(world.nodes) < world.size
+    return join_nodes(world, control, JOIN_S) if worthwhile else control
+
+
+def join_nodes(world: World, wide: StoreControl, deadline_s: float) -> GatherDecideControl:
+    """Each node's first rank hosts a store for its node; where one of them can't, all stay with `wide`."""
     node = world.nodes[world.node_of(world.rank)]
-    key, leads = f"node store/{node[0]}", world.rank == node[0]
+    key, is_leader = f"node store/{node[0]}", world.rank == node[0]
     store, problem = None, None
-    with wide.alive("opening the nodes' stores", deadline_s):
+    with wide.blames_owner("opening the nodes' stores", deadline_s):
         try:
-            store = _told(wide, key) if leads else _connected(wide, key, deadline_s / 2)  # rank 0 waits in `agree`
+            store = (
+                _hosted_store(wide, key) if is_leader else _node_store(wide, key, deadline_s / 2)
+            )  # rank 0 waits in `agree`
         except (OSError, RuntimeError, ValueError) as error:
             problem = f"rank {world.rank} has no store of its node: {error}"
-            if leads:
+            if is_leader:
                 wide.store.set(key, "none")
-    verdict = wide.agree(problem, deadline_s, "opening the nodes' stores")
-    if leads:
-        with wide.alive("opening the nodes' stores", deadline_s):
+    failure = wide.agree(problem, deadline_s, "opening the nodes' stores")
+    if is_leader:
+        with wide.blames_owner("opening the nodes' stores", deadline_s):
             wide.store.delete_key(key)
-    if verdict is not None:
+    if failure is not None:
         return wide
     local = StoreControl(store, node.index(world.rank), len(node), "node", node, owner=node[0])
     return NodeControl(wide, local, world.nodes)
 
 
-def _told(wide: StoreControl, key: str) -> Any:
-    """A store that only this node can reach; its port is told in the wide store."""
+def _hosted_store(wide: StoreControl, key: str) -> Any:
+    """A store that only this node can reach; its port is written to the wide store."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     listener = socket.create_server((LOOPBACK, 0))
@@ -168,8 +178,8 @@ def _told(wide: StoreControl, key: str) -> Any:
     return store
 
 
-def _connected(wide: StoreControl, key: str, deadline_s: float) -> Any:
-    """The store of this node, as soon as its port is told."""
+def _node_store(wide: StoreControl, key: str, deadline_s: float) -> Any:
+    """The store of this node, as soon as its port is known."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     timeout = timedelta(seconds=deadline_s)
@@ -184,10 +194,10 @@ def _report_key(leader: int) -> str:
 
 def _partition(ranks: Sequence[int], nodes: Sequence[Sequence[int]]) -> list[list[int]]:
     """Positions in `ranks` by node, both in the order of `ranks`: position 0 leads the first group."""
-    home = {rank: index for index, node in enumerate(nodes) for rank in node}
+    node_index = {rank: index for index, node in enumerate(nodes) for rank in node}
     groups: dict[int, list[int]] = {}
     for position, rank in enumerate(ranks):
-        groups.setdefault(home[rank], []).append(position)
+        groups.setdefault(node_index[rank], []).append(position)
     return list(groups.values())
 
 

@@ -1,15 +1,18 @@
-"""The pulse: every rank gives a sign of life every two seconds; one that gives none ends the world within ten.
+"""Heartbeats: every rank sends one every two seconds; a rank without any ends the world within ten.
 
-A thread of its own, with a connection of its own to the control plane's store: it beats while the main thread is inside
-a library's call. Rank 0 looks at everybody, everybody looks at rank 0. With its beat a rank leaves word of where it is.
+They come from a thread of their own, with a connection of its own to the control plane's store, also while the main
+thread is inside of a library's call. Rank 0 checks all ranks, all ranks check rank 0. With each heartbeat a rank tells
+where it is (Progress).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -17,23 +20,65 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from traceback import extract_stack
+from typing import Any
 
-from commbench.core.protocols import Control
-
-from .progress import Progress, main_stack
+from commbench.core.protocols import Control, Runner
 
 PERIOD_S = 2.0
-READ_S = 5.0  # for a place that is asked for
-MOST_NAMED = 8
-STATES = {"Z": "has ended", "X": "has ended", "T": "is stopped by a signal", "t": "is stopped by a debugger"}
+READ_S = 5.0  # for the progress of another rank
+MAX_NAMED_RANKS = 8
+MAX_FRAMES = 4
+PATH_PREFIX = re.compile(r".*/(site-packages|commbench|lib/python[0-9.]+)/")
+PROCESS_STATES = {"Z": "has ended", "X": "has ended", "T": "is stopped by a signal", "t": "is stopped by a debugger"}
 
-Broken = Callable[[str, bool], None]  # what happened, and whether rank 0 said so
+OnBroken = Callable[[str, bool], None]  # the reason, and whether rank 0 has found it
+
+
+@dataclass
+class Progress:
+    """Where a rank is; written by its main thread, and read by its heartbeat at any time."""
+
+    phase: str = "starting"
+    runner: Runner | None = None
+    begun: float = 0.0
+    limit_s: float | None = None  # of this phase; None where a meeting has a deadline of its own
+
+    def enter(self, phase: str, runner: Runner | None = None, limit_s: float | None = None) -> None:
+        self.runner, self.limit_s = None, None  # a reader between these lines must not join old and new
+        self.phase, self.begun = phase, time.monotonic()
+        self.runner, self.limit_s = runner, limit_s
+
+    def late_s(self) -> float | None:
+        """Seconds since this phase began, if it has taken longer than it may; else None."""
+        limit_s, spent_s = self.limit_s, time.monotonic() - self.begun
+        return spent_s if limit_s is not None and spent_s > limit_s else None
+
+    def text(self) -> str:
+        """The phase, and inside a runner's call the repetition and, where the engine tells it, the call."""
+        runner, phase = self.runner, self.phase
+        if runner is None:
+            return phase
+        repetition, step = (int(number) for number in runner.progress[:2])
+        call = (
+            f", call {step + 1} of {len(runner.calls)} ({runner.calls[step]})" if 0 <= step < len(runner.calls) else ""
+        )
+        return f"repetition {repetition + 1}{call} of {phase}"
+
+
+def main_stack() -> list[str]:
+    """The stack of this process's main thread, innermost call last: "file:line function"."""
+    main = threading.main_thread().ident
+    frame = sys._current_frames().get(-1 if main is None else main)
+    if frame is None:
+        return []
+    calls = extract_stack(frame)[-MAX_FRAMES:]
+    return [f"{PATH_PREFIX.sub('', call.filename)}:{call.lineno} {call.name}" for call in calls]
 
 
 @dataclass(frozen=True)
 class Host:
-    """Where a rank lives. `kernel` tells whose process ids mean something here."""
+    """The process of a rank. `kernel` is equal for processes whose ids mean something to each other."""
 
     name: str
     pid: int
@@ -45,110 +90,112 @@ class Host:
         parts = [boot.read_text().strip(), str(namespace.readlink())] if boot.exists() and namespace.exists() else []
         return cls(socket.gethostname(), os.getpid(), " ".join(parts))
 
-    def called(self, rank: int) -> str:
+    def describe(self, rank: int) -> str:
         return f"rank {rank} on {self.name} (pid {self.pid})"
 
     def state(self) -> str | None:
-        """What became of the process, for one who shares its kernel; None where it runs."""
+        """What has happened to the process, for one that shares its kernel; None where it runs."""
         try:
             text = Path(f"/proc/{self.pid}/stat").read_text()
         except FileNotFoundError:
             return "has ended"
         except OSError:
             return None
-        return STATES.get(text.rpartition(")")[2].split()[0])
+        return PROCESS_STATES.get(text.rpartition(")")[2].split()[0])
 
 
 @dataclass
-class Silence:
-    """Who has not changed his beat for `longest_s`. A look that comes late itself counts as no time."""
+class SilenceDetector:
+    """Finds ranks whose heartbeat has not changed for `silence_s`. Time in which this process itself was stopped does
+    not count."""
 
-    longest_s: float
+    silence_s: float
     beats: dict[int, int] = field(default_factory=dict)
-    heard: dict[int, float] = field(default_factory=dict)
-    looked: float | None = None
+    changed_at: dict[int, float] = field(default_factory=dict)
+    checked_at: float | None = None
 
-    def look(self, beats: Iterable[tuple[int, int]], now: float) -> list[int]:
-        slept = 0.0 if self.looked is None else max(0.0, now - self.looked - 2 * PERIOD_S)
-        self.looked = now
+    def check(self, beats: Iterable[tuple[int, int]], now: float) -> list[int]:
+        """The silent ranks; `beats` are (rank, number of its newest heartbeat)."""
+        stopped_s = 0.0 if self.checked_at is None else max(0.0, now - self.checked_at - 2 * PERIOD_S)
+        self.checked_at = now
         for rank, beat in beats:
-            self.heard[rank] = now if beat != self.beats.get(rank) else self.heard[rank] + slept
+            self.changed_at[rank] = now if beat != self.beats.get(rank) else self.changed_at[rank] + stopped_s
             self.beats[rank] = beat
-        return [rank for rank, at in self.heard.items() if now - at >= self.longest_s]
+        return [rank for rank, at in self.changed_at.items() if now - at >= self.silence_s]
 
 
 class Heartbeat:
-    """Of one rank of a world with one process a rank; all ranks make one, together.
+    """The heartbeat of one rank, in a world with one process per rank; all ranks create theirs together.
 
-    `broken` is called once, in another thread than the main one, with what happened; it must end the process.
+    `on_broken` is called once, in another thread than the main one; it must end the process.
     """
 
     def __init__(
-        self, control: Control, progress: Progress, silence_s: float, broken: Broken, deadline_s: float
+        self, control: Control, progress: Progress, silence_s: float, on_broken: OnBroken, deadline_s: float
     ) -> None:
         self.rank, self.size = control.rank, control.size
-        store = cast(Any, control).store
-        self._store, self._places = store.clone(), store.clone()
-        self._progress, self._broken = progress, broken
-        self._number, self._heard = 0, False
-        self._verdict: str | None = None
-        self._silence, self._silence_s = Silence(silence_s), silence_s
-        self._answered = time.monotonic()
+        self._store, self._progress_store = control.store.clone(), control.store.clone()
+        self._progress, self._on_broken = progress, on_broken
+        self._beats_sent, self._from_rank_0 = 0, False
+        self._verdict: str | None = None  # of rank 0: why the world is broken
+        self._silence, self._silence_s = SilenceDetector(silence_s), silence_s
+        self._answered_at = time.monotonic()
         self._ended = threading.Event()
         self._store.set_timeout(timedelta(seconds=silence_s))
-        self._places.set_timeout(timedelta(seconds=READ_S))
-        self._tell()
-        self._here = here = Host.here()
-        told = control.gather([here.name, here.pid, here.kernel], deadline_s, "the first beat")
-        self.hosts = [Host(*one) for one in control.decide(told, deadline_s, "the first beat")]
+        self._progress_store.set_timeout(timedelta(seconds=READ_S))
+        self._send()
+        self._host = host = Host.here()
+        gathered = control.gather([host.name, host.pid, host.kernel], deadline_s, "the first heartbeat")
+        self.hosts = [Host(*fields) for fields in control.decide(gathered, deadline_s, "the first heartbeat")]
         self._threads = [
-            threading.Thread(target=one, name="commbench-pulse", daemon=True) for one in (self._run, self._guard)
+            threading.Thread(target=target, name="commbench-heartbeat", daemon=True)
+            for target in (self._run, self._watch_store)
         ]
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Before the farewell: afterwards the store may be gone, and nobody is to wonder."""
+        """Before the farewell: afterwards the store may be gone, which must not look like a failure."""
         self._ended.set()
         for thread in self._threads:
             thread.join(READ_S)
 
     def names(self) -> dict[int, str]:
-        """By process id, of the ranks that share this one's kernel."""
-        near = (rank for rank, host in enumerate(self.hosts) if host.kernel == self._here.kernel)
-        return {self.hosts[rank].pid: self.hosts[rank].called(rank) for rank in near}
+        """By process id, the ranks that share this one's kernel."""
+        hosts = enumerate(self.hosts)
+        return {host.pid: host.describe(rank) for rank, host in hosts if host.kernel == self._host.kernel}
 
-    def named(self, ranks: Sequence[int]) -> str:
-        """Ranks with host, what became of them, and where they were when they last said so."""
-        words = [self._named(rank) for rank in ranks[:MOST_NAMED]]
-        return "; ".join(words) + (f"; and {len(ranks) - MOST_NAMED} more" if len(ranks) > MOST_NAMED else "")
+    def describe(self, ranks: Sequence[int]) -> str:
+        """Ranks with host, what has happened to their processes, and where they were last seen."""
+        texts = [self._with_progress(rank) for rank in ranks[:MAX_NAMED_RANKS]]
+        return "; ".join(texts) + (f"; and {len(ranks) - MAX_NAMED_RANKS} more" if len(ranks) > MAX_NAMED_RANKS else "")
 
     def dead_here(self) -> list[int]:
         """The ranks on this host whose process has ended."""
         return [rank for rank, host in enumerate(self.hosts) if self._state(host) == "has ended"]
 
-    def wake(self) -> None:
-        """The ranks on this host that are stopped: who ends the world is heard by them only then."""
+    def continue_stopped(self) -> None:
+        """SIGCONT to the ranks on this host that are stopped: they notice only then that the world ends."""
         for host in self.hosts:
-            if self._state(host) == STATES["T"]:
+            if self._state(host) == PROCESS_STATES["T"]:
                 with suppress(OSError):  # it has ended meanwhile
                     os.kill(host.pid, signal.SIGCONT)
 
     def _state(self, host: Host) -> str | None:
-        return host.state() if host.kernel and host.kernel == self._here.kernel else None
+        return host.state() if host.kernel and host.kernel == self._host.kernel else None
 
-    def _named(self, rank: int) -> str:
-        place = ""
+    def _with_progress(self, rank: int) -> str:
+        seen = ""
         with suppress(RuntimeError, ValueError):
-            key = f"pulse/{rank}/place"
-            where, stack = json.loads(self._places.get(key)) if self._places.check([key]) else ("", [])
-            place = f", last seen in {where}" + (f" at {' > '.join(stack)}" if stack else "")
-        return self._called(rank) + place
+            key = f"heartbeat/{rank}/progress"
+            phase, stack = json.loads(self._progress_store.get(key)) if self._progress_store.check([key]) else ("", [])
+            seen = f", last seen in {phase}" + (f" at {' > '.join(stack)}" if stack else "")
+        return self._with_state(rank) + seen
 
-    def _called(self, rank: int) -> str:
+    def _with_state(self, rank: int) -> str:
         host = self.hosts[rank]
         state = self._state(host)
-        return f"{host.called(rank)} {state}" if state else host.called(rank)
+        return f"{host.describe(rank)} {state}" if state else host.describe(rank)
 
     # ------------------------------------------------------------ threads
 
@@ -157,63 +204,63 @@ class Heartbeat:
             try:
                 reason = self._beat()
             except RuntimeError as error:
-                reason = (
-                    f"{self._called(self.rank)} lost its connection to {self._called(0)}: {str(error).splitlines()[0]}"
-                )
+                cause = str(error).splitlines()[0]
+                reason = f"{self._with_state(self.rank)} lost its connection to {self._with_state(0)}: {cause}"
             if reason is not None:
-                self._end(reason, heard=self._heard)
+                self._end(reason, from_rank_0=self._from_rank_0)
 
-    def _guard(self) -> None:
-        """The store answers nobody while the network is down, and its calls then wait for ever."""
-        longest_s, tick_s = self._silence_s, PERIOD_S / 2
+    def _watch_store(self) -> None:
+        """While the network is down the store answers nobody, and its calls wait for ever: this thread ends them."""
+        tick_s = PERIOD_S / 2
         before = time.monotonic()
         while not self._ended.wait(tick_s):
             now = time.monotonic()
-            self._answered += max(0.0, now - before - 2 * tick_s)  # this process itself was stopped meanwhile
+            self._answered_at += max(0.0, now - before - 2 * tick_s)  # this process itself was stopped meanwhile
             before = now
-            if now - self._answered > longest_s:
-                self._end(f"{self._called(self.rank)} got no answer for {longest_s:g} s; {self._called(0)}")
+            if now - self._answered_at > self._silence_s:
+                rank, owner = self._with_state(self.rank), self._with_state(0)
+                self._end(f"{rank} got no answer for {self._silence_s:g} s; {owner}")
 
-    def _end(self, reason: str, heard: bool = False) -> None:
+    def _end(self, reason: str, from_rank_0: bool = False) -> None:
         if not self._ended.is_set():
             self._ended.set()
-            self._broken(reason, heard)
+            self._on_broken(reason, from_rank_0)
 
     def _beat(self) -> str | None:
-        """Tell, and look; why the world is broken, if it is."""
-        self._tell()
+        """Send one heartbeat and check the others; why the world is broken, if it is."""
+        self._send()
         if self.rank == 0:
-            self._verdict = self._judgement()
+            self._verdict = self._check_ranks()
             if self._verdict is not None:
-                self._tell()
+                self._send()
             return self._verdict
-        verdict, beat = json.loads(self._store.get("pulse/0"))
+        verdict, beat = json.loads(self._store.get("heartbeat/0"))
         if verdict is not None:
-            self._heard = True
+            self._from_rank_0 = True
             return str(verdict)
-        if self._silence.look([(0, beat)], time.monotonic()):
-            return f"no sign of life for {self._silence_s:g} s: {self.named([0])}"
+        if self._silence.check([(0, beat)], time.monotonic()):
+            return f"no sign of life for {self._silence_s:g} s: {self.describe([0])}"
         return None
 
-    def _judgement(self) -> str | None:
-        """On rank 0: whether somebody is silent, or this rank has been in a call of the library for too long."""
-        silent = self._silence.look(self._beats(range(1, self.size)), time.monotonic())
+    def _check_ranks(self) -> str | None:
+        """On rank 0: whether a rank is silent, or this one has been inside of a call of the library for too long."""
+        silent = self._silence.check(self._newest_beats(range(1, self.size)), time.monotonic())
         if silent:
-            return f"no sign of life for {self._silence_s:g} s: {self.named(silent)}"
+            return f"no sign of life for {self._silence_s:g} s: {self.describe(silent)}"
         late_s = self._progress.late_s()
         if late_s is not None:
-            return f"no end after {late_s:.0f} s: {self.named(range(self.size))}"
+            return f"no end after {late_s:.0f} s: {self.describe(range(self.size))}"
         return None
 
-    def _tell(self) -> None:
-        self._number += 1
-        place = [self._progress.text(), main_stack()]
-        keys = [f"pulse/{self.rank}/place", f"pulse/{self.rank}"]
-        self._store.multi_set(keys, [json.dumps(place), json.dumps([self._verdict, self._number])])
-        self._answered = time.monotonic()
+    def _send(self) -> None:
+        self._beats_sent += 1
+        progress = [self._progress.text(), main_stack()]
+        keys = [f"heartbeat/{self.rank}/progress", f"heartbeat/{self.rank}"]
+        self._store.multi_set(keys, [json.dumps(progress), json.dumps([self._verdict, self._beats_sent])])
+        self._answered_at = time.monotonic()
 
-    def _beats(self, ranks: Sequence[int]) -> list[tuple[int, int]]:
+    def _newest_beats(self, ranks: Sequence[int]) -> list[tuple[int, int]]:
         if not ranks:
             return []
-        values: list[Any] = self._store.multi_get([f"pulse/{rank}" for rank in ranks])
+        values: list[Any] = self._store.multi_get([f"heartbeat/{rank}" for rank in ranks])
         return [(rank, json.loads(value)[1]) for rank, value in zip(ranks, values, strict=True)]

@@ -1,4 +1,4 @@
-"""What earlier starts of a run have left: which cases need no second try, and which broke the world."""
+"""Continuing a run: which cases earlier starts have finished, and which of them broke the world."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 from commbench.core.run_folder import write_json
 
-TRIES = 2  # a case that broke the world so often is not tried again
-UNFINISHED = ("running", "interrupted")  # stop reasons of a soak that goes on
-HOPELESS = "broke the world"
-GOOD = ("ok", "skipped")
+MAX_BREAKS = 2  # a case that broke the world this often is not tried again
+UNFINISHED = ("running", "interrupted")  # stop reasons of a soak that is continued
+GIVEN_UP = "broke the world"
+FINISHED = ("ok", "skipped")
 IN_FLIGHT = "in_flight"  # file in the run's folder: the case that is being measured
 
 
@@ -22,8 +22,8 @@ IN_FLIGHT = "in_flight"  # file in the run's folder: the case that is being meas
 class EarlierStarts:
     """`recorded`: case -> status, `reasons`: case -> why it failed, `broken`: case -> how often it broke the world.
 
-    `run` is run.json. Only rank 0 needs the contents; the other ranks only know that the run goes on. With `retry`
-    failed cases are tried again (the user asks for it); without it only what a broken world has left.
+    `run` is run.json. Only rank 0 has the contents; the other ranks only know that the run is continued. With `retry`,
+    which the user asks for, failed cases are tried again; without it only what a broken world has left.
     """
 
     recorded: Mapping[str, str] = field(default_factory=dict)
@@ -35,41 +35,41 @@ class EarlierStarts:
 
     @property
     def segment(self) -> int:
-        """Number of the start that follows."""
+        """The number of the start that follows."""
         return len(self.run.get("segments", [])) + 1
 
-    def left(self, case_id: str, rows: Sequence[str]) -> bool:
-        """Whether a case has to be measured or written down; `rows` are the case ids of its rows."""
-        found = [self.recorded.get(row) for row in rows]
-        if None in found:
+    def unfinished(self, case_id: str, rows: Sequence[str]) -> bool:
+        """Whether a case has to be measured or recorded; `rows` are the case ids of its rows."""
+        statuses = [self.recorded.get(row) for row in rows]
+        if None in statuses:
             return True
-        if all(status in GOOD for status in found):
+        if all(status in FINISHED for status in statuses):
             return False
         return self.retry or case_id in self.broken
 
-    def hopeless(self, case_id: str) -> str | None:
-        """Why a case is not tried again."""
+    def given_up(self, case_id: str) -> str | None:
+        """Why a case is not tried again; None if it is."""
         times, why = self.broken.get(case_id, 0), self.reasons.get(case_id)
-        if times < TRIES or self.retry:
+        if times < MAX_BREAKS or self.retry:
             return None
-        if why is not None and why.startswith(HOPELESS):  # written down by an earlier start
+        if why is not None and why.startswith(GIVEN_UP):  # recorded by an earlier start
             return why
-        return f"{HOPELESS} {times} times; it is not tried again" + (f"; {why}" if why else "")
+        return f"{GIVEN_UP} {times} times; it is not tried again" + (f"; {why}" if why else "")
 
 
 def mark_in_flight(folder: str, case_id: str, text: str) -> None:
-    """Leave word of the case that is being measured: if the world ends now, this one is the suspect.
+    """Record the case that is being measured: if the world breaks now, this one is the suspect.
 
-    A disk that takes no word ends no run: then nobody is the suspect.
+    Where the disk refuses, the run continues without a suspect.
     """
     mark = Path(folder) / IN_FLIGHT
-    aside = mark.with_suffix(".tmp")
+    temporary = mark.with_suffix(".tmp")
     try:
-        aside.write_text(json.dumps([case_id, text]))
-        aside.replace(mark)
+        temporary.write_text(json.dumps([case_id, text]))
+        temporary.replace(mark)
     except OSError:
         with suppress(OSError):
-            aside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         clear_in_flight(folder)
 
 
@@ -78,10 +78,10 @@ def clear_in_flight(folder: str) -> None:
         (Path(folder) / IN_FLIGHT).unlink()
 
 
-def blame(folder: str) -> str | None:
-    """Count the case in flight as one that broke the world, in run.json; its name.
+def count_suspect(folder: str) -> str | None:
+    """Count the case in flight, in run.json, as one that broke the world; its name.
 
-    None where no case was in flight, or nothing can be written down: a fresh world could not write either.
+    None where no case was in flight, or nothing can be written: a fresh world could not write either.
     """
     mark, record = Path(folder) / IN_FLIGHT, Path(folder) / "run.json"
     try:

@@ -1,8 +1,8 @@
-"""Signals that are acted on in time, also while the main thread is inside a library's call.
+"""Signals that take effect in time, also while the main thread is inside of a library's call.
 
-Python runs a signal's handler in the main thread, between two of its instructions: never, while that thread waits
-in C for a rank that is gone. The interpreter's C part however writes each signal into a pipe at once, and a second
-thread reads it.
+Python runs a signal's handler in the main thread, between two of its instructions: not while that thread waits in C for
+a rank that is gone. The interpreter's C part however writes each signal to a pipe at once (signal.set_wakeup_fd), which
+a second thread reads.
 """
 
 from __future__ import annotations
@@ -16,64 +16,62 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-PATIENCE_S = 1.0  # for the main thread to come back from C by itself
-SAVE_S = 10.0  # for what is saved at the end; a file system may be what has hung
+UNWIND_S = 1.0  # for the main thread to return from C by itself
+SAVE_S = 10.0  # for saving results at the end; a file system may be what hangs
 INTERRUPTED = 128  # + the signal's number: 130 and 143
 
-Save = Callable[[int], None]
-Notice = Callable[[int], bool]
+Save = Callable[[int], None]  # with the exit status
+OnSignal = Callable[[int], bool]  # with the signal's number
 
 
 @contextmanager
-def beacon(save: Save, noticed: Notice) -> Iterator[Watch]:
+def handled_signals(save: Save, on_signal: OnSignal) -> Iterator[RunEnder]:
     """SIGINT and SIGTERM raise KeyboardInterrupt and SystemExit(143) in the main thread, which must be the caller.
 
-    `noticed` is told the signal's number at once, in the second thread; it says whether there is hope. Without hope, or
-    where the main thread is stuck for longer than PATIENCE_S, `save` is called with the exit status from there, and
-    the process ends with that status.
+    `on_signal` is called at once, in the second thread; it returns whether the main thread may unwind. If it may not,
+    or is stuck for longer than UNWIND_S, the second thread calls `save` with the exit status, and exits.
     """
-    watch = Watch(save, noticed)
-    ours = {signal.SIGTERM: watch.handle, signal.SIGINT: watch.handle}
-    before = {number: signal.signal(number, handler) for number, handler in ours.items()}
-    wakeup = signal.set_wakeup_fd(watch.write_end, warn_on_full_buffer=False)
+    ender = RunEnder(save, on_signal)
+    before = {number: signal.signal(number, ender.handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    wakeup = signal.set_wakeup_fd(ender.write_end, warn_on_full_buffer=False)
     try:
-        yield watch
+        yield ender
     finally:
         signal.set_wakeup_fd(wakeup)
         for number, handler in before.items():
             signal.signal(number, handler)
-        watch.end()
+        ender.close()
 
 
-class Watch:
-    """Lets one thread end the run, and no other one with it."""
+class RunEnder:
+    """Lets exactly one thread end the run."""
 
-    def __init__(self, save: Save, noticed: Notice) -> None:
-        self._save, self._noticed = save, noticed
+    def __init__(self, save: Save, on_signal: OnSignal) -> None:
+        self._save, self._on_signal = save, on_signal
         self._read_end, self.write_end = os.pipe()
         os.set_blocking(self.write_end, False)
-        self._handled, self._turn = threading.Event(), threading.Lock()
-        self._thread = threading.Thread(target=self._watch, name="beacon", daemon=True)
+        self._main_thread_ends, self._ending = threading.Event(), threading.Lock()
+        self._thread = threading.Thread(target=self._read_signals, name="commbench-signals", daemon=True)
         self._thread.start()
 
     def handle(self, number: int, frame: Any) -> None:
-        """In the main thread: it has come back."""
-        if not self._turn.acquire(blocking=False):
-            if self._handled.is_set():
+        """The signal handler: the main thread has returned from C."""
+        if not self._ending.acquire(blocking=False):
+            if self._main_thread_ends.is_set():
                 return  # a second signal while the first one unwinds
-            _wait_for_the_end()
-        self._handled.set()
+            _wait_for_exit()
+        self._main_thread_ends.set()
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(INTERRUPTED + number)
 
     def claim(self) -> None:
-        """In the main thread, when it ends the run for a reason of its own."""
-        if not self._handled.is_set() and not self._turn.acquire(blocking=False):
-            _wait_for_the_end()
-        self._handled.set()
+        """In the main thread, which ends the run for a reason of its own."""
+        if not self._main_thread_ends.is_set() and not self._ending.acquire(blocking=False):
+            _wait_for_exit()
+        self._main_thread_ends.set()
 
     def finish(self, status: int, save: Callable[[], None]) -> None:
-        """In another thread: save, and end the process, unless somebody is at it already."""
-        if not self._turn.acquire(blocking=False):
+        """In another thread: save, and exit, unless another thread is at it already."""
+        if not self._ending.acquire(blocking=False):
             return
         threading.Timer(SAVE_S, os._exit, [status]).start()
         try:
@@ -81,22 +79,23 @@ class Watch:
         finally:
             os._exit(status)
 
-    def end(self) -> None:
+    def close(self) -> None:
         os.close(self.write_end)
         self._thread.join()
         os.close(self._read_end)
 
-    def _watch(self) -> None:
+    def _read_signals(self) -> None:
         while True:
-            read = os.read(self._read_end, 1)
-            if not read:
+            data = os.read(self._read_end, 1)
+            if not data:
                 return
-            if read[0] in (signal.SIGINT, signal.SIGTERM):
-                patience_s = PATIENCE_S if self._noticed(read[0]) else 0.0
-                if not self._handled.wait(patience_s):
-                    self.finish(INTERRUPTED + read[0], partial(self._save, INTERRUPTED + read[0]))
+            number = data[0]
+            if number in (signal.SIGINT, signal.SIGTERM):
+                patience_s = UNWIND_S if self._on_signal(number) else 0.0
+                if not self._main_thread_ends.wait(patience_s):
+                    self.finish(INTERRUPTED + number, partial(self._save, INTERRUPTED + number))
 
 
-def _wait_for_the_end() -> None:
-    """The other thread saves, and then ends this process."""
+def _wait_for_exit() -> None:
+    """The other thread saves, and then exits this process."""
     time.sleep(6 * SAVE_S)

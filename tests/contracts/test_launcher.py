@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from commbench.config.compose import ConfigComposer
-from commbench.config.keys import construct
+from commbench.config.targets import construct
+from commbench.launchers.registry import allowed
 
 QUICK = ("benchmark=barrier", "sizes=[8]", "timing=fixed", "timing.repetitions=6", "timing.warmup_s=0")
 
@@ -26,7 +27,7 @@ def pairs() -> list[tuple[str, str]]:
         here = [name for name in names if construct(door.group("launcher", name), name, ()).reach == 1]
         backends = [construct(door.group("backend", name), name, ()) for name in door.options("backend")]
     usable = [one for one in backends if one.missing(one.devices[0]) is None]
-    return [(name, one.name) for name in here for one in usable if name in one.launchers]
+    return [(name, one.name) for name in here for one in usable if name in allowed(one)]
 
 
 @pytest.mark.parametrize("name", launchers())

@@ -14,7 +14,7 @@ import pytest
 
 from commbench.__main__ import main
 from commbench.hardware import mpi_library, nvml
-from commbench.world import launch
+from commbench.world import exit_protocol, launch
 
 Refused = Callable[[str], list[str]]
 WORLDS = ("TORCHELASTIC_", "OMPI_", "PMI", "SLURM_", "COMMBENCH_", "MPI4PY_", "RANK", "WORLD_SIZE", "LOCAL_RANK")
@@ -65,7 +65,7 @@ ONE_LINE = {
     "benchmark=[]": "benchmark=[] leaves nothing to do",
     "benchmark=[all,p2p_latency]": "benchmark=all is unknown",
     "timing=foo": "timing=foo is unknown; allowed: default, fixed, quick, rigorous",
-    "timing=[quick,default]": "timing takes one value a run; for several fresh worlds: commbench -m timing=",
+    "timing=[quick,default]": "timing takes one value per run; for several fresh worlds: commbench -m timing=",
     "writer=foo": "writer=foo is unknown; allowed: console, jsonl,",
     "writer=[parquet,foo]": "writer=foo is unknown; allowed: console, jsonl,",
     "writer=[]": "writer=[] leaves nothing to do",
@@ -87,7 +87,7 @@ ONE_LINE = {
     "~backend": "backend=None has no _target_",
     "backend._target_=commbench.benchmarks.all_reduce.AllReduce": "is outside commbench.backends.*",
     "backend._target_=commbench.backends.tcp.backend.Options": (
-        "is no dataclass that can be imported: Options is not defined"
+        "is not a dataclass that can be imported: Options is not defined"
     ),
     "backend._target_=commbench.backends.tcp.endpoint.Options": "Key 'library' not in 'Options'",
     "timing._target_=commbench.config.settings.Budget": "is outside commbench.config.settings.Timing*",
@@ -112,14 +112,14 @@ ONE_LINE = {
     "budget.case_s=-1": "budget.case_s=-1.0 is not above 0",
     "budget=foo": "budget=foo is not a mapping",
     # layouts
-    "layout=2y4": "layout=2y4 is no layout; write nodes x ranks per node, both >= 1, e.g. 1x2",
-    "layout=0x2": "layout=0x2 is no layout",
-    "layout=2x0": "layout=2x0 is no layout",
-    "layout=[1x2,0x2]": "layout=0x2 is no layout",
-    "layout=0b1": "layout=0b1 is no layout",
-    "layout=8": "layout=8 is no layout",
+    "layout=2y4": "layout=2y4 is not a layout; write nodes x ranks per node, both >= 1, e.g. 1x2",
+    "layout=0x2": "layout=0x2 is not a layout",
+    "layout=2x0": "layout=2x0 is not a layout",
+    "layout=[1x2,0x2]": "layout=0x2 is not a layout",
+    "layout=0b1": "layout=0b1 is not a layout",
+    "layout=8": "layout=8 is not a layout",
     "layout=[]": "layout=[] measures nothing",
-    "layout=null": "is no layout",
+    "layout=null": "is not a layout",
     # sizes and types
     "sizes=[-1]": "sizes=[-1] is not from 1",
     "sizes=-1": "sizes=[-1] is not from 1",
@@ -127,13 +127,13 @@ ONE_LINE = {
     "sizes=[3KX]": "sizes: '3KX' is not a number of bytes; allowed units are B, KiB",
     "sizes=[true]": "sizes: True is not a number of bytes",
     "sizes=[1.5]": "sizes: 1.5 is not a whole number of bytes",
-    "sizes=[10]": "sizes=[10] is no whole number of float32 (4 B each); write e.g. [8]",
+    "sizes=[10]": "sizes=[10] is not a whole number of float32 elements (4 B each); write e.g. [8]",
     "sizes=[9EiB]": "sizes: '9EiB' is not a number of bytes",
     "sizes=[99999999TiB]": "2^63-1",
     "sizes=[]": "sizes=[] measures nothing",
     "sizes=foo": "sizes=foo is unknown; allowed: decades, mlbench, octaves",
     "sizes={a:1}": "is not a number of bytes",
-    "dtype=[float32,int8] sizes=[6]": "sizes=[6] is no whole number of float32",
+    "dtype=[float32,int8] sizes=[6]": "sizes=[6] is not a whole number of float32",
     "dtype=float33": "dtype=float33 is unknown; allowed: float64, float32",
     "dtype=[float32,foo]": "dtype=foo is unknown; allowed: float64, float32",
     "dtype=[]": "dtype=[] measures nothing",
@@ -165,7 +165,7 @@ ONE_LINE = {
     "pairs=[0,1]": "is neither neighbours, all nor a list",
     "pairs=[[0,1],[2]]": "is neither neighbours, all nor a list",
     "pairs=[[0,-1]]": "is neither neighbours, all nor a list",
-    "label=[a,b]": "label takes one value a run",
+    "label=[a,b]": "label takes one value per run",
     # devices this machine has not
     "backend=tcp device=cuda": "device=cuda can't be used with backend=tcp; allowed: cpu",
     "backend=nccl device=cpu": "device=cpu can't be used with backend=nccl; allowed: cuda",
@@ -179,25 +179,25 @@ ONE_LINE = {
     "'expect=median_s>=fast'": "expect=median_s>=fast is neither normal nor a comparison",
     "'expect=median_s==3'": "can't read expect=median_s==3",
     "'expect=1e-3>median_s'": "is neither normal nor a comparison",
-    "'expect=medan_s<1'": "expect=medan_s<1: medan_s is no column of numbers; did you mean median_s?",
-    "'expect=all_reduce:nothing<1'": "nothing is no column of numbers",
+    "'expect=medan_s<1'": "expect=medan_s<1: medan_s is not a numeric column; did you mean median_s?",
+    "'expect=all_reduce:nothing<1'": "nothing is not a numeric column",
     "'expect=all_redcue:median_s<1'": "all_redcue does not run here; benchmarks: p2p_latency",
     "benchmark=all_reduce 'expect=p2p_latency:median_s<1'": "p2p_latency does not run here; benchmarks: all_reduce",
-    "'expect=stop_reason<1'": "stop_reason is no column of numbers",
+    "'expect=stop_reason<1'": "stop_reason is not a numeric column",
     # a list on a launch axis, and commas
-    "backend=[gloo,mpi]": "backend takes one value a run; for several fresh worlds: commbench -m backend=gloo,mpi",
-    "launch=[0,1]": "launch takes one value a run; for several fresh worlds: commbench -m launch=0,1",
-    "cuda_ipc=[on,off]": "cuda_ipc takes one value a run; for several fresh worlds: commbench -m cuda_ipc=on,off",
+    "backend=[gloo,mpi]": "backend takes one value per run; for several fresh worlds: commbench -m backend=gloo,mpi",
+    "launch=[0,1]": "launch takes one value per run; for several fresh worlds: commbench -m launch=0,1",
+    "cuda_ipc=[on,off]": "cuda_ipc takes one value per run; for several fresh worlds: commbench -m cuda_ipc=on,off",
     "device=[cpu,cuda]": "commbench -m device=cpu,cuda",
     "launcher=[mpirun,torchrun]": "commbench -m launcher=mpirun,torchrun",
     "interface=[a,b]": "commbench -m interface=a,b",
-    "env.X=[a,b]": "env.X takes one value a run; for several fresh worlds: commbench -m env.X=a,b",
+    "env.X=[a,b]": "env.X takes one value per run; for several fresh worlds: commbench -m env.X=a,b",
     "backend=gloo,mpi": "backend=gloo,mpi has commas: in fresh worlds: commbench -m backend=gloo,mpi",
     "layout=1x2,1x4": "layout=1x2,1x4 has commas: in one world: layout=[1x2,1x4]; in fresh worlds: commbench -m",
     "sizes=8,16": "sizes=8,16 has commas: in one world: sizes=[8,16]; in fresh worlds: commbench -m sizes=8,16",
     "env.X=a,b": "env.X=a,b has commas: in fresh worlds: commbench -m env.X=a,b; as text: \"env.X='a,b'\"",
     "env=foo": "env=foo is not a mapping; write env.NAME=VALUE",
-    "env={A-B:1}": "env.A-B=1 is no environment variable",
+    "env={A-B:1}": "env.A-B=1 is not an environment variable",
     # Hydra's grammar
     "noequals": "'noequals' is neither KEY=VALUE nor a command",
     "''": "'' is neither KEY=VALUE nor a command",
@@ -213,12 +213,12 @@ ONE_LINE = {
     "output='${foo}'": "Interpolation key 'foo' not found",
     "--foo": "unrecognized arguments: --foo; see commbench --help",
     "--config-dir": "expected one argument",
-    "--config-dir /nonexistent": "--config-dir /nonexistent is no folder",
+    "--config-dir /nonexistent": "--config-dir /nonexistent is not a folder",
     # sweeps: one bad job is enough
-    "-m layout=1x2,0x2": "layout=0x2 is no layout",
+    "-m layout=1x2,0x2": "layout=0x2 is not a layout",
     "-m backend=gloo,foo": "backend=foo is unknown; allowed: cupy_nccl, gloo, ipc_copy, mpi, nccl, simulated",
     "-m benchmark=all_reduce,[foo]": "benchmark=foo is unknown",
-    "-m backend=simulated,gloo,mpi sizes=[8],[10]": "sizes=[10] is no whole number of float32",
+    "-m backend=simulated,gloo,mpi sizes=[8],[10]": "sizes=[10] is not a whole number of float32",
     "-m launch=range(0,3) seed=0,x": "seed=x is not an integer",
     "-m launch=range(0,3": "can't read launch=range(0,3",
     "-m seed=interval(0,1)": "does not support sweep type",
@@ -321,10 +321,10 @@ MINE = "# @package benchmarks.mine\n_target_: {}\n"
         ),
         (MINE.format("os.system"), "permit it with allow=[os]"),
         (MINE.format("commbench.nope.Nope"), "commbench.nope.Nope is outside commbench.benchmarks.*"),
-        (MINE.format("commbench.benchmarks.nope.Nope"), "no dataclass that can be imported"),
-        (MINE.format("commbench.benchmarks.all_reduce.Nope"), "no dataclass that can be imported"),
+        (MINE.format("commbench.benchmarks.nope.Nope"), "not a dataclass that can be imported"),
+        (MINE.format("commbench.benchmarks.all_reduce.Nope"), "not a dataclass that can be imported"),
         (MINE.format("commbench.measure.statistics.summarise"), "outside commbench.benchmarks.*"),
-        (MINE.format("commbench.benchmarks.all_reduce.bus_factor"), "no dataclass that can be imported"),
+        (MINE.format("commbench.benchmarks.all_reduce.bus_factor"), "not a dataclass that can be imported"),
         (MINE.format("commbench.benchmarks.all_reduce.AllReduce") + "foo: 1\n", "benchmark mine.foo"),
         ("# @package benchmarks.mine\nfoo: 1\n", "has no _target_"),
         ("_target_: commbench.benchmarks.all_reduce.AllReduce\n", "# @package benchmarks.NAME"),
@@ -382,7 +382,7 @@ def test_a_sweep_inside_a_world_lists_its_jobs(refused: Refused, monkeypatch: py
         (TORCHRUN_0, "backend=mpi", "backend=mpi can't run under torchrun; allowed: mpirun, srun"),
         (TORCHRUN_0, "backend=simulated", "backend=simulated can't run under torchrun; allowed: none"),
         (MPIRUN_0, "backend=mpi backend.library=/nonexistent", "backend.library=/nonexistent is not a file"),
-        (MPIRUN_0, "layout=2y4", "layout=2y4 is no layout"),
+        (MPIRUN_0, "layout=2y4", "layout=2y4 is not a layout"),
         (TORCHRUN_0 | {"RANK": "abc"}, "layout=1x2", "torchrun exported no usable world: RANK='abc', WORLD_SIZE='2'"),
         (TORCHRUN_0 | {"RANK": "2"}, "layout=1x2", "torchrun exported no usable world: RANK='2', WORLD_SIZE='2'"),
         (SBATCH, "layout=2x1", "layout=2x1 needs 2 nodes, this is one machine"),  # a batch script is no world
@@ -400,7 +400,7 @@ def test_rank_0_of_a_world_says_why(
 def test_other_ranks_let_rank_0_speak_first(
     line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("commbench.__main__.RANK_0_SPEAKS_S", 0.1)
+    monkeypatch.setattr("commbench.world.exit_protocol.RANK_0_FIRST_S", 0.1)
     enter(TORCHRUN_1, monkeypatch)
     begin = time.monotonic()
     assert main(line.split()) == 2
@@ -412,12 +412,12 @@ def test_other_ranks_let_rank_0_speak_first(
 def test_rank_0_tells_the_parent_that_started_it(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path("run")
     folder.mkdir()
-    monkeypatch.setattr("commbench.__main__.RANK_0_SPEAKS_S", 0.1)
+    monkeypatch.setattr("commbench.world.exit_protocol.RANK_0_FIRST_S", 0.1)
     for place in (TORCHRUN_1, TORCHRUN_0):
         assert list(folder.iterdir()) == []
-        enter(place | {launch.FOLDER: str(folder)}, monkeypatch)
+        enter(place | {exit_protocol.FOLDER: str(folder)}, monkeypatch)
         assert main(["backend=mpi"]) == 2
-    assert (folder / launch.REFUSED).read_text() == "2"
+    assert (folder / exit_protocol.STATUS_FILE).read_text() == "2"
 
 
 # ---------------------------------------------------------------- the real command

@@ -18,7 +18,7 @@ import pytest
 from commbench.core.errors import ConfigError
 from commbench.hardware import network
 from commbench.hardware.mpi_library import find
-from commbench.world import identity
+from commbench.world import rendezvous
 
 ROOT = {
     f"{kind}_ALLOW_RUN_AS_ROOT{more}": "1" for kind in ("OMPI", "PRTE") for more in ("", "_CONFIRM")
@@ -133,18 +133,18 @@ def bound(store: object, port: int) -> set[str]:
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", *outer()[:1]])
 def test_a_given_meeting_point_is_all_that_rank_0_listens_at(host: str) -> None:
     port = free_port()
-    store = identity._named_store(host, port, owner=True)
+    store = rendezvous.store_at(host, port, owner=True)
     assert bound(store, port) == {network.own_address(host)}
-    client = identity._named_store(host, port, owner=False)
+    client = rendezvous.store_at(host, port, owner=False)
     client.set("key", "value")
     assert store.get("key") == b"value"
 
 
 def test_a_name_that_is_loopback_only_here_is_reached_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """As /etc/hosts of many systems says of a host's own name; other hosts know its real address."""
-    monkeypatch.setattr(identity, "own_address", lambda host: "127.0.1.1")
+    monkeypatch.setattr(rendezvous, "own_address", lambda host: "127.0.1.1")
     port = free_port()
-    store = identity._named_store(outer()[0] if outer() else "127.0.0.1", port, owner=True)
+    store = rendezvous.store_at(outer()[0] if outer() else "127.0.0.1", port, owner=True)
     assert bound(store, port) & {"::", "0.0.0.0"}
 
 
@@ -154,14 +154,14 @@ def free_port() -> int:
 
 
 def test_the_meeting_address_of_an_mpi_world() -> None:
-    assert identity._meeting_address(["a|1|2", "a|1|2"], None) == "127.0.0.1"
-    assert identity._meeting_address(["a|1|2", "b|1|2"], "lo") == "127.0.0.1"
+    assert rendezvous.rendezvous_address(["a|1|2", "a|1|2"], None) == "127.0.0.1"
+    assert rendezvous.rendezvous_address(["a|1|2", "b|1|2"], "lo") == "127.0.0.1"
     with pytest.raises(ConfigError, match="interface=nosuch0 does not exist on this host"):
-        identity._meeting_address(["a|1|2"], "nosuch0")
+        rendezvous.rendezvous_address(["a|1|2"], "nosuch0")
 
 
 @pytest.mark.skipif(not outer(), reason="no address but loopback")
 def test_the_meeting_address_of_several_nodes_is_not_loopback() -> None:
     homes = [f"{socket.gethostname()}|1|2", "no-such-host.invalid|1|2"]
-    assert identity._meeting_address(homes, None) in outer()
+    assert rendezvous.rendezvous_address(homes, None) in outer()
     assert network.own_address("no-such-host.invalid") is None

@@ -31,7 +31,7 @@ from commbench.benchmarks.p2p_latency import P2PLatency
 from commbench.core.case import Case, Mode, World
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Control
-from commbench.world.identity import detect
+from commbench.launchers.registry import detect
 
 PLAN = "COMMBENCH_FAULT"
 DELAY_S = 0.5  # until a fault inside a library's call begins

@@ -42,9 +42,9 @@ from commbench.measure.rows import row, sample_table
 from commbench.measure.samples import Samples
 from commbench.measure.transports import TransportEvidence
 from commbench.world.control import StoreControl
-from commbench.world.control_tree import join
+from commbench.world.control_tree import join_nodes
+from commbench.world.heartbeat import Progress
 from commbench.world.identity import hosted_world
-from commbench.world.progress import Progress
 from commbench.writers.parquet import Parquet
 
 PROCESSES = 8
@@ -125,7 +125,7 @@ def entered(wide: StoreControl, nodes: tuple[tuple[int, ...], ...], kind: str) -
     wide.gather(None, CONNECT_S)
     if kind == "control-flat" or not 1 < len(nodes) < wide.size:
         return wide
-    return join(World(wide.rank, wide.size, nodes, (wide.rank,)), wide, CONNECT_S)
+    return join_nodes(World(wide.rank, wide.size, nodes, (wide.rank,)), wide, CONNECT_S)
 
 
 def nodes_of(size: int) -> tuple[tuple[int, ...], ...]:

@@ -46,7 +46,7 @@ class Mpi(Backend):
     name: ClassVar[str] = "mpi"
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     engines: ClassVar[tuple[str, ...]] = ("native", "python")
-    launchers: ClassVar[tuple[str, ...]] = ("mpirun", "srun")
+    launchers: ClassVar[str] = "starts_mpi"
     library: str = "auto"
     threads: str = "funneled"
 

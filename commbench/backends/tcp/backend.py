@@ -32,7 +32,7 @@ class Tcp(Backend):
 
     name: ClassVar[str] = "tcp"
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
-    launchers: ClassVar[tuple[str, ...]] = ("torchrun", "mpirun", "srun")
+    launchers: ClassVar[str] = "any"
     axes: ClassVar[tuple[str, ...]] = ("streams",)
     library: str = "auto"
     buffer_bytes: int | None = None

@@ -35,7 +35,7 @@ class Gloo(Backend):
 
     name: ClassVar[str] = "gloo"
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
-    launchers: ClassVar[tuple[str, ...]] = ("torchrun", "mpirun", "srun")
+    launchers: ClassVar[str] = "any"
     threads_per_rank: ClassVar[int] = (
         4  # the caller, two workers per group, an event loop per device (ProcessGroupGloo)
     )

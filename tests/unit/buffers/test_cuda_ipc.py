@@ -12,7 +12,7 @@ from torch.distributed import TCPStore
 from commbench.buffers.cuda_ipc import WORKED, CudaExporter, Exporter, probe_cuda_ipc, probe_pattern, probe_refusals
 from commbench.core.case import World
 from commbench.hardware.cuda_driver import CudaError
-from commbench.world.control import Alone, StoreControl
+from commbench.world.control import SingleProcessControl, StoreControl
 
 NODES = ((0, 1), (2,))
 
@@ -61,7 +61,7 @@ def test_memory_that_holds_something_else_did_not_work() -> None:
 
 
 def test_a_rank_alone_has_nobody_to_try() -> None:
-    assert probe_cuda_ipc(lambda _: FileExporter(), World(0, 1, ((0,),), (0,)), Alone(), 1.0) == {}
+    assert probe_cuda_ipc(lambda _: FileExporter(), World(0, 1, ((0,),), (0,)), SingleProcessControl(), 1.0) == {}
 
 
 def test_the_patterns_of_ranks_differ() -> None:

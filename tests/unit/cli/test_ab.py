@@ -160,7 +160,7 @@ def test_an_interruption_says_what_is_kept(monkeypatch: pytest.MonkeyPatch, caps
         ("ab backend=simulated --vs label=x", "commbench ab sets label itself"),
         ("ab backend=simulated --vs output=x", "output belongs to both sides"),
         ("ab backend=simulated writer=[console] --vs seed=1", "BASE keeps no results to compare"),
-        ("ab backend=simulated sizes=[8] --vs sizes=[16]", "no case of NEW has a partner in BASE"),
+        ("ab backend=simulated sizes=[8] --vs sizes=[16]", "no case of NEW has a counterpart in BASE"),
         ("ab backend=simulated --vs experiment=ec2_streams scale=cpu", "NEW asks for 4 runs"),
         ("ab backend=simulated --vs seed=1 --frobnicate", "--frobnicate"),
         ("ab backend=simulated output=/proc/x --vs seed=1", "output=/proc/x can't be written"),

@@ -82,7 +82,7 @@ def test_doctor_says_what_is_missing(tmp_path: Path) -> None:
 def test_the_script_and_the_module_are_one(program: list[str]) -> None:
     done = command(*program, "sizes=[10]")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "commbench: sizes=[10] is no whole number of float32 (4 B each); write e.g. [8]\n"
+    assert done.stderr == "commbench: sizes=[10] is not a whole number of float32 elements (4 B each); write e.g. [8]\n"
 
 
 # ---------------------------------------------------------------- a rank that does not know its world

@@ -12,15 +12,17 @@ import pytest
 import yaml
 
 import commbench
-from commbench.config.compose import GROUP_NAMES, ConfigComposer
-from commbench.config.keys import GROUPS, KEYS, construct
+from commbench.config.compose import COMPOSED_GROUPS, ConfigComposer
+from commbench.config.keys import KEYS, TABLE, Key, Kind
 from commbench.config.settings import Settings, from_config
+from commbench.config.targets import construct
 
 CONF = Path(commbench.__file__).parent.parent / "conf"
 FILES = sorted(CONF.glob("*/*.yaml"))
 NAMES = [f"{file.parent.name}/{file.stem}" for file in FILES]
 TARGETS = [file for file in FILES if "_target_" in (yaml.safe_load(file.read_text()) or {})]
 CONFIG = (CONF / "config.yaml").read_text()
+PACKAGES = {key.group: key.name for key in TABLE if key.kind is Kind.GROUPS}  # group -> key
 OUTSIDE_KEYS = {"defaults", "hydra"}  # Hydra's own
 
 
@@ -32,7 +34,7 @@ def door() -> Iterator[ConfigComposer]:
 
 def override(name: str) -> str:
     group, _, option = name.partition("/")
-    return f"{group}=[{option}]" if group in GROUPS.values() else f"{group}={option}"
+    return f"{group}=[{option}]" if group in PACKAGES else f"{group}={option}"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -43,7 +45,7 @@ def test_every_file_composes_and_builds(name: str, door: ConfigComposer) -> None
 
 
 def test_every_folder_is_a_group_that_the_door_knows() -> None:
-    assert {file.parent.name for file in FILES} <= set(GROUP_NAMES)
+    assert {file.parent.name for file in FILES} <= set(COMPOSED_GROUPS)
 
 
 def test_no_group_has_folders_of_its_own() -> None:
@@ -78,12 +80,9 @@ def test_a_file_says_what_it_is(file: Path) -> None:
     assert len(first) > 10
 
 
-@pytest.mark.parametrize(
-    "file", [one for one in FILES if one.parent.name in GROUPS.values()], ids=lambda file: file.stem
-)
+@pytest.mark.parametrize("file", [one for one in FILES if one.parent.name in PACKAGES], ids=lambda file: file.stem)
 def test_what_can_be_chosen_twice_has_its_own_place(file: Path) -> None:
-    package = {group: key for key, group in GROUPS.items()}[file.parent.name]
-    assert file.read_text().startswith(f"# @package {package}.{file.stem}\n")
+    assert file.read_text().startswith(f"# @package {PACKAGES[file.parent.name]}.{file.stem}\n")
 
 
 def test_a_file_is_named_after_what_it_builds(door: ConfigComposer) -> None:
@@ -122,6 +121,12 @@ def test_every_key_has_a_comment() -> None:
     comments = explained(body)
     assert {"layout", "sizes", "budget", "memory_share", "seed"} <= set(comments)
     assert [key for key, has in comments.items() if not has and key != "budget"] == []
+
+
+@pytest.mark.parametrize("key", [key for key in TABLE if key.choices], ids=lambda key: key.name)
+def test_a_comment_names_every_choice(key: Key) -> None:
+    (line,) = re.findall(rf"^{key.name}: .*$", CONFIG, re.MULTILINE)
+    assert [choice for choice in key.choices if not re.search(rf"\b{choice}\b", line)] == []
 
 
 def test_hydra_writes_nothing_of_its_own() -> None:

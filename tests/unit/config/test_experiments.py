@@ -12,7 +12,7 @@ from places import ROOT
 
 from commbench.__main__ import main
 from commbench.config.compose import ConfigComposer
-from commbench.config.experiments import Asked, asked, parts
+from commbench.config.experiments import RequestedJobs, experiment_parts, requested_jobs
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.world import launch
@@ -41,8 +41,8 @@ def door() -> Iterator[ConfigComposer]:
         yield opened
 
 
-def ask(door: ConfigComposer, name: str, *overrides: str) -> Asked:
-    return asked(door, [f"experiment={name}", *overrides], multirun=False)
+def ask(door: ConfigComposer, name: str, *overrides: str) -> RequestedJobs:
+    return requested_jobs(door, [f"experiment={name}", *overrides], multirun=False)
 
 
 # ---------------------------------------------------------------- every file
@@ -93,8 +93,8 @@ def test_it_plans_on_one_machine_with_scale_cpu(name: str, door: ConfigComposer)
 def test_the_overrides_of_a_job_are_that_job_again(name: str, door: ConfigComposer) -> None:
     """What a started world is given: it must neither sweep nor choose another part."""
     for job in ask(door, name, "scale=cpu").jobs:
-        again = asked(door, job.overrides, multirun=False)
-        assert not again.fresh
+        again = requested_jobs(door, job.overrides, multirun=False)
+        assert not again.fresh_worlds
         assert [one.digest for one in again.jobs] == [job.digest]
 
 
@@ -159,7 +159,7 @@ def test_the_quiz_has_20_ranks_and_5_ints(door: ConfigComposer) -> None:
 def test_what_the_user_gives_goes_before_the_file(door: ConfigComposer) -> None:
     found = ask(door, "mlbench_allreduce", "backend=gloo", "device=cpu", "layout=1x2", "sizes=[8]")
     (job,) = found.jobs  # both parts mean the same now
-    assert not found.fresh
+    assert not found.fresh_worlds
     assert (job.settings.backend.name, job.settings.sizes) == ("gloo", ((8,),))
 
 
@@ -181,7 +181,7 @@ def test_another_timing_ends_the_files_own_duration(door: ConfigComposer) -> Non
         ("experiment=exchange_quiz scale=gpu", "scale=gpu is unknown; allowed: full, cpu"),
         ("experiment=exchange_quiz part=2", "part=2 is unknown; scale=full has 1 to 1"),
         ("experiment=exchange_quiz part=x", "part=x is unknown"),
-        ("experiment=exchange_quiz sizes=[10]", "sizes=[10] is no whole number of int32"),
+        ("experiment=exchange_quiz sizes=[10]", "sizes=[10] is not a whole number of int32"),
         ("-m experiment=exchange_quiz,mlbench_p2p", "run one experiment at a time"),
         ("experiment=nothing", "experiment=nothing is unknown; allowed: ec2_enhanced"),
     ],
@@ -209,7 +209,7 @@ def test_the_parts_of_a_foreign_file_bring_in_no_code(word: str, capsys: pytest.
 
 def test_a_file_without_parts_is_one_run() -> None:
     with ConfigComposer(write("sizes: [64]\n")) as door:
-        assert parts(door, ["experiment=own"]) == [["experiment=own"]]
+        assert experiment_parts(door, ["experiment=own"]) == [["experiment=own"]]
         (job,) = ask(door, "own").jobs
     assert job.settings.sizes == ((64,),)
 

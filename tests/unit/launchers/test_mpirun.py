@@ -58,10 +58,10 @@ def test_a_hostfile_says_the_same_as_a_list(tmp_path: Path) -> None:
     ("hosts", "text", "said"),
     [
         (("a",), "a", "say the same; give one of them"),
-        ((), None, "is no file; give a file with a host a line"),
-        ((), "a;rm\n", "'a;rm' is no host; write names or addresses, without slots"),
-        (("a:2",), "", "'a:2' is no host"),
-        (("-x",), "", "'-x' is no host"),
+        ((), None, "is not a file; give a file with one host per line"),
+        ((), "a;rm\n", "'a;rm' is not a host; write names or addresses, without slots"),
+        (("a:2",), "", "'a:2' is not a host"),
+        (("-x",), "", "'-x' is not a host"),
     ],
 )
 def test_what_is_no_host_is_refused(tmp_path: Path, hosts: tuple[str, ...], text: str | None, said: str) -> None:

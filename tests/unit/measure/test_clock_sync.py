@@ -31,7 +31,7 @@ from commbench.measure.clock_sync import (
     fit,
     parent_of,
 )
-from commbench.world.control import Alone, StoreControl
+from commbench.world.control import SingleProcessControl, StoreControl
 from commbench.world.peer_listener import PeerListener
 
 BOOT_NS = 2**52  # a clock of a machine that is up for 52 days
@@ -177,8 +177,8 @@ def test_one_who_leaves_in_a_burst_is_an_error_of_the_connection() -> None:
 
 def test_ranks_of_one_node_share_a_clock_and_compare_nothing() -> None:
     clocks = GlobalClocks(World(0, 1, ((0,),), (0,)), None)
-    clock = clocks.of((0,), Alone(), 1.0)
-    assert clocks.of((0,), Alone(), 1.0) is clock
+    clock = clocks.of((0,), SingleProcessControl(), 1.0)
+    assert clocks.of((0,), SingleProcessControl(), 1.0) is clock
     assert not clock.due and clock.lines == [Line()]
     assert clock.lines[0].own(np.array([BOOT_NS]))[0] == BOOT_NS and clock.errors_ns(BOOT_NS) == [0.0]
 

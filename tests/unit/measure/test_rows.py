@@ -25,8 +25,8 @@ from commbench.measure.plan import Facts, plan
 from commbench.measure.rows import impossible_reason, row, sample_table, wire_gb_per_s
 from commbench.measure.samples import Block, Failure, Refused, Samples
 from commbench.measure.transports import TransportEvidence
+from commbench.world.heartbeat import Progress
 from commbench.world.identity import hosted_world
-from commbench.world.progress import Progress
 
 with ConfigComposer() as _composer:
     BENCHMARKS = _composer.options("benchmark")

@@ -26,7 +26,7 @@ from commbench.measure.window import (
     MAX_LENGTH_NS,
     Window,
 )
-from commbench.world.control import Alone
+from commbench.world.control import SingleProcessControl
 
 TOOK_NS = 100_000
 
@@ -34,9 +34,9 @@ TOOK_NS = 100_000
 def window() -> tuple[Window, Timeline]:
     """Of two ranks on one node: both stamps are of the same clock."""
     timeline = Timeline("max_over_ranks", (0, 1), (0, 1))
-    clock = GlobalClocks(World(0, 1, ((0,),), (0,)), None).of((0,), Alone(), 1.0)
+    clock = GlobalClocks(World(0, 1, ((0,),), (0,)), None).of((0,), SingleProcessControl(), 1.0)
     clock.lines = clock.lines * 2
-    return Window(clock, Alone(), (0, 1), timeline), timeline
+    return Window(clock, SingleProcessControl(), (0, 1), timeline), timeline
 
 
 def stamps(starts: Any, delays: Any = 0, took: Any = TOOK_NS) -> Any:

@@ -26,8 +26,8 @@ from commbench.core.protocols import Buffer
 from commbench.measure.case import measure
 from commbench.measure.plan import Facts, plan
 from commbench.measure.samples import Samples
-from commbench.world.control import Alone, StoreControl
-from commbench.world.progress import Progress
+from commbench.world.control import SingleProcessControl, StoreControl
+from commbench.world.heartbeat import Progress
 
 SIZES = [1, 2, 8, 64]
 
@@ -270,7 +270,7 @@ def test_a_farewell_that_a_rank_does_not_come_to_ends_at_its_deadline() -> None:
 
 
 def test_alone_there_is_nobody_to_wait_for() -> None:
-    control = Alone()
+    control = SingleProcessControl()
     array = np.arange(6).reshape(1, 3, 2)
     assert control.gather(3, 0.0) == [3]
     assert control.decide("x", 0.0) == control.agree("x", 0.0) == "x"

@@ -19,10 +19,9 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from commbench.core.case import World
 from commbench.core.errors import Missing
-from commbench.world import identity as worlds
-from commbench.world.control import Meetings, StoreControl
-from commbench.world.control_tree import NodeControl, _packed, _unpacked, join
-from commbench.world.identity import by_node
+from commbench.world import control_tree
+from commbench.world.control import GatherDecideControl, StoreControl
+from commbench.world.control_tree import NodeControl, _packed, _unpacked, by_node, join_nodes
 
 Nodes = tuple[tuple[int, ...], ...]
 TWO: Nodes = ((0, 1), (2, 3))
@@ -38,9 +37,9 @@ def joined(nodes: Nodes) -> Iterator[list[NodeControl]]:
     size = sum(len(node) for node in nodes)
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
-    def enter(rank: int) -> Meetings:
+    def enter(rank: int) -> GatherDecideControl:
         client = TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=SOON_S))
-        return join(World(rank, size, nodes, (rank,)), StoreControl(client, rank, size), SOON_S)
+        return join_nodes(World(rank, size, nodes, (rank,)), StoreControl(client, rank, size), SOON_S)
 
     controls = no_error(together(enter, range(size)))
     assert all(isinstance(control, NodeControl) for control in controls)
@@ -222,9 +221,9 @@ from datetime import timedelta
 from torch.distributed import TCPStore
 from commbench.core.case import World
 from commbench.world.control import StoreControl
-from commbench.world.control_tree import join
+from commbench.world.control_tree import join_nodes
 client = TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False, timeout=timedelta(seconds=20))
-control = join(World(2, 4, ((0, 1), (2, 3)), (2,)), StoreControl(client, 2, 4), 60)
+control = join_nodes(World(2, 4, ((0, 1), (2, 3)), (2,)), StoreControl(client, 2, 4), 60)
 control.agree(None, 20)
 time.sleep(100)
 """
@@ -234,9 +233,9 @@ def test_a_leader_that_is_gone_is_named_by_rank_0_and_by_those_it_led() -> None:
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     with subprocess.Popen([sys.executable, "-c", LEADER, str(server.port)]) as leader:
 
-        def enter(rank: int) -> Meetings:
+        def enter(rank: int) -> GatherDecideControl:
             client = TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=SOON_S))
-            return join(World(rank, 4, TWO, (rank,)), StoreControl(client, rank, 4), 30.0)  # its imports
+            return join_nodes(World(rank, 4, TWO, (rank,)), StoreControl(client, rank, 4), 30.0)  # its imports
 
         controls = no_error(together(enter, [0, 1, 3]))
         no_error(together(lambda control: control.agree(None, SOON_S), controls))
@@ -285,10 +284,10 @@ def test_alone_on_its_node_a_rank_needs_no_key_there() -> None:
 @pytest.mark.parametrize(
     ("nodes", "flat_ranks", "levels"), [(TWO, 3, 2), (TWO, 4, 1), (((0, 1),), 1, 1), (((0,), (1,)), 1, 1)]
 )
-def test_only_large_worlds_of_shared_nodes_have_two_levels(
+def test_only_large_control_tree_of_shared_nodes_have_two_levels(
     nodes: Nodes, flat_ranks: int, levels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worlds, "FLAT_RANKS", flat_ranks)
+    monkeypatch.setattr(control_tree, "FLAT_RANKS", flat_ranks)
     size = sum(len(node) for node in nodes)
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
@@ -310,7 +309,7 @@ def test_a_node_that_can_host_no_store_leaves_all_with_the_plain_one(monkeypatch
 
     def work(rank: int) -> Any:
         client = TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=SOON_S))
-        control = join(World(rank, 4, TWO, (rank,)), StoreControl(client, rank, 4), SOON_S)
+        control = join_nodes(World(rank, 4, TWO, (rank,)), StoreControl(client, rank, 4), SOON_S)
         assert isinstance(control, StoreControl)
         return control.decide(rank, SOON_S)
 

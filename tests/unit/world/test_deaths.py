@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from commbench.world import supervisor
-from commbench.world.deaths import Deaths
+from commbench.world import exit_protocol, supervisor
+from commbench.world.supervisor import ExitWatcher
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 # a launcher that notices a death at once and ends everybody else, as mpirun does
@@ -36,7 +36,7 @@ sys.exit(7)
 
 def test_the_first_to_end_is_named() -> None:
     with subprocess.Popen(SLEEP) as launcher, subprocess.Popen(SLEEP) as one, subprocess.Popen(SLEEP) as other:
-        deaths = Deaths(launcher)
+        deaths = ExitWatcher(launcher)
         try:
             deaths.watch({one.pid: "rank 0", other.pid: "rank 1", 2**22 + 1: "a rank that is gone"})
             assert not deaths.wait(0.05)
@@ -56,7 +56,7 @@ def test_the_first_to_end_is_named() -> None:
 
 def test_where_all_end_in_one_moment_nobody_is_blamed() -> None:
     with subprocess.Popen(SLEEP) as launcher, subprocess.Popen(SLEEP) as one, subprocess.Popen(SLEEP) as other:
-        deaths = Deaths(launcher)
+        deaths = ExitWatcher(launcher)
         try:
             deaths.watch({one.pid: "rank 0", other.pid: "rank 1"})
             for process in (one, other):
@@ -87,20 +87,20 @@ def test_the_rank_that_a_launcher_lost_is_told(tmp_path: Path) -> None:
             str(tmp_path),
         ]
     )
-    status, first = supervisor.keep(started(tmp_path), os.environ, tmp_path)
+    status, first = supervisor.supervise(started(tmp_path), os.environ, tmp_path)
     killer.wait(10)
     assert (status, first) == (7, ["rank 1"])
-    assert supervisor.lost(tmp_path, first) == "rank 1 ended first"
-    assert supervisor.lost(tmp_path, []) == "rank 0 left no word"
+    assert exit_protocol.lost_reason(tmp_path, first) == "rank 1 ended first"
+    assert exit_protocol.lost_reason(tmp_path, []) == "rank 0 left no message"
 
 
 @pytest.mark.parametrize("how", ["run.json", "lost"])
 def test_a_broken_world_whose_launcher_goes_on_is_ended_with_all_its_processes(tmp_path: Path, how: str) -> None:
     if how == "lost":
-        threading.Timer(1.5, supervisor.report_lost, [str(tmp_path), "rank 0 is silent"]).start()
+        threading.Timer(1.5, exit_protocol.report_lost, [str(tmp_path), "rank 0 is silent"]).start()
     broken = {"status": "broken", "exit_status": 3} if how == "run.json" else {}
     begin = time.monotonic()
-    status, _ = supervisor.keep(started(tmp_path, **broken), os.environ, tmp_path)
+    status, _ = supervisor.supervise(started(tmp_path, **broken), os.environ, tmp_path)
     assert time.monotonic() - begin < 15
     assert status == -signal.SIGKILL
     for pid in json.loads((tmp_path / "run.json").read_text())["processes"]:
@@ -109,11 +109,11 @@ def test_a_broken_world_whose_launcher_goes_on_is_ended_with_all_its_processes(t
             assert time.monotonic() < until
             time.sleep(0.05)
     if how == "lost":
-        assert supervisor.lost(tmp_path, ["rank 1"]) == "rank 0 is silent"
-        assert not (tmp_path / supervisor.LOST).exists()
+        assert exit_protocol.lost_reason(tmp_path, ["rank 1"]) == "rank 0 is silent"
+        assert not (tmp_path / exit_protocol.LOST).exists()
 
 
 def test_the_last_word_of_an_earlier_world_does_not_end_the_next_one(tmp_path: Path) -> None:
-    supervisor.report_lost(str(tmp_path), "rank 1 lost rank 0")
-    status, _ = supervisor.keep([sys.executable, "-c", "import time; time.sleep(2.5)"], os.environ, tmp_path)
-    assert status == 0 and supervisor.lost(tmp_path, []) == "rank 0 left no word"
+    exit_protocol.report_lost(str(tmp_path), "rank 1 lost rank 0")
+    status, _ = supervisor.supervise([sys.executable, "-c", "import time; time.sleep(2.5)"], os.environ, tmp_path)
+    assert status == 0 and exit_protocol.lost_reason(tmp_path, []) == "rank 0 left no message"

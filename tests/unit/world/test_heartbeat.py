@@ -19,8 +19,7 @@ from torch.distributed import PrefixStore, TCPStore
 
 from commbench.world import heartbeat
 from commbench.world.control import StoreControl
-from commbench.world.heartbeat import PERIOD_S, Heartbeat, Host, Silence
-from commbench.world.progress import Progress
+from commbench.world.heartbeat import PERIOD_S, Heartbeat, Host, Progress, SilenceDetector
 
 SILENCE_S = 1.2
 
@@ -29,29 +28,29 @@ SILENCE_S = 1.2
 
 
 def test_silence_is_counted_from_the_last_new_beat() -> None:
-    silence = Silence(8.0)
-    assert silence.look([(1, 5), (2, 5)], 0.0) == []
-    assert silence.look([(1, 6), (2, 5)], 4.0) == []
-    assert silence.look([(1, 7), (2, 5)], 8.0) == [2]
-    assert silence.look([(1, 7), (2, 6)], 10.0) == []
+    silence = SilenceDetector(8.0)
+    assert silence.check([(1, 5), (2, 5)], 0.0) == []
+    assert silence.check([(1, 6), (2, 5)], 4.0) == []
+    assert silence.check([(1, 7), (2, 5)], 8.0) == [2]
+    assert silence.check([(1, 7), (2, 6)], 10.0) == []
 
 
 def test_whoever_looks_late_blames_nobody() -> None:
-    silence = Silence(8.0)
-    silence.look([(1, 5)], 0.0)
-    assert silence.look([(1, 5)], 100.0) == [], "this process was stopped, or the machine was"
-    assert silence.look([(1, 5)], 102.0) == []
-    assert silence.look([(1, 5)], 100.0 + 8.0) == [1]
+    silence = SilenceDetector(8.0)
+    silence.check([(1, 5)], 0.0)
+    assert silence.check([(1, 5)], 100.0) == [], "this process was stopped, or the machine was"
+    assert silence.check([(1, 5)], 102.0) == []
+    assert silence.check([(1, 5)], 100.0 + 8.0) == [1]
 
 
 @given(st.lists(st.floats(0.1, 2 * PERIOD_S), min_size=1, max_size=60), st.integers(1, 59))
 def test_one_that_beats_is_never_blamed_and_one_that_stops_always(steps: list[float], stops: int) -> None:
-    silence, now, last = Silence(8.0), 0.0, 0.0
+    silence, now, last = SilenceDetector(8.0), 0.0, 0.0
     for number, step in enumerate(steps):
         now += step
         dead = number >= stops
         last = last if dead else now
-        found = silence.look([(1, number), (2, min(number, stops - 1))], now)
+        found = silence.check([(1, number), (2, min(number, stops - 1))], now)
         assert found == ([2] if now - last >= 8.0 else [])
 
 

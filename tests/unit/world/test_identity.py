@@ -1,26 +1,24 @@
-"""Who am I: saved environments of every launcher, nodes agreed over a real store, cores bound and given back."""
+"""Which rank a process is, by saved environments of every launcher; nodes, agreed over a real store."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from places import DATA
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from commbench.core.case import World
+from commbench.core.case import RankIdentity, World
 from commbench.core.errors import ConfigError, WorldBroken
-from commbench.world.control import Alone, StoreControl
-from commbench.world.identity import Place, assemble, bind, connect, detect, host_identity, hosted_world
-from commbench.world.slurm import meeting_point
+from commbench.launchers.registry import connect, detect
+from commbench.launchers.srun import step_address
+from commbench.world.control import SingleProcessControl, StoreControl
+from commbench.world.identity import assemble, host_identity, hosted_world
 
 ENVIRONMENTS = DATA / "environments"
 Environment = dict[str, str]
@@ -53,7 +51,7 @@ def test_every_rank_of_a_launcher_knows_its_place(
 ) -> None:
     places = [detect(environ) for environ in saved(name)]
     size = len(local_ranks)
-    assert places == [Place(launcher, rank, size, local_ranks[rank], hints[rank]) for rank in range(size)]
+    assert places == [RankIdentity(launcher, rank, size, local_ranks[rank], hints[rank]) for rank in range(size)]
 
 
 @pytest.mark.parametrize("name", ["none", "sbatch_script", "salloc_shell", "salloc_interactive_step"])
@@ -76,7 +74,7 @@ def test_the_inner_launcher_wins(outer: str, inner: str) -> None:
 
 def test_torchrun_inside_mpirun_is_torchrun() -> None:
     place = detect(saved("openmpi5")[1] | saved("torchrun")[0])
-    assert place == Place("torchrun", 0, 2, 0, "0")
+    assert place == RankIdentity("torchrun", 0, 2, 0, "0")
 
 
 def test_a_script_that_exports_rank_itself_is_no_torchrun_world() -> None:
@@ -137,9 +135,9 @@ def test_srun_without_a_node_list_says_what_to_export() -> None:
 
 
 def test_ranks_that_slurms_pmi_started_meet_without_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("commbench.world.identity.CONNECT_S", 1.0)
+    monkeypatch.setattr("commbench.world.rendezvous.CONNECT_S", 1.0)
     environ = saved("srun_step_pmi2")[1] | {"MASTER_ADDR": "127.0.0.1"}
-    _, port = meeting_point(environ)
+    _, port = step_address(environ)
     place = detect(environ)
     assert place is not None and place.launcher == "mpirun"
     with pytest.raises(WorldBroken, match=rf"127\.0\.0\.1, {port}\)"):
@@ -148,7 +146,7 @@ def test_ranks_that_slurms_pmi_started_meet_without_mpi(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("broken", [{"MASTER_PORT": "abc"}, {"MASTER_PORT": "1"}])
 def test_an_unreachable_meeting_point_is_a_broken_world(broken: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("commbench.world.identity.CONNECT_S", 1.0)
+    monkeypatch.setattr("commbench.world.rendezvous.CONNECT_S", 1.0)
     environ = saved("srun_step")[1] | {"MASTER_ADDR": "127.0.0.1"} | broken
     place = detect(environ)
     assert place is not None
@@ -161,7 +159,7 @@ def test_rank_0_owns_the_store_where_the_launcher_names_an_address() -> None:
     port = probe.port
     del probe
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    places = [Place("srun", rank, 2, rank) for rank in range(2)]
+    places = [RankIdentity("srun", rank, 2, rank) for rank in range(2)]
     controls: list[StoreControl] = in_threads(2, lambda rank: connect(places[rank], environ=meeting))
     heard = in_threads(2, lambda rank: controls[rank].decide({"from": rank}, 5.0))
     assert heard == [{"from": 0}, {"from": 0}]
@@ -197,7 +195,9 @@ def assembled(hints: list[str | None]) -> list[World]:
 
     def meet(rank: int) -> World:
         client = TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=10))
-        return assemble(Place("torchrun", rank, len(hints), 0, hints[rank]), StoreControl(client, rank, len(hints)))
+        return assemble(
+            RankIdentity("torchrun", rank, len(hints), 0, hints[rank]), StoreControl(client, rank, len(hints))
+        )
 
     worlds: list[World] = in_threads(len(hints), meet)
     return worlds
@@ -243,75 +243,4 @@ def test_a_virtual_host_is_a_node_of_its_own(namespace: str) -> None:
 def test_a_hosted_world_lives_in_one_process() -> None:
     world, control = hosted_world(2, 3)
     assert world == World(0, 6, ((0, 1, 2), (3, 4, 5)), (0, 1, 2, 3, 4, 5))
-    assert isinstance(control, Alone)
-
-
-# ---------------------------------------------------------------- cores
-
-
-@pytest.fixture
-def cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """The cores of this process, as if they were all of the machine; given back afterwards."""
-    before = sorted(os.sched_getaffinity(0))
-    monkeypatch.setattr(os, "cpu_count", lambda: len(before))
-    yield before
-    os.sched_setaffinity(0, before)
-
-
-def bound(mode: str, local_rank: int, ranks_here: int, cores: list[int], threads: int = 1) -> tuple[str, set[int]]:
-    os.sched_setaffinity(0, cores)
-    words = bind(mode, local_rank, ranks_here, threads)
-    return words, os.sched_getaffinity(0)
-
-
-@pytest.mark.parametrize("mode", ["core", "auto"])
-def test_ranks_share_the_cores_without_overlap(mode: str, cores: list[int]) -> None:
-    shares = [bound(mode, rank, len(cores), cores) for rank in range(len(cores))]
-    assert shares == [(f"core {core}", {core}) for core in cores]
-
-
-def test_a_single_rank_gets_every_core(cores: list[int]) -> None:
-    words, mine = bound("core", 0, 1, cores)
-    assert mine == set(cores)
-    assert words == (f"core {cores[0]}-{cores[-1]}" if len(cores) > 1 else f"core {cores[0]}")
-
-
-@pytest.mark.parametrize("mode", ["core", "auto"])
-def test_a_larger_machine_is_divided_into_neighbouring_cores(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    held: list[set[int]] = []
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3, 8, 9, 10})
-    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: held.append(cores))
-    monkeypatch.setattr(os, "cpu_count", lambda: 7)
-    words = [bind(mode, rank, 3, 2) for rank in range(3)]
-    assert held == [{0, 1}, {2, 3}, {8, 9}]
-    assert words == ["core 0-1", "core 2-3", "core 8-9"]
-
-
-def test_more_ranks_than_cores_take_turns(cores: list[int]) -> None:
-    ranks = 2 * len(cores) + 1
-    held = [bound("core", rank, ranks, cores)[1] for rank in range(ranks)]
-    assert held == [{cores[rank % len(cores)]} for rank in range(ranks)]
-
-
-def test_auto_leaves_ranks_alone_that_would_not_fit(cores: list[int]) -> None:
-    assert bound("auto", 0, len(cores) + 1, cores) == ("none", set(cores))
-    assert bound("auto", 0, len(cores), cores, threads=2) == ("none", set(cores))
-
-
-def test_auto_respects_what_the_launcher_has_bound(cores: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: len(cores) + 1)
-    assert bound("auto", 0, 1, cores) == ("none", set(cores))
-    assert bound("core", len(cores) - 1, len(cores), cores)[1] == {cores[-1]}
-
-
-def test_none_binds_nothing(cores: list[int]) -> None:
-    assert bound("none", 0, 1, cores) == ("none", set(cores))
-
-
-def test_numa_binds_within_a_node(cores: list[int]) -> None:
-    if not list(Path("/sys/devices/system/node").glob("node[0-9]*/cpulist")):
-        with pytest.raises(ConfigError, match="bind=core"):
-            bind("numa", 0, 1, 1)
-        return
-    shares = [bound("numa", rank, 4, cores) for rank in range(4)]
-    assert all(words.startswith("numa node") and mine and mine <= set(cores) for words, mine in shares)
+    assert isinstance(control, SingleProcessControl)

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from commbench.world.progress import Progress, main_stack
+from commbench.world.heartbeat import Progress, main_stack
 
 
 class Runner:

@@ -17,7 +17,7 @@ from small_disk import small_disk
 
 import commbench
 from commbench.report.load import find_runs, load_run
-from commbench.world.recovery import IN_FLIGHT, EarlierStarts, blame, clear_in_flight, mark_in_flight
+from commbench.world.recovery import IN_FLIGHT, EarlierStarts, clear_in_flight, count_suspect, mark_in_flight
 
 FIXED = ("timing=fixed", "timing.repetitions=30", "timing.warmup_repetitions=1", "timing.warmup_s=0")
 DEADLY = """
@@ -42,28 +42,32 @@ class Deadly(AllReduce):
 def test_what_is_left_of_a_run() -> None:
     recorded = {"good": "ok", "planned": "skipped", "bad": "failed", "wrong": "invalid", "suspect": "failed"}
     rest = EarlierStarts(recorded, broken={"suspect": 1, "twice": 2})
-    assert [case for case in (*recorded, "new", "twice") if rest.left(case, [case])] == ["suspect", "new", "twice"]
+    assert [case for case in (*recorded, "new", "twice") if rest.unfinished(case, [case])] == [
+        "suspect",
+        "new",
+        "twice",
+    ]
     given_up = EarlierStarts({"twice": "failed"}, broken={"twice": 2}, reasons={"twice": "rank 1 has ended"})
-    assert given_up.left("twice", ["twice"]), "it is to be written down why"
-    assert given_up.hopeless("twice") == "broke the world 2 times; it is not tried again; rank 1 has ended"
+    assert given_up.unfinished("twice", ["twice"]), "it is to be written down why"
+    assert given_up.given_up("twice") == "broke the world 2 times; it is not tried again; rank 1 has ended"
     again = EarlierStarts(recorded, retry=True)
-    assert [case for case in recorded if again.left(case, [case])] == ["bad", "wrong", "suspect"]
-    assert rest.left("round", ["good", "new"]), "a round is measured as a whole"
-    assert not rest.left("round", ["good", "planned"])
+    assert [case for case in recorded if again.unfinished(case, [case])] == ["bad", "wrong", "suspect"]
+    assert rest.unfinished("round", ["good", "new"]), "a round is measured as a whole"
+    assert not rest.unfinished("round", ["good", "planned"])
 
 
 def test_a_case_that_broke_the_world_twice_is_given_up_unless_the_user_asks() -> None:
-    assert EarlierStarts(broken={"a": 1}).hopeless("a") is None
-    assert EarlierStarts(broken={"a": 2}).hopeless("a") == "broke the world 2 times; it is not tried again"
-    assert EarlierStarts(broken={"a": 2}, retry=True).hopeless("a") is None
+    assert EarlierStarts(broken={"a": 1}).given_up("a") is None
+    assert EarlierStarts(broken={"a": 2}).given_up("a") == "broke the world 2 times; it is not tried again"
+    assert EarlierStarts(broken={"a": 2}, retry=True).given_up("a") is None
 
 
 def test_the_case_in_flight_is_blamed_once(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"schema_version": 1}))
-    assert blame(str(tmp_path)) is None
+    assert count_suspect(str(tmp_path)) is None
     mark_in_flight(str(tmp_path), "abc", "all_reduce 8 B")
-    assert blame(str(tmp_path)) == "all_reduce 8 B"
-    assert blame(str(tmp_path)) is None
+    assert count_suspect(str(tmp_path)) == "all_reduce 8 B"
+    assert count_suspect(str(tmp_path)) is None
     assert json.loads((tmp_path / "run.json").read_text())["broken"] == {"abc": 1}
     mark_in_flight(str(tmp_path), "abc", "all_reduce 8 B")
     clear_in_flight(str(tmp_path))
@@ -170,11 +174,11 @@ def test_a_disk_that_takes_no_word_ends_no_run_and_blames_nobody(tmp_path: Path)
             disk.read_only(True)
             mark_in_flight(folder, "jkl", "all_reduce 32 B")
             clear_in_flight(folder)
-            assert blame(folder) is None, "a fresh world could not write either"
+            assert count_suspect(folder) is None, "a fresh world could not write either"
     except RuntimeError as error:
         pytest.skip(f"no disk to fill: {error}")
     mark_in_flight(folder + "/nowhere", "abc", "all_reduce 8 B")
-    assert blame(folder + "/nowhere") is None
+    assert count_suspect(folder + "/nowhere") is None
 
 
 @pytest.mark.parametrize("key", ["overrides", "layouts", "config", "config_dir"])

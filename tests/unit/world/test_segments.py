@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from commbench.world.segments import mapped, sweep
+from commbench.world.supervisor import mapped_shared_memory, remove_shared_memory
 
 HOLD = """
 import mmap, sys, time
@@ -42,9 +42,9 @@ def test_only_what_the_ranks_of_a_library_map_is_removed(names: tuple[Path, Path
     words = [sys.executable, "-c", HOLD, str(ours), str(foreign)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        assert mapped([process.pid, 2**22 + 1]) == {ours}
-        sweep(mapped([process.pid]))
-        assert mapped([process.pid]) == set(), "it has no name any more"
+        assert mapped_shared_memory([process.pid, 2**22 + 1]) == {ours}
+        remove_shared_memory(mapped_shared_memory([process.pid]))
+        assert mapped_shared_memory([process.pid]) == set(), "it has no name any more"
         process.kill()
     assert [path.exists() for path in (ours, foreign, unmapped)] == [False, True, True]
-    sweep([ours])  # already gone
+    remove_shared_memory([ours])  # already gone

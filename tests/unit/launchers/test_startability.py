@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from shown_gpus import ask, hgx, uuid
 
-IMPORT = "from commbench.config.startability import visible_gpus"
+IMPORT = "from commbench.launchers.startability import visible_gpus"
 CODE = "visible_gpus(os.environ)"
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from places import ROOT
 
 from commbench.core.errors import ConfigError
-from commbench.world.slurm import PORTS, first_host, meeting_point
+from commbench.launchers.srun import PORTS, first_host, step_address
 
 WORD = st.from_regex(r"[a-z]([a-z0-9-]{0,6}[a-z-])?", fullmatch=True)
 NUMBER = st.integers(0, 120)
@@ -74,29 +74,29 @@ def test_any_other_text_is_a_host_or_refused(text: str) -> None:
 
 
 def test_the_step_decides_and_not_its_allocation() -> None:
-    host, port = meeting_point(STEP)
+    host, port = step_address(STEP)
     assert host == "n03" and port in PORTS
-    assert meeting_point({key: value for key, value in STEP.items() if "STEP" not in key})[0] == "n01"
+    assert step_address({key: value for key, value in STEP.items() if "STEP" not in key})[0] == "n01"
 
 
 @given(st.integers(1, 2**31), st.integers(0, 60), st.integers(1, 100))
 def test_jobs_and_steps_that_may_share_a_node_do_not_share_a_port(job: int, step: int, later: int) -> None:
     def port(job: int, step: int) -> int:
-        return meeting_point(STEP | {"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)})[1]
+        return step_address(STEP | {"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)})[1]
 
     seen = [port(job, step), port(job, step + 1), port(job + later, step)]
     assert len(set(seen)) == 3 and all(one in PORTS for one in seen)
 
 
 def test_what_is_exported_wins() -> None:
-    assert meeting_point(STEP | {"MASTER_ADDR": "login"}) == ("login", meeting_point(STEP)[1])
-    assert meeting_point(STEP | {"MASTER_PORT": "4000"}) == ("n03", 4000)
-    assert meeting_point({"MASTER_ADDR": "login", "MASTER_PORT": "4000"}) == ("login", 4000)
+    assert step_address(STEP | {"MASTER_ADDR": "login"}) == ("login", step_address(STEP)[1])
+    assert step_address(STEP | {"MASTER_PORT": "4000"}) == ("n03", 4000)
+    assert step_address({"MASTER_ADDR": "login", "MASTER_PORT": "4000"}) == ("login", 4000)
 
 
 def test_without_a_list_it_says_what_to_export() -> None:
     with pytest.raises(ConfigError, match="export MASTER_ADDR"):
-        meeting_point({"SLURM_JOB_ID": "7"})
+        step_address({"SLURM_JOB_ID": "7"})
 
 
 def test_the_shipped_scripts_are_valid_bash() -> None:

@@ -1,0 +1,117 @@
+"""All launchers: which of them has started this process, which one starts a backend's ranks, and how ranks join."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from commbench.core.case import RankIdentity, World
+from commbench.core.errors import ConfigError, WorldBroken
+from commbench.core.layout import Layout
+from commbench.core.protocols import Backend, Control, Launcher
+from commbench.world.control import StoreControl
+from commbench.world.control_tree import by_node
+from commbench.world.identity import assemble, hosted_world
+
+if TYPE_CHECKING:
+    from commbench.config.settings import Settings
+
+DEFAULT = "auto"  # conf/launcher/auto.yaml: the default of the backend
+
+
+@cache
+def launchers() -> tuple[Launcher, ...]:
+    """One of each file in conf/launcher, by precedence."""
+    folder = files("commbench.conf") / "launcher"
+    names = [file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml")]
+    modules = {name: importlib.import_module(f"commbench.launchers.{name}") for name in names if name != DEFAULT}
+    found: list[Launcher] = [getattr(module, name.capitalize())() for name, module in modules.items()]
+    return tuple(sorted(found, key=lambda launcher: launcher.precedence))
+
+
+def detect(environ: Mapping[str, str]) -> RankIdentity | None:
+    """Which rank of which world this process is; None outside of a world. Raises ConfigError.
+
+    The launcher that is closest to the process wins: torchrun inside of mpirun or srun is torchrun.
+    """
+    identities = (launcher.detect(environ) for launcher in launchers())
+    return next((identity for identity in identities if identity is not None), None)
+
+
+def allowed(backend: Backend) -> list[str]:
+    """The names of the launchers that can start its ranks."""
+    usable = {
+        "any": launchers(),
+        "starts_mpi": [launcher for launcher in launchers() if launcher.starts_mpi],
+        "none": [],
+    }
+    return [launcher.name for launcher in usable[backend.launchers]]
+
+
+def launcher_of(settings: Settings) -> Launcher:
+    """The chosen launcher, else for several nodes the one whose allocation this is, else the backend's default.
+
+    Raises ConfigError where it can't start the backend's ranks.
+    """
+    names = allowed(settings.backend)
+    if settings.launcher is not None:
+        if settings.launcher.name not in names:
+            raise ConfigError(
+                f"launcher={settings.launcher.name} can't start {settings.backend.name}; allowed: {', '.join(names)}"
+            )
+        return settings.launcher
+    usable = [launcher for launcher in launchers() if launcher.name in names]
+    several_nodes = any(layout.nodes > 1 for layout in settings.layouts)
+    return next((launcher for launcher in usable if several_nodes and launcher.has_allocation), usable[0])
+
+
+def mpi_library(backend: Backend, launcher: Launcher) -> str | None:
+    """What to load in each rank, as `backend.library`; None where the ranks need no MPI of the launcher."""
+    needed = launcher.meets_over_mpi or backend.launchers == "starts_mpi"
+    return backend.library if needed else None
+
+
+def own_variables() -> tuple[str, ...]:
+    """Prefixes of the variables that some launcher forwards to its ranks itself."""
+    return tuple(prefix for launcher in launchers() for prefix in launcher.own_variables)
+
+
+def manual_commands(nodes: int, ranks_per_node: int, worker: Sequence[str]) -> str:
+    """The lines with which a user starts a world that this process can't start."""
+    return "".join(f"\n  {launcher.manual_command(nodes, ranks_per_node, worker)}" for launcher in launchers())
+
+
+def connect(
+    identity: RankIdentity,
+    library: str = "auto",
+    threads: str = "funneled",
+    environ: Mapping[str, str] = os.environ,
+    interface: str | None = None,
+) -> StoreControl:
+    """The control plane of this rank's world; `library` and `threads` are those of MPI.
+
+    Raises ConfigError or WorldBroken.
+    """
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    launcher = next(launcher for launcher in launchers() if launcher.name == identity.launcher)
+    try:
+        store = launcher.open_store(identity, environ, library, threads, interface)
+    except (RuntimeError, KeyError, ValueError, OSError, OverflowError) as error:
+        raise WorldBroken(f"rank {identity.rank} found no control plane: {error}") from error
+    return StoreControl(PrefixStore("commbench", store), identity.rank, identity.size)
+
+
+def join_world(settings: Settings, identity: RankIdentity | None) -> tuple[World, Control]:
+    """The world and its control plane; `identity` is None where this process hosts all ranks."""
+    if identity is None:
+        around = Layout.around(settings.layouts)
+        return hosted_world(around.nodes, around.ranks_per_node)
+    backend = settings.backend
+    control = connect(identity, backend.library or "auto", backend.threads, interface=settings.interface)
+    world = assemble(identity, control)
+    return world, by_node(world, control)
