@@ -264,7 +264,9 @@ class _Session:
 
     def _located(self, missing: Missing) -> Missing:
         """With the hosts and the last known places of the ranks that did not come."""
-        places = self._heartbeat.describe(missing.ranks) if self._heartbeat is not None and self._world.rank == 0 else ""
+        places = (
+            self._heartbeat.describe(missing.ranks) if self._heartbeat is not None and self._world.rank == 0 else ""
+        )
         return Missing(missing.ranks, missing.meeting, missing.deadline_s, places)
 
     def _case(self, job: Planned) -> None:
