@@ -7,7 +7,18 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from .table import Listing, Row, comment, doubts, heading, number, preface, refusal, strangers, tables
+from .table import (
+    Listing,
+    Row,
+    comment,
+    flag_lines,
+    heading,
+    missing_program_lines,
+    number,
+    preface,
+    status_line,
+    tables,
+)
 
 TOOL = "nccl-tests"
 PROGRAMS = {
@@ -51,7 +62,7 @@ def nccl_text(run: Mapping[str, Any], rows: Sequence[Row]) -> str:
     lines = [*preface(run, rows, TOOL), *(comment(text) for text in MEANING if found)]
     for table in found:
         lines += ["", heading(table, rows, PROGRAMS[table[0]["benchmark"]], COLUMNS), *_table(table)]
-    foreign = strangers((row for row in rows if row["benchmark"] not in PROGRAMS), TOOL)
+    foreign = missing_program_lines((row for row in rows if row["benchmark"] not in PROGRAMS), TOOL)
     return "\n".join([*lines, *([""] if foreign else []), *foreign])
 
 
@@ -61,8 +72,8 @@ def _table(table: Sequence[Row]) -> list[str]:
         halves = list(group)
         if any(row["status"] == "ok" for row in halves):
             lines.append(_line(halves))
-        lines += [refusal(row, _place(row)) for row in halves if row["status"] != "ok"]
-    return lines + doubts(table) + _closing(table)
+        lines += [status_line(row, _place(row)) for row in halves if row["status"] != "ok"]
+    return lines + flag_lines(table) + _closing(table)
 
 
 def _head() -> list[str]:

@@ -6,7 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .table import Listing, Row, comment, doubts, heading, number, preface, refusal, strangers, tables
+from .table import (
+    Listing,
+    Row,
+    comment,
+    flag_lines,
+    heading,
+    missing_program_lines,
+    number,
+    preface,
+    status_line,
+    tables,
+)
 
 TOOL = "the OSU micro-benchmarks"
 MEANS = (
@@ -109,7 +120,7 @@ def osu_text(run: Mapping[str, Any], rows: Sequence[Row]) -> str:
         lines += [] if program.name in told else [comment(text) for text in program.meaning]
         told.add(program.name)
         lines += _table(table, program)
-    foreign = strangers((row for row in rows if row["benchmark"] not in PROGRAMS), TOOL)
+    foreign = missing_program_lines((row for row in rows if row["benchmark"] not in PROGRAMS), TOOL)
     return "\n".join([*lines, *([""] if foreign else []), *foreign])
 
 
@@ -118,8 +129,8 @@ def _table(table: Sequence[Row], program: Program) -> list[str]:
     first = f"{'# Size':<14}" if program.size else f"{'#':<2}"
     lines = [first + "".join(f"{name:>18}" for name in names)]
     for row in table:
-        lines.append(_line(row, program) if row["status"] == "ok" else refusal(row))
-    return lines + doubts(table)
+        lines.append(_line(row, program) if row["status"] == "ok" else status_line(row))
+    return lines + flag_lines(table)
 
 
 def _line(row: Row, program: Program) -> str:

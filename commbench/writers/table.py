@@ -1,28 +1,36 @@
-"""Rows as plain tables with # comments, the way other tools print them: for eyes and scripts that know those."""
+"""Tables as plain text: rows under # comments, as other tools print them, and all pairs as a matrix for the console."""
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
+from statistics import median
 from typing import Any
 
 from numpy.typing import NDArray
 
 from commbench.core.columns import VARIABLES
+from commbench.core.pairs import Pair, pairs_text
+from commbench.core.slow_pairs import MATRIX_VARIABLES, Matrix
 from commbench.core.text import printable
-from commbench.core.units import format_bytes
+from commbench.core.units import format_bytes, format_rate, format_seconds
 
 Row = Mapping[str, Any]
-NAMED = ("layout", "pair", "dtype", "engine")  # in every heading, so that a table says what it is when cut out
-SIZES = ("benchmark", "message_bytes", "count")  # in the program's name and in the lines
+IN_EVERY_HEADING = ("layout", "pair", "dtype", "engine")  # so that a table is complete when it is cut out
+SIZES = ("benchmark", "message_bytes", "count")  # in the name of the program and in the lines
+LONGEST_PAIR_TABLE = 12  # rows; more pairs are printed as a matrix
+MAX_MATRIX_RANKS = 16  # that fit a terminal
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+MAX_NAMED_PAIRS = 8
 
 
 @dataclass
 class Listing(ABC):
-    """See Writer. Everything is printed at the end; of two rows of a case the later one."""
+    """A Writer that prints everything at the end; of two rows of a case the later one."""
 
     def __post_init__(self) -> None:
         self._rows: dict[str, Row] = {}
@@ -45,7 +53,7 @@ class Listing(ABC):
 
 
 def comment(text: str) -> str:
-    """One line that begins with #, whatever the text holds."""
+    """One line that begins with #, whatever the text contains."""
     visible = "".join(letter if letter.isprintable() else " " for letter in text)
     return f"# {' '.join(visible.split())}"
 
@@ -67,7 +75,7 @@ def preface(run: Mapping[str, Any], rows: Sequence[Row], tool: str) -> list[str]
         comment(f"measured by commbench, printed in the columns of {tool}: run {run['run_id']}{label}"),
         comment(f"{library}, {world['size']} ranks, {world['nodes']} node(s), timing {run['timing']}"),
     ]
-    shared = [name for name in _told() if name not in NAMED and not _varies(rows, name)]
+    shared = [name for name in _variables() if name not in IN_EVERY_HEADING and not _varies(rows, name)]
     lines += [comment(f"wherever it applies: {_values(rows, shared)}")] if rows else []
     if any(row["segment"] for row in rows):
         lines.append(comment("this run went on after a stop: rows of earlier starts are in its folder only"))
@@ -75,28 +83,31 @@ def preface(run: Mapping[str, Any], rows: Sequence[Row], tool: str) -> list[str]
 
 
 def tables(rows: Iterable[Row], columns: Collection[str]) -> list[list[Row]]:
-    """Rows that differ in the given columns and their sizes only stand together, small messages first."""
-    inside = {*SIZES, *columns} - {"benchmark"}
-    outside = [column.name for column in VARIABLES if column.name not in inside]
-    found: dict[tuple[Any, ...], list[Row]] = {}
+    """Rows that differ only in the given columns and their sizes form a table, small messages first."""
+    varying = {*SIZES, *columns} - {"benchmark"}
+    shared = [column.name for column in VARIABLES if column.name not in varying]
+    rows_by_table: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        found.setdefault(tuple(_natural(row[name]) for name in outside), []).append(row)
+        rows_by_table.setdefault(tuple(_natural(row[name]) for name in shared), []).append(row)
     order = (*(name for name in columns if name != "in_place"), "message_bytes", "count", "in_place")
-    return [sorted(found[key], key=lambda row: [_natural(row[name]) for name in order]) for key in sorted(found)]
+    return [
+        sorted(rows_by_table[key], key=lambda row: [_natural(row[name]) for name in order])
+        for key in sorted(rows_by_table)
+    ]
 
 
 def heading(table: Sequence[Row], rows: Sequence[Row], program: str, columns: Collection[str]) -> str:
     """The program of the other tool, and the variables of this table that are not the same everywhere."""
-    shown = [name for name in _told() if name not in columns and (name in NAMED or _varies(rows, name))]
+    shown = [name for name in _variables() if name not in columns and (name in IN_EVERY_HEADING or _varies(rows, name))]
     return comment(f"{table[0]['benchmark']}, as {program}: {_values(table, shown)}")
 
 
-def refusal(row: Row, more: str = "") -> str:
-    """Why a row has no numbers."""
+def status_line(row: Row, more: str = "") -> str:
+    """The status of a row without numbers, and its reason."""
     return comment(f"{row['status']}: {format_bytes(row['message_bytes'] or 0)}{more}: {row['reason']}")
 
 
-def doubts(table: Iterable[Row]) -> list[str]:
+def flag_lines(table: Iterable[Row]) -> list[str]:
     """A line for each flag of the measured rows, with their sizes."""
     sizes: dict[str, dict[str, None]] = {}
     for row in table:
@@ -105,8 +116,8 @@ def doubts(table: Iterable[Row]) -> list[str]:
     return [comment(f"{flag}: {', '.join(found)}") for flag, found in sorted(sizes.items())]
 
 
-def strangers(rows: Iterable[Row], tool: str) -> list[str]:
-    """A line for each operation that the other tool does not have."""
+def missing_program_lines(rows: Iterable[Row], tool: str) -> list[str]:
+    """A line for each operation that the other tool lacks."""
     counts: dict[str, int] = {}
     for row in rows:
         counts[row["benchmark"]] = counts.get(row["benchmark"], 0) + 1
@@ -116,7 +127,7 @@ def strangers(rows: Iterable[Row], tool: str) -> list[str]:
     ]
 
 
-def _told() -> list[str]:
+def _variables() -> list[str]:
     return [column.name for column in VARIABLES if column.name not in SIZES]
 
 
@@ -125,9 +136,9 @@ def _varies(rows: Iterable[Row], name: str) -> bool:
 
 
 def _values(rows: Sequence[Row], names: Iterable[str]) -> str:
-    """The first value of each variable, without those that have none."""
-    found = {name: next((row[name] for row in rows if row[name] is not None), None) for name in names}
-    return ", ".join(f"{name} {_text(value)}" for name, value in found.items() if value not in (None, {}, ()))
+    """The first value of each variable that has one."""
+    first = {name: next((row[name] for row in rows if row[name] is not None), None) for name in names}
+    return ", ".join(f"{name} {_text(value)}" for name, value in first.items() if value not in (None, {}, ()))
 
 
 def _text(value: Any) -> str:
@@ -137,8 +148,90 @@ def _text(value: Any) -> str:
 
 
 def _natural(value: Any) -> tuple[Any, ...]:
-    """Sorts 0-2 before 0-10, and None before all."""
+    """A key that sorts 0-2 before 0-10, and None first."""
     if value is None:
         return ()
     parts = re.split(r"(\d+)", _text(value))
     return tuple(int(part) if index % 2 else part for index, part in enumerate(parts))
+
+
+# ---------------------------------------------------------------- a matrix of pairs
+
+
+def is_matrix(matrix: Matrix) -> bool:
+    """Whether there are more pairs than a table should list, and at least half of all possible ones."""
+    return len(matrix.rows) > LONGEST_PAIR_TABLE and 2 * len(matrix.rows) >= len(matrix.ranks) ** 2
+
+
+def matrix_text(matrix: Matrix, slow: Collection[Pair], named: Sequence[str], width: int) -> str:
+    """Heading, cells, a line per class, and what went wrong; cells only where they fit into `width` columns.
+
+    `named` are the variables to name in the heading. Windows of messages are shown by their rate, others by time.
+    """
+    rate = matrix.shared["window"] is not None
+    unit = "GB/s" if rate else _time_unit(matrix)
+    more = [
+        f"{name} {matrix.shared[name]}"
+        for name in MATRIX_VARIABLES
+        if name in named and matrix.shared[name] is not None
+    ]
+    head = f"{matrix.shared['benchmark']}, {', '.join([format_bytes(matrix.shared['message_bytes']), *more])}"
+    cells = _matrix_lines(matrix, slow, unit)
+    if len(matrix.ranks) > MAX_MATRIX_RANKS or max(map(len, cells)) > width:
+        cells, head = [], f"{head}: median in {unit}"
+    else:
+        mark = ", ! slow" if slow else ""
+        head = f"{head}: median in {unit}, senders down, receivers across{mark}"
+    return "\n".join([head, *cells, *_class_lines(matrix, unit), *_note_lines(matrix)])
+
+
+def _matrix_lines(matrix: Matrix, slow: Collection[Pair], unit: str) -> list[str]:
+    ranks = matrix.ranks
+    lines = [["", *map(str, ranks)]]
+    lines += [[str(first), *(_matrix_cell(matrix, (first, second), slow, unit) for second in ranks)] for first in ranks]
+    side = max(len(line[0]) for line in lines)
+    width = max(len(cell) for line in lines for cell in line[1:])
+    return ["  " + "  ".join([line[0].rjust(side), *(cell.rjust(width) for cell in line[1:])]) for line in lines]
+
+
+def _matrix_cell(matrix: Matrix, pair: Pair, slow: Collection[Pair], unit: str) -> str:
+    row = matrix.rows.get(pair)
+    if row is None or row["status"] != "ok":
+        return "." if row is None else str(row["status"])[:4]
+    return ("!" if pair in slow else "") + _pair_number(row, unit)
+
+
+def _pair_number(row: Row, unit: str) -> str:
+    return format_rate(row["algbw_gb_per_s"] if unit == "GB/s" else row["median_s"] / SECONDS[unit])
+
+
+def _time_unit(matrix: Matrix) -> str:
+    """The unit that fits the median of all cells."""
+    times = [time for cells in matrix.classes.values() for time in cells.values()]
+    return format_seconds(median(times)).split()[1] if times else "us"
+
+
+def _class_lines(matrix: Matrix, unit: str) -> list[str]:
+    """Median, fastest and slowest pair of each class."""
+    lines = []
+    for name, times in matrix.classes.items():
+        order = sorted(times, key=lambda pair: (times[pair], pair))
+        ends = [f"{_pair_number(matrix.rows[pair], unit)} {pairs_text([pair])}" for pair in (order[0], order[-1])]
+        middle = _pair_number(matrix.rows[order[(len(order) - 1) // 2]], unit)
+        lines.append(f"  {name}: {middle} in {len(order)} pairs, fastest {ends[0]}, slowest {ends[1]}")
+    return lines
+
+
+def _note_lines(matrix: Matrix) -> list[str]:
+    """How often each flag was raised, and the reasons of what was not measured."""
+    rows = matrix.rows.values()
+    flags = Counter(flag for row in rows for flag in row["flags"] or ())
+    reasons: dict[tuple[str, str], list[Pair]] = {}
+    for pair, row in matrix.rows.items():
+        if row["status"] != "ok":
+            reasons.setdefault((row["status"], row["reason"]), []).append(pair)
+    lines = ["  flags: " + ", ".join(f"{flag} {count}" for flag, count in sorted(flags.items()))] if flags else []
+    for (status, reason), pairs in reasons.items():
+        rest = f" and {len(pairs) - MAX_NAMED_PAIRS} more" if len(pairs) > MAX_NAMED_PAIRS else ""
+        lines.append(f"  {status} {pairs_text(sorted(pairs)[:MAX_NAMED_PAIRS])}{rest}: {reason}")
+    return lines

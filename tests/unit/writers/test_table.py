@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.core.columns import VARIABLES
-from commbench.writers.table import comment, doubts, heading, number, preface, refusal, tables
+from commbench.writers.table import comment, flag_lines, heading, number, preface, status_line, tables
 
 RUN = {"run_id": "r", "backend": {"name": "gloo"}, "world": {"size": 2, "nodes": 1}, "timing": "quick", "label": "x"}
 
@@ -67,10 +67,10 @@ def test_a_run_that_went_on_says_what_is_missing() -> None:
 
 def test_a_refusal_says_status_size_and_reason() -> None:
     refused = row(status="skipped", reason="no", message_bytes=2048)
-    assert refusal(refused, ", in place") == "# skipped: 2 KiB, in place: no"
+    assert status_line(refused, ", in place") == "# skipped: 2 KiB, in place: no"
 
 
 def test_doubts_name_the_sizes_they_are_about() -> None:
     rows = [row(status="ok", flags=["noisy"]), row(status="ok", flags=["skewed", "noisy"], message_bytes=1024)]
     rows += [row(status="ok", flags=["noisy"]), row(status="ok", flags=[]), row(status="failed", flags=["drifting"])]
-    assert doubts(rows) == ["# noisy: 8 B, 1 KiB", "# skewed: 1 KiB"]
+    assert flag_lines(rows) == ["# noisy: 8 B, 1 KiB", "# skewed: 1 KiB"]
