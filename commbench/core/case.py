@@ -27,7 +27,7 @@ class RankIdentity:
 
 @dataclass(frozen=True)
 class World:
-    """Who am I among whom. `nodes` holds the world ranks of each node, `hosted` those living in this process."""
+    """This rank and its world. `nodes` holds the world ranks of each node, `hosted` those in this process."""
 
     rank: int
     size: int
@@ -55,9 +55,9 @@ class World:
 
 @dataclass(frozen=True)
 class Mode:
-    """How a program is run: what a backend must know to lower it, beside its steps.
+    """How a program is run: what a backend must know, beside its steps, to lower it.
 
-    `connected`: its steps have run before. What is captured must not be a first use.
+    `connected`: its steps have run before, so that they may be captured in a graph.
     """
 
     engine: str
@@ -71,7 +71,7 @@ class Mode:
 
 @dataclass(frozen=True)
 class Case:
-    """One point of the independent variables. Null where a variable does not apply to the benchmark."""
+    """One point of the independent variables. None where a variable does not apply to the benchmark."""
 
     benchmark: str
     backend: str
@@ -99,7 +99,7 @@ class Case:
 
     @cached_property
     def case_id(self) -> str:
-        """A hash of the variables: equal in every run that measures the same point."""
+        """A hash of the variables, equal in every run that measures the same point."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         text = json.dumps(values, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -112,7 +112,7 @@ class Case:
         return tuple((int(a), int(b)) for a, b in (text.split("-") for text in self.pair.split()))
 
     def pair_of(self, rank: int) -> tuple[int, int] | None:
-        """The pair this rank belongs to; None for an idle rank."""
+        """The pair of this rank; None for an idle rank."""
         return self._pair_by_rank.get(rank)
 
     @cached_property

@@ -13,7 +13,7 @@ CALIBRATION_READS = 100_000
 
 @dataclass(frozen=True)
 class ClockCost:
-    """Nanoseconds between two reads that follow each other directly."""
+    """Nanoseconds between two consecutive reads."""
 
     p50_ns: float
     p99_ns: float

@@ -13,7 +13,7 @@ from .errors import ConfigError
 
 @dataclass(frozen=True)
 class DType:
-    """`word` is the numpy type that stores one element; bfloat16 has none of its own and is kept as uint16."""
+    """`word` is the numpy type that stores one element; bfloat16 has none and is stored as uint16."""
 
     name: str
     itemsize: int
@@ -21,7 +21,7 @@ class DType:
     floating: bool
 
     def encode(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Numbers as elements of this type; exact for the integers of a contracts.Pattern."""
+        """Numbers as elements of this type; exact for the integers of a program.Pattern."""
         if self.name == "bfloat16":
             return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
         return values.astype(self.word)

@@ -20,15 +20,14 @@ def parse_bytes(text: object) -> int:
     if not match or match[3] not in _BYTES:
         raise ConfigError(f"{text!r} is not a number of bytes; allowed units are {_UNITS_TEXT}")
     whole, fraction, scale = match[1], match[2] or "", _BYTES[match[3]]
-    scaled = int(whole + fraction) * scale
-    value, rest = divmod(scaled, int(10 ** len(fraction)))
-    if rest:
+    value, remainder = divmod(int(whole + fraction) * scale, int(10 ** len(fraction)))
+    if remainder:
         raise ConfigError(f"{text!r} is not a whole number of bytes; round it to one")
     return value
 
 
 def format_bytes(value: int) -> str:
-    """The shortest exact text of a number of bytes: 64 B, 1 KiB, 40 B, 39.1 KiB is written 40000 B."""
+    """The shortest exact text of a number of bytes: 64 B, 1 KiB, 40 kB."""
     for exponent, prefix in reversed(list(enumerate("KMGT", start=1))):
         if value and value % 1024**exponent == 0:
             return f"{value // 1024**exponent} {prefix}iB"

@@ -1,7 +1,7 @@
-"""From stamps to numbers: rank statistics, when to stop, what to warn of. Pure: no clock, no files.
+"""From times to numbers: rank statistics, when to stop, what to flag. Pure: no clock, no files.
 
 A `Series` is one time per repetition, in seconds and in the order of measuring. Nothing is ever removed from
-it, nothing assumes a normal distribution, and what repetitions owe to their neighbours widens the interval
+it, nothing assumes a normal distribution, and autocorrelation of the repetitions widens the interval
 (Hoefler & Belli, SC'15; Le Boudec, Performance Evaluation, ch. 2).
 """
 
@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 Series = NDArray[np.float64]
 
 Z95 = 1.96  # standard normal quantile of a two-sided 95 % interval
-SMALLEST_INTERVAL = 6  # repetitions: the least with a 95 % interval of the median, [min, max] at 96.9 %
+SMALLEST_INTERVAL = 6  # the fewest repetitions with a 95 % interval of the median: [min, max] at 96.9 %
 EXACT_RANKS = 200  # repetitions up to which ranks come from the binomial, not from its normal limit
 INDEPENDENT = 0.99  # share n_eff/n from which a series counts as independent
 LAG_PENALTY = 16.0  # AR(1) 0.8 stopped at n = 500: lifts coverage from 0.89 to 0.94; independent: no effect
 TAIL_RISK = 0.05  # a percentile is given if the sample maximum lies above it with 95 % certainty
 
-LONG_S, SHORT_S = 1.0, 0.1  # seconds a sample, where the least number of repetitions changes
+LONG_S, SHORT_S = 1.0, 0.1  # seconds per sample, at which the least number of repetitions changes
 GROWTH = 1.25  # the interval is looked at each time n has grown by this factor
 STABLE_SPREAD, STABLE_WINDOW = 0.05, 65  # nvbench's stdrel: noise within 5 % over more than 64 samples
 HOPELESS_SHARE = 0.25  # of the affordable repetitions: the rest could at best halve the interval
@@ -31,7 +31,7 @@ HOPELESS_MISS = 1.5  # times the target that would be reached with all of them
 
 STEADY = 0.02  # relative difference of medians that ends the warm-up
 NOISY = DRIFT = 0.05  # relative half-width; relative difference of medians
-MSER_BATCH, MSER_TAIL = 5, 5  # repetitions a batch (the 5 of MSER-5); last batches, where the criterion degenerates
+MSER_BATCH, MSER_TAIL = 5, 5  # repetitions per batch (the 5 of MSER-5); last batches, where the criterion degenerates
 BINS, BIN_LOG = 32, math.log(1.02)  # bins of the histogram and the least width: modes 5 % apart are one
 MODE_SHARE = 0.05  # least share of the repetitions in a mode
 MEAN_GAP = 0.20  # relative gap between mean and median that asks for an explanation ...
@@ -57,7 +57,7 @@ def lag1(values: Series) -> float:
 
 
 def effective_size(values: Series) -> float:
-    """How many independent repetitions know as much about the median as these; between 1 and n.
+    """How many independent repetitions would determine the median as well as these; between 1 and n.
 
     n_eff = n / (1 + excess): twice the sum of the autocorrelations of 1[x <= median], which outliers can't reach, in
     pairs while positive (Geyer 1992). Estimated from M lags the excess is noisy and too low, and a stop rule picks
@@ -95,7 +95,7 @@ def _interval(values: Series, effective: float, z: float) -> tuple[float, float]
 def median_interval(values: Series, z: float = Z95, corrected: bool = True) -> tuple[float, float] | None:
     """Order statistics around the median, in seconds; None below 6 repetitions.
 
-    Exact binomial ranks for up to 200 independent repetitions, else n/2 -+ z n / (2 sqrt(n_eff)) (method.md 2.5).
+    Exact binomial ranks for up to 200 independent repetitions, else n/2 -+ z n / (2 sqrt(n_eff)) .
     Where the ranks would lie outside the sample, or n_eff < 6, it is [min, max]: all that is known.
     """
     if values.size < SMALLEST_INTERVAL:
@@ -121,13 +121,6 @@ def percentile(values: Series, p: float) -> float | None:
     return float(np.partition(values, index)[index])
 
 
-def tukey_outliers(values: Series, k: float = 1.5) -> int:
-    """Repetitions more than k interquartile ranges outside the quartiles: counted, never removed."""
-    first, third = np.percentile(values, [25, 75])
-    reach = k * (third - first)
-    return int(np.count_nonzero((values < first - reach) | (values > third + reach)))
-
-
 @dataclass(frozen=True)
 class Summary:
     """A case in numbers, named as the columns of cases.parquet. None where n does not support it."""
@@ -148,7 +141,7 @@ class Summary:
 
 
 def summarise(values: Series, z: float = Z95) -> Summary:
-    """Of at least one repetition; the interval is the corrected one."""
+    """The summary of at least one repetition, with the corrected interval."""
     low, high = median_interval(values, z) or (None, None)
     return Summary(
         repetitions=values.size,
@@ -171,7 +164,7 @@ def summarise(values: Series, z: float = Z95) -> Summary:
 
 
 def steady(values: Series) -> bool:
-    """Has the warm-up ended: median of the last third within 2 % of the middle third's, or in its interval."""
+    """Whether the warm-up has ended: median of the last third within 2 % of the middle third's, or in its interval."""
     third = values.size // 3
     if third < 3:
         return False
@@ -182,7 +175,7 @@ def steady(values: Series) -> bool:
 
 @dataclass(frozen=True)
 class StopRule:
-    """When a case has been measured enough (method.md 2.5), asked by rank 0 between two blocks.
+    """When a case has been measured enough , asked by rank 0 between two blocks.
 
     `target` is the wanted relative half-width of the interval with quantile `z`; `fixed` asks for a number instead.
     `values` are seconds per sample (of block_k operations); `spent_s` counts from the first measured repetition.
@@ -196,7 +189,7 @@ class StopRule:
     fixed: int | None = None
 
     def reason(self, values: Series, spent_s: float) -> str | None:
-        """The stop_reason, or None to go on."""
+        """The stop reason, or None to continue."""
         n = values.size
         if self.fixed is not None:
             over = n >= 1 and spent_s > self.budget_s
@@ -206,7 +199,7 @@ class StopRule:
             return "ci"
         if n >= self.max_repetitions:
             return "max_repetitions"
-        # 6 are worth waiting for, but not longer than twice the budget
+        # 6 repetitions are worth waiting for, but not longer than twice the budget
         if spent_s >= self.budget_s and n >= (SMALLEST_INTERVAL if spent_s <= 2 * self.budget_s else 1):
             return "budget"
         return "noise_stable" if self._hopeless(values, spent_s, width) else None
@@ -216,8 +209,8 @@ class StopRule:
     ) -> int:
         """Repetitions of the next block, at least 1: half the least number, the rest of it, then growth by 1.25.
 
-        As far as the times so far tell, it lasts no longer than `block_limit_s` or the rest of the budget. `hint_s`
-        is a sample's time in the warm-up, for the first block; a block about which nothing is known is 1 long.
+        Judged by the times so far, it lasts no longer than `block_limit_s` or the rest of the budget. `hint_s`
+        is a sample's time in the warm-up, for the first block; if nothing is known, a block has 1 repetition.
         """
         n = values.size
         if not n and hint_s is None:
@@ -236,7 +229,7 @@ class StopRule:
         return self.fixed or self.min_repetitions or by_time
 
     def _hopeless(self, values: Series, spent_s: float, width: float) -> bool:
-        """nvbench's exit: the noise is known, it is stable, and more repetitions will not do.
+        """nvbench's exit: the noise is known and stable, and more repetitions would not reach the target.
 
         A quarter of what budget and maximum allow is taken, all of it would clearly miss the target at 1/sqrt(n),
         and the relative interquartile range moved less than 5 % over the last third (at least 65 samples).
@@ -255,16 +248,16 @@ class StopRule:
 
 
 def flags(values: Series, z: float = Z95) -> list[str]:
-    """What a reader must know before trusting the median: any of noisy, drifting, multimodal.
+    """What to know before trusting the median: any of noisy, drifting, multimodal.
 
     noisy: the reported interval is wider than -+ 5 % (fewer than 6 repetitions have none, hence no flag).
     """
-    found = {
+    raised = {
         "noisy": NOISY < half_width(values, z) < math.inf,
         "drifting": _drifting(values, z),
         "multimodal": _far_group(values) or _dip(values),
     }
-    return [name for name, present in found.items() if present]
+    return [name for name, present in raised.items() if present]
 
 
 def mser5_cut(values: Series) -> int:
@@ -282,16 +275,16 @@ def mser5_cut(values: Series) -> int:
 
 
 def _drifting(values: Series, z: float) -> bool:
-    """Do the halves differ, or what lies before and after a late MSER-5 cut?
+    """Whether the halves differ, or the parts before and after a late MSER-5 cut.
 
-    One straggler moves that cut on a stationary series, so it says where to look and is no verdict.
+    One straggler moves that cut on a stationary series, so it says where to look but decides nothing.
     """
     half = values.size // 2
     return any(_differ(values[:at], values[at:], z) for at in {half, max(half, mser5_cut(values))})
 
 
 def _differ(before: Series, after: Series, z: float) -> bool:
-    """Medians more than 5 % apart, and intervals that do not meet."""
+    """Whether the medians are more than 5 % apart and the intervals do not overlap."""
     if min(before.size, after.size) < SMALLEST_INTERVAL:
         return False
     first, second = (_interval(part, _trendless_size(part), z) for part in (before, after))
@@ -300,16 +293,16 @@ def _differ(before: Series, after: Series, z: float) -> bool:
 
 
 def _trendless_size(values: Series) -> float:
-    """n_eff without the linear trend of the ranks: else a drift would pass as autocorrelation and excuse itself."""
+    """n_eff without the linear trend of the ranks: else a drift would pass as autocorrelation."""
     ranks = np.argsort(np.argsort(values, kind="stable")).astype(np.float64)
     time = np.arange(values.size) - (values.size - 1) / 2
     return effective_size(ranks - (time @ ranks) / (time @ time) * time)
 
 
 def _far_group(values: Series) -> bool:
-    """Has a group of slow repetitions, apart from the others, carried the mean away from the median?
+    """Whether a separate group of slow repetitions moves the mean away from the median.
 
-    The gap alone is no proof: every exponential has one of 44 %.
+    The gap alone proves nothing: every exponential distribution has one of 44 %.
     """
     median = float(np.median(values))
     slow = np.sort(values[values >= median])
@@ -319,7 +312,7 @@ def _far_group(values: Series) -> bool:
 
 
 def _dip(values: Series) -> bool:
-    """Is there a valley in the log histogram that chance does not dig?
+    """Whether the log histogram has a valley that chance does not explain.
 
     Of the central 96 %, so that no outlier squeezes all modes into one bin; bins at least 3 clock ticks wide, which
     would make a comb of any series. Windows of 3 bins, least of them below half of the lower peak and 3 standard

@@ -1,4 +1,4 @@
-"""Files of a run's folder that appear whole, or wait in memory until the disk takes them."""
+"""Files of a run's folder that are written atomically, or wait in memory until the disk has room."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from commbench.core.errors import WorldBroken
 from commbench.core.run_folder import publish
 from commbench.core.units import format_bytes
 
-BOUND_BYTES = 256 << 20  # of what waits
-RETRY_S = 0.5  # between two cases; a disk that is full is found full again for each file
-END_S, INTERRUPTED_S = 5.0, 1.0  # of trying again at the end; who interrupts a run does not want to wait
+BOUND_BYTES = 256 << 20  # of what waits in memory
+RETRY_S = 0.5  # between two cases, where every file waits for a full disk
+END_S, INTERRUPTED_S = 5.0, 1.0  # of retries at the end of a run; an interrupted one must not keep its user waiting
 PAUSE_S = 0.5
 
 
 @dataclass(frozen=True)
 class Item:
-    """What belongs into a file: all of it, or lines that follow those in it. `keep`: dropped last."""
+    """The content of a file, or lines to append to it. Items with `keep` are dropped last."""
 
     content: memoryview
     keep: bool
@@ -32,10 +32,10 @@ class Item:
 
 
 class DurableFiles:
-    """The files of one folder, by name. Only the first failure and the recovery from it are told, a line each.
+    """The files of one folder, by name. Only the first failure and the recovery from it are reported, a line each.
 
-    `waiting` holds what could not be written yet, `dropped` the names of what did not fit into the bound any more, and
-    `error` the last failure in words.
+    `waiting` holds what could not be written yet, `dropped` the names of what exceeded the bound, and `error` the last
+    failure in words.
     """
 
     def __init__(self, folder: Path, bound_bytes: int = BOUND_BYTES) -> None:
@@ -48,37 +48,37 @@ class DurableFiles:
         self._bound = format_bytes(bound_bytes)
 
     def put(self, name: str, content: bytes | memoryview, keep: bool = True) -> None:
-        """A whole file; a newer one of that name replaces it. Never raises OSError."""
+        """Write a whole file; a newer one of that name replaces it. Never raises OSError."""
         self._take(name, Item(memoryview(content), keep))
 
     def place(self, name: str, content: bytes) -> None:
-        """A whole file, now. Raises OSError."""
+        """Write a whole file at once. Raises OSError."""
         _write(self.folder, name, Item(memoryview(content), True))
 
     def append(self, name: str, content: bytes) -> None:
-        """More at the end of a file. Never raises OSError."""
+        """Append to a file. Never raises OSError."""
         before = self.waiting.pop(name, None)
         self._take(name, Item(memoryview(bytes(before.content) + content if before else content), True, append=True))
 
     def retry(self, patience_s: float) -> bool:
-        """Try until all is written or the time is over; whether nothing waits."""
+        """Try until all is written or the time is over; returns whether nothing is left waiting."""
         end = time.monotonic() + patience_s
         while not self._write_waiting(end) and time.monotonic() < end:
             time.sleep(max(0.0, min(PAUSE_S, end - time.monotonic())))
         return not self.waiting
 
     def gone(self) -> set[str]:
-        """Names that were written and are there no more: somebody has removed the folder."""
+        """The names of files that were written and have been removed since, such as with their folder."""
         return {name for name in self._published if name not in self.waiting and not (self.folder / name).exists()}
 
     def forget(self, name: str) -> None:
-        """What was written moves on: its absence means nothing."""
+        """A file that was merged into another one: its absence means nothing."""
         self._published.discard(name)
 
     def rescue(self, more: Mapping[str, bytes]) -> Path | None:
-        """Move what waits, and `more`, to a new folder for temporary files, rows first; None where there is none.
+        """Move what waits, and `more`, to a new temporary folder, rows first; None if that is impossible.
 
-        What does not fit there waits on.
+        What does not fit there keeps waiting.
         """
         try:
             refuge = Path(tempfile.mkdtemp(prefix=f"commbench-{self.folder.name}-"))
@@ -102,7 +102,7 @@ class DurableFiles:
         self._trim()
 
     def _by_worth(self) -> list[str]:
-        """Rows first, and in the order they came: a case must not wait for a gigabyte of samples."""
+        """Rows first, then in order of arrival: a case must not wait for a gigabyte of samples."""
         return sorted(self.waiting, key=lambda name: not self.waiting[name].keep)
 
     def _write_waiting(self, end: float) -> bool:
@@ -119,55 +119,55 @@ class DurableFiles:
         if self._failing and not self.waiting:
             self._failing = False
             but = f", but for {len(self.dropped)} files that are lost" if self.dropped else ""
-            say(f"{self.folder} can be written again; all that waited is saved{but}")
+            warn(f"{self.folder} can be written again; all that waited is saved{but}")
         return not self.waiting
 
     def _fail(self, name: str, error: OSError) -> None:
-        self.error = words(error)
+        self.error = error_text(error)
         if not self._failing:
             self._failing = True
-            say(
+            warn(
                 f"{self.folder / name} can't be written: {self.error}; the run goes on, its results wait in memory "
                 f"(at most {self._bound}) and are tried again with each case"
             )
 
     def _trim(self) -> None:
-        """Drop what came first: samples, and rows only where no samples are left."""
+        """Drop the oldest items: samples, and rows only where no samples are left."""
         size = sum(item.content.nbytes for item in self.waiting.values())
         for name in sorted(self.waiting, key=lambda name: self.waiting[name].keep):
             if size <= self._bound_bytes:
                 return
             if not self.dropped:
-                say(f"more than {self._bound} wait for {self.folder}; what came first is lost, samples before rows")
+                warn(f"more than {self._bound} wait for {self.folder}; what came first is lost, samples before rows")
             size -= self.waiting.pop(name).content.nbytes
             self.dropped.append(name)
 
 
 @contextmanager
 def opening(folder: Path) -> Iterator[None]:
-    """Raises WorldBroken, in one line, where a writer can't even begin."""
+    """Turns an OSError into a WorldBroken in one line, where a writer can't even begin."""
     try:
         yield
     except OSError as error:
         raise WorldBroken(
-            f"{error.filename or folder} can't be written: {words(error)}; make room, or choose another folder with "
-            "output=FOLDER"
+            f"{error.filename or folder} can't be written: {error_text(error)}; make room, or choose another folder "
+            "with output=FOLDER"
         ) from error
 
 
-def patience_s(status: object) -> float:
+def retry_s(status: object) -> float:
     """How long the end of a run with this status may try again."""
     return INTERRUPTED_S if status == "interrupted" else END_S
 
 
 def clear_torn(folder: Path) -> None:
-    """What a run that was killed in the middle of a write has left aside. Raises OSError."""
+    """Remove what a run that was killed during a write has left. Raises OSError."""
     for aside in folder.glob("*.tmp"):
         aside.unlink()
 
 
-def words(error: OSError) -> str:
-    """Without the number and the path."""
+def error_text(error: OSError) -> str:
+    """The text of an error without its number and path."""
     return error.strerror or str(error)
 
 
@@ -189,7 +189,7 @@ def _write(folder: Path, name: str, item: Item) -> None:
 
 
 def _extend(target: Path, content: memoryview) -> None:
-    """All of it or nothing: what a full disk has cut off is taken back."""
+    """Append all of it or nothing: what a full disk has cut off is removed."""
     file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     try:
         size = os.fstat(file).st_size
@@ -205,7 +205,7 @@ def _extend(target: Path, content: memoryview) -> None:
         os.close(file)
 
 
-def say(text: str) -> None:
-    """A line on stderr, where that can be written: it may be a file on the same disk."""
+def warn(text: str) -> None:
+    """Print a line on stderr if possible: it may be a file on the same full disk."""
     with suppress(OSError):
         print(f"commbench: {text}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""All writers of one run, and what becomes of the run where one of them can't write."""
+"""All writers of a run, and what happens where one of them can't write."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from commbench.core.errors import Unsaved
 from commbench.core.protocols import Writer
 from commbench.core.run_folder import write_json
 
-from .durable_files import say
+from .durable_files import warn
 
 
 class FanOut:
-    """A writer that fails costs its own output and the exit status; the run goes on. `begun`: who has to be ended."""
+    """A writer that fails costs its own output and the exit status; the run continues.
+
+    `begun` are the writers that have to be ended.
+    """
 
     def __init__(self, writers: Sequence[Writer]) -> None:
         self._writers = writers
@@ -38,7 +41,7 @@ class FanOut:
             self._guarded(partial(writer.case, row, samples, counters))
 
     def end(self, run: dict[str, Any]) -> None:
-        """Say on stderr what could not be saved; then `exit_status` of the run is at least 3."""
+        """Report on stderr what could not be saved; then `exit_status` of the run is at least 3."""
         for writer in self.begun:
             self._guarded(partial(writer.end, run))
         if not self._unsaved:
@@ -48,8 +51,8 @@ class FanOut:
         with suppress(OSError):
             if record.exists():  # written before another writer failed
                 write_json(record, run)
-        for line in self._unsaved:  # after all writers had their say
-            say(line)
+        for line in self._unsaved:  # after all writers have ended
+            warn(line)
         self._unsaved.clear()
 
     def _guarded(self, write: Callable[[], None]) -> None:

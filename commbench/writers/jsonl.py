@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from commbench.core.columns import SCHEMA_VERSION
 from commbench.core.errors import Unsaved
 
-from .durable_files import DurableFiles, opening, patience_s
+from .durable_files import DurableFiles, opening, retry_s
 
 NAME = "cases.jsonl"
 
 
 @dataclass
 class Jsonl:
-    """See Writer. A later row of a case follows the earlier one, so the last line of a case_id counts.
+    """A Writer of JSON lines. A later row of a case follows the earlier one: the last line of a case_id counts.
 
-    Each line has the columns of cases.parquet and what tells the run: schema_version and library.
-    pandas.read_json(FILE, lines=True, dtype=False) reads it, times as texts; without dtype=False it takes a label
-    of digits for a number.
+    Each line has the columns of cases.parquet, and schema_version and library of the run.
+    pandas.read_json(FILE, lines=True, dtype=False) reads it, with times as text; without dtype=False a label of
+    digits becomes a number.
     """
 
     def __post_init__(self) -> None:
@@ -51,37 +51,37 @@ class Jsonl:
 
     def end(self, run: Mapping[str, Any]) -> None:
         """Raises Unsaved where lines are missing in the file."""
-        shelf = self._files
-        if shelf is None or (shelf.retry(patience_s(run.get("status"))) and not shelf.dropped and not shelf.gone()):
+        files = self._files
+        if files is None or (files.retry(retry_s(run.get("status"))) and not files.dropped and not files.gone()):
             return  # None: a run may end before it has begun
-        count = bytes(shelf.waiting[NAME].content).count(b"\n") if NAME in shelf.waiting else 0
-        refuge = shelf.rescue({}) if count else None
+        count = bytes(files.waiting[NAME].content).count(b"\n") if NAME in files.waiting else 0
+        refuge = files.rescue({}) if count else None
         rest = f"; {count} lines of it are in {refuge / NAME}" if refuge is not None else ""
-        why = shelf.error or "it was there, and has been removed"
-        raise Unsaved(f"{shelf.folder / NAME} is not complete ({why}){rest}")
+        why = files.error or "it was there, and has been removed"
+        raise Unsaved(f"{files.folder / NAME} is not complete ({why}){rest}")
 
 
 def line(values: Mapping[str, Any]) -> str:
-    """One object with its newline; NaN and infinities, which JSON has not, are null."""
-    return json.dumps(_plain(values), allow_nan=False) + "\n"
+    """One object with its newline; NaN and infinities, which JSON lacks, are null."""
+    return json.dumps(_json_value(values), allow_nan=False) + "\n"
 
 
 def drop_torn_line(path: Path) -> None:
-    """A run that goes on in its folder may find a line that a full disk or a power cut has cut off."""
+    """Remove a last line that a full disk or a power failure has cut off, before a run is resumed."""
     if path.exists():
         content = path.read_bytes()
         with path.open("r+b") as file:
             file.truncate(content.rfind(b"\n") + 1)
 
 
-def _plain(value: Any) -> Any:
-    """The same in JSON's types."""
+def _json_value(value: Any) -> Any:
+    """The value in types that JSON has."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {str(name): _json_value(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_json_value(one) for one in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value.isoformat() if isinstance(value, datetime) else value

@@ -15,7 +15,7 @@ from commbench.core.columns import SCHEMA_VERSION, TABLES, arrow_schema, with_cu
 from commbench.core.errors import Unsaved
 from commbench.core.run_folder import json_text, publish
 
-from .durable_files import DurableFiles, clear_torn, opening, patience_s, say, words
+from .durable_files import DurableFiles, clear_torn, error_text, opening, retry_s, warn
 
 RECORD = "run.json"
 GROUP_ROWS = 100_000  # of a merged file
@@ -23,7 +23,7 @@ GROUP_ROWS = 100_000  # of a merged file
 
 @dataclass
 class Parquet:
-    """See Writer. Parts appear whole, by way of a DurableFiles; the end merges them into one file a table."""
+    """A Writer of parquet files: a part per case and table, merged into one file per table at the end."""
 
     def __post_init__(self) -> None:
         self._files: DurableFiles | None = None
@@ -40,7 +40,7 @@ class Parquet:
             parts.mkdir(parents=True, exist_ok=True)
             clear_torn(parts)
             clear_torn(self._files.folder)
-            # a run that goes on: what an earlier start has left comes first
+            # a resumed run: the parts of an earlier start come first
             self._next = 1 + max((int(part.name.split(".")[0]) for part in parts.glob("*.parquet")), default=-1)
             self._files.place(RECORD, json_text(run).encode())
 
@@ -61,22 +61,22 @@ class Parquet:
         self._put_row(row["case_id"])
 
     def end(self, run: Mapping[str, Any]) -> None:
-        """Raises Unsaved; what is saved stays in parts then, in the order of what is not."""
-        shelf, patience = self._files, patience_s(run.get("status"))
-        if shelf is None:  # a run may end before it has begun
+        """Merge the parts and write run.json. Raises Unsaved, and then leaves the parts as they are."""
+        files, patience = self._files, retry_s(run.get("status"))
+        if files is None:  # a run may end before it has begun
             return
         self._metadata["commbench_run"] = json.dumps(run)
-        gone = shelf.gone()
-        for case_id in [one for one, (name, _) in self._rows.items() if name in gone]:
+        removed = files.gone()
+        for case_id in [case_id for case_id, (name, _) in self._rows.items() if name in removed]:
             self._put_row(case_id)
-        lost = [name for name in gone if not name.endswith(".cases.parquet")]
-        if shelf.retry(patience) and not shelf.dropped and not lost:
-            self._merge_all(shelf)
+        lost = [name for name in removed if not name.endswith(".cases.parquet")]
+        if files.retry(patience) and not files.dropped and not lost:
+            self._merge_all(files)
         else:
             run = {**run, "exit_status": max(Unsaved.exit_status, run.get("exit_status") or 0)}
-        shelf.put(RECORD, json_text(run).encode())
-        if not shelf.retry(0 if shelf.waiting.keys() - {RECORD} else patience) or shelf.dropped or lost:
-            raise Unsaved(self._told(shelf, run, {_stem(name) for name in lost}))
+        files.put(RECORD, json_text(run).encode())
+        if not files.retry(0 if files.waiting.keys() - {RECORD} else patience) or files.dropped or lost:
+            raise Unsaved(self._unsaved_text(files, run, {_stem(name) for name in lost}))
 
     def _put_row(self, case_id: str) -> None:
         import pyarrow as pa
@@ -93,44 +93,44 @@ class Parquet:
         pq.write_table(table.replace_schema_metadata(self._metadata), sink, compression="zstd")
         return memoryview(sink.getvalue())
 
-    def _told(self, shelf: DurableFiles, run: Mapping[str, Any], lost: set[str]) -> str:
-        """One line: how many cases are saved, how many are not, why, and where the rest is now."""
-        missing = {*shelf.waiting, *shelf.dropped}
+    def _unsaved_text(self, files: DurableFiles, run: Mapping[str, Any], lost: set[str]) -> str:
+        """One line: how many cases are saved and how many are not, why, and where the rest is."""
+        missing = {*files.waiting, *files.dropped}
         without = sum(name in missing for name, _ in self._rows.values())
         others = {_stem(name) for name in missing if name.startswith("parts/")}
         others -= {_stem(name) for name, _ in self._rows.values() if name in missing}
         parts = [
-            f"{len(self._rows) - without} of {len(self._rows)} cases are saved in {shelf.folder}",
+            f"{len(self._rows) - without} of {len(self._rows)} cases are saved in {files.folder}",
             *([f"{without} are not"] if without else []),
             *([f"samples or counters of {len(others)} more are not"] if others else []),
             *([f"samples or counters of {len(lost)} are gone for good"] if lost else []),
             *(["the end of the run is not in its run.json"] if RECORD in missing else []),
         ]
-        why = f" ({shelf.error})" if shelf.error else ""
-        return f"{', '.join(parts)}{why}; {self._rescued(shelf, run)}"
+        why = f" ({files.error})" if files.error else ""
+        return f"{', '.join(parts)}{why}; {self._rescue(files, run)}"
 
-    def _rescued(self, shelf: DurableFiles, run: Mapping[str, Any]) -> str:
-        if not shelf.waiting:
+    def _rescue(self, files: DurableFiles, run: Mapping[str, Any]) -> str:
+        if not files.waiting:
             return "what is missing is lost"
-        refuge = shelf.rescue({RECORD: json_text(run).encode()})
+        refuge = files.rescue({RECORD: json_text(run).encode()})
         if refuge is None:
             return "no folder for temporary files takes them either"
-        rest = f", but for {len(shelf.waiting)} files that did not fit" if shelf.waiting else ""
-        return f"they are in {refuge}{rest}: commbench.load('{shelf.folder}', '{refuge}') reads both"
+        rest = f", but for {len(files.waiting)} files that did not fit" if files.waiting else ""
+        return f"they are in {refuge}{rest}: commbench.load('{files.folder}', '{refuge}') reads both"
 
-    def _merge_all(self, shelf: DurableFiles) -> None:
+    def _merge_all(self, files: DurableFiles) -> None:
         try:
             for table in TABLES:
-                for part in self._merge(shelf.folder, table):
-                    shelf.forget(f"parts/{part.name}")
+                for part in self._merge(files.folder, table):
+                    files.forget(f"parts/{part.name}")
                     part.unlink()
             with suppress(OSError):  # what can't be read stays there
-                (shelf.folder / "parts").rmdir()
+                (files.folder / "parts").rmdir()
         except OSError as error:
-            say(f"{shelf.folder}: results stay in its parts, which are read as well ({words(error)})")
+            warn(f"{files.folder}: results stay in its parts, which are read as well ({error_text(error)})")
 
     def _merge(self, folder: Path, table: str) -> list[Path]:
-        """The parts that are in the table's file now. Memory holds a row group, or one part, at a time."""
+        """Merge the parts of a table; returns those merged. Memory holds a row group, or one part, at a time."""
         import pyarrow.parquet as pq
 
         parts = sorted((folder / "parts").glob(f"*.{table}.parquet"))
@@ -142,15 +142,15 @@ class Parquet:
             with pq.ParquetWriter(aside, schema, compression="zstd") as writer:
                 group: list[Any] = []
                 for part in ([target] if target.exists() else []) + parts:
-                    rows = _read(part, table, schema)
+                    rows = _read_part(part, table, schema)
                     if rows is not None:
                         group.append(rows)
                         done.append(part)
                     elif part == target:
                         return []
                     if sum(map(len, group)) >= GROUP_ROWS:
-                        _write(writer, group)
-                _write(writer, group)
+                        _write_group(writer, group)
+                _write_group(writer, group)
             publish(aside, target)
         finally:
             with suppress(OSError):
@@ -158,8 +158,8 @@ class Parquet:
         return [part for part in done if part != target]
 
 
-def _write(writer: Any, group: list[Any]) -> None:
-    """One row group: a reader's cost is by the group, not by the row."""
+def _write_group(writer: Any, group: list[Any]) -> None:
+    """Write one row group: the cost of reading is per group, not per row."""
     import pyarrow as pa
 
     if group:
@@ -167,8 +167,8 @@ def _write(writer: Any, group: list[Any]) -> None:
     group.clear()
 
 
-def _read(file: Path, table: str, schema: Any) -> Any:
-    """Its rows; None, and a line, where it is damaged: then it stays where it is."""
+def _read_part(file: Path, table: str, schema: Any) -> Any:
+    """The rows of a file; None, with a warning, if it is damaged: then it stays where it is."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -179,7 +179,7 @@ def _read(file: Path, table: str, schema: Any) -> Any:
             raise ValueError(f"it has columns that this commbench does not know: {', '.join(unknown[:6])}")
         return with_current_columns(rows, table).cast(schema)
     except (pa.ArrowException, OSError, ValueError) as error:
-        say(f"{file} can't be read, and stays: {str(error).splitlines()[0]}")
+        warn(f"{file} can't be read, and stays: {str(error).splitlines()[0]}")
         return None
 
 

@@ -24,7 +24,6 @@ from commbench.measure.statistics import (
     percentile,
     steady,
     summarise,
-    tukey_outliers,
 )
 
 seconds = st.floats(min_value=1e-7, max_value=10.0)
@@ -67,7 +66,6 @@ def test_order_does_not_matter_to_quantiles(values: Series, random: object) -> N
     assert median_interval(values, corrected=False) == median_interval(shuffled, corrected=False)
     assert [percentile(values, p) for p in (0.9, 0.95)] == [percentile(shuffled, p) for p in (0.9, 0.95)]
     assert summarise(values).median_s == summarise(shuffled).median_s
-    assert tukey_outliers(values) == tukey_outliers(shuffled)
 
 
 @given(series, st.booleans(), st.sampled_from([1.96, 2.576]))
@@ -373,7 +371,6 @@ def test_one_straggler_is_neither_drift_nor_mode() -> None:
     values = NOISE[:100].copy()
     values[70] *= 100
     assert flags(values) == flags(NOISE[:100]) == []
-    assert tukey_outliers(values) == tukey_outliers(NOISE[:100]) + 1
 
 
 def test_fewer_than_six_have_no_flags() -> None:
@@ -385,12 +382,6 @@ def test_mser_finds_the_transient() -> None:
     assert 45 <= mser5_cut(with_step(rng, 500, at=0.1, factor=0.5)) <= 60
     assert mser5_cut(with_step(rng, 500, at=0.8, factor=0.5)) >= 250
     assert mser5_cut(np.ones(49)) == mser5_cut(np.ones(500)) == 0
-
-
-def test_tukey_counts_both_sides() -> None:
-    values = np.concatenate([np.arange(1.0, 101), [-1000.0, 1000.0, 175.0]])
-    assert (tukey_outliers(values), tukey_outliers(values, k=3)) == (3, 2)
-    assert tukey_outliers(np.concatenate([values, [300.0]]), k=3) == 3
 
 
 def test_the_summary_has_the_columns_of_the_table() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from small_disk import Disk
 
 from commbench.core.errors import WorldBroken
-from commbench.writers.durable_files import DurableFiles, clear_torn, opening, patience_s
+from commbench.writers.durable_files import DurableFiles, clear_torn, opening, retry_s
 
 BIG = bytes(200_000)
 
@@ -116,7 +116,7 @@ def test_trying_again_ends_in_time(tmp_path: Path) -> None:
     begin = time.monotonic()
     assert not shelf.retry(0.7)
     assert 0.7 <= time.monotonic() - begin < 5
-    assert patience_s("interrupted") < patience_s("done") <= 5
+    assert retry_s("interrupted") < retry_s("done") <= 5
 
 
 @given(st.lists(st.tuples(st.integers(0, 400), st.booleans()), max_size=30))
