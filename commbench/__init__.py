@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from commbench.cli.run import run_one as run
     from commbench.report.cold_start import cold_start as cold_start
+    from commbench.report.cold_start import launch_overhead as launch_overhead
     from commbench.report.compare import compare as compare
-    from commbench.report.launch_overhead import launch_overhead as launch_overhead
     from commbench.report.load import load as load
     from commbench.report.slow_pairs import slow_pairs as slow_pairs
 
@@ -16,7 +16,7 @@ __all__ = ["cold_start", "compare", "launch_overhead", "load", "run", "slow_pair
 _PLACES = {
     "cold_start": ("commbench.report.cold_start", "cold_start"),
     "compare": ("commbench.report.compare", "compare"),
-    "launch_overhead": ("commbench.report.launch_overhead", "launch_overhead"),
+    "launch_overhead": ("commbench.report.cold_start", "launch_overhead"),
     "load": ("commbench.report.load", "load"),
     "run": ("commbench.cli.run", "run_one"),
     "slow_pairs": ("commbench.report.slow_pairs", "slow_pairs"),

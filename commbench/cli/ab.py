@@ -22,7 +22,7 @@ from commbench.core.run_folder import new_folder, write_json
 from commbench.launchers.registry import detect
 from commbench.launchers.startability import check_experiment, check_startable
 from commbench.measure.plan import plan
-from commbench.report.compare_join import PAYLOAD
+from commbench.report.compare_sides import PAYLOAD
 from commbench.report.compare_statistics import LEAST_LAUNCHES
 from commbench.world.identity import hosted_world
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from commbench.core.errors import ConfigError
 from commbench.core.text import printable
 from commbench.report.compare import Rules, compare_sides, noise_by_key, side
-from commbench.report.compare_input import Side, check_target, save
-from commbench.report.compare_join import parse_by
+from commbench.report.compare_sides import Side, check_target, parse_by, save
 from commbench.report.compare_statistics import LEAST_LAUNCHES
 from commbench.report.compare_text import caption, plural, provenance_lines, side_lines, summary, table_text, unjoined
 

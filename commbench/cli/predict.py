@@ -14,7 +14,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.text import printable
 from commbench.core.units import format_rate, format_seconds, parse_bytes
 from commbench.report.crossover import UNDECIDED, about
-from commbench.report.families import families, ignored, varying
+from commbench.report.fit import families, ignored, varying
 from commbench.report.load import load
 from commbench.report.predict import OPERATION, Step, predict, step_of
 

@@ -9,9 +9,7 @@ from pathlib import Path
 
 from commbench.core.errors import ConfigError
 from commbench.core.text import printable
-from commbench.report.report_text import text_of
-from commbench.report.results import read
-from commbench.report.summary import summary_of
+from commbench.report.summary import read_results, summarise_results, summary_text
 
 from .options import Options
 
@@ -24,15 +22,18 @@ def command(words: list[str]) -> int:
     options = _parser().parse_args(words)
     if options.html is not None:
         _check(Path(options.html))
-    summary = summary_of(read(options.paths, options.benchmark))
+    summary = summarise_results(read_results(options.paths, options.benchmark))
     for line in summary.results.problems:
         print(printable(f"left out: {line}"), file=sys.stderr)
     if options.html is not None:
+        from commbench.report.distributions import read_raw_data
         from commbench.report.page import page
-        from commbench.report.samples import raw_of
 
-        _write(Path(options.html), page(summary, raw_of(summary.results)))
-    _print(printable(text_of(summary, options.top)) + (f"\npage: {options.html}\n" if options.html is not None else ""))
+        _write(Path(options.html), page(summary, read_raw_data(summary.results)))
+    _print(
+        printable(summary_text(summary, options.top))
+        + (f"\npage: {options.html}\n" if options.html is not None else "")
+    )
     return 0
 
 

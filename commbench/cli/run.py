@@ -262,10 +262,9 @@ def _earlier_starts(folder: str, resume: str, identity: RankIdentity | None) -> 
 def abnormal(folder: str) -> list[str]:
     """A line for each case that is slower than the published values of this hardware, by more than half again."""
     from commbench.report.reference import SLOW
-    from commbench.report.results import read
-    from commbench.report.summary import summary_of
+    from commbench.report.summary import read_results, summarise_results
 
-    judged = summary_of(read([folder])).judged
+    judged = summarise_results(read_results([folder])).judged
     return [
         f"expect normal: {one.case} has {one.measured}, not {one.published} ({one.reference.hardware}); {one.causes}"
         for one in judged

@@ -1,7 +1,7 @@
 """From launch medians to a verdict. Pure: no files, no data frames.
 
-Repetitions inside one launch never decide: a launch has its own luck (placement, page colours, routes), which more
-repetitions do not average out. So launches are resampled, and repetitions within them only where they are known.
+Repetitions inside one launch never decide: a launch has its own placement, page colours and routes, which more
+repetitions do not average out. So launches are resampled, and the repetitions within them only where they are known.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 Series = NDArray[np.float64]
 
 DRAWS = 10_000
-LEAST_LAUNCHES = 4  # a side: the least at which Mann-Whitney can reach 0.05 (2/70)
+LEAST_LAUNCHES = 4  # per side: the fewest with which Mann-Whitney can reach 0.05 (2/70)
 GOOD_LAUNCHES = 10
-MOST_LAUNCHES = 100  # a side: beyond this nobody is told to go on
+MOST_LAUNCHES = 100  # per side: beyond this no number of launches is suggested
 ALPHA = 0.05
 INTERVAL = (2.5, 97.5)  # percentiles of the draws: 95 %
 EXACT = 60  # launches of both sides together up to which the rank sums are counted
@@ -28,9 +28,9 @@ NOISE_PERCENTILE = 95
 
 @dataclass(frozen=True)
 class Launches:
-    """One case of one side: seconds an operation, the median of each launch, and its repetitions where they are known.
+    """One case of one side: seconds per operation, the median of each launch, and its repetitions where known.
 
-    `effective` is how many independent repetitions each launch is worth.
+    `effective` is the number of independent repetitions that each launch is worth.
     """
 
     medians: Series
@@ -55,7 +55,7 @@ class Ratio:
 
 
 def ratio(base: Launches, new: Launches, paired: bool) -> float:
-    """Of the medians over launches; paired: the median of the ratios of launches with the same index."""
+    """The ratio of the medians over launches; paired: the median of the ratios of launches with the same index."""
     if paired:
         return float(np.median(new.medians / base.medians))
     return float(np.median(new.medians) / np.median(base.medians))
@@ -68,7 +68,7 @@ def bootstrap(
     picks = [rng.integers(side.medians.size, size=(draws, side.medians.size)) for side in (base, new)]
     if paired:
         picks[1] = picks[0]
-    drawn = [_drawn(side, pick, rng) for side, pick in zip((base, new), picks, strict=True)]
+    drawn = [_resampled_launches(side, pick, rng) for side, pick in zip((base, new), picks, strict=True)]
     if paired:
         logs = np.median(np.log(drawn[1] / drawn[0]), axis=1)
     else:
@@ -77,8 +77,8 @@ def bootstrap(
     return Ratio(ratio(base, new, paired), float(low), float(high))
 
 
-def _drawn(side: Launches, picks: NDArray[np.int64], rng: np.random.Generator) -> Series:
-    """Medians of the picked launches [draws, launches], each from repetitions that were resampled anew."""
+def _resampled_launches(side: Launches, picks: NDArray[np.int64], rng: np.random.Generator) -> Series:
+    """Medians of the picked launches [draws, launches], each from freshly resampled repetitions."""
     medians: Series = side.medians[picks]
     for index, series in enumerate(side.repetitions):
         if series is not None:
@@ -102,9 +102,9 @@ def resampled_medians(series: Series, effective: float, count: int, rng: np.rand
 # ---------------------------------------------------------------- verdict
 
 
-def verdict(found: Ratio, delta: float) -> str:
+def verdict(interval: Ratio, delta: float) -> str:
     """FASTER or SLOWER where the whole interval is beyond 1 + delta, SAME where it is within, else UNDECIDED."""
-    low, high, edge = math.log(found.low), math.log(found.high), math.log1p(delta)
+    low, high, edge = math.log(interval.low), math.log(interval.high), math.log1p(delta)
     if low > edge:
         return "SLOWER"
     if high < -edge:
@@ -112,20 +112,20 @@ def verdict(found: Ratio, delta: float) -> str:
     return "SAME" if -edge <= low and high <= edge else "UNDECIDED"
 
 
-def missing_launches(found: Ratio, delta: float, launches: int) -> int | None:
-    """More launches a side until the interval would leave the threshold, if it shrinks with 1/sqrt(n) about this ratio.
+def missing_launches(interval: Ratio, delta: float, launches: int) -> int | None:
+    """How many more launches per side a verdict needs, if the interval shrinks with 1/sqrt(n) about this ratio.
 
-    None where that would need over 100 a side: the ratio is too near to the threshold.
+    None where that would need over 100 per side: the ratio is too near to the threshold.
     """
-    gap = abs(abs(math.log(found.value)) - math.log1p(delta))
-    half = math.log(found.high / found.low) / 2
+    gap = abs(abs(math.log(interval.value)) - math.log1p(delta))
+    half = math.log(interval.high / interval.low) / 2
     if gap * math.sqrt(MOST_LAUNCHES) < half * math.sqrt(launches):
         return None
     return max(math.ceil(launches * (half / gap) ** 2) - launches, 1) if gap > 0 else None
 
 
 def noise(medians: Series, rng: np.random.Generator) -> float:
-    """95th percentile of |log r| between random halves of launches that are all alike; needs at least 4."""
+    """95th percentile of |log r| between random halves of launches under identical conditions; needs at least 4."""
     half = medians.size // 2
     orders = rng.permuted(np.tile(medians, (SPLITS, 1)), axis=1)
     logs = np.log(np.median(orders[:, :half], axis=1) / np.median(orders[:, half : 2 * half], axis=1))
@@ -145,7 +145,7 @@ def mann_whitney(first: Series, second: Series) -> float:
     observed = int(ranks[: first.size].sum())
     if ranks.size > EXACT:
         return _normal_tails(ranks, first.size, observed)
-    ways = _ways(ranks, first.size)
+    ways = _rank_sum_counts(ranks, first.size)
     tails = ways[: observed + 1].sum(), ways[observed:].sum()
     return min(1.0, float(2 * min(tails) / ways.sum()))
 
@@ -158,8 +158,8 @@ def _doubled_ranks(values: Series) -> NDArray[np.int64]:
     return doubled
 
 
-def _ways(ranks: NDArray[np.int64], size: int) -> Series:
-    """How many subsets of `size` have each sum of ranks."""
+def _rank_sum_counts(ranks: NDArray[np.int64], size: int) -> Series:
+    """How many subsets of `size` ranks have each sum."""
     ways = np.zeros((size + 1, int(ranks.sum()) + 1))
     ways[0, 0] = 1
     for rank in ranks:
@@ -168,7 +168,7 @@ def _ways(ranks: NDArray[np.int64], size: int) -> Series:
 
 
 def _normal_tails(ranks: NDArray[np.int64], size: int, observed: int) -> float:
-    """With a continuity correction of half a rank."""
+    """The normal approximation, with a continuity correction of half a rank."""
     total = ranks.size
     centre = size * (total + 1)
     variance = size * (total - size) / (total - 1) * float(((ranks - (total + 1)) ** 2).sum()) / total

@@ -1,18 +1,19 @@
-"""A comparison for people: what was read, what differs, a table with units, and a sentence."""
+"""A comparison as text: what was read, what else differs in the run records, a table with units, and a summary."""
 
 from __future__ import annotations
 
 import io
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from commbench.core.fact_scopes import scope_of
 from commbench.core.units import format_bytes, format_seconds
 
 from .compare import Rules, case_name
-from .compare_input import Side
-from .compare_join import NAMES, Difference, text
-from .compare_provenance import differing, one_after_the_other
+from .compare_sides import NAMES, Difference, Side, text
 from .compare_statistics import ALPHA, GOOD_LAUNCHES, LEAST_LAUNCHES, MOST_LAUNCHES
 
 if TYPE_CHECKING:
@@ -20,8 +21,18 @@ if TYPE_CHECKING:
 
 WIDTH = 150
 SIZES = ("message_bytes", "count")
-ALWAYS = ("message", "launches", "BASE median", "NEW median", "NEW / BASE", "verdict")
+ALWAYS_SHOWN = ("message", "launches", "BASE median", "NEW median", "NEW / BASE", "verdict")
 LONGEST_LIST = 20
+MISSING = "missing"
+LONGEST_VALUE = 60  # characters
+# Facts of the run itself, or derived from what is compared anyway; facts of machines: commbench/core/fact_scopes.py
+IGNORED = {
+    "run_id", "folder", "started_at", "finished_at", "overrides", "sweep_id", "launch", "timing", "layouts", "cases",
+    "at_most_s", "memory", "calibration", "reason", "exit_status", "config_dir", "world.ranks", "config.launch",
+    "processes", "config.label", "config.output", "config.expect", "config.writers",
+}  # fmt: skip
+IGNORED_SUFFIXES = ("_namespace", "._target_", ".environment.COMMBENCH_FOLDER")
+NODES = "provenance.nodes"
 
 
 def side_lines(*sides: Side) -> list[str]:
@@ -37,27 +48,108 @@ def side_lines(*sides: Side) -> list[str]:
 
 
 def provenance_lines(base: Side, new: Side, by: Sequence[Difference]) -> list[str]:
-    """What else differs between the sides, and what makes them poor evidence."""
-    same = set(base.cases["run_id"]) & set(new.cases["run_id"])
-    if same and not any(one.base for one in by):
-        return [f"{plural(len(same), 'launch is', 'launches are')} on both sides", *_differing(base, new)]
-    return _differing(base, new)
-
-
-def _differing(base: Side, new: Side) -> list[str]:
-    lacking = [one.name for one in (base, new) if not one.runs]
-    if lacking:
-        return [f"provenance of {' and '.join(lacking)} is unknown: no run.json"]
-    found = differing(base.runs, new.runs)
-    apart = [one for one in found if one.apart]
-    lines = [f"  {one}" for one in apart[:LONGEST_LIST]]
+    """What else differs between the sides, and what weakens the comparison."""
+    common = set(base.cases["run_id"]) & set(new.cases["run_id"])
+    lines = []
+    if common and not any(one.base for one in by):
+        lines.append(f"{plural(len(common), 'launch is', 'launches are')} on both sides")
+    without_records = [one.name for one in (base, new) if not one.runs]
+    if without_records:
+        return [*lines, f"provenance of {' and '.join(without_records)} is unknown: no run.json"]
+    facts = differing(base.runs, new.runs)
+    apart = [fact for fact in facts if fact.apart]
+    mixed = [fact.key for fact in facts if not fact.apart]
+    differences = [f"  {fact}" for fact in apart[:LONGEST_LIST]]
     if len(apart) > LONGEST_LIST:
-        lines.append(f"  ... and {len(apart) - LONGEST_LIST} more")
-    mixed = [one.key for one in found if not one.apart]
-    lines += [f"  varies within a side: {', '.join(mixed[:LONGEST_LIST])}"] if mixed else []
-    if one_after_the_other(base.runs, new.runs):
-        lines.append("  all launches of one side came before the other's: a drift of the machine looks like a change")
-    return ["differs, BASE -> NEW:", *lines] if lines else ["nothing else differs in the provenance"]
+        differences.append(f"  ... and {len(apart) - LONGEST_LIST} more")
+    differences += [f"  varies within a side: {', '.join(mixed[:LONGEST_LIST])}"] if mixed else []
+    if ran_separately(base.runs, new.runs):
+        differences.append(
+            "  all launches of one side came before the other's: a drift of the machine looks like a change"
+        )
+    if not differences:
+        return [*lines, "nothing else differs in the provenance"]
+    return [*lines, "differs, BASE -> NEW:", *differences]
+
+
+# ---------------------------------------------------------------- what else differs
+
+
+@dataclass(frozen=True)
+class Differing:
+    """A fact with its values on each side, as texts; `apart`: no value is on both sides."""
+
+    key: str
+    base: tuple[str, ...]
+    new: tuple[str, ...]
+
+    @property
+    def apart(self) -> bool:
+        return not set(self.base) & set(self.new)
+
+    def __str__(self) -> str:
+        return f"{self.key}: {_shown_values(self.base)} -> {_shown_values(self.new)}"
+
+
+def differing(base: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> list[Differing]:
+    """Facts of run.json whose values differ between the sides; empty where a side has no records."""
+    if not base or not new:
+        return []
+    sides = [[facts(run) for run in runs] for runs in (base, new)]
+    found = []
+    for key in sorted({key for runs in sides for run in runs for key in run}):
+        values = [tuple(sorted({run.get(key, MISSING) for run in runs})) for runs in sides]
+        if values[0] != values[1]:
+            found.append(Differing(key, *values))
+    return found
+
+
+def facts(run: Mapping[str, Any]) -> dict[str, str]:
+    """Dotted name -> text of its value; of several nodes all values."""
+    found = {
+        key: _fact_text(value) for key, value in _flat_facts("", run) if _is_compared(key) and not key.startswith(NODES)
+    }
+    by_key: dict[str, set[str]] = {}
+    provenance = run.get("provenance")
+    nodes = provenance.get("nodes") if isinstance(provenance, Mapping) else None
+    for node in nodes if isinstance(nodes, list) else ():
+        for key, value in node.items() if isinstance(node, Mapping) else ():
+            by_key.setdefault(key, set()).add(_fact_text(value))
+    return found | {key: ", ".join(sorted(values)) for key, values in by_key.items() if _is_compared(key)}
+
+
+def ran_separately(base: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether all runs of one side came before all of the other, so that a drift of the machine looks like a change."""
+    times = [sorted(str(run.get("started_at") or "") for run in runs) for runs in (base, new)]
+    if not all(side and side[0] for side in times):
+        return False
+    return times[0][-1] < times[1][0] or times[1][-1] < times[0][0]
+
+
+def _flat_facts(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for name, one in value.items():
+            yield from _flat_facts(f"{prefix}.{name}" if prefix else str(name), one)
+    else:
+        yield prefix, value
+
+
+def _is_compared(key: str) -> bool:
+    parts = key.split(".")
+    heads = {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
+    return not heads & IGNORED and not key.endswith(IGNORED_SUFFIXES) and scope_of(key).runs == "show"
+
+
+def _fact_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+
+
+def _shown_values(values: Sequence[str]) -> str:
+    shown = " | ".join(one if len(one) <= LONGEST_VALUE else f"{one[: LONGEST_VALUE - 3]}..." for one in values[:3])
+    return shown + (f" | ... ({len(values)} values)" if len(values) > 3 else "") or "empty"
+
+
+# ---------------------------------------------------------------- the table and its summary
 
 
 def table_text(frame: pd.DataFrame) -> str:
@@ -69,7 +161,7 @@ def table_text(frame: pd.DataFrame) -> str:
     values = {name: sorted({text(row[name]) for row in rows} - {"none"}) for name in NAMES[1:] if name not in SIZES}
     texts = ["benchmark", *(name for name in values if _distinguishes(name, rows))]
     cells = [_cells(row) for row in rows]
-    headings = [heading for heading in cells[0] if heading in ALWAYS or any(one[heading] != "-" for one in cells)]
+    headings = [heading for heading in cells[0] if heading in ALWAYS_SHOWN or any(one[heading] != "-" for one in cells)]
     table = Table(box=None)
     for heading in (*texts, *headings):
         side = "left" if heading in texts or heading == "verdict" else "right"

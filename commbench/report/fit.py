@@ -1,43 +1,171 @@
-"""Hockney's model, T(m) = alpha + beta m, fitted to the medians of a family; piecewise where the protocol changes.
+"""Cases as curves over message size, and Hockney's model fitted to them: T(m) = alpha + beta m, piecewise.
 
 Each piece minimises the sum of squared relative residuals, (T - fit) / T, so that microseconds count as much as
-seconds (method.md 2.11). Neither alpha nor beta is negative. Reference: R. Hockney, Parallel Computing 20 (1994) 389.
+seconds. Neither alpha nor beta is negative. A new piece begins where the protocol changes.
+Reference: R. Hockney, Parallel Computing 20 (1994) 389.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.core.columns import VARIABLES
 from commbench.core.errors import CommbenchError
-
-from .families import SHARED, Family, Times, families
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Sizes = NDArray[np.int64]
+Times = NDArray[np.float64]
+Row = Mapping[str, Any]
+
+SHARED = tuple(column.name for column in VARIABLES if column.name not in ("message_bytes", "count"))
+FAMILY_COLUMNS = ("benchmark", "status", "message_bytes", "median_s", "ci_low_s", "ci_high_s")
 
 MOST_PIECES, LEAST_POINTS = 3, 3
-GOOD = 0.01  # a line that misses no size by more needs no pieces
-CLEAR_FACTOR = 4.0  # the sum of squares must shrink by as much (residuals halve) ...
+GOOD = 0.01  # a line that misses no size by more is not split
+CLEAR_FACTOR = 4.0  # the sum of squares must shrink by this factor (residuals halve) ...
 CLEAR_F = 10.0  # ... and the F statistic exceed this: by simulation noise alone does in 2 % of series of 6 to 30 sizes
-NOTHING = 1e-30  # a sum of squares below which only rounding is left
+NOTHING = 1e-30  # a sum of squares below which only rounding errors are left
 
-FITTED = (
-    "from_bytes", "to_bytes", "alpha_s", "beta_s_per_byte", "asymptotic_gb_per_s", "n_half_bytes", "largest_residual",
-    "points",
-)  # fmt: skip
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """Cases that differ only in their size: `sizes` in bytes, ascending, and the seconds per operation of each size.
+
+    Where several runs measured a size, its time is the median over them and its interval the widest; NaN: no interval.
+    A window that shrinks at large messages stays in its family; `variables` has the window that was requested.
+    """
+
+    variables: Mapping[str, Any]
+    sizes: NDArray[np.int64]
+    median_s: Times
+    low_s: Times
+    high_s: Times
+    runs: int  # the largest number of runs of one size
+    labels: frozenset[str]
+
+
+def families(cases: pd.DataFrame) -> list[Family]:
+    """All families with at least one size, in an order that does not depend on that of the rows.
+
+    Raises CommbenchError where a column is missing.
+    """
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in _records(cases):
+        if _unusable(row) is None and row["message_bytes"] > 0:
+            key = tuple(_hashable(row.get(name)) for name in SHARED if name != "window")
+            groups.setdefault(key, []).append(row)
+    split = [family for rows in groups.values() for family in _by_window(rows)]
+    return [_family(window, rows) for window, rows in sorted(split, key=lambda one: _family_order(*one))]
+
+
+def ignored(cases: pd.DataFrame) -> dict[str, int]:
+    """Why rows are in no family (skipped, failed, invalid, ok without a time) -> how many rows."""
+    reasons = [reason for reason in map(_unusable, _records(cases)) if reason is not None]
+    return {reason: reasons.count(reason) for reason in sorted(set(reasons))}
+
+
+def _records(cases: pd.DataFrame) -> list[Row]:
+    absent = [name for name in FAMILY_COLUMNS if name not in cases.columns]
+    if absent:
+        raise CommbenchError(f"the cases have no column {', '.join(absent)}; give what commbench.load returns")
+    return [{str(name): _plain(value) for name, value in row.items()} for row in cases.to_dict("records")]
+
+
+def _plain(value: Any) -> Any:
+    """Undo that pandas turns nulls into NaN and integers beside nulls into floats."""
+    if isinstance(value, float):
+        return None if math.isnan(value) else int(value) if value.is_integer() else value
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(sorted(value.items())) if isinstance(value, dict) else value
+
+
+def _unusable(row: Row) -> str | None:
+    """Why a row is in no family; None where it is usable."""
+    if row["status"] != "ok":
+        return str(row["status"])
+    time, size = row["median_s"], row["message_bytes"]
+    usable = time is not None and size is not None and 0 < time < math.inf
+    return None if usable else "ok without a time"
+
+
+def _by_window(rows: Sequence[Row]) -> list[tuple[Any, list[Row]]]:
+    """Rows by requested window: beyond the largest size measured with it, the rows of the largest smaller window."""
+    smallest = min(row["message_bytes"] for row in rows)
+    requested = {row.get("window") for row in rows if row["message_bytes"] == smallest}
+    groups, used = [], set()
+    for window in requested:
+        exact = [row for row in rows if row.get("window") == window]
+        group = exact + _shrunk_rows(rows, window, max(row["message_bytes"] for row in exact))
+        groups.append((window, group))
+        used |= {id(row) for row in group}
+    rest = [row for row in rows if id(row) not in used]
+    return groups + (_by_window(rest) if rest else [])
+
+
+def _shrunk_rows(rows: Sequence[Row], window: Any, largest: int) -> list[Row]:
+    """Rows beyond the largest size whose window is smaller than the requested one."""
+    if window is None:
+        return []
+    beyond = [row for row in rows if row["message_bytes"] > largest and (row.get("window") or math.inf) < window]
+    widest: dict[int, int] = {}
+    for row in beyond:
+        widest[row["message_bytes"]] = max(row["window"], widest.get(row["message_bytes"], 0))
+    return [row for row in beyond if row["window"] == widest[row["message_bytes"]]]
+
+
+def _family_order(window: Any, rows: Sequence[Row]) -> tuple[str, ...]:
+    return (*(str(_hashable(rows[0].get(name))) for name in SHARED if name != "window"), f"{window or 0:09}")
+
+
+def _family(window: Any, rows: Sequence[Row]) -> Family:
+    by_size: dict[int, list[Row]] = {}
+    for row in rows:
+        by_size.setdefault(row["message_bytes"], []).append(row)
+    sizes = sorted(by_size)
+    medians, low, high = np.array([_time_over_runs(by_size[size]) for size in sizes]).T
+    variables = {name: rows[0].get(name) for name in SHARED} | {"window": window}
+    labels = frozenset(str(row["label"]) for row in rows if row.get("label"))
+    runs = max(len(of_size) for of_size in by_size.values())
+    return Family(variables, np.array(sizes, dtype=np.int64), medians, low, high, runs, labels)
+
+
+def _time_over_runs(rows: Sequence[Row]) -> tuple[float, float, float]:
+    """Median over runs with the widest interval, which contains the median of every run."""
+    medians = [row["median_s"] for row in rows]
+    low, high = ([row[name] for row in rows if row[name] is not None] for name in ("ci_low_s", "ci_high_s"))
+    if not low or not high:
+        return float(np.median(medians)), math.nan, math.nan
+    return float(np.median(medians)), min(*low, *medians), max(*high, *medians)
+
+
+def varying(variables: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The names of the variables that differ between these, in the order of the columns."""
+    values = list(variables)
+    return [name for name in SHARED if len({_hashable(one.get(name)) for one in values}) > 1]
+
+
+def key(variables: Mapping[str, Any], without: Iterable[str] = ()) -> tuple[Any, ...]:
+    """A key that families share if they differ only in `without`."""
+    return tuple(_hashable(variables.get(name)) for name in SHARED if name not in without)
+
+
+# ---------------------------------------------------------------- Hockney's model
 
 
 @dataclass(frozen=True)
 class Piece:
-    """alpha in seconds and beta in seconds per byte, of sizes[first:last]; relative residuals of these."""
+    """The line of sizes[first:last]: alpha in seconds, beta in seconds per byte, and the relative residual of each."""
 
     first: int
     last: int
@@ -53,72 +181,32 @@ class Piece:
     def largest_residual(self) -> float:
         return max(abs(one) for one in self.residuals)
 
+    @property
+    def asymptotic_gb_per_s(self) -> float | None:
+        """1 / beta; None where beta is 0, because these sizes do not show the cost of a byte."""
+        return 1e-9 / self.beta_s_per_byte if self.beta_s_per_byte else None
+
+    @property
+    def n_half_bytes(self) -> float | None:
+        """alpha / beta, the size that reaches half of the asymptotic rate; None where beta is 0."""
+        return self.alpha_s / self.beta_s_per_byte if self.beta_s_per_byte else None
+
     def at(self, size: float) -> float:
         """Seconds for a message of that many bytes."""
         return self.alpha_s + self.beta_s_per_byte * size
 
 
-def hockney(cases: pd.DataFrame) -> pd.DataFrame:
-    """One row a family and piece: its variables, from_bytes, to_bytes (both measured; the protocol changes between one
-    piece's last and the next one's first), alpha_s, beta_s_per_byte, asymptotic_gb_per_s = 1 / beta, n_half_bytes =
-    alpha / beta, largest_residual (relative), points.
-
-    Bandwidth and n_half are null where beta is 0: these sizes do not show the cost of a byte. A family of one size has
-    no row. Raises CommbenchError where no family has two.
-    """
-    import pandas as pd
-
-    rows = [
-        dict(family.variables) | _described(family, piece)
-        for family in families(cases)
-        if family.sizes.size > 1
-        for piece in pieces(family.sizes, family.median_s)
-    ]
-    if not rows:
-        raise CommbenchError("nothing to fit: no case was measured at two sizes; give sizes=octaves or several")
-    return pd.DataFrame(rows, columns=[*SHARED, *FITTED])
-
-
-def residuals(cases: pd.DataFrame) -> pd.DataFrame:
-    """One row a family and size: its variables, message_bytes, median_s, fit_s, and residual = (median - fit) / median.
-
-    Raises CommbenchError like hockney.
-    """
-    import pandas as pd
-
-    rows = [
-        dict(family.variables) | {"message_bytes": size, "median_s": time, "fit_s": piece.at(size), "residual": miss}
-        for family in families(cases)
-        if family.sizes.size > 1
-        for piece in pieces(family.sizes, family.median_s)
-        for size, time, miss in zip(
-            family.sizes[piece.first : piece.last].tolist(),
-            family.median_s[piece.first : piece.last].tolist(),
-            piece.residuals,
-            strict=True,
-        )
-    ]
-    if not rows:
-        raise CommbenchError("nothing to fit: no case was measured at two sizes; give sizes=octaves or several")
-    return pd.DataFrame(rows)
-
-
-def _described(family: Family, piece: Piece) -> dict[str, float]:
-    beta = piece.beta_s_per_byte
-    values = (
-        int(family.sizes[piece.first]), int(family.sizes[piece.last - 1]), piece.alpha_s, beta,
-        1e-9 / beta if beta else math.nan, piece.alpha_s / beta if beta else math.nan, piece.largest_residual,
-        piece.last - piece.first,
-    )  # fmt: skip
-    return dict(zip(FITTED, values, strict=True))
-
-
 def pieces(sizes: Sizes, times: Times) -> list[Piece]:
-    """One to three lines that cover the sizes [n >= 1, ascending] in order; as few as explain the times [n]."""
-    chosen = [_line(sizes, times, 0, sizes.size)]
+    """One to three lines that cover the sizes [n >= 1, ascending] in order: as few as explain the times [n]."""
+    chosen = [_fitted_line(sizes, times, 0, sizes.size)]
     if chosen[0].largest_residual <= GOOD or sizes.size < 2 * LEAST_POINTS:
         return chosen
-    lines = _lines(sizes, times)
+    stops = sizes.size + 1
+    lines = {  # of every stretch that may be a piece
+        (first, last): _fitted_line(sizes, times, first, last)
+        for first in range(stops - LEAST_POINTS)
+        for last in range(first + LEAST_POINTS, stops)
+    }
     squares = {ends: line.squares for ends, line in lines.items()}
     for count in range(2, min(MOST_PIECES, sizes.size // LEAST_POINTS) + 1):
         better = min(_splits(sizes.size, count), key=lambda ends: sum(squares[one] for one in ends))
@@ -136,16 +224,6 @@ def _clearly_better(more: Sequence[Piece], fewer: Sequence[Piece], points: int) 
     return before >= CLEAR_FACTOR * after and statistic > CLEAR_F
 
 
-def _lines(sizes: Sizes, times: Times) -> dict[tuple[int, int], Piece]:
-    """The line of every stretch that may be a piece."""
-    stops = sizes.size + 1
-    return {
-        (first, last): _line(sizes, times, first, last)
-        for first in range(stops - LEAST_POINTS)
-        for last in range(first + LEAST_POINTS, stops)
-    }
-
-
 def _splits(points: int, count: int, first: int = 0) -> list[tuple[tuple[int, int], ...]]:
     """All ways to cut first..points into `count` stretches of at least LEAST_POINTS."""
     if count == 1:
@@ -154,7 +232,7 @@ def _splits(points: int, count: int, first: int = 0) -> list[tuple[tuple[int, in
     return [((first, last), *rest) for last in lasts for rest in _splits(points, count - 1, last)]
 
 
-def _line(sizes: Sizes, times: Times, first: int, last: int) -> Piece:
+def _fitted_line(sizes: Sizes, times: Times, first: int, last: int) -> Piece:
     """The least squares of 1 - alpha / T - beta m / T; where one of the two would be negative, it is 0."""
     time = times[first:last]
     columns = np.stack([1 / time, sizes[first:last] / time], axis=1)

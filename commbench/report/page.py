@@ -1,282 +1,252 @@
-"""One HTML page that needs nothing else: sentences first, then pictures, then tables, then every doubt."""
+"""The report as one HTML page that needs no network: data/page.html.j2 filled with sentences, figures and tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commbench.core.slow_pairs import Matrix, matrices, slow_pairs
+from markupsafe import Markup
+
+from commbench.core.slow_pairs import matrices
 from commbench.core.units import format_rate, format_seconds
 
-from .figure_matrix import matrix_title, pairs_table, wiring_table
-from .figure_time import ecdf, ramp_histogram, time_line
-from .launch_overhead import HEADS
-from .machine import Machine, topology_cells
-from .markup import Markup, element, joined, table
-from .page_curves import Curves, curves_of, efficiency, layouts, panels, waterfalls
+from .cold_start import LAUNCH_HEADS
+from .distributions import RawData
+from .machines import topology_cells
+from .page_figures import (
+    Picture,
+    curves_of,
+    distribution_picture,
+    efficiency_pictures,
+    layout_pictures,
+    ramp_picture,
+    size_panels,
+    soak_picture,
+    waterfalls,
+)  # fmt: skip
 from .recommend import size_text
 from .reference import NORMAL
-from .samples import Distribution, Raw
-from .style import interval_text
-from .summary import Summary, reference_note
+from .slow_pairs import ColouredTable, pairs_table, wiring_table
+from .summary import (
+    BEST_HEADS,
+    GROUP_HEADS,
+    Summary,
+    best_rows,
+    group_rows,
+    interval_text,
+    plain_row,
+    reference_note,
+)  # fmt: skip
+from .svg import clean
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-UNITS = (
-    "Times are of one operation: half a round trip for p2p_latency, one message of a window for p2p_bandwidth, one "
-    "call of a collective. GB/s is 10^9 B/s, KiB is 1024 B. Bands and intervals are 95 % of the median."
-)
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
 MOST_ROWS, MOST_MACHINES, MOST_MATRICES = 500, 8, 12
-LEAST_PAIRS = 3
-LINK_MEANINGS = {
-    "X": "the device itself", "NV": "NVLink, with the number of links", "PIX": "one PCIe switch",
-    "PXB": "several PCIe switches, no host bridge", "PHB": "a PCIe host bridge (the CPU)",
-    "NODE": "several host bridges of one NUMA node", "SYS": "the link between NUMA nodes",
-}  # fmt: skip
-Section = tuple[str, str, Markup]
+LEAST_PAIRS = 3  # a case with more pairs is shown as a matrix
+SECTIONS = {
+    "answers": "Answers",
+    "best": "Best for each size",
+    "curves": "Time and bandwidth",
+    "layouts": "Layouts",
+    "efficiency": "Share of the limit",
+    "layers": "What each layer adds",
+    "pairs": "All pairs",
+    "soak": "Over time",
+    "ramps": "From the first call to the steady rate",
+    "distributions": "Distributions",
+    "fits": "Cost of a message and of its bytes",
+    "launches": "Cost of launching a call",
+    "normal": "Is this number normal?",
+    "flags": "Flags",
+    "missing": "Not measured",
+    "machines": "Machines",
+    "cases": "Cases",
+}
 
 
-def page(summary: Summary, raw: Raw, title: str = "commbench report") -> str:
+class Table(NamedTuple):
+    """The first MOST_ROWS rows of a table; `total` is how many there are."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    total: int
+
+
+class Distributed(NamedTuple):
+    """The distribution of a case, below the line that opens it."""
+
+    case_id: str
+    line: str
+    picture: Picture
+
+
+class MachineView(NamedTuple):
+    """A machine with its facts and its topology: a coloured table, else the text, else why there is none."""
+
+    name: str
+    facts: Table
+    wiring: ColouredTable | None
+    topology: str | None
+    reason: str | None
+
+
+def page(summary: Summary, raw: RawData, title: str = "commbench report") -> str:
     """The whole document; a section without data is left out."""
-    curves = curves_of(summary.choice, raw.distributions)
-    shown = [one for one in _sections(summary, raw, curves) if one[2]]
-    head = element(
-        "head", element("meta", charset="utf-8"), element("title", title),
-        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("style", Markup(_asset("page.css"))),
+    data = dict(_sections(summary, raw))
+    shown = [(key, name) for key, name in SECTIONS.items() if data[key]]
+    results = summary.results
+    counts = f"{len(results.cases)} cases of {len(results.records)} runs."
+    return environment().get_template("page.html.j2").render(title=title, counts=counts, sections=shown, **data)
+
+
+@functools.cache
+def environment() -> Environment:
+    """Jinja2 that escapes everything but Markup, and replaces characters that HTML forbids."""
+    from jinja2 import DictLoader, Environment, StrictUndefined
+
+    folder = files("commbench.report") / "data"
+    loader = DictLoader(
+        {name: (folder / name).read_text(encoding="utf-8") for name in ("page.html.j2", "page.css", "page.js")}
+    )
+
+    def printable_text(value: object) -> object:
+        return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+    return Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, finalize=printable_text, trim_blocks=True,
+        lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    links = element("nav", (element("a", name, href=f"#{key}") for key, name, _ in shown))
-    told = f"{len(summary.results.cases)} cases of {len(summary.results.runs)} runs. {UNITS}"
-    top = element("header", element("h1", title), element("p", told, class_="soft"), links)
-    body = element("main", (element("section", element("h2", name), inside, id=key) for key, name, inside in shown))
-    script = element("script", Markup(_asset("page.js")))
-    return f"<!DOCTYPE html>\n{element('html', head, element('body', top, body, script), lang='en')}\n"
 
 
-def _asset(name: str) -> str:
-    return (files("commbench.report") / "data" / name).read_text(encoding="utf-8")
+def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
+    """Section -> what the template shows in it; empty where there is nothing."""
+    curves = curves_of(summary.choice, raw.distributions)
+    titles = _case_titles(summary) if raw.distributions or raw.time_lines else {}
+    doubts = set(summary.doubts())
+    yield "answers", [(text, text in doubts) for text in summary.sentences()]
+    yield (
+        "best",
+        summary.best
+        and {
+            "table": _table(BEST_HEADS, best_rows(summary)),
+            "crossings": summary.crossings[:MOST_ROWS],
+        },
+    )
+    yield "curves", list(size_panels(curves))
+    yield "layouts", layout_pictures(curves)
+    yield "efficiency", efficiency_pictures(curves)
+    yield "layers", waterfalls(curves)
+    yield "pairs", _pair_tables(summary)
+    yield (
+        "soak",
+        [
+            soak_picture(f"{titles.get(one.case_id, one.case_id)}: median and range of each interval", one)
+            for one in raw.time_lines
+        ],
+    )
+    yield "ramps", [ramp_picture(backend, seconds) for backend, seconds in sorted(raw.ramps.items())]
+    yield "distributions", _distributions(summary, raw, titles)
+    fit_heads = ("benchmark", "case", "sizes", "alpha, per message", "1 / beta, of its bytes", "n 1/2", "largest miss")
+    fits = [(one.benchmark, one.name, one.sizes, one.alpha, one.rate, one.half, one.miss) for one in summary.fits]
+    yield "fits", fits and _table(fit_heads, fits)
+    yield "launches", summary.overheads and _table(LAUNCH_HEADS, [one.cells() for one in summary.overheads])
+    yield "normal", {"note": reference_note(summary.judged), "table": _references(summary)}
+    flags = [(one.name, str(one.cases), one.flag.meaning, one.flag.advice) for one in summary.flags]
+    yield "flags", flags and _table(("flag", "cases", "meaning", "what to do"), flags)
+    yield "missing", _missing(summary, raw)
+    yield "machines", _machines(summary)
+    yield "cases", _cases(summary)
 
 
-def _sections(summary: Summary, raw: Raw, curves: Curves) -> Iterator[Section]:
-    yield "answers", "Answers", _answers(summary)
-    yield "best", "Best for each size", _best(summary)
-    yield "curves", "Time and bandwidth", joined(panels(curves))
-    yield "layouts", "Layouts", _grid(layouts(curves))
-    yield "efficiency", "Share of the limit", _grid(efficiency(curves))
-    yield "layers", "What each layer adds", _layers(curves)
-    yield "pairs", "All pairs", joined(_pairs(summary))
-    yield "soak", "Over time", joined(_soaks(summary, raw))
-    yield "ramps", "From the first call to the steady rate", _ramps(raw)
-    yield "distributions", "Distributions", _distributions(summary, raw)
-    yield "fits", "Costs of a message and of its bytes", _fits(summary)
-    yield "launches", "What a launch costs", _overheads(summary)
-    yield "normal", "Is this number normal?", _normal(summary)
-    yield "flags", "Flags", _flags(summary)
-    yield "missing", "Not measured", _missing(summary, raw)
-    yield "machines", "Machines", joined(_machines(summary))
-    yield "cases", "Cases", _cases(summary)
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    return Table(heads, rows[:MOST_ROWS], len(rows))
 
 
-def _grid(parts: Iterable[Markup]) -> Markup:
-    found = list(parts)
-    return element("div", found, class_="grid2") if found else Markup("")
-
-
-def _note(text: str) -> Markup:
-    return element("p", text, class_="note")
-
-
-def _answers(summary: Summary) -> Markup:
-    doubts = ("Slow", "Link of", "Ranks differ", "Each case was", "Nothing")
-    items = [
-        element("li", text, class_="doubt" if text.startswith(doubts) or " than published" in text else None)
-        for text in summary.sentences()
-    ]
-    return element("ul", items, class_="answers")
-
-
-def _best(summary: Summary) -> Markup:
-    if not summary.best:
-        return Markup("")
-    heads = ("benchmark", "ranks", "message", "best", "median", "95 % interval", "second", "takes")
-    rows = [
-        (f"{one.benchmark} {one.more}".strip(), str(one.world_size), size_text(one.size),
-         one.name if one.decided else f"not distinguishable: {one.alike}", format_seconds(one.median_s),
-         interval_text(one.low_s, one.high_s), one.second, f"{one.ratio:.3g} x")
-        for one in summary.best[:MOST_ROWS]
-    ]  # fmt: skip
-    crossed = element("ul", (element("li", text) for text in summary.crossings[:MOST_ROWS]))
-    return joined(table(heads, rows), _capped(len(summary.best)),
-                  element("details", element("summary", "Backend against backend"), crossed))  # fmt: skip
-
-
-def _capped(count: int) -> Markup | None:
-    return _note(f"The first {MOST_ROWS} of {count} rows; commbench export has all.") if count > MOST_ROWS else None
-
-
-def _layers(curves: Curves) -> Markup:
-    found = waterfalls(curves)
-    if not found:
-        return Markup("")
-    told = "The same message in the same layout, the fastest way first; grey and red are what a layer adds to the one "
-    return joined(_note(f"{told}above it. Shared memory and sockets are different ways: the order is that of their "
-                        "times, not of their code."), _grid(found))  # fmt: skip
-
-
-def _pairs(summary: Summary) -> Iterator[Markup]:
+def _pair_tables(summary: Summary) -> dict[str, Any] | None:
+    """The matrices of the newest runs, of cases with more than LEAST_PAIRS pairs."""
     cases = summary.results.cases
     single = cases[cases["pair"].notna() & ~cases["pair"].str.contains(" ", na=False)]
-    place = ["run_id", "benchmark", "engine", "layout", "message_bytes"]
-    many = single[single.groupby(place)["pair"].transform("nunique") > LEAST_PAIRS]
+    key = ["run_id", "benchmark", "engine", "layout", "message_bytes"]
+    many = single[single.groupby(key)["pair"].transform("nunique") > LEAST_PAIRS]
     runs = many["run_id"].drop_duplicates().iloc[-MOST_MATRICES:]
-    found = matrices(_plain(row) for row in many[many["run_id"].isin(runs)].to_dict("records"))
-    if found:
-        yield _note("Senders down, receivers across. Dark is slow; a black ring is a pair that is slow for its class.")
-    for matrix in sorted(found, key=_place)[:MOST_MATRICES]:
-        yield pairs_table(matrix, matrix_title(matrix), slow_pairs(matrix))
-    if len(found) > MOST_MATRICES:
-        yield _note(f"The first {MOST_MATRICES} matrices of the newest runs are shown.")
+    found = matrices(plain_row(row) for row in many[many["run_id"].isin(runs)].to_dict("records"))
+    found.sort(key=lambda one: (str(one.run_id), str(one.shared["benchmark"]), int(one.shared["message_bytes"])))
+    return {"tables": list(map(pairs_table, found[:MOST_MATRICES])), "total": len(found)} if found else None
 
 
-def _place(matrix: Matrix) -> tuple[str, str, int]:
-    return str(matrix.run_id), str(matrix.shared["benchmark"]), int(matrix.shared["message_bytes"])
-
-
-def _plain(row: Mapping[Any, Any]) -> dict[str, Any]:
-    return {str(name): None if isinstance(value, float) and value != value else value for name, value in row.items()}
-
-
-def _named(summary: Summary) -> dict[str, str]:
-    """case_id -> a title, for the pictures of single cases."""
+def _case_titles(summary: Summary) -> dict[str, str]:
+    """case_id -> a title for the figure of a single case."""
     cases = summary.results.cases.drop_duplicates("case_id")
-    return {str(row["case_id"]): _title(summary, _plain(row)) for row in cases.to_dict("records")}
+    return {str(row["case_id"]): _case_title(summary, plain_row(row)) for row in cases.to_dict("records")}
 
 
-def _title(summary: Summary, row: Mapping[str, Any]) -> str:
+def _case_title(summary: Summary, row: Mapping[str, Any]) -> str:
     pair = f", ranks {row['pair']}" if row["pair"] and len(row["pair"]) < 20 else ""
     size = size_text(row["message_bytes"]) if row["message_bytes"] else "no message"
     return f"{row['benchmark']} {size}, {summary.choice.name(row, without=('pair',))}{pair}"
 
 
-def _soaks(summary: Summary, raw: Raw) -> Iterator[Markup]:
-    names = _named(summary) if raw.lines else {}
-    for line in raw.lines:
-        title = f"{names.get(line.case_id, line.case_id)}: median and range of each interval"
-        yield element("div", element("h3", title), time_line(title, line), class_="panel wide")
+def _distributions(summary: Summary, raw: RawData, titles: Mapping[str, str]) -> list[Distributed]:
+    """By benchmark, backend and size."""
+    cases = summary.results.cases.drop_duplicates("case_id")
+    order = cases[cases["case_id"].isin(list(raw.distributions))].sort_values(
+        ["benchmark", "backend", "message_bytes"], kind="stable"
+    )
+    views = []
+    for case_id in order["case_id"]:
+        one = raw.distributions[case_id]
+        times = one.launches[0][1]
+        ends = " .. ".join(format_seconds(times[at]) for at in (0, len(times) // 2, -1))
+        line = f"{titles[case_id]}: {ends} (minimum, median, maximum; n = {sum(one.counts)})"
+        views.append(Distributed(case_id, line, distribution_picture(titles[case_id], one)))
+    return views
 
 
-def _ramps(raw: Raw) -> Markup:
-    drawn = [
-        element("div", element("h3", f"{name}: {len(values)} cases"),
-                ramp_histogram(f"{name}: time from the first call to 95 % of the steady rate", values), class_="panel")
-        for name, values in sorted(raw.ramps.items())
-    ]  # fmt: skip
-    return _grid(drawn)
-
-
-def _distributions(summary: Summary, raw: Raw) -> Markup:
-    if not raw.distributions:
-        return Markup("")
-    names = _named(summary)
-    order = sorted(raw.distributions.values(), key=lambda one: _sorted_by(summary, one))
-    told = "Choose a case here, or click its point in a curve. Each line is one launch, from quantiles of its samples."
-    return joined(_note(told), (_distribution(names[one.case_id], one, not index) for index, one in enumerate(order)))
-
-
-def _sorted_by(summary: Summary, one: Distribution) -> tuple[str, str, int]:
-    row = summary.results.cases.loc[_first(summary, one.case_id)]
-    return str(row["benchmark"]), str(row["backend"]), int(row["message_bytes"])
-
-
-def _first(summary: Summary, case_id: str) -> Any:
-    return (summary.results.cases["case_id"] == case_id).idxmax()
-
-
-def _distribution(name: str, one: Distribution, opened: bool) -> Markup:
-    count, middle = sum(one.counts), len(one.launches[0][1]) // 2
-    values = one.launches[0][1]
-    said = f"{name}: {format_seconds(values[0])} .. {format_seconds(values[middle])} .. {format_seconds(values[-1])}"
-    head = element("summary", f"{said} (least, median, most; n = {count})")
-    return element("details", head, ecdf(f"{name}: distribution", one), id=f"d-{one.case_id}",
-                   open="open" if opened else None)  # fmt: skip
-
-
-def _fits(summary: Summary) -> Markup:
-    heads = ("benchmark", "case", "sizes", "alpha, of a message", "1 / beta, of its bytes", "n 1/2", "largest miss")
-    rows = [(one.benchmark, one.name, one.sizes, one.alpha, one.rate, one.half, one.miss) for one in summary.fits]
-    told = "Hockney's model, time = alpha + beta x bytes, in pieces where the protocol changes."
-    return joined(_note(told), table(heads, rows)) if rows else Markup("")
-
-
-def _overheads(summary: Summary) -> Markup:
-    if not summary.overheads:
-        return Markup("")
-    told = "A call that the host waits for, and the same call in the replay of a graph: the difference is the launch."
-    rows = [one.cells() for one in summary.overheads[:MOST_ROWS]]
-    return joined(_note(told), table(HEADS, rows), _capped(len(summary.overheads)))
-
-
-def _normal(summary: Summary) -> Markup:
+def _references(summary: Summary) -> Table | None:
     heads = ("measured case", "measured", "published", "verdict", "hardware", "source", "date", "note")
     rows = [
         (one.case, one.measured, one.published, one.verdict, one.reference.hardware, one.reference.source,
          one.reference.date, one.reference.note if one.verdict == NORMAL else f"usual causes: {one.causes}")
         for one in summary.judged
     ]  # fmt: skip
-    return joined(_note(reference_note(summary.judged)), table(heads, rows) if rows else None)
+    return _table(heads, rows) if rows else None
 
 
-def _flags(summary: Summary) -> Markup:
-    rows = [(one.flag, str(one.cases), one.meaning.means, one.meaning.do) for one in summary.flags]
-    return table(("flag", "cases", "means", "what to do"), rows) if rows else Markup("")
+def _missing(summary: Summary, raw: RawData) -> dict[str, Any] | None:
+    rows = [(one.status, str(one.count), one.reason, one.cases) for one in summary.lost]
+    notes = [*summary.results.problems, *raw.notes]
+    if summary.choice.left:
+        notes.append(f"{summary.choice.left} more distinct cases were not compared")
+    table = _table(("status", "cases", "reason", "which"), rows) if rows else None
+    return {"table": table, "notes": notes} if rows or notes else None
 
 
-def _missing(summary: Summary, raw: Raw) -> Markup:
-    rows = [(one.status, str(one.count), one.reason, one.cases) for one in summary.lost[:MOST_ROWS]]
-    told = [*summary.results.problems, *raw.notes]
-    told += [f"{summary.choice.left} distinct cases beyond the first were not compared"] if summary.choice.left else []
-    return joined(table(("status", "cases", "reason", "which"), rows) if rows else None,
-                  element("ul", (element("li", text) for text in told)) if told else None)  # fmt: skip
-
-
-def _machines(summary: Summary) -> Iterator[Markup]:
-    heads = ("backend", "library", "layouts", "world", "CUDA IPC", "timing", "runs", "labels")
-    rows = [(one.backend, one.library, one.layouts, one.world, one.ipc, one.timing, str(one.runs), one.labels)
-            for one in summary.heads[:MOST_ROWS]]  # fmt: skip
-    yield table(heads, rows)
+def _machines(summary: Summary) -> dict[str, Any]:
+    views = []
     for machine in summary.machines[:MOST_MACHINES]:
-        yield from _machine(machine)
-    if len(summary.machines) > MOST_MACHINES:
-        yield _note(f"{len(summary.machines) - MOST_MACHINES} more kinds of machine are not shown.")
-    if summary.differences:
-        yield element("h3", "Differences between the ranks of a run")
-        yield table(("fact", "value", "ranks"), summary.differences[:MOST_ROWS])
-    else:
-        yield _note("No version, setting or fact differs between the ranks of a run.")
+        hosts = ", ".join(machine.hosts[:8]) + (" ..." if len(machine.hosts) > 8 else "")
+        links = topology_cells(machine.topology) if machine.topology else []
+        wiring = wiring_table(links) if links else None
+        facts = _table(("fact", "value"), machine.facts)
+        views.append(MachineView(hosts, facts, wiring, machine.topology, machine.topology_reason))
+    differences = _table(("fact", "value", "ranks"), summary.differences) if summary.differences else None
+    return {
+        "groups": _table(GROUP_HEADS, group_rows(summary)),
+        "machines": views,
+        "left": len(summary.machines) - len(views),
+        "differences": differences,
+    }
 
 
-def _machine(machine: Machine) -> Iterator[Markup]:
-    hosts = ", ".join(machine.hosts[:8]) + (" ..." if len(machine.hosts) > 8 else "")
-    yield element("h3", hosts)
-    yield table(("fact", "value"), machine.facts)
-    cells = topology_cells(machine.topology) if machine.topology else []
-    if cells:
-        yield wiring_table(cells, LINK_MEANINGS)
-    elif machine.topology:
-        yield element("pre", machine.topology)
-    else:
-        yield _note(f"No topology matrix: {machine.topology_reason or 'not recorded'}.")
-
-
-def _cases(summary: Summary) -> Markup:
+def _cases(summary: Summary) -> Table:
     cases = summary.choice.cases
-    heads = ("case", "median", "95 % interval", "GB/s", "runs")
     rows = [
-        (_title(summary, row), format_seconds(row["median_s"]),
+        (_case_title(summary, row), format_seconds(row["median_s"]),
          interval_text(float(row["ci_low_s"] or "nan"), float(row["ci_high_s"] or "nan")),
          format_rate(row["algbw_gb_per_s"]), str(int(row["runs"])))
-        for row in map(_plain, cases.head(MOST_ROWS).to_dict("records"))
+        for row in map(plain_row, cases.head(MOST_ROWS).to_dict("records"))
     ]  # fmt: skip
-    inside = joined(table(heads, rows), _capped(len(cases)))
-    return element("details", element("summary", f"{len(cases)} distinct measured cases"), inside)
+    return Table(("case", "median", "95 % interval", "GB/s", "runs"), rows, len(cases))

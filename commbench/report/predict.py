@@ -1,8 +1,8 @@
-"""The communication of one data-parallel step, from measured all_reduce times: one bucket of gradients after another.
+"""Predict the communication of one data-parallel step, bucket after bucket, from measured all_reduce times.
 
-Between two measured sizes the time lies on a straight line in log time over log size; the interval also holds the
-straight line in time over size, since sizes far apart do not tell which one it is. Outside of them it comes from the
-Hockney fit of the nearest piece, and says so.
+Between two measured sizes the time is interpolated on a straight line in log time over log size; the interval also
+contains the straight line in time over size, because sizes far apart do not show which one holds. Outside of the
+measured sizes the time comes from the Hockney fit of the nearest piece, with a warning.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from commbench.core.dtypes import dtype as dtype_of
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.units import format_bytes
 
-from .families import SHARED, Family, families, key
-from .fit import pieces
+from .fit import SHARED, Family, families, key, pieces
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +29,7 @@ PREDICTED = ("bucket_bytes", "buckets", "total_bytes", "step_s", "low_s", "high_
 
 @dataclass(frozen=True)
 class Step:
-    """The buckets of one step: bytes -> how many of them."""
+    """The gradient buckets of one step: bytes -> number of buckets."""
 
     buckets: Mapping[int, int]
 
@@ -48,8 +47,8 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Time:
-    """Seconds with their interval (NaN: none), and why to doubt them; NaN seconds: unknown."""
+class PredictedTime:
+    """Seconds with their interval (NaN: none) and a warning where they are uncertain; NaN seconds: unknown."""
 
     seconds: float
     low: float
@@ -58,12 +57,12 @@ class Time:
 
 
 def step_of(params: int, dtype: str, bucket_bytes: int) -> Step:
-    """Gradients of that many parameters in buckets of whole elements, the last one smaller; raises ConfigError."""
+    """The gradients of a model in buckets of whole elements, the last one smaller; raises ConfigError."""
     itemsize = dtype_of(dtype).itemsize
     if params < 1:
-        raise ConfigError(f"params={params} is no model; give the number of parameters, e.g. 7e9")
+        raise ConfigError(f"params={params} must be at least 1; give the number of parameters, e.g. 7e9")
     if bucket_bytes < itemsize:
-        raise ConfigError(f"a bucket of {bucket_bytes} B holds no {dtype}; give at least {itemsize} B")
+        raise ConfigError(f"a bucket of {bucket_bytes} B is smaller than one {dtype}; give at least {itemsize} B")
     elements = bucket_bytes // itemsize
     whole, rest = divmod(params, elements)
     counts = {elements * itemsize: whole, rest * itemsize: 1}
@@ -71,11 +70,12 @@ def step_of(params: int, dtype: str, bucket_bytes: int) -> Step:
 
 
 def predict(cases: pd.DataFrame, steps: Sequence[Step], dtype: str = "float32") -> pd.DataFrame:
-    """One row a step and measured family of all_reduce: its variables (dtype: the one that was measured), bucket_bytes
-    (the largest), buckets, total_bytes, step_s with low_s and high_s, gb_per_s = total_bytes / step_s, runs, warnings.
+    """One row per step and measured family of all_reduce; raises CommbenchError where nothing can be predicted.
 
-    A family of another dtype stands in where the asked one was not measured; layouts of one rank are left out. Times
-    are null where the sizes tell nothing. Raises CommbenchError where no row could be predicted.
+    Columns: the family's variables (dtype: the measured one), bucket_bytes (the largest), buckets, total_bytes, step_s
+    with low_s and high_s, gb_per_s = total_bytes / step_s, runs, warnings. A family of another dtype is used where the
+    requested one was not measured; layouts of one rank are left out. Times are null where the measured sizes do not
+    determine them.
     """
     import pandas as pd
 
@@ -94,7 +94,7 @@ def predict(cases: pd.DataFrame, steps: Sequence[Step], dtype: str = "float32") 
 
 
 def _candidates(cases: pd.DataFrame, steps: Sequence[Step], dtype: str) -> list[Family]:
-    """Families of the operation, one for each set of variables without dtype."""
+    """The best family of the operation for each set of variables without dtype."""
     several = cases[cases["world_size"] != 1] if "world_size" in cases.columns else cases
     groups: dict[tuple[Any, ...], list[Family]] = {}
     for family in families(several):
@@ -109,7 +109,7 @@ def _candidates(cases: pd.DataFrame, steps: Sequence[Step], dtype: str) -> list[
 
 
 def _preference(family: Family, steps: Sequence[Step], dtype: str) -> tuple[Any, ...]:
-    """The asked dtype, else one of its size, else the one with most sizes; none that can't answer if one can."""
+    """Sort key: families that can answer, then the requested dtype, one of its size, and the one with most sizes."""
     measured = str(family.variables["dtype"])
     known = set(family.sizes.tolist())
     answers = family.sizes.size > 1 or all(set(step.buckets) <= known for step in steps)
@@ -118,7 +118,7 @@ def _preference(family: Family, steps: Sequence[Step], dtype: str) -> tuple[Any,
 
 
 def _predicted(family: Family, step: Step, dtype: str) -> tuple[Any, ...]:
-    """Sums over the buckets. All buckets of a size share one median, so its error does not average out."""
+    """The values of PREDICTED. All buckets of a size share one median, so its error does not average out."""
     times = {size: time_of(family, size) for size in step.buckets}
     seconds, low, high = (
         sum(getattr(times[size], name) * count for size, count in step.buckets.items())
@@ -126,18 +126,18 @@ def _predicted(family: Family, step: Step, dtype: str) -> tuple[Any, ...]:
     )
     warnings = [time.warning for time in times.values() if time.warning]
     if family.variables["dtype"] != dtype:
-        text = f"{family.variables['dtype']} was measured, not {dtype}: bytes are taken as bytes, the adding may differ"
-        warnings.append(text)
+        measured = f"{family.variables['dtype']} was measured, not {dtype}"
+        warnings.append(f"{measured}: equal bytes are assumed to take equal time, but the summation may differ")
     rate = step.total_bytes / seconds / 1e9
     return step.largest, step.count, step.total_bytes, seconds, low, high, rate, family.runs, tuple(warnings)
 
 
-def time_of(family: Family, size: int) -> Time:
-    """One operation of that many bytes."""
+def time_of(family: Family, size: int) -> PredictedTime:
+    """The time of one operation of that many bytes."""
     sizes = family.sizes
     place = int(np.searchsorted(sizes, size))
     if place < sizes.size and sizes[place] == size:
-        return Time(float(family.median_s[place]), float(family.low_s[place]), float(family.high_s[place]))
+        return PredictedTime(float(family.median_s[place]), float(family.low_s[place]), float(family.high_s[place]))
     if sizes.size < 2:
         return _unknown(f"only {format_bytes(int(sizes[0]))} was measured")
     if 0 < place < sizes.size:
@@ -145,11 +145,11 @@ def time_of(family: Family, size: int) -> Time:
     return _beyond(family, size)
 
 
-def _unknown(reason: str) -> Time:
-    return Time(math.nan, math.nan, math.nan, reason)
+def _unknown(reason: str) -> PredictedTime:
+    return PredictedTime(math.nan, math.nan, math.nan, reason)
 
 
-def _between(family: Family, place: int, size: int) -> Time:
+def _between(family: Family, place: int, size: int) -> PredictedTime:
     ends = slice(place - 1, place + 1)
     sizes = family.sizes[ends]
 
@@ -157,19 +157,21 @@ def _between(family: Family, place: int, size: int) -> Time:
         curve = np.exp(np.interp(np.log(size), np.log(sizes), np.log(times[ends])))
         return [float(curve), float(np.interp(size, sizes, times[ends]))]
 
-    return Time(ways(family.median_s)[0], min(ways(family.low_s)), max(ways(family.high_s)))
+    return PredictedTime(ways(family.median_s)[0], min(ways(family.low_s)), max(ways(family.high_s)))
 
 
-def _beyond(family: Family, size: int) -> Time:
-    """From the fit of the nearest piece; interval: the relative one of the outermost size, and the fit's residual."""
+def _beyond(family: Family, size: int) -> PredictedTime:
+    """From the fit of the nearest piece; the interval adds its residual to the relative interval of the edge size."""
     above = size > family.sizes[-1]
     edge, piece = (-1 if above else 0), pieces(family.sizes, family.median_s)[-1 if above else 0]
     limit = int(family.sizes[edge])
     if above and piece.beta_s_per_byte == 0:
-        return _unknown(f"{format_bytes(size)} is above all measured sizes, and these show no cost of a byte")
+        return _unknown(
+            f"{format_bytes(size)} is above all measured sizes, and the measured times do not grow with the size"
+        )
     seconds, miss = piece.at(size), piece.largest_residual
     low, high = (float(ends[edge] / family.median_s[edge]) for ends in (family.low_s, family.high_s))
     far, name = (size / limit, "largest") if above else (limit / size, "smallest")
     text = f"extrapolated: {format_bytes(size)} is {far:.3g} x {'above' if above else 'below'} the {name} measured size"
     warning = f"{text}, {format_bytes(limit)}"
-    return Time(seconds, max(seconds * low * (1 - miss), 0.0), seconds * high * (1 + miss), warning)
+    return PredictedTime(seconds, max(seconds * low * (1 - miss), 0.0), seconds * high * (1 + miss), warning)

@@ -1,6 +1,7 @@
-"""Is this number normal? Published values of the same hardware, beside what was measured.
+"""Published values beside measured ones: ranges per kind of hardware for the report, tables for the experiments.
 
-The values lie in data/reference.csv: hardware with a pattern for run.json, backend, benchmark, sizes, range, source.
+data/reference.csv: hardware with a pattern for run.json, backend, benchmark, sizes, range, source.
+data/published.csv: the values in the documents that the experiments reproduce, each with its source.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from commbench.core.errors import ConfigError
 from commbench.core.units import format_bytes, format_rate, format_seconds
 
-from .families import Row
+from .fit import Row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,9 +37,13 @@ CAUSES = {
 }
 
 
+POINT = ("setting", "message_bytes", "column")  # identifies a published value of an experiment
+PUBLISHED_COLUMNS = ("experiment", *POINT, "value", "unit", "source", "place")
+
+
 @dataclass(frozen=True)
 class Reference:
-    """A published range of `column` between two sizes (None: no bound)."""
+    """A published range of `column` for messages between two sizes (None: no bound)."""
 
     hardware: str
     pattern: str
@@ -75,16 +81,19 @@ def references() -> tuple[Reference, ...]:
 
 
 def judge(cases: pd.DataFrame, hardware: Iterable[str]) -> list[Judged]:
-    """Cases that are ok against all published values of this hardware, the largest size of each backend and layout;
-    far ones first. `hardware`: texts of the machines and labels of the runs."""
+    """Compare the largest size of each backend and layout with all published values of this hardware.
+
+    `hardware`: texts that describe the machines, and the labels of the runs. Values far from the published range come
+    first.
+    """
     texts = list(hardware)
-    found = [
+    judged = [
         one
         for reference in references()
         if any(re.search(reference.pattern, text, re.IGNORECASE) for text in texts)
-        for one in _judged(reference, cases)
+        for one in _judged_cases(reference, cases)
     ]
-    return sorted(found, key=lambda one: one.verdict == NORMAL)
+    return sorted(judged, key=lambda one: one.verdict == NORMAL)
 
 
 def _reference(row: dict[str, str]) -> Reference:
@@ -99,7 +108,7 @@ def _whole(text: str) -> int | None:
     return int(text) if text else None
 
 
-def _judged(reference: Reference, cases: pd.DataFrame) -> list[Judged]:
+def _judged_cases(reference: Reference, cases: pd.DataFrame) -> list[Judged]:
     alike = cases[
         (cases["benchmark"] == reference.benchmark)
         & cases["backend"].str.fullmatch(reference.backend)
@@ -112,11 +121,11 @@ def _judged(reference: Reference, cases: pd.DataFrame) -> list[Judged]:
         ["backend", "engine", "layout"], keep="last"
     )
     rows: list[Row] = [{str(name): value for name, value in row.items()} for row in last.to_dict("records")]
-    return [_verdict(reference, row) for row in rows if _place(row) == reference.where]
+    return [_judged_case(reference, row) for row in rows if _span(row) == reference.where]
 
 
-def _place(row: Row) -> str:
-    """Whether the message leaves the node."""
+def _span(row: Row) -> str:
+    """`between` where the message leaves the node, else `within`."""
     per_node, pair = int(row["ranks_per_node"]), row["pair"]
     if not isinstance(pair, str):
         return "between" if per_node < int(row["world_size"]) else "within"
@@ -124,7 +133,7 @@ def _place(row: Row) -> str:
     return "between" if len(nodes) > 1 else "within"
 
 
-def _verdict(reference: Reference, row: Row) -> Judged:
+def _judged_case(reference: Reference, row: Row) -> Judged:
     value, seconds = float(row[reference.column]), reference.column == "median_s"
     verdict = NORMAL
     if value > reference.high * FAR:
@@ -140,3 +149,37 @@ def _verdict(reference: Reference, row: Row) -> Judged:
 
 def _rate(value: Any) -> str:
     return f"{format_rate(value)} GB/s"
+
+
+# ---------------------------------------------------------------- experiments
+
+
+def published(experiment: str) -> pd.DataFrame:
+    """One row per value that the document behind an experiment published.
+
+    setting (the document's words), message_bytes (null: not given), column (ours), value in the unit of that column,
+    source with its date, place in it. Raises ConfigError for an experiment without published values.
+    """
+    import pandas as pd
+
+    frame = pd.read_csv(str(files("commbench.report") / "data/published.csv")).astype({"message_bytes": "Int64"})
+    found = frame[frame["experiment"] == experiment]
+    if found.empty:
+        raise ConfigError(f"{experiment} has no published values; it has: {', '.join(sorted(set(frame.experiment)))}")
+    return found[list(PUBLISHED_COLUMNS)].reset_index(drop=True)
+
+
+def beside(values: pd.DataFrame, ours: pd.DataFrame) -> pd.DataFrame:
+    """One row per published value: setting, message_bytes, column, unit, published, ours, ratio (ours / published).
+
+    `ours` has the columns setting, message_bytes, column and value, one row per measured setting; where a row is
+    missing, ours is null. Raises ConfigError for a point that occurs twice.
+    """
+    doubled = ours[ours.duplicated(list(POINT))]
+    if len(doubled):
+        raise ConfigError(f"ours has {tuple(doubled.iloc[0][list(POINT)])} twice; take one value of each")
+    ours = ours[[*POINT, "value"]].astype({"message_bytes": "Int64"})
+    joined = values.merge(ours, on=list(POINT), how="left", suffixes=("", "_ours"))
+    joined = joined.rename(columns={"value": "published", "value_ours": "ours"})
+    joined["ratio"] = joined["ours"].astype("float64") / joined["published"]
+    return joined[[*POINT, "unit", "published", "ours", "ratio"]]

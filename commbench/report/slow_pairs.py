@@ -1,24 +1,145 @@
-"""Slow pairs, asymmetric pairs and slow ranks of stored runs."""
+"""Pairs of ranks: slow ones of stored runs as a data frame, and the matrices of all pairs as coloured tables."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commbench.core.slow_pairs import Finding, findings
+from commbench.core.pairs import Pair
+from commbench.core.slow_pairs import CLASSES, Finding, Matrix, findings
+from commbench.core.slow_pairs import slow_pairs as slow_pairs_of
+from commbench.core.units import format_bytes, format_rate, format_seconds
 
+from .figures import ramp
 from .load import load
 
 if TYPE_CHECKING:
     import pandas as pd
 
+FULL_SCALE = 2.0  # a class whose slowest pair takes this times as long as its fastest uses the whole colour scale
+LIGHTEST = 0.15
+LARGEST_MATRIX = 64  # ranks per side; of a larger matrix only the classes are shown
+CLASS_RAMPS = {  # grey: a rank with itself, green: within a node, orange: between nodes; from fast to slow
+    "self": ((249, 250, 251), (209, 213, 219), (107, 114, 128), (31, 41, 55)),
+    "same node": ((236, 253, 245), (140, 214, 190), (0, 158, 115), (0, 68, 50)),
+    "other node": ((255, 247, 236), (253, 205, 140), (230, 130, 30), (110, 50, 0)),
+}
+LINKS = {  # of the topology matrix: fill and text colour, near is green, far is red; meaning
+    "X": ("#E5E7EB", "#374151", "the device itself"),
+    "NV": ("#009E73", "#FFFFFF", "NVLink, with the number of links"),
+    "PIX": ("#56B4E9", "#000000", "one PCIe switch"),
+    "PXB": ("#0072B2", "#FFFFFF", "several PCIe switches, no host bridge"),
+    "PHB": ("#F0E442", "#000000", "a PCIe host bridge (the CPU)"),
+    "NODE": ("#E69F00", "#000000", "several host bridges of one NUMA node"),
+    "SYS": ("#D55E00", "#FFFFFF", "the link between NUMA nodes"),
+    "NET": ("#CC79A7", "#000000", "a network"),
+}
+UNKNOWN_LINK = ("#FFFFFF", "#374151", "")
+
 
 def slow_pairs(*paths: str | Path) -> pd.DataFrame:
-    """One row a finding, each run by itself: kind (rank, slow, asymmetric), run_id, benchmark, message_bytes, pair,
-    rank, ratio, text. The rule is in commbench/core/slow_pairs.py. Raises CommbenchError like load."""
+    """One row per finding, each run by itself; raises CommbenchError like load.
+
+    Columns: kind (rank, slow, asymmetric), run_id, benchmark, message_bytes, pair, rank, ratio, text. The rule is in
+    commbench/core/slow_pairs.py.
+    """
     import pandas as pd
 
     rows = [{str(name): value for name, value in row.items()} for row in load(*paths).to_dict("records")]
     frame = pd.DataFrame([asdict(one) for one in findings(rows)], columns=[field.name for field in fields(Finding)])
     return frame.astype({"rank": "Int64", "message_bytes": "int64", "ratio": "float64"})
+
+
+# ---------------------------------------------------------------- coloured tables of the page
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a coloured table; without `fill` it was not measured. `slow`: gets a ring."""
+
+    text: str
+    fill: str = ""
+    ink: str = ""
+    tip: str = ""
+    slow: bool = False
+
+
+@dataclass(frozen=True)
+class ColouredTable:
+    """A matrix with the same names down and across; `legend`: (fill, key, text)."""
+
+    title: str
+    corner: str
+    names: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    legend: Sequence[tuple[str, str, str]]
+
+
+def pairs_table(matrix: Matrix) -> ColouredTable:
+    """Senders down, receivers across; one colour per class of links, dark is slow, a ring marks slow pairs.
+
+    Without cells where there are more than LARGEST_MATRIX ranks.
+    """
+    shared, ranks = matrix.shared, matrix.ranks
+    size = format_bytes(int(shared["message_bytes"]))
+    title = f"{shared['benchmark']} {size}, {shared['backend']} {shared['layout']}"
+    if len(ranks) > LARGEST_MATRIX or not matrix.classes:
+        ranks = []
+    slow, class_of = slow_pairs_of(matrix), {pair: name for name, times in matrix.classes.items() for pair in times}
+    rows = [[_pair_cell(matrix, (first, second), class_of, slow) for second in ranks] for first in ranks]
+    return ColouredTable(title, "from \\ to", [str(rank) for rank in ranks], rows, list(_class_legend(matrix)))
+
+
+def _pair_cell(matrix: Matrix, pair: Pair, class_of: Mapping[Pair, str], slow: Mapping[Pair, object]) -> Cell:
+    row = matrix.rows.get(pair)
+    if row is None:
+        return Cell("·", tip="not measured")
+    if row["status"] != "ok":
+        return Cell(str(row["status"])[:4], tip=f"{row['status']}: {row['reason']}")
+    time_s, rate, name = float(row["median_s"]), row["algbw_gb_per_s"], class_of[pair]
+    fill, ink = _class_colour(name, time_s, *_extremes(matrix.classes[name]))
+    interval = f"{format_seconds(row['ci_low_s'])} .. {format_seconds(row['ci_high_s'])}"
+    tip = f"{pair[0]} to {pair[1]}: {format_seconds(time_s)} ({interval}), {format_rate(rate)} GB/s"
+    tip += f", {name}{', slow for its class' if pair in slow else ''}"
+    return Cell(
+        format_rate(rate) if shared_window(matrix) else format_seconds(time_s), fill, ink, tip, slow=pair in slow
+    )
+
+
+def shared_window(matrix: Matrix) -> bool:
+    """Whether a window of messages was in flight, so that the rate is the result."""
+    return matrix.shared["window"] is not None
+
+
+def _extremes(times: Mapping[Pair, float]) -> tuple[float, float]:
+    return min(times.values()), max(times.values())
+
+
+def _class_colour(name: str, time_s: float, least_s: float, most_s: float) -> tuple[str, str]:
+    """Fill and text colour; pairs with nearly equal times stay light."""
+    share = (
+        math.log(time_s / least_s) / max(math.log(most_s / least_s), math.log(FULL_SCALE)) if most_s > least_s else 0.0
+    )
+    return ramp(LIGHTEST + (1 - LIGHTEST) * share, CLASS_RAMPS[name])
+
+
+def _class_legend(matrix: Matrix) -> Iterator[tuple[str, str, str]]:
+    for name, times in matrix.classes.items():
+        order = sorted(times, key=lambda pair: (times[pair], pair))
+        ends = [f"{format_seconds(times[pair])} ({pair[0]}-{pair[1]})" for pair in (order[0], order[-1])]
+        median = format_seconds(times[order[(len(order) - 1) // 2]])
+        text = f"{len(order)} pairs {CLASSES[name]}: {median}, {ends[0]} to {ends[1]}"
+        yield _class_colour(name, 1.0, 1.0, 1.0)[0], "", text
+
+
+def wiring_table(rows: Sequence[tuple[str, Sequence[str]]]) -> ColouredTable:
+    """The matrix of `nvidia-smi topo -m` (machines.topology_cells), coloured by kind of link."""
+    kinds = {link.rstrip("0123456789") for _, links in rows for link in links}
+    cells = [
+        [Cell(link, *LINKS.get(link.rstrip("0123456789"), UNKNOWN_LINK)[:2]) for link in links] for _, links in rows
+    ]
+    legend = [(fill, kind, meaning) for kind, (fill, _, meaning) in LINKS.items() if kind in kinds]
+    return ColouredTable("", "", [device for device, _ in rows], cells, legend)

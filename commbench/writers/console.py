@@ -10,6 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from commbench.core.flags import FLAGS, UNKNOWN_FLAG
 from commbench.core.slow_pairs import FACTOR, SPREADS, Matrix, findings, matrices, slow_pairs
 from commbench.core.text import printable
 from commbench.core.units import format_bytes, format_count, format_rate, format_seconds
@@ -201,7 +202,12 @@ def _caption(rows: list[Mapping[str, Any]]) -> str:
     noted = sorted({flag for row in rows for flag in row["flags"] or ()})
     lines = ["median: per message (half a round trip for p2p_latency) or per collective; GB/s is 10^9 B/s"]
     lines += [f"every row: {', '.join(sorted(everywhere))}"] if everywhere else []
-    return "\n".join([*lines, *(f"{flag}: {MEANINGS[flag]}" for flag in noted if flag in MEANINGS)])
+    return "\n".join([*lines, *map(_flag_text, noted)])
+
+
+def _flag_text(name: str) -> str:
+    flag = FLAGS.get(name, UNKNOWN_FLAG)
+    return f"{name}: {flag.meaning}; {flag.advice}"
 
 
 def _common_flags(rows: list[Mapping[str, Any]]) -> set[str]:
@@ -232,18 +238,3 @@ def _progress_bar() -> Any:
     console = RichConsole(file=sys.stderr, force_terminal=True)
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False), TimeRemainingColumn())
     return Progress(*columns, console=console, transient=True)
-
-
-MEANINGS = {
-    "noisy": "the interval is wider than -+ 5 %; repeat with timing=rigorous or on a quieter machine",
-    "drifting": "the first and second half differ; look at the samples over time",
-    "multimodal": "several typical times; look at the distribution before quoting the median",
-    "oversubscribed": "more threads than cores; the scheduler is part of the number",
-    "timer_limited": "reading the clock takes more than 5 % of a sample",
-    "python_bound": "more than a tenth of the number is the price of the call itself (a group of one rank)",
-    "throttled": "the GPU slowed itself down meanwhile (heat, power); counters.parquet has its clocks",
-    "zero_payload": "sums in place with nothing to reset them in between moved zeros; payload checked afterwards",
-    "impossible": "more than the limit: its reason column says what may explain it",
-    "in_cache": "rotation does not leave the last-level cache at this size",
-    "skewed": "ranks left the barrier at times that differ by more than 5 % of the median",
-}

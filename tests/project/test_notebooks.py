@@ -15,7 +15,7 @@ import pytest
 from places import ROOT
 
 from commbench.report.load import find_runs, load
-from commbench.report.published import published
+from commbench.report.reference import published
 
 HERE = ROOT / "notebooks"
 FILES = sorted(HERE.glob("*.ipynb"))

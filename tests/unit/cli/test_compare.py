@@ -170,7 +170,7 @@ def test_options_of_the_statistic(sides: dict[str, str], capsys: pytest.CaptureF
         (["a", "b", "--delta", "nan"], "argument --delta: nan is not a percentage above 0"),
         (["a", "b", "--delta", "0"], "argument --delta: 0 is not a percentage above 0"),
         (["a", "b", "--seed", "-1"], "argument --seed: "),
-        (["a", "b", "--by", "message_bytes"], "unlike payloads can't be compared"),
+        (["a", "b", "--by", "message_bytes"], "different payloads can't be compared"),
         (["a", "b", "--colour"], "unrecognized arguments: --colour"),
         (["a", "b", "--save", "/nowhere/c.parquet"], "--save /nowhere/c.parquet: there is no folder /nowhere"),
         (["/nowhere/a", "/nowhere/b"], "BASE=/nowhere/a is neither a folder with runs"),

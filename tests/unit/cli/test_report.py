@@ -16,8 +16,8 @@ from generated_results import run_of
 import commbench
 from commbench.cli.report import command
 from commbench.core.errors import ConfigError
-from commbench.report.flag_meanings import MEANINGS, flagged
-from commbench.writers.console import MEANINGS as CONSOLE_MEANINGS
+from commbench.core.flags import FLAGS, UNKNOWN_FLAG
+from commbench.report.summary import count_flags
 
 WORDS = ("backend=simulated", "timing=quick", "timing.warmup_s=0", "writer=parquet")
 LARGE_RUNS, LARGE_CPU_S, LARGE_BYTES = 1000, 20.0, 2**30  # 10 s on a quiet machine; CPU time, for a shared one
@@ -116,10 +116,11 @@ def test_wrong_options_are_refused_before_anything_is_read(tmp_path: Path, measu
         command([str(measured), "--benchmark", "barrier"])
 
 
-def test_every_flag_of_the_console_has_a_meaning_and_something_to_do() -> None:
-    assert set(CONSOLE_MEANINGS) <= set(MEANINGS)
+def test_flags_are_counted_over_the_measured_cases() -> None:
     frame = pd.DataFrame({"status": ["ok", "ok", "failed"], "flags": [["noisy"], ["noisy", "new"], ["noisy"]]})
-    assert [(one.flag, one.cases) for one in flagged(frame)] == [("noisy", 2), ("new", 1)]
+    counted = count_flags(frame)
+    assert [(one.name, one.cases) for one in counted] == [("noisy", 2), ("new", 1)]
+    assert [one.flag for one in counted] == [FLAGS["noisy"], UNKNOWN_FLAG]
 
 
 MEASURE = """

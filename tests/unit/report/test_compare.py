@@ -143,7 +143,7 @@ def test_pairs_of_launches_share_their_drift() -> None:
 def test_backends_are_compared_by_name() -> None:
     slow = launches([2 * one for one in QUIET], backend="mpi", engine="native")
     both = pd.concat([launches(QUIET), slow.assign(run_id="m" + slow.run_id)])
-    with pytest.raises(ConfigError, match=r"share no case; nowhere alike: backend \(gloo / mpi\); engine"):
+    with pytest.raises(ConfigError, match=r"have no case in common; they differ in: backend \(gloo / mpi\); engine"):
         compare(launches(QUIET), slow)
     (found,) = compare(launches(QUIET), slow, by="backend,engine").to_dict("records")
     assert (found["backend"], found["engine"], found["verdict"]) == ("gloo -> mpi", "python -> native", "SLOWER")
@@ -168,10 +168,10 @@ def test_the_environment_is_a_variable() -> None:
 @pytest.mark.parametrize(
     ("by", "line"),
     [
-        ("message_bytes", "unlike payloads can't be compared; allowed: backend"),
-        ("dtype", "unlike payloads"),
-        ("benchmark", "unlike payloads"),
-        ("colour", "--by colour is no variable; allowed: backend"),
+        ("message_bytes", "different payloads can't be compared; allowed: backend"),
+        ("dtype", "different payloads"),
+        ("benchmark", "different payloads"),
+        ("colour", "--by colour is not a variable; allowed: backend"),
         ("backend=gloo", r"is not NAME or NAME=BASE:NEW, e\.g\."),
         ("backend=:", "is not NAME or NAME=BASE:NEW"),
         ("backend=nccl:gloo", "BASE has no case with backend=nccl; it has gloo"),
@@ -190,9 +190,9 @@ def test_a_side_with_both_values_is_ambiguous(run_id: str) -> None:
 
 
 def test_unlike_payloads_and_clocks_are_refused() -> None:
-    with pytest.raises(ConfigError, match="all_reduce 1x2 8 B: unlike payloads, 8 B and 16 B an operation"):
+    with pytest.raises(ConfigError, match="all_reduce 1x2 8 B: different payloads, 8 B and 16 B per operation"):
         compare(launches(QUIET), launches(QUIET, algbw_gb_per_s=16 / 1e-3 / 1e9).assign(median_s=1e-3))
-    with pytest.raises(ConfigError, match=r"unlike clocks \(monotonic, virtual\)"):
+    with pytest.raises(ConfigError, match=r"different clocks \(monotonic, virtual\)"):
         compare(launches(QUIET), launches(QUIET, clock="virtual"))
 
 
@@ -231,7 +231,7 @@ def test_every_row_is_counted_once_in_any_order(
     ]
     sizes = [{size for size, _ in cells} for cells in (base, new)]
     if not sizes[0] & sizes[1]:
-        with pytest.raises(ConfigError, match=r"nowhere alike: message_bytes"):
+        with pytest.raises(ConfigError, match=r"they differ in: message_bytes"):
             compare(*sides)
         return
     found = compare(*sides)
@@ -264,5 +264,5 @@ def test_nothing_to_compare_is_said(tmp_path: Path) -> None:
         compare(launches(QUIET), tmp_path)
     with pytest.raises(ConfigError, match="NEW has nothing to compare: a data frame has no cases"):
         compare(launches(QUIET), launches([]))
-    with pytest.raises(ConfigError, match="is no table of cases: it has the columns a, but not benchmark"):
+    with pytest.raises(ConfigError, match="is not a table of cases: it has the columns a, but not benchmark"):
         compare(pd.DataFrame({"a": [1]}), launches(QUIET))

@@ -14,7 +14,8 @@ import pytest
 import commbench
 from commbench.core.errors import ConfigError
 from commbench.report.compare import compare
-from commbench.report.compare_input import check_target, read_side, repetition_times, save, with_samples
+from commbench.report.compare_sides import check_target, read_side, save, with_samples
+from commbench.report.samples import repetition_times
 
 FIXED = ("timing=fixed", "timing.repetitions=40", "timing.warmup_repetitions=2", "timing.warmup_s=0")
 WORDS = ("backend=simulated", "writer=parquet", "sizes=[8,1KiB]", "backend.model.noise=0.02", *FIXED)
@@ -72,7 +73,8 @@ def test_the_median_tells_whose_clock_counts(tmp_path: Path, median_s: float, ex
     rows = [("a", "measure", n, rank, 2_000_000 * (rank + 1)) for rank in (1, 0) for n in (0, 1)]
     rows += [("a", "warmup", 0, 0, 9_000_000), ("b", "measure", 0, 0, 1)]
     names = ["case_id", "phase", "repetition", "rank", "elapsed_ns"]
-    pd.DataFrame(rows, columns=names).to_parquet(tmp_path / "samples.parquet")
+    others = {"run_id": "r", "block": 0, "start_ns": 0, "end_ns": 0}
+    pd.DataFrame(rows, columns=names).assign(**others).to_parquet(tmp_path / "samples.parquet")
     case = {"case_id": "a", "pair": "0-1", "median_s": median_s, "operations_per_sample": 2}
     found = repetition_times(tmp_path, pd.DataFrame([case]))
     assert (list(found["a"]) if found else None) == (expected and pytest.approx(expected))
@@ -147,11 +149,11 @@ def test_bad_files_are_refused(results: Path, tmp_path: Path) -> None:
     pq.write_table(nameless, tmp_path / "nameless.parquet")
     lines = {
         "empty": "empty.parquet is empty",
-        "text": "text.parquet: ",
-        "foreign": "is no table of cases: it has the columns city, people, but not benchmark, backend",
+        "text": "text.parquet can't be read: ",
+        "foreign": "is not a table of cases: it has the columns city, people, but not benchmark, backend",
         "rowless": "rowless.parquet has no cases",
         "old": "schema version 0, this commbench reads 1; read it with the commbench that wrote it",
-        "words": "column median_s is not numeric",
+        "words": "column median_s is not of type double",
         "nameless": "has rows without run_id or case_id",
         "absent": "neither a folder with runs",
     }

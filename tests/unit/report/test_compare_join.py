@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.core.errors import ConfigError
-from commbench.report.compare_join import NAMES, PAYLOAD, Difference, key_of, parse_by, plain, text
+from commbench.report.compare_sides import NAMES, PAYLOAD, Difference, key_of, parse_by, plain, text
 
 NULLS = [None, float("nan"), pd.NA, np.float64("nan"), pd.NaT]
 

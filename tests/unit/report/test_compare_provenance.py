@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from commbench.report.compare_provenance import differing, facts, one_after_the_other
+from commbench.report.compare_text import differing, facts, ran_separately
 
 
 def run(started_at: str = "2026-01-01T00:00:00", node: dict[str, Any] | None = None, **config: Any) -> dict[str, Any]:
@@ -52,8 +52,8 @@ def test_long_values_are_cut() -> None:
 
 def test_sides_that_were_not_interleaved_are_found() -> None:
     first, second, third, fourth = (run(f"2026-01-01T0{hour}") for hour in range(4))
-    assert one_after_the_other([first, second], [third, fourth])
-    assert one_after_the_other([third, fourth], [first, second])
-    assert not one_after_the_other([first, third], [second, fourth])
-    assert not one_after_the_other([], [first])
-    assert not one_after_the_other([{}], [first])
+    assert ran_separately([first, second], [third, fourth])
+    assert ran_separately([third, fourth], [first, second])
+    assert not ran_separately([first, third], [second, fourth])
+    assert not ran_separately([], [first])
+    assert not ran_separately([{}], [first])

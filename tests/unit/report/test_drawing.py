@@ -10,8 +10,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from commbench.report.drawing import bars, byte_axis, curves, figure, heat_map, histogram, time_line
-from commbench.report.style import PALETTE, Colours
+from commbench.report.figures import (
+    PALETTE,
+    Colours,
+    bars,
+    byte_axis,
+    curves,
+    figure,
+    heat_map,
+    histogram,
+    rate_over_time,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +98,7 @@ def test_a_heat_map_writes_each_number_and_leaves_holes() -> None:
 def test_a_time_line_does_not_join_what_was_not_measured() -> None:
     soak = pd.DataFrame({"at_s": [0.0, 0.1, 0.2, 0.9, 1.0], "rate_gb_per_s": [1.0, 1.0, 1.0, 2.0, 2.0]})
     with figure("soak") as (_, (axes,)):
-        time_line(axes, soak)
+        rate_over_time(axes, soak)
         drawn = np.asarray(axes.get_lines()[0].get_ydata(), dtype=float)
     assert np.isnan(drawn).tolist() == [False, False, False, True, False, False]
 

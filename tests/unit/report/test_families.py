@@ -12,7 +12,7 @@ import pytest
 import commbench
 from commbench.core.columns import CASES
 from commbench.core.errors import CommbenchError
-from commbench.report.families import families, ignored
+from commbench.report.fit import families, ignored
 
 
 def row(**more: Any) -> dict[str, Any]:

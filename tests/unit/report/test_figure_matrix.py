@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import commbench
-from commbench.core.slow_pairs import OTHER_NODE, SAME_NODE, SELF, matrices, slow_pairs
-from commbench.report.figure_matrix import pairs_table
-from commbench.report.style import LINK_CLASSES, ramp
-
-CELL = re.compile(r'<td title="(\d)-?(?: to )(\d)[^"]*"[^>]*background:(#[0-9A-F]{6})[^>]*?(class="slow")?>')
+from commbench.core.slow_pairs import OTHER_NODE, SAME_NODE, SELF, matrices
+from commbench.report.figures import ramp
+from commbench.report.slow_pairs import CLASS_RAMPS, pairs_table
 
 
 def colours(tmp_path: Path, *words: str) -> dict[tuple[int, int], tuple[str, bool]]:
@@ -26,14 +23,17 @@ def colours(tmp_path: Path, *words: str) -> dict[tuple[int, int], tuple[str, boo
     folder = commbench.run(*given, "layout=2x2", "pairs=all", f"output={tmp_path}", *words)
     rows = [{str(name): value for name, value in row.items()} for row in commbench.load(folder).to_dict("records")]
     (matrix,) = matrices(rows)
-    text = str(pairs_table(matrix, "a title", slow_pairs(matrix)))
-    return {(int(one[1]), int(one[2])): (one[3], one[4] is not None) for one in CELL.finditer(text)}
+    table = pairs_table(matrix)
+    assert table.title == "p2p_latency 8 B, simulated 2x2" and table.names == ["0", "1", "2", "3"]
+    cells = {(first, second): cell for first, row in enumerate(table.rows) for second, cell in enumerate(row)}
+    assert all(cell.tip.startswith(f"{first} to {second}: ") for (first, second), cell in cells.items())
+    return {pair: (cell.fill, cell.slow) for pair, cell in cells.items()}
 
 
 def test_each_class_has_a_colour_of_its_own(tmp_path: Path) -> None:
     seen = colours(tmp_path)
     assert len(seen) == 16
-    hues = {name: {ramp(share / 100, stops)[0] for share in range(101)} for name, stops in LINK_CLASSES.items()}
+    hues = {name: {ramp(share / 100, stops)[0] for share in range(101)} for name, stops in CLASS_RAMPS.items()}
     for (first, second), (fill, _) in seen.items():
         name = SELF if first == second else SAME_NODE if first // 2 == second // 2 else OTHER_NODE
         assert any(near(fill, one) for one in hues[name]), (first, second, fill)

@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 from generated_results import run_of
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import HARDWARE_TEXTS
 
 import commbench
 from commbench.cli.report import command
-from commbench.report.figure_time import ramp_histogram, time_line
-from commbench.report.machine import topology_cells
-from commbench.report.markup import Markup, element, escape
-from commbench.report.samples import TimeLine
+from commbench.report.distributions import TimeLine
+from commbench.report.machines import topology_cells
+from commbench.report.page import environment
+from commbench.report.page_figures import ramp_picture, soak_picture, waterfall
+from commbench.report.svg import Chart, clean
 
 pytestmark = pytest.mark.long  # its runs take half a minute
 
@@ -72,7 +73,7 @@ def test_texts_stay_texts_and_tags_are_balanced(page: Path) -> None:
     assert reader.open == []
     assert sum(tag == "script" for tag, _ in reader.tags) == 1
     assert not [name for _, attributes in reader.tags for name in attributes if name.startswith("on")]
-    assert "&lt;script&gt;alert(&quot;x&quot;)" in page.read_text() and "\x00" not in page.read_text()
+    assert "&lt;script&gt;alert(&#34;x&#34;)" in page.read_text() and "\x00" not in page.read_text()
 
 
 def test_nothing_is_loaded_from_anywhere(page: Path) -> None:
@@ -111,7 +112,7 @@ def test_every_section_with_data_is_there(page: Path) -> None:
 
 
 def test_a_ramp_is_counted_whole() -> None:
-    text = str(ramp_histogram("ramps", (1e-3, 1.1e-3, 0.5, 2.0)))
+    text = ramp_picture("ramps", (1e-3, 1.1e-3, 0.5, 2.0)).svg
     assert sum(map(int, re.findall(r"<title>(\d+) between", text))) == 4
     assert ">0.5</text>" not in text and ">1</text>" in text
 
@@ -119,7 +120,7 @@ def test_a_ramp_is_counted_whole() -> None:
 def test_a_soak_is_broken_where_nothing_was_measured() -> None:
     whole = TimeLine("r", "c", (0.0, 0.1, 0.2, 0.3), (1.0,) * 4, (2.0,) * 4, (3.0,) * 4)
     broken = TimeLine("r", "c", (0.0, 0.1, 5.2, 5.3), (1.0,) * 4, (2.0,) * 4, (3.0,) * 4)
-    assert [str(time_line("t", line)).count("<polygon") for line in (whole, broken)] == [1, 2]
+    assert [soak_picture("t", line).svg.count('class="band"') for line in (whole, broken)] == [1, 2]
 
 
 def test_points_say_their_number_and_no_number_is_nan(page: Path) -> None:
@@ -138,13 +139,37 @@ def test_the_wiring_of_a_dgx_is_read() -> None:
 
 @given(st.text())
 def test_whatever_is_written_is_read_back(text: str) -> None:
+    """Through the environment of the template, as text and as an attribute."""
     reader = Reader()
     said: list[str] = []
     reader.handle_data = said.append  # type: ignore[method-assign]
-    reader.feed(element("p", text, title=text))
+    reader.feed(environment().from_string('<p title="{{ text }}">{{ text }}</p>').render(text=text))
     assert [tag for tag, _ in reader.tags] == ["p"] and set(reader.tags[0][1]) == {"title"}
     assert "".join(said) == str(reader.tags[0][1]["title"]).replace("\r\n", "\n") or "\r" in text
-    assert escape(escape(text)) == escape(text) and isinstance(escape(text), Markup)
+    assert "".join(said) == clean(text) or "\r" in text
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.text() | st.just(EVIL) | st.just("$x_{$ & <b>"))
+def test_a_name_in_a_chart_stays_text(text: str) -> None:
+    chart = Chart(text)
+    chart.log_y(text, [1.0, 2.0], str)
+    chart.categories(text, [text])
+    chart.line([0, 0.1], [1.0, 2.0], "black", series=text)
+    chart.points([0], [1.0], [text], "black", text, links=["#d"])
+    chart.bar(0, 1, 0.1, 1, "black", text)
+    chart.text(0, 1, text)
+    reader = Reader()
+    svg = chart.svg()
+    reader.feed(svg)
+    assert reader.open == [] and {tag for tag, _ in reader.tags} == {"svg", "title", "g", "path", "text", "circle", "a"}
+    assert chart.svg() == svg
+
+
+def test_a_waterfall_says_what_each_layer_adds() -> None:
+    text = waterfall("t", [("slow", 3e-6), ("fast", 1e-6)]).svg
+    assert "<title>fast: 1.00 us</title>" in text and "<title>slow: 3.00 us, 2.00 us more than fast</title>" in text
+    assert ">3.00 us  (+2.00 us)</text>" in text
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")

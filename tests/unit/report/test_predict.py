@@ -106,7 +106,7 @@ def test_the_asked_dtype_is_preferred_else_bytes_are_bytes() -> None:
     assert {dtype: row["step_s"] for dtype, row in taken.items()} == {"bfloat16": 2, "float16": 2, "float32": 1}
     assert taken["bfloat16"]["warnings"] == ()
     (warning,) = taken["float16"]["warnings"]
-    assert warning.startswith("bfloat16 was measured, not float16: bytes are taken as bytes")
+    assert warning.startswith("bfloat16 was measured, not float16: equal bytes are assumed to take equal time")
 
 
 def test_a_dtype_that_can_not_answer_makes_way_for_one_that_can() -> None:
@@ -135,7 +135,10 @@ def test_without_intervals_there_is_none() -> None:
         (cases({MIB: 1.0}, status="invalid"), "no usable row of all_reduce"),
         (cases({MIB: 1.0}, world_size=1), "no usable row of all_reduce"),
         (cases({MIB: 1.0}), "no prediction: only 1 MiB was measured; measure all_reduce with sizes=octaves"),
-        (cases({8: 2.0, 16: 1.0}), "2 MiB is above all measured sizes, and these show no cost of a byte"),
+        (
+            cases({8: 2.0, 16: 1.0}),
+            "2 MiB is above all measured sizes, and the measured times do not grow with the size",
+        ),
     ],
 )
 def test_what_can_not_be_answered_is_refused_in_one_line(frame: pd.DataFrame, words: str) -> None:
@@ -185,7 +188,7 @@ def test_the_report_names_the_runs_that_it_took_together() -> None:
         ("--params 7e9 --dtype float8", "dtype=float8 is unknown; allowed: float64, float32"),
         ("--params 7e9 --bucket-mb 0", "argument --bucket-mb: '0' is no number above 0"),
         ("--params 7e9 --bucket-mb 1,,2", "argument --bucket-mb: '' is no number above 0"),
-        ("--params 7e9 --bucket-mb 1e-6", "a bucket of 1 B holds no float32; give at least 4 B"),
+        ("--params 7e9 --bucket-mb 1e-6", "a bucket of 1 B is smaller than one float32; give at least 4 B"),
         ("--params 7e9 --bucket-mb 1e300", "is too large"),
         ("--buckets 1MiB,0", "'1MiB,0' has an empty bucket; leave it out"),
         ("--buckets 1MX", "'1MX' is not a number of bytes"),

@@ -7,7 +7,7 @@ import pytest
 
 from commbench.core.columns import CASES
 from commbench.core.errors import ConfigError
-from commbench.report.published import COLUMNS, beside, published
+from commbench.report.reference import PUBLISHED_COLUMNS, beside, published
 
 
 def ours(*rows: tuple[str, int | None, str, float]) -> pd.DataFrame:
@@ -45,7 +45,7 @@ def test_every_value_has_a_source_and_a_unit_that_fits_its_column() -> None:
     units = {column.name: column.unit for column in CASES} | {"seconds": "s", "ratio": "", "count": ""}
     for name in ("mlbench_p2p", "ec2_streams", "openbsd_pairs", "openbsd_soak", "ec2_enhanced", "exchange_quiz"):
         values = published(name)
-        assert tuple(values.columns) == COLUMNS
+        assert tuple(values.columns) == PUBLISHED_COLUMNS
         assert values[["source", "place", "value"]].notna().all(axis=None)
         assert (values.value > 0).all()
         for row in values.fillna({"unit": ""}).itertuples():

@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 
 import commbench
-from commbench.report.soak import LINE, full_speed, time_line
+from commbench.report.cold_start import SOAK_INTERVAL, full_speed, soak_intervals
 
 
 def line(rates: list[float], run: str = "r") -> pd.DataFrame:
     frame = pd.DataFrame({"at_s": np.arange(len(rates)) * 0.1, "rate_gb_per_s": rates})
-    told = dict.fromkeys((name for name in LINE if name not in frame), "x")
+    told = dict.fromkeys((name for name in SOAK_INTERVAL if name not in frame), "x")
     return frame.assign(**{**told, "run_id": run})
 
 
@@ -45,8 +45,8 @@ def test_the_time_line_of_a_world_without_noise_is_flat(tmp_path: Path) -> None:
         "backend=simulated", "benchmark=[p2p_bandwidth]", "sizes=[1MiB]", "timing=soak", "timing.duration_s=1",
         "writer=[parquet]", f"output={tmp_path}",
     )  # fmt: skip
-    found = time_line(folder)
-    assert tuple(found.columns) == LINE
+    found = soak_intervals(folder)
+    assert tuple(found.columns) == SOAK_INTERVAL
     assert found.at_s.iloc[0] == 0 and found.at_s.is_monotonic_increasing and len(found) >= 8
     (case,) = commbench.load(folder).to_dict("records")
     assert found.rate_gb_per_s.to_numpy() == pytest.approx(case["algbw_gb_per_s"], rel=0.02)
@@ -54,4 +54,4 @@ def test_the_time_line_of_a_world_without_noise_is_flat(tmp_path: Path) -> None:
 
 def test_other_runs_have_no_line(tmp_path: Path) -> None:
     folder = commbench.run("backend=simulated", "sizes=[8]", "timing=quick", "writer=[parquet]", f"output={tmp_path}")
-    assert len(time_line(folder)) == 0
+    assert len(soak_intervals(folder)) == 0

@@ -1,4 +1,4 @@
-"""The machines of a report, from run.json: what they are, how they are wired, where ranks differ."""
+"""The machines of a report from run.json: hardware and software, topology, and where ranks differ."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .crossover import about
-from .results import Run
 
-FACTS = (  # shown for each machine where they are known, in this order
+SHOWN_FACTS = (  # of each machine where they are known
     ("CPU", "host.cpu_model"), ("cores", "host.cpu_physical_cores"), ("sockets", "host.cpu_sockets"),
     ("NUMA nodes", "host.numa_nodes"), ("cores allowed", "limits.cpu_cores"), ("memory", "host.memory_total_bytes"),
     ("last-level cache", "host.cpu_llc_bytes"),
@@ -24,25 +23,27 @@ FACTS = (  # shown for each machine where they are known, in this order
 )  # fmt: skip
 LINKED = re.compile(r"NV[0-9]+|X|PIX|PXB|PHB|NODE|SYS|SOC|PSB|N/A")
 DEVICE = re.compile(r"GPU[0-9]+|NIC[0-9]+|[a-z][a-z0-9_]*[0-9]")
-OF_A_RANK = ("run.bind",)  # each rank has cores of its own
+PER_RANK = ("run.bind",)  # expected to differ: each rank has cores of its own
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+Record = Mapping[str, Any]  # a run.json
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Equal nodes of some runs: `hosts` by name, `facts` as (name, text), `topology` as nvidia-smi printed it."""
+    """Nodes with equal facts: host names, facts as (name, text), topology as nvidia-smi printed it."""
 
     hosts: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
     topology: str | None
     topology_reason: str | None
     nodes: int
-    text: str  # all facts in one text, for what recognises hardware
+    text: str  # all facts, for the patterns that recognise hardware
 
 
 @dataclass(frozen=True)
-class Head:
-    """Runs that are alike: backend, launcher, world and what CUDA IPC did; `runs` of them."""
+class RunGroup:
+    """Runs with the same backend, layouts, world, CUDA IPC and timing; `runs` is how many."""
 
     backend: str
     library: str
@@ -54,18 +55,14 @@ class Head:
     labels: str
 
 
-def machines(runs: Iterable[Run]) -> list[Machine]:
-    """One for each set of equal facts, the most frequent first."""
+def machines_of(records: Iterable[Record]) -> list[Machine]:
+    """One machine per set of equal facts, the most frequent first; from the records of runs (run.json)."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
-    for run in runs:
-        for node in nodes_of(run):
-            groups.setdefault(json.dumps([*_facts(node), _topology(node)]), []).append(node)
+    for record in records:
+        for node in _list(_mapping(record, "provenance").get("nodes")):
+            if isinstance(node, Mapping):
+                groups.setdefault(json.dumps([*_facts(node), _topology(node)]), []).append(node)
     return [_machine(nodes) for nodes in sorted(groups.values(), key=len, reverse=True)]
-
-
-def nodes_of(run: Run) -> list[Mapping[str, Any]]:
-    nodes = _mapping(run.record, "provenance").get("nodes")
-    return [node for node in _listed(nodes) if isinstance(node, Mapping)]
 
 
 def _machine(nodes: Sequence[Mapping[str, Any]]) -> Machine:
@@ -82,7 +79,9 @@ def _topology(node: Mapping[str, Any]) -> str | None:
 
 
 def _facts(node: Mapping[str, Any]) -> list[tuple[str, str]]:
-    facts = [(title, _fact(key, node[key])) for title, key in FACTS if node.get(key) not in (None, "unknown")]
+    facts = [
+        (title, _fact_text(key, node[key])) for title, key in SHOWN_FACTS if node.get(key) not in (None, "unknown")
+    ]
     nics = sorted(key.split(".")[2] for key in node if key.startswith("network.interface.") and key.endswith(".state"))
     up = [name for name in nics if node[f"network.interface.{name}.state"] == "up"]
     return facts + [("network", _interface(node, name)) for name in up]
@@ -96,26 +95,26 @@ def _interface(node: Mapping[str, Any], name: str) -> str:
     return ", ".join(str(part) for part in [*parts, f"MTU {mtu} B" if mtu else None] if part)
 
 
-def _fact(key: str, value: Any) -> str:
+def _fact_text(key: str, value: Any) -> str:
     if key.endswith("_bytes") and isinstance(value, (int, float)):
         return about(value)
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def heads(runs: Iterable[Run]) -> list[Head]:
-    """How the runs were made, in their order."""
-    groups: dict[tuple[str, ...], list[Run]] = {}
-    for run in runs:
-        groups.setdefault(_head(run.record), []).append(run)
+def run_groups(records: Iterable[Record]) -> list[RunGroup]:
+    """Groups of runs that were made alike, in the order of the runs."""
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        groups.setdefault(_group_key(record), []).append(record)
     return [
-        Head(backend, library, layouts, world, ipc, timing, len(group), _labels(group))
+        RunGroup(backend, library, layouts, world, ipc, timing, len(group), _labels(group))
         for (backend, library, layouts, world, ipc, timing), group in groups.items()
     ]
 
 
-def _head(record: Mapping[str, Any]) -> tuple[str, ...]:
+def _group_key(record: Record) -> tuple[str, ...]:
     backend, world = _mapping(record, "backend"), _mapping(record, "world")
-    ipc, layouts = _mapping(record, "cuda_ipc"), _listed(record.get("layouts"))
+    ipc, layouts = _mapping(record, "cuda_ipc"), _list(record.get("layouts"))
     ranks = f"{world.get('size', '?')} ranks on {world.get('nodes', '?')} node(s), {world.get('launcher', '?')}"
     asked = f"asked {ipc.get('asked', '?')}, effective {ipc.get('effective') or 'none (no GPU)'}"
     return (
@@ -124,33 +123,33 @@ def _head(record: Mapping[str, Any]) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _mapping(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _mapping(record: Record, name: str) -> Mapping[str, Any]:
     value = record.get(name)
     return value if isinstance(value, Mapping) else {}
 
 
-def _listed(value: Any) -> list[Any]:
+def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _labels(group: Sequence[Run]) -> str:
-    return ", ".join(sorted({str(run.record["label"]) for run in group if run.record.get("label")}))
+def _labels(group: Sequence[Record]) -> str:
+    return ", ".join(sorted({str(record["label"]) for record in group if record.get("label")}))
 
 
-def differences(runs: Iterable[Run]) -> list[tuple[str, str, str]]:
-    """What differs between the ranks of a run and should not: fact, value, ranks; each once."""
+def rank_differences(records: Iterable[Record]) -> list[tuple[str, str, str]]:
+    """Facts that differ between the ranks of a run and should not, as (fact, value, ranks); each once."""
     found: dict[tuple[str, str, str], None] = {}
-    for run in runs:
-        for key, groups in _mapping(_mapping(run.record, "provenance"), "differences").items():
-            if isinstance(groups, Mapping) and key not in OF_A_RANK:
+    for record in records:
+        for key, groups in _mapping(_mapping(record, "provenance"), "differences").items():
+            if isinstance(groups, Mapping) and key not in PER_RANK:
                 found |= {
-                    (str(key), str(value), ", ".join(map(str, _listed(ranks)))): None for value, ranks in groups.items()
+                    (str(key), str(value), ", ".join(map(str, _list(ranks)))): None for value, ranks in groups.items()
                 }
     return list(found)
 
 
 def topology_cells(text: str) -> list[tuple[str, list[str]]]:
-    """Device and its links, row by row, from the table of `nvidia-smi topo -m`; empty where it can't be read."""
+    """(device, its links) per row of the table of `nvidia-smi topo -m`; empty where it can't be parsed."""
     rows = []
     for line in ANSI.sub("", text).splitlines():
         words = line.split()

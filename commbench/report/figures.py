@@ -1,0 +1,277 @@
+"""The style of all figures, and the figures of the notebooks: colours, ticks with units, axes of matplotlib.
+
+Colours are those of Okabe and Ito (Color Universal Design, 2008), which remain distinct with any colour vision; lines
+that share a colour differ in their dashes. Yellow is left out because it is hard to see on white.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from commbench.core.units import format_bytes, format_rate, format_seconds
+
+from .fit import Family, families
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("", "7 3", "2 3", "9 3 2 3")
+BAD, QUIET, GRID = "#D55E00", "#8A8F98", "#E5E7EB"
+RAMP = ((247, 251, 255), (158, 202, 225), (49, 130, 189), (8, 48, 107))  # light is fast, dark is slow
+WHITE_INK_FROM = 0.5  # share of the ramp
+MOST_TICKS = 8
+SIZE_INCHES = (7.2, 3.8)
+BAND_OPACITY = 0.18  # of an interval
+
+
+class Colours:
+    """A colour and dashes for each name, the same in all figures.
+
+    Names that begin with the same two words (backend and engine) share a colour and differ in their dashes, provided
+    there are several such beginnings and enough dashes.
+    """
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._shades: dict[str, dict[str, int]] = {}
+        listed = list(dict.fromkeys(names))
+        counts = Counter(_beginning(name) for name in listed)
+        self._shared = len(counts) > 1 and max(counts.values()) <= len(DASHES)
+        for name in listed:
+            self.of(name)
+
+    def of(self, name: str) -> tuple[str, str]:
+        """Colour and stroke-dasharray."""
+        shades = self._shades.setdefault(_beginning(name) if self._shared else name, {})
+        number, shade = list(self._shades.values()).index(shades), shades.setdefault(name, len(shades))
+        round_of_palette = 0 if self._shared else number // len(PALETTE)
+        return PALETTE[number % len(PALETTE)], DASHES[(shade + round_of_palette) % len(DASHES)]
+
+
+def _beginning(name: str) -> str:
+    return " ".join(name.split(" ")[:2])
+
+
+def ramp(share: float, stops: Sequence[tuple[int, int, int]] = RAMP) -> tuple[str, str]:
+    """Fill and text colour for a share between 0 (light) and 1 (dark)."""
+    place = min(max(share, 0.0), 1.0) * (len(stops) - 1)
+    left = min(int(place), len(stops) - 2)
+    mixed = (round(a + (b - a) * (place - left)) for a, b in zip(stops[left], stops[left + 1], strict=True))
+    return "#{:02X}{:02X}{:02X}".format(*mixed), "#FFFFFF" if share > WHITE_INK_FROM else "#111827"
+
+
+# ---------------------------------------------------------------- ticks
+
+
+def byte_ticks(low: float, high: float) -> list[float]:
+    """Powers of two that format_bytes writes short, at most MOST_TICKS of them."""
+    first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
+    step = next(step for step in (1, 2, 5, 10, 20, 40) if (last - first) // step < MOST_TICKS)
+    return [2.0**exponent for exponent in range(first, last + 1) if exponent % step == 0]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Decades; 1, 2 and 5 of them where there are few."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    each = (1,) if last - first > 3 else (1, 2, 5)
+    step = max(1, math.ceil((last - first) / MOST_TICKS))
+    ticks = (digit * 10.0**exponent for exponent in range(first, last + 1, step) for digit in each)
+    return [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+
+
+def linear_ticks(low: float, high: float) -> list[float]:
+    """Round numbers, at most MOST_TICKS of them."""
+    rough = (high - low) / (MOST_TICKS - 2)
+    scale = 10.0 ** math.floor(math.log10(rough))
+    step = next(one * scale for one in (1, 2, 5, 10) if one * scale >= rough * (1 - 1e-9))
+    return [index * step for index in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+def bytes_text(value: float) -> str:
+    return format_bytes(round(value))
+
+
+def seconds_text(value: float) -> str:
+    """For a tick: 1 ms, not 1.00 ms."""
+    number, _, unit = format_seconds(value).partition(" ")
+    return f"{float(number):g} {unit}"
+
+
+def rate_text(value: float) -> str:
+    return f"{float(format_rate(value)):g}".replace("e-0", "e-")
+
+
+def percent_text(value: float) -> str:
+    return f"{100 * value:.3g} %"
+
+
+# ---------------------------------------------------------------- notebooks
+
+
+@contextmanager
+def figure(title: str, columns: int = 1, height: float = SIZE_INCHES[1]) -> Iterator[tuple[Figure, list[Axes]]]:
+    """A figure of a notebook with one or several axes side by side, shown at the end of the `with` block."""
+    import matplotlib.pyplot as plt
+
+    plt.rc("axes", grid=True, axisbelow=True)
+    plt.rc("axes.spines", top=False, right=False)
+    plt.rc("grid", color=GRID)
+    plt.rc("font", size=9)
+    plt.rc("legend", frameon=False)
+    plt.rc("figure", dpi=80)
+    made, axes = plt.subplots(1, columns, figsize=(SIZE_INCHES[0], height), layout="constrained", squeeze=False)
+    made.suptitle(title, fontsize=11)
+    yield made, list(axes[0])
+    plt.show()
+
+
+def byte_axis(axes: Axes, sizes: Sequence[float], label: str = "message") -> None:
+    """Logarithmic, ticks at powers of two with binary units."""
+    axes.set_xscale("log", base=2)
+    low, high = float(min(sizes)), float(max(sizes))
+    set_ticks(axes.xaxis, byte_ticks(low, high * 1.0001) or [low], bytes_text)
+    axes.set_xlim(low / 1.5, high * 1.5)
+    axes.set_xlabel(label)
+    if len(axes.get_xticks()) > 5:
+        axes.tick_params(axis="x", labelrotation=30)
+
+
+def seconds_axis(axes: Axes, label: str) -> None:
+    """Logarithmic, ticks with their unit."""
+    _log_axis(axes, label, seconds_text)
+
+
+def rate_axis(axes: Axes, label: str = "algorithm bandwidth, GB/s") -> None:
+    """Logarithmic, in GB/s (10^9 B/s)."""
+    _log_axis(axes, label, rate_text)
+
+
+def _log_axis(axes: Axes, label: str, text: Callable[[float], str]) -> None:
+    known = [np.asarray(line.get_ydata(), dtype=float) for line in axes.get_lines()]
+    outlines = (path for band in axes.collections for path in band.get_paths())
+    known += [np.asarray(path.vertices, dtype=float)[:, 1] for path in outlines]
+    values = np.concatenate([*known, np.ones(0)])
+    values = values[(values > 0) & np.isfinite(values)]
+    low, high = (float(values.min()) / 1.6, float(values.max()) * 1.6) if values.size else (0.1, 10.0)
+    axes.set_yscale("log")
+    axes.set_ylim(low, high)
+    set_ticks(axes.yaxis, log_ticks(low, high), text)
+    axes.set_ylabel(label)
+
+
+def set_ticks(axis: Any, values: Sequence[float], text: Callable[[float], str]) -> None:
+    """Ticks at these values with these texts, and none in between."""
+    from matplotlib.ticker import NullLocator
+
+    axis.set_ticks(list(values), labels=[text(value) for value in values])
+    axis.set_minor_locator(NullLocator())
+
+
+def line_style(dashes: str) -> Any:
+    """SVG's stroke-dasharray as matplotlib's line style."""
+    return (0, tuple(float(word) for word in dashes.split())) if dashes else "solid"
+
+
+def curves(
+    axes: Axes, cases: pd.DataFrame, by: Sequence[str] = (), rate: bool = False, colours: Colours | None = None
+) -> None:
+    """Seconds (GB/s with `rate`) over the message size: a line with its 95 % interval per value of the columns `by`.
+
+    Pass the same `colours` to give names the same colours in several figures.
+    """
+    chosen = Colours() if colours is None else colours
+    groups = list(cases.groupby(list(by), dropna=False)) if by else [(("median",), cases)]
+    sizes: list[int] = []
+    for values, part in groups:
+        name = ", ".join(str(value) for value in values)
+        for one in families(part):
+            _curve(axes, one, name, rate, *chosen.of(name))
+            sizes += one.sizes.tolist()
+    byte_axis(axes, sizes)
+    (rate_axis(axes) if rate else seconds_axis(axes, "median time"))
+    if len(groups) > 1:
+        axes.legend()
+
+
+def _curve(axes: Axes, one: Family, name: str, rate: bool, colour: str, dashes: str) -> None:
+    middle, low, high = one.median_s, one.low_s, one.high_s
+    if rate:
+        middle, low, high = (one.sizes / times * 1e-9 for times in (middle, high, low))
+    axes.plot(one.sizes, middle, color=colour, linestyle=line_style(dashes), marker="o", markersize=4, label=name)
+    axes.fill_between(one.sizes, low, high, color=colour, alpha=BAND_OPACITY, linewidth=0)
+
+
+def published_curve(axes: Axes, values: pd.DataFrame, name: str, colour: str) -> None:
+    """Published values over message size, as open points to distinguish them from measured ones."""
+    axes.plot(values["message_bytes"].astype(float), values["value"], color=colour, marker="o", markersize=4,
+              markerfacecolor="white", linestyle=":", label=name)  # fmt: skip
+
+
+def rate_over_time(axes: Axes, soak: pd.DataFrame) -> None:
+    """The rate of one soak (cold_start.soak_intervals) over time, its median dashed, with gaps where nothing ran."""
+    at, rate = soak["at_s"].to_numpy(dtype=float), soak["rate_gb_per_s"].to_numpy(dtype=float)
+    steps = np.diff(at)
+    holes = np.flatnonzero(steps > 1.5 * np.median(steps)) + 1 if steps.size else np.zeros(0, dtype=np.int64)
+    at, rate = np.insert(at, holes, np.nan), np.insert(rate, holes, np.nan)
+    axes.plot(at, rate, color=Colours(["soak"]).of("soak")[0], linewidth=1)
+    axes.axhline(float(soak["rate_gb_per_s"].median()), color="black", linestyle="--", linewidth=0.8)
+    axes.set_ylim(0)
+    axes.set_xlabel("since the start, s")
+    axes.set_ylabel("bandwidth, GB/s")
+
+
+def heat_map(axes: Axes, matrix: pd.DataFrame, unit: str) -> None:
+    """Rates [from, to] with a number in each cell; dark is slow, empty cells were not measured."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    colours = [tuple(part / 255 for part in one) for one in reversed(RAMP)]
+    values = matrix.to_numpy(dtype=float)
+    image = axes.imshow(values, cmap=LinearSegmentedColormap.from_list("commbench", colours))
+    middle = (np.nanmin(values) + np.nanmax(values)) / 2
+    for (row, column), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            ink = "white" if value < middle else "black"
+            axes.text(column, row, rate_text(value), ha="center", va="center", color=ink)
+    axes.set_xticks(range(values.shape[1]), labels=[str(one) for one in matrix.columns])
+    axes.set_yticks(range(values.shape[0]), labels=[str(one) for one in matrix.index])
+    axes.set_xlabel("to rank")
+    axes.set_ylabel("from rank")
+    axes.grid(False)
+    axes.figure.colorbar(image, ax=axes, label=unit)
+
+
+def bars(
+    axes: Axes, values: pd.Series, label: str, low: pd.Series | None = None, high: pd.Series | None = None
+) -> None:
+    """A horizontal bar from zero for each name, with its interval and its number."""
+    places = np.arange(len(values))
+    axes.barh(places, values, color=[Colours(map(str, values.index)).of(str(one))[0] for one in values.index])
+    if low is not None and high is not None:
+        axes.errorbar(values, places, xerr=[values - low, high - values], fmt="none", ecolor="black", capsize=3)
+    ends = values if high is None else high
+    for place, value, end in zip(places, values, ends, strict=True):
+        axes.annotate(f"{value:.3g}", (end, place), xytext=(5, 0), textcoords="offset points", va="center")
+    axes.set_yticks(places, labels=[str(one) for one in values.index])
+    axes.invert_yaxis()
+    axes.set_xlim(0, float(ends.max()) * 1.15)
+    axes.set_xlabel(label)
+
+
+def histogram(axes: Axes, values: Sequence[float], label: str, width: float) -> None:
+    """Counts of the values in bins of `width` that begin at zero."""
+    from matplotlib.ticker import MaxNLocator
+
+    known = [value for value in values if np.isfinite(value)]
+    edges = np.arange(0, max([*known, width]) + 2 * width, width)
+    axes.hist(known, bins=edges.tolist(), color=Colours(["all"]).of("all")[0], edgecolor="white")
+    axes.set_xlabel(label)
+    axes.set_ylabel(f"of {len(known)}")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))

@@ -1,0 +1,287 @@
+"""The figures of the page: time and bandwidth over size, layouts, layers, distributions, soaks and ramps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from commbench.core.units import format_rate, format_seconds
+
+from .distributions import Distribution, TimeLine
+from .figures import BAD, PALETTE, QUIET, Colours, percent_text, ramp, rate_text, seconds_text
+from .recommend import Choice, name_of, size_text
+from .summary import interval_text
+from .svg import Chart
+
+Row = Mapping[str, Any]
+
+MOST_LINES, MOST_FIGURES, MOST_WATERFALLS, MOST_STRIPS, MOST_STRIP_POINTS = 12, 30, 6, 12, 200
+LABELS = {"median_s": "time of one operation", "algbw_gb_per_s": "bandwidth (GB/s, 10^9 B/s)",
+          "efficiency": "share of the limit"}  # fmt: skip
+WRITTEN: Mapping[str, Callable[[float], str]] = {
+    "median_s": format_seconds, "algbw_gb_per_s": lambda value: f"{format_rate(value)} GB/s",
+    "efficiency": percent_text,
+}  # fmt: skip
+SAME_LAYER = ("dtype", "device", "timing_mode", "staging")  # must be equal for layers to be compared
+LAYERS = {  # backend and engine -> what they are called
+    ("memory_copy", "native"): "memory copy", ("memory_copy", "python"): "memory copy (Python)",
+    ("mpi", "native"): "MPI from C (native)", ("mpi", "python"): "MPI from Python (mpi4py)",
+    ("tcp", "python"): "plain TCP sockets", ("gloo", "python"): "torch gloo",
+    ("cupy_nccl", "python"): "raw NCCL", ("nccl", "python"): "torch NCCL",
+}  # fmt: skip
+LABEL_WIDTH, BAR_STEP = 178.0, 34.0  # of the waterfall, in SVG units
+QUANTILE_MARKS = (0.05, 0.25, 0.5, 0.75, 0.95)
+RAMP_BINS, MOST_TIPS = 24, 100
+WIDE = 1130.0  # SVG units
+LARGEST_STEP = 3.0  # in usual steps; a longer one is a gap in the line
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure with its heading and the names, colours and dashes of its legend."""
+
+    title: str
+    svg: Markup
+    legend: Sequence[tuple[str, str, str]] = ()
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The pictures of a benchmark, and a note on what is not drawn."""
+
+    benchmark: str
+    pictures: Sequence[Picture]
+    note: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """Benchmark -> name of the line -> rows by size; `linked`: cases that have a distribution on the page."""
+
+    rows: Mapping[str, Mapping[str, Sequence[Row]]]
+    linked: frozenset[str]
+    colours: Colours
+
+
+def curves_of(choice: Choice, linked: Iterable[str]) -> Curves:
+    """The distinct cases with a message."""
+    rows: dict[str, dict[str, list[Row]]] = {}
+    for record in choice.cases.sort_values("message_bytes", kind="stable").to_dict("records"):
+        row = {str(name): value for name, value in record.items()}
+        if row["message_bytes"] > 0:
+            name = choice.name(row, without=("window",))
+            rows.setdefault(str(row["benchmark"]), {}).setdefault(name, []).append(row)
+    rows = {benchmark: rows[benchmark] for benchmark in dict.fromkeys(choice.cases["benchmark"]) if benchmark in rows}
+    return Curves(rows, frozenset(linked), Colours(sorted({name for lines in rows.values() for name in lines})))
+
+
+def size_panels(curves: Curves) -> Iterator[Panel]:
+    """Time and bandwidth over size of each benchmark."""
+    for benchmark, lines in list(curves.rows.items())[:MOST_FIGURES]:
+        note = (
+            f"{len(lines)} lines were measured; the first {MOST_LINES} by name are drawn. --benchmark or fewer folders "
+            "show the others."
+        )
+        pictures = [_over_size(curves, benchmark, column) for column in ("median_s", "algbw_gb_per_s")]
+        yield Panel(benchmark, pictures, note if len(lines) > MOST_LINES else "")
+
+
+def efficiency_pictures(curves: Curves) -> list[Picture]:
+    """The share of the physical limit over size, of the benchmarks for which a limit is known."""
+    known = [
+        benchmark
+        for benchmark, lines in curves.rows.items()
+        if any(_number(row, "efficiency") > 0 for rows in lines.values() for row in rows)
+    ]
+    return [_over_size(curves, benchmark, "efficiency", heading=benchmark) for benchmark in known[:MOST_FIGURES]]
+
+
+def _over_size(curves: Curves, benchmark: str, column: str, heading: str = "") -> Picture:
+    """A line per backend, engine, layout, ... with its interval; points link to the distribution of their case."""
+    lines = sorted(curves.rows[benchmark].items())[:MOST_LINES]
+    chart = Chart(f"{benchmark}: {LABELS[column]} over message size")
+    values = {name: np.array([_with_interval(row, column) for row in rows]) for name, rows in lines}
+    known = [value for array in values.values() for value in array[np.isfinite(array)].tolist()]
+    chart.byte_x("message size", [row["message_bytes"] for _, rows in lines for row in rows])
+    if column == "efficiency":
+        chart.linear("y", LABELS[column], [*known, 1.0], percent_text)
+        chart.limit(1.0)
+    else:
+        chart.log_y(LABELS[column], known, seconds_text if column == "median_s" else rate_text)
+    for name, rows in lines:
+        colour, dashes = curves.colours.of(name)
+        xs = [float(row["message_bytes"]) for row in rows]
+        ys, lows, highs = values[name].T.tolist()
+        tips = [_tip(name, row, column) for row in rows]
+        links = [f"#d-{row['case_id']}" if row["case_id"] in curves.linked else None for row in rows]
+        chart.band(xs, lows, highs, colour, name)
+        chart.line(xs, ys, colour, dashes, name)
+        chart.points(xs, ys, tips, colour, name, links)
+    legend = [(name, *curves.colours.of(name)) for name, _ in lines]
+    return Picture(heading, Markup(chart.svg()), legend)
+
+
+def _number(row: Row, column: str) -> float:
+    value = row.get(column)
+    return math.nan if value is None else float(value)
+
+
+def _with_interval(row: Row, column: str) -> tuple[float, float, float]:
+    """A value with its interval; that of a rate follows from that of the time."""
+    value, median = _number(row, column), _number(row, "median_s")
+    low, high = _number(row, "ci_low_s"), _number(row, "ci_high_s")
+    if column == "median_s":
+        return value, low, high
+    return value, value * median / high if high else math.nan, value * median / low if low else math.nan
+
+
+def _tip(name: str, row: Row, column: str) -> str:
+    (value, low, high), text = _with_interval(row, column), WRITTEN[column]
+    interval = f"{text(low)} .. {text(high)}" if math.isfinite(low + high) else "no interval"
+    runs = f", {int(row['runs'])} runs" if row["runs"] > 1 else ""
+    return f"{name}, {size_text(row['message_bytes'])}: {text(value)} ({interval}{runs})"
+
+
+# ---------------------------------------------------------------- layouts and layers
+
+
+def layout_pictures(curves: Curves) -> list[Picture]:
+    """Times by layout at the smallest and the largest size that two layouts share."""
+    pictures = []
+    for benchmark, lines in curves.rows.items():
+        rows = [row for group in lines.values() for row in group]
+        layouts: dict[int, set[str]] = {}
+        for row in rows:
+            layouts.setdefault(int(row["message_bytes"]), set()).add(str(row["layout"]))
+        shared = sorted(size for size, names in layouts.items() if len(names) > 1)
+        for size in sorted({shared[0], shared[-1]}) if shared else []:
+            title = f"{benchmark}, {size_text(size)}: time by layout"
+            chosen = [row for row in rows if row["message_bytes"] == size][:MOST_STRIP_POINTS]
+            pictures.append(_by_layout(title, chosen, curves.colours))
+    return pictures[:MOST_STRIPS]
+
+
+def _by_layout(title: str, rows: Sequence[Row], colours: Colours) -> Picture:
+    layouts = list(dict.fromkeys(str(row["layout"]) for row in rows))
+    named = [(_layer_name(row), row) for row in rows]
+    names = list(dict.fromkeys(name for name, _ in named))
+    chart = Chart(title, height=280.0)
+    chart.categories("layout (nodes x ranks per node)", layouts)
+    triples = [_with_interval(row, "median_s") for row in rows]
+    chart.log_y(LABELS["median_s"], [value for triple in triples for value in triple], seconds_text)
+    for (name, row), (value, low, high) in zip(named, triples, strict=True):
+        beside = (names.index(name) - (len(names) - 1) / 2) * min(0.12, 0.8 / len(names))
+        x, (colour, _) = layouts.index(str(row["layout"])) + beside, colours.of(name)
+        tip = f"{name} {row['layout']}: {format_seconds(value)} ({interval_text(low, high)})"
+        chart.whisker(x, low, high, colour, name)
+        chart.points([x], [value], [tip], colour, name, radius=5.0)
+    return Picture(title, Markup(chart.svg()), [(name, *colours.of(name)) for name in names])
+
+
+def _layer_name(row: Row) -> str:
+    more = [name for name in ("timing_mode", "staging") if row[name] not in (None, "host", "none")]
+    return name_of(row, ["backend", "engine", *more])
+
+
+def waterfalls(curves: Curves) -> list[Picture]:
+    """The smallest and the largest message that several backends or engines moved in the same layout and pair."""
+    groups: dict[tuple[Any, ...], dict[int, dict[tuple[str, str], Row]]] = {}
+    for benchmark, lines in curves.rows.items():
+        for row in (row for rows in lines.values() for row in rows):
+            pair = row["pair"] if isinstance(row["pair"], str) else ""
+            key = (benchmark, row["layout"], pair, *(row[name] for name in SAME_LAYER))
+            layers = groups.setdefault(key, {}).setdefault(int(row["message_bytes"]), {})
+            layers.setdefault((str(row["backend"]), str(row["engine"])), row)
+    pictures = []
+    for (benchmark, layout, pair, *same), sizes in groups.items():
+        mode = same[SAME_LAYER.index("timing_mode")]
+        shared = [size for size, layers in sizes.items() if len(layers) > 1]
+        for size in sorted({min(shared), max(shared)}) if shared else []:
+            title = f"{benchmark}, {size_text(size)}, {layout}{f', ranks {pair}' if pair else ''}"
+            title += "" if mode in (None, "host") else f", {mode}"
+            times = [(LAYERS.get(key, " ".join(key)), float(row["median_s"])) for key, row in sizes[size].items()]
+            pictures.append(waterfall(title, times))
+    return pictures[:MOST_WATERFALLS]
+
+
+def waterfall(title: str, times: Sequence[tuple[str, float]]) -> Picture:
+    """A bar per layer, the fastest first: light is the time of the layer above, dark is what this layer adds."""
+    order = sorted(times, key=lambda one: one[1])
+    chart = Chart(f"{title}: what each layer adds", height=len(order) * BAR_STEP + 64, left=LABEL_WIDTH)
+    most = order[-1][1]
+    chart.linear("x", LABELS["median_s"], [most * 1.35], seconds_text)  # room for the numbers
+    chart.axes.set_yticks([])
+    chart.axes.set_ylim(len(order) - 0.4, -0.6)
+    for index, (name, seconds) in enumerate(order):
+        before, previous = (order[index - 1][1], order[index - 1][0]) if index else (0.0, "")
+        added = seconds - before
+        tip = f"{name}: {format_seconds(seconds)}"
+        tip += f", {format_seconds(added)} more than {previous}" if previous else ""
+        chart.bar(0.0, index - 0.35, before, 0.7, ramp(0.18)[0], tip, "layer")
+        chart.bar(before, index - 0.35, max(added, most / 400), 0.7, BAD if previous else QUIET, tip, "layer")
+        number = format_seconds(seconds) + (f"  (+{format_seconds(added)})" if previous else "")
+        chart.text(0.0, index, name, -8, "right")
+        chart.text(seconds, index, number, 8)
+    return Picture(title, Markup(chart.svg()))
+
+
+# ---------------------------------------------------------------- raw samples
+
+
+def distribution_picture(title: str, one: Distribution) -> Picture:
+    """The share of repetitions that took at most so long, one line per launch."""
+    names = [f"launch {index + 1}: {run_id}" for index, (run_id, _) in enumerate(one.launches)]
+    colours = Colours(names)
+    chart = Chart(f"{title}: distribution", height=260.0)
+    chart.log_x(LABELS["median_s"], [value for _, values in one.launches for value in values], seconds_text)
+    chart.linear("y", "share of repetitions", [1.0], percent_text)
+    for name, (_, values) in zip(names, one.launches, strict=True):
+        colour, dashes = colours.of(name)
+        shares = np.linspace(0, 1, len(values)).tolist()
+        chart.line(values, shares, colour, dashes, name)
+        at = [round(mark * (len(values) - 1)) for mark in QUANTILE_MARKS]
+        tips = [f"{percent_text(shares[i])} of the repetitions take at most {format_seconds(values[i])}" for i in at]
+        chart.points([values[i] for i in at], [shares[i] for i in at], tips, colour, name)
+    legend = [(name, *colours.of(name)) for name in names] if len(names) > 1 else []
+    return Picture(title, Markup(chart.svg()), legend)
+
+
+def soak_picture(title: str, line: TimeLine) -> Picture:
+    """The median of each interval over time, with a band from minimum to maximum; a gap where nothing was measured."""
+    chart, colour = Chart(title, width=WIDE), PALETTE[0]
+    chart.linear("x", "time since the start (s)", line.at_s, lambda at: f"{at:g}")
+    chart.log_y(LABELS["median_s"], [*line.min_s, *line.max_s], seconds_text)
+    steps = np.diff(line.at_s)
+    gaps = np.flatnonzero(steps > LARGEST_STEP * np.median(steps)) + 1 if steps.size else np.array([], dtype=int)
+    at, low, median, high = (
+        np.insert(np.array(values, dtype=float), gaps, math.nan).tolist()
+        for values in (line.at_s, line.min_s, line.median_s, line.max_s)
+    )
+    chart.band(at, low, high, colour)
+    chart.line(at, median, colour)
+    every = slice(None, None, max(1, len(line.at_s) // MOST_TIPS))
+    moments = list(zip(line.at_s, line.min_s, line.median_s, line.max_s, strict=True))[every]
+    tips = [
+        f"at {at_s:.3g} s: median {format_seconds(median_s)}, {interval_text(min_s, max_s)}"
+        for at_s, min_s, median_s, max_s in moments
+    ]
+    chart.points(line.at_s[every], line.median_s[every], tips, colour, radius=2.6)
+    return Picture(title, Markup(chart.svg()))
+
+
+def ramp_picture(backend: str, seconds: Sequence[float]) -> Picture:
+    """A histogram of the time from the first call to 95 % of the steady rate, with logarithmic bins."""
+    chart = Chart(f"{backend}: time from the first call to 95 % of the steady rate", height=240.0)
+    edges = np.geomspace(*chart.log_x("time to 95 % of the steady rate", seconds, seconds_text), RAMP_BINS + 1)
+    counts, _ = np.histogram(seconds, bins=edges)
+    chart.linear("y", "cases", counts.tolist(), lambda count: f"{count:g}", whole=True)
+    for left, right, count in zip(edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True):
+        if count:
+            tip = f"{count} between {seconds_text(left)} and {seconds_text(right)}"
+            chart.bar(left, 0, (right - left) * 0.96, count, PALETTE[2], tip)
+    return Picture(f"{backend}: {len(seconds)} cases", Markup(chart.svg()))

@@ -1,0 +1,242 @@
+"""Charts drawn by matplotlib as inline SVG: marks show a text on hover, points can be links, series can be hidden."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+from .figures import BAND_OPACITY, GRID, byte_ticks, bytes_text, line_style, linear_ticks, log_ticks, set_ticks
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from matplotlib.artist import Artist
+
+WIDTH, HEIGHT = 600.0, 330.0  # SVG user units, which are matplotlib's points
+LEFT, RIGHT, TOP, BOTTOM = 78.0, 16.0, 12.0, 48.0  # of the axes
+POINTS_PER_INCH = 72
+ROOM = 0.04  # of an axis, beyond the data
+UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+SETTINGS: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "commbench",  # the same data, the same file
+    "text.parse_math": False,  # a $ in a name is a $
+    "font.size": 9.5,
+    "axes.edgecolor": "none",
+    "axes.facecolor": "none",
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+}
+
+
+def clean(text: object) -> str:
+    """The text with the characters that HTML and XML forbid shown as the replacement sign."""
+    return UNPRINTABLE.sub("\ufffd", str(text))
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What the SVG element of an artist gets: attributes, and a text (and a link) per point or one for all of it."""
+
+    attributes: Mapping[str, str]
+    tips: Sequence[str] = ()
+    links: Sequence[str | None] = ()
+    radius: float | None = None  # of points; None: not points
+    colour: str = ""
+
+
+class Chart:
+    """Two axes of matplotlib in the style of the page; see svg()."""
+
+    def __init__(self, title: str, width: float = WIDTH, height: float = HEIGHT, left: float = LEFT) -> None:
+        from matplotlib.figure import Figure
+
+        self.title = clean(title)
+        self._marks: dict[str, Marks] = {}
+        self._numbers = itertools.count()
+        with _settings():
+            self._figure = Figure(figsize=(width / POINTS_PER_INCH, height / POINTS_PER_INCH), facecolor="none")
+            box = (left / width, BOTTOM / height, (width - left - RIGHT) / width, (height - TOP - BOTTOM) / height)
+            self.axes = self._figure.add_axes(box)
+            self.axes.grid(True)
+            self.axes.tick_params(length=0, pad=6)
+            inside = width - left - RIGHT, height - TOP - BOTTOM
+            self.axes.xaxis.set_label_coords(0.5, (12 - BOTTOM) / inside[1])
+            self.axes.yaxis.set_label_coords((20 - left) / inside[0], 0.5)
+
+    def log_x(self, label: str, values: Iterable[float], text: Callable[[float], str]) -> tuple[float, float]:
+        """A logarithmic x axis around the values; returns its ends."""
+        return self._log(self.axes.xaxis, label, values, text, log_ticks)
+
+    def byte_x(self, label: str, values: Iterable[float]) -> None:
+        """A logarithmic x axis with binary units."""
+        self._log(self.axes.xaxis, label, values, bytes_text, byte_ticks)
+
+    def log_y(self, label: str, values: Iterable[float], text: Callable[[float], str]) -> None:
+        """A logarithmic y axis around the values."""
+        self._log(self.axes.yaxis, label, values, text, log_ticks)
+
+    def _log(self, axis: Any, label: str, values: Iterable[float], text: Any, ticks: Any) -> tuple[float, float]:
+        """All positive values with some room; at least a factor of two wide."""
+        known = [value for value in values if 0 < value < math.inf] or [1.0]
+        low, high = min(known), max(known)
+        spread = max(math.log(high / low), math.log(2))
+        room = spread * ROOM + max(math.log(2) - math.log(high / low), 0) / 2
+        low, high = low * math.exp(-room), high * math.exp(room)
+        getattr(self.axes, f"set_{axis.axis_name}scale")("log")
+        self._limits(axis, label, (low, high), ticks(low, high), text)
+        return low, high
+
+    def linear(
+        self, name: str, label: str, values: Iterable[float], text: Callable[[float], str], whole: bool = False
+    ) -> None:
+        """A linear axis (`x` or `y`) from 0 to the largest value; `whole`: ticks at whole numbers only."""
+        high = max([value for value in values if math.isfinite(value)], default=0.0) * (1 + ROOM) or 1.0
+        ticks = [tick for tick in linear_ticks(0.0, high) if not whole or tick.is_integer()]
+        self._limits(self.axes.xaxis if name == "x" else self.axes.yaxis, label, (0.0, high), ticks, text)
+
+    def categories(self, label: str, names: Sequence[str]) -> None:
+        """An x axis with a tick per name at 0, 1, 2 ..."""
+        ends = (-0.5, len(names) - 0.5)
+        self._limits(self.axes.xaxis, label, ends, range(len(names)), lambda at: clean(names[round(at)]))
+
+    def _limits(self, axis: Any, label: str, ends: tuple[float, float], ticks: Sequence[float], text: Any) -> None:
+        with _settings():
+            set_ticks(axis, ticks, text)
+            getattr(self.axes, f"set_{axis.axis_name}lim")(*ends)
+            axis.set_label_text(clean(label))
+
+    def line(self, xs: Sequence[float], ys: Sequence[float], colour: str, dashes: str = "", series: str = "") -> None:
+        """Straight lines through the points; a gap where a value is NaN."""
+        (line,) = self.axes.plot(xs, ys, color=colour, linestyle=line_style(dashes), linewidth=2, clip_on=False)
+        self._mark(line, Marks(_series(series)))
+
+    def band(
+        self, xs: Sequence[float], lows: Sequence[float], highs: Sequence[float], colour: str, series: str = ""
+    ) -> None:
+        """The area between lows and highs, in one piece per stretch of neighbours that have both."""
+        known = [math.isfinite(low) and math.isfinite(high) for low, high in zip(lows, highs, strict=True)]
+        for is_known, stretch in itertools.groupby(range(len(known)), key=known.__getitem__):
+            at = list(stretch)
+            if is_known and len(at) > 1:
+                there, back = at, at[::-1]
+                outline = [lows[i] for i in there] + [highs[i] for i in back]
+                (area,) = self.axes.fill(
+                    [xs[i] for i in there + back], outline, color=colour, alpha=BAND_OPACITY, linewidth=0, clip_on=False
+                )
+                self._mark(area, Marks({"class": "band"} | _series(series)))
+
+    def points(
+        self, xs: Sequence[float], ys: Sequence[float], tips: Sequence[str], colour: str, series: str = "",
+        links: Sequence[str | None] = (), radius: float = 3.4,
+    ) -> None:  # fmt: skip
+        """Points that show their tip and, with a link, lead to more; a value that is NaN has none."""
+        at = [index for index, y in enumerate(ys) if math.isfinite(y)]
+        (dots,) = self.axes.plot(
+            [xs[i] for i in at], [ys[i] for i in at], "o", markersize=2 * radius, color=colour, clip_on=False, zorder=3
+        )
+        chosen = [links[i] for i in at] if links else []
+        self._mark(dots, Marks(_series(series), [tips[i] for i in at], chosen, radius, colour))
+
+    def whisker(self, x: float, low: float, high: float, colour: str, series: str = "") -> None:
+        """A vertical interval bar; nothing where an end is NaN."""
+        if math.isfinite(low) and math.isfinite(high):
+            self.line([x, x], [low, high], colour, series=series)
+
+    def limit(self, y: float) -> None:
+        """A dotted horizontal line."""
+        self.axes.axhline(y, color="black", linestyle=(0, (2, 4)), linewidth=1, clip_on=False)
+
+    def bar(
+        self, left: float, bottom: float, width: float, height: float, colour: str, tip: str, group: str = ""
+    ) -> None:
+        """A rectangle that shows its tip; `group` is its class, for the script."""
+        from matplotlib.patches import Rectangle
+
+        bar = self.axes.add_patch(Rectangle((left, bottom), width, height, color=colour, linewidth=0, clip_on=False))
+        self._mark(bar, Marks({"class": group or "bar", "tabindex": "0"}, [tip]))
+
+    def text(self, x: float, y: float, text: str, offset: float = 0.0, anchor: str = "left") -> None:
+        """A text beside a place, `offset` points to the right."""
+        with _settings():
+            self.axes.annotate(
+                clean(text), (x, y), (offset, 0), textcoords="offset points", va="center", ha=anchor,
+                annotation_clip=False,
+            )  # fmt: skip
+
+    def _mark(self, artist: Artist, marks: Marks) -> None:
+        name = f"mark-{next(self._numbers)}"
+        artist.set_gid(name)
+        self._marks[name] = marks
+
+    def svg(self) -> str:
+        """The chart as an <svg> element without ids, style sheets or links to elsewhere."""
+        file = io.BytesIO()
+        with _settings(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph", UserWarning)  # the browser has fonts of its own
+            self._figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+        root = ElementTree.fromstring(file.getvalue())
+        for parent in list(root.iter()):
+            parent.tag = parent.tag.rpartition("}")[2]
+            for child in [one for one in parent if one.tag.endswith(("}defs", "}metadata"))]:
+                parent.remove(child)
+        for node in list(root.iter()):
+            marks = self._marks.get(node.attrib.pop("id", ""))
+            node.attrib.pop("clip-path", None)
+            node.text = node.text.strip() if node.text and node.tag != "text" else node.text
+            node.tail = None
+            if node.tag == "text":  # the page's style sheet has the font
+                style = node.attrib.pop("style", "")
+                node.set("style", "; ".join(part for part in style.split("; ") if not part.startswith("font")))
+            elif "d" in node.attrib:
+                node.set("d", re.sub(r"\.(\d)\d*", r".\1", " ".join(node.attrib["d"].split())))
+            if marks is not None:
+                _apply(node, marks)
+        view = root.attrib["viewBox"]
+        root.attrib.clear()
+        root.attrib |= {"class": "figure", "role": "img", "viewBox": view, "aria-label": self.title}
+        _insert_title(root, self.title)
+        return ElementTree.tostring(root, encoding="unicode")
+
+
+def _settings() -> AbstractContextManager[None]:
+    import matplotlib
+
+    return matplotlib.rc_context(SETTINGS)
+
+
+def _series(name: str) -> dict[str, str]:
+    return {"data-series": clean(name)} if name else {}
+
+
+def _insert_title(node: ElementTree.Element, text: str) -> None:
+    title = ElementTree.Element("title")
+    title.text = clean(text)
+    node.insert(0, title)
+
+
+def _apply(node: ElementTree.Element, marks: Marks) -> None:
+    """Write the marks into the group of an artist; matplotlib's <use> of a marker becomes a <circle>."""
+    node.attrib |= marks.attributes
+    if marks.radius is None:
+        if marks.tips:
+            _insert_title(node, marks.tips[0])
+        return
+    uses = list(node.iter("use"))
+    for child in list(node):
+        node.remove(child)
+    links = marks.links or [None] * len(uses)
+    for use, tip, link in zip(uses, marks.tips, links, strict=True):
+        place = {"cx": f"{float(use.attrib['x']):.1f}", "cy": f"{float(use.attrib['y']):.1f}", "r": f"{marks.radius:g}"}
+        parent = node if link is None else ElementTree.SubElement(node, "a", {"href": link})
+        circle = ElementTree.SubElement(
+            parent, "circle", place | {"fill": marks.colour, "class": "dot", "tabindex": "0"}
+        )
+        _insert_title(circle, tip)

@@ -1,0 +1,37 @@
+"""The table of flags: everything that measure/ can set is in it, and the documentation shows it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import commbench
+from commbench.core.flags import FLAGS
+
+PACKAGE = Path(commbench.__file__).parent
+DOCUMENT = PACKAGE.parent / "docs" / "report.md"
+
+
+def constants(nodes: list[ast.expr | None]) -> list[str]:
+    return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+
+
+def test_the_table_has_every_flag_that_a_measurement_can_set() -> None:
+    """A dictionary or list in measure/ that holds one flag holds only flags."""
+    raised: set[str] = set()
+    for file in (PACKAGE / "measure").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = constants(node.keys) if isinstance(node, ast.Dict) else []
+            names += constants(list(node.elts)) if isinstance(node, ast.List) else []
+            if set(names) & set(FLAGS):
+                raised |= set(names)
+    assert raised == set(FLAGS)
+
+
+@pytest.mark.skipif(not DOCUMENT.exists(), reason="the documents are not installed")
+def test_the_documentation_shows_the_table() -> None:
+    rows = [f"| `{name}` | {flag.meaning} | {flag.advice} |" for name, flag in FLAGS.items()]
+    lines = DOCUMENT.read_text().splitlines()
+    assert [line for line in lines if line.startswith("| `")] == rows
