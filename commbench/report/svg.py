@@ -28,6 +28,7 @@ SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "commbench",  # the same data, the same file
     "text.parse_math": False,  # a $ in a name is a $
+    "lines.scale_dashes": False,
     "font.size": 9.5,
     "axes.edgecolor": "none",
     "axes.facecolor": "none",
