@@ -11,7 +11,6 @@ import pytest
 
 from commbench.core.clock import now_ns
 from commbench.core.errors import CommunicationError
-from commbench.core.program import Barrier, Copy, Program, Send, Step, View
 from commbench.engines.loop import PythonRunner
 from commbench.engines.lowered import Call, Lowered, Rotating
 
@@ -134,27 +133,3 @@ def test_the_collector_rests_while_timing_and_is_left_as_it_was(collecting: bool
         assert seen
     assert seen == [False]
     assert gc.isenabled() == collecting
-
-
-# ---------------------------------------------------------------- lowering
-
-SEND, RESET = Send(View("data"), 1), Copy(View("source"), View("data"))
-PROGRAM = Program(steps=(SEND, SEND), reset=(RESET,))
-
-
-def kind(step: Step) -> str:
-    return type(step).__name__
-
-
-def test_a_barrier_comes_before_each_repetition_after_the_reset() -> None:
-    assert Lowered.of(PROGRAM, "barrier", kind) == Lowered(("Send", "Send"), ("Copy", "Barrier"), ())
-
-
-def test_a_self_synchronising_program_has_one_before_each_block() -> None:
-    assert Lowered.of(PROGRAM, "none", kind) == Lowered(("Send", "Send"), ("Copy",), ("Barrier",))
-
-
-def test_each_step_is_lowered_by_itself() -> None:
-    seen: list[Step] = []
-    Lowered.of(PROGRAM, "barrier", seen.append)
-    assert seen == [SEND, SEND, RESET, Barrier()]
