@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,9 +21,56 @@ from torch.distributed import PrefixStore, TCPStore
 
 from commbench.world import heartbeat
 from commbench.world.control import StoreControl
-from commbench.world.heartbeat import PERIOD_S, Heartbeat, Host, Progress, SilenceDetector
+from commbench.world.heartbeat import PERIOD_S, Heartbeat, Host, Progress, SilenceDetector, main_stack
 
 SILENCE_S = 1.2
+
+
+# ---------------------------------------------------------------- where a rank is
+
+
+class Runner:
+    engine = "native"
+
+    def __init__(self, repetition: int, step: int, *calls: str) -> None:
+        self.progress, self.calls = np.array([repetition, step], dtype=np.int64), calls
+
+    def __call__(self, n: int) -> np.ndarray:  # type: ignore[type-arg]
+        raise AssertionError
+
+
+def test_a_phase_is_told_with_the_repetition_and_the_call() -> None:
+    progress = Progress()
+    assert progress.text() == "starting"
+    progress.enter("measure of a case", Runner(16, 1, "MPI_Send", "MPI_Recv"))
+    assert progress.text() == "repetition 17, call 2 of 2 (MPI_Recv) of measure of a case"
+    progress.enter("measure of a case", Runner(16, -1))
+    assert progress.text() == "repetition 17 of measure of a case"
+    progress.enter("the check")
+    assert progress.text() == "the check"
+
+
+def test_a_phase_is_late_after_its_limit_only() -> None:
+    progress = Progress()
+    assert progress.late_s() is None
+    progress.enter("quick", limit_s=0.01)
+    time.sleep(0.02)
+    late_s = progress.late_s()
+    assert late_s is not None and late_s > 0.01
+    progress.enter("slow", limit_s=60)
+    assert progress.late_s() is None
+
+
+def test_another_thread_sees_where_the_main_thread_is() -> None:
+    seen: list[list[str]] = []
+    other = threading.Thread(target=lambda: seen.append(main_stack()))
+
+    def waits_here() -> None:
+        other.start()
+        other.join()
+
+    waits_here()
+    assert any(line.endswith(" waits_here") and "test_heartbeat.py:" in line for line in seen[0]), seen
 
 
 # ---------------------------------------------------------------- who is silent
@@ -88,11 +137,11 @@ def beating(
         control = StoreControl(PrefixStore("test", store), rank, size)
         return Heartbeat(control, progress[rank], SILENCE_S, lambda *words: told[rank].append(words), 20.0)
 
-    pulses = together(one, range(size))
+    heartbeats = together(one, range(size))
     try:
-        yield pulses, progress, told
+        yield heartbeats, progress, told
     finally:
-        for each in pulses:
+        for each in heartbeats:
             each.stop()
 
 
@@ -109,26 +158,26 @@ def test_who_beats_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_silent_rank_is_named_to_all_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    with beating(3, monkeypatch) as (pulses, progress, told):
+    with beating(3, monkeypatch) as (heartbeats, progress, told):
         progress[2].enter("measure of a case")
         time.sleep(0.6)
-        pulses[2].stop()
+        heartbeats[2].stop()
         wait_for(told[0])
         wait_for(told[1])
-        ((reason, heard),) = told[0]
-        assert f"no sign of life for {SILENCE_S:g} s: rank 2 on {pulses[0].hosts[2].name} (pid {os.getpid()})" in reason
+        ((reason, from_rank_0),) = told[0]
+        assert f"no sign of life for {SILENCE_S:g} s: rank 2 on {heartbeats[0].hosts[2].name} (pid {os.getpid()})" in reason
         assert "last seen in measure of a case at " in reason
-        assert heard is False
+        assert from_rank_0 is False
         assert told[1] == [(reason, True)], "the others hear it of rank 0"
 
 
 def test_a_silent_rank_0_is_noticed_by_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    with beating(3, monkeypatch) as (pulses, _, told):
-        pulses[0].stop()
+    with beating(3, monkeypatch) as (heartbeats, _, told):
+        heartbeats[0].stop()
         for rank in (1, 2):
             wait_for(told[rank])
-            ((reason, heard),) = told[rank]
-            assert "no sign of life" in reason and "rank 0 on " in reason and heard is False
+            ((reason, from_rank_0),) = told[rank]
+            assert "no sign of life" in reason and "rank 0 on " in reason and from_rank_0 is False
 
 
 def test_a_call_that_takes_too_long_ends_the_world_with_every_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,15 +209,15 @@ def test_a_meeting_point_that_is_gone_is_told(
     with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as owner:
         try:
             assert owner.stdout is not None
-            with beating(2, monkeypatch, int(owner.stdout.readline())) as (pulses, _, told):
+            with beating(2, monkeypatch, int(owner.stdout.readline())) as (heartbeats, _, told):
                 time.sleep(0.5)
                 assert told == [[], []]
                 owner.send_signal(number)
                 for rank in range(2):
                     wait_for(told[rank])
-                    ((reason, heard),) = told[rank]
-                    assert reason.startswith(f"rank {rank} on {pulses[0].hosts[0].name}") and said in reason
-                    assert heard is False
+                    ((reason, from_rank_0),) = told[rank]
+                    assert reason.startswith(f"rank {rank} on {heartbeats[0].hosts[0].name}") and said in reason
+                    assert from_rank_0 is False
                 owner.kill()
         finally:
             owner.kill()

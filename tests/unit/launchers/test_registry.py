@@ -1,0 +1,93 @@
+"""Launchers are the files of conf/launcher: a new one needs no other change."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import ClassVar
+
+import pytest
+from places import ROOT
+
+from commbench.backends.mpi.backend import Mpi
+from commbench.backends.simulated import Simulated
+from commbench.backends.torch.gloo import Gloo
+from commbench.config.compose import ConfigComposer
+from commbench.config.settings import Settings
+from commbench.core.case import RankIdentity
+from commbench.core.errors import ConfigError
+from commbench.core.layout import Layout
+from commbench.launchers import registry
+from commbench.launchers.srun import ALLOCATED, Srun
+from commbench.world.identity import exported_identity
+
+
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.delenv(ALLOCATED, raising=False)
+    with ConfigComposer() as composer:
+        return composer.jobs(["layout=1x2"], multirun=False)[0].settings
+
+
+def test_every_file_is_a_launcher_by_precedence() -> None:
+    names = {file.stem for file in (ROOT / "conf" / "launcher").glob("*.yaml")} - {registry.DEFAULT}
+    assert {launcher.name for launcher in registry.launchers()} == names
+    assert [launcher.name for launcher in registry.launchers()] == ["torchrun", "mpirun", "srun"]
+
+
+def test_backends_name_no_launcher_but_what_they_need() -> None:
+    assert registry.allowed(Gloo()) == ["torchrun", "mpirun", "srun"]
+    assert registry.allowed(Mpi()) == ["mpirun", "srun"]
+    assert registry.allowed(Simulated()) == []
+
+
+def test_the_launcher_is_the_chosen_one_or_the_default_or_that_of_the_allocation(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert registry.launcher_of(settings).name == "torchrun"
+    assert registry.launcher_of(replace(settings, backend=Mpi())).name == "mpirun"
+    assert registry.launcher_of(replace(settings, launcher=Srun())).name == "srun"
+    with pytest.raises(ConfigError, match="launcher=torchrun can't start mpi; allowed: mpirun, srun"):
+        registry.launcher_of(replace(settings, backend=Mpi(), launcher=registry.launchers()[0]))
+    monkeypatch.setenv(ALLOCATED, "2")
+    assert registry.launcher_of(settings).name == "torchrun"
+    assert registry.launcher_of(replace(settings, layouts=(Layout(2, 1),))).name == "srun"
+
+
+@dataclass(frozen=True)
+class Flux(Srun):
+    name: ClassVar[str] = "flux"
+    precedence: ClassVar[int] = 15
+
+    def detect(self, environ: object) -> RankIdentity | None:
+        assert isinstance(environ, dict)
+        if "FLUX_TASK_RANK" not in environ:
+            return None
+        return exported_identity("flux", environ, "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID")
+
+
+@pytest.fixture
+def flux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """launchers/flux.py and conf/launcher/flux.yaml, as somebody else would add them."""
+    module = ModuleType("commbench.launchers.flux")
+    module.Flux = Flux  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "commbench.launchers.flux", module)
+    folder = tmp_path / "launcher"
+    folder.mkdir()
+    for name in (*(launcher.name for launcher in registry.launchers()), registry.DEFAULT, "flux"):
+        (folder / f"{name}.yaml").write_text("")
+    monkeypatch.setattr(registry, "files", lambda _: tmp_path)
+    registry.launchers.cache_clear()
+    yield
+    registry.launchers.cache_clear()
+
+
+@pytest.mark.usefixtures("flux")
+def test_a_new_launcher_is_found_recognised_and_offered() -> None:
+    environ = {"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "2", "FLUX_TASK_LOCAL_ID": "1", "PMI_RANK": "1", "PMI_SIZE": "2"}
+    assert registry.detect(environ) == RankIdentity("flux", 1, 2, 1)
+    assert "flux" in registry.allowed(Mpi())
+    assert registry.mpi_library(SimpleNamespace(launchers="any", library="auto"), Flux()) is None  # type: ignore[arg-type]
