@@ -1,4 +1,4 @@
-"""A run's folder: made once, and files that appear in it whole or not at all."""
+"""A run's folder: created once, with files that appear in it whole or not at all."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from typing import Any
 
 from commbench.core.errors import ConfigError
 
-STAMP = "%Y%m%dT%H%M%S.%f"  # names sort by time
-NAMES = 20  # tried before a folder is given up
+TIMESTAMP = "%Y%m%dT%H%M%S.%f"  # names sort by time
+MAX_ATTEMPTS = 20
 PROBE_BYTES = 4096
-NO_SYNC = (errno.EINVAL, errno.ENOTSUP)  # file systems that know no fsync of folders
+NO_SYNC = (errno.EINVAL, errno.ENOTSUP)  # file systems without fsync of folders
 
 
 def new_folder(output: str) -> str:
     """A folder for a run that no other run has; names sort by time. Raises ConfigError where it can't be written."""
     try:
-        folder = _made(Path(output).absolute())
-        _probe(folder)
+        folder = _create(Path(output).absolute())
+        _check_writable(folder)
     except OSError as error:
         raise _unwritable(output, error) from error
     return str(folder)
 
 
-def _made(output: Path) -> Path:
-    """Raises OSError. Whoever makes a folder has it to himself: another start at the same moment takes another name."""
-    for left in range(NAMES, -1, -1):
-        stamp = datetime.now(timezone.utc).strftime(STAMP)
+def _create(output: Path) -> Path:
+    """Raises OSError. A folder belongs to the run that has created it: another run takes another name."""
+    for left in range(MAX_ATTEMPTS, -1, -1):
+        stamp = datetime.now(timezone.utc).strftime(TIMESTAMP)
         folder = output / f"{stamp}-{secrets.token_hex(2)}"
         try:
             folder.mkdir(parents=True)
@@ -44,8 +44,8 @@ def _made(output: Path) -> Path:
     raise AssertionError
 
 
-def _probe(folder: Path) -> None:
-    """Raises OSError, and leaves nothing behind then. A full disk still makes files, but takes no bytes."""
+def _check_writable(folder: Path) -> None:
+    """Raises OSError, and leaves nothing behind then. On a full disk files can be created, but not written."""
     probe = folder / ".probe"
     try:
         probe.write_bytes(bytes(PROBE_BYTES))
@@ -65,23 +65,23 @@ def check_output(output: str) -> None:
     """Raises ConfigError where new_folder would; leaves nothing behind."""
     path = Path(output).absolute()
     try:
-        made = [one for one in (path, *path.parents) if not one.exists()]
+        created = [folder for folder in (path, *path.parents) if not folder.exists()]
     except OSError as error:
         raise _unwritable(output, error) from error
     try:
         Path(new_folder(output)).rmdir()
     finally:
         with suppress(OSError):  # another run has begun there
-            for one in made:
-                one.rmdir()
+            for folder in created:
+                folder.rmdir()
 
 
-def publish(aside: Path, target: Path) -> None:
-    """Make a file appear whole or not at all, also after a power cut. Raises OSError."""
-    with aside.open("rb") as file:
+def publish(temporary: Path, target: Path) -> None:
+    """Rename a file so that it appears whole or not at all, also after a power failure. Raises OSError."""
+    with temporary.open("rb") as file:
         os.fsync(file.fileno())
-    aside.replace(target)
-    with suppress(PermissionError):  # a folder that may be written but not listed
+    temporary.replace(target)
+    with suppress(PermissionError):  # a folder that may be written to but not listed
         _sync_folder(target.parent)
 
 
@@ -102,12 +102,12 @@ def json_text(value: Mapping[str, Any]) -> str:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Raises OSError, and leaves what was there before then."""
-    aside = path.with_suffix(".tmp")
+    """Replace a file; raises OSError, and leaves the old one then."""
+    temporary = path.with_suffix(".tmp")
     try:
-        aside.write_text(json_text(value))
-        publish(aside, path)
+        temporary.write_text(json_text(value))
+        publish(temporary, path)
     except OSError:
         with suppress(OSError):
-            aside.unlink()
+            temporary.unlink()
         raise

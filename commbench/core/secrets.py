@@ -1,4 +1,4 @@
-"""Credentials in names and values: hidden wherever something is written down, names kept."""
+"""Credentials are masked wherever something is recorded; their names stay."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAPPED = re.compile(r"""([\w.-]+)(\s*:\s*)('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[
 
 
 def is_secret(name: str) -> bool:
-    """Whether a variable or key of that name is taken to hold a credential."""
+    """Whether a variable or key of that name may hold a credential."""
     return SECRET_WORDS.search(name) is not None
 
 
@@ -30,18 +30,18 @@ def mask(value: str) -> str:
 
 
 def recorded(name: str, value: Any) -> Any:
-    """A value of the configuration as it may be written down, at every depth; numbers, flags and nulls stay."""
+    """A value of the configuration as it may be recorded, masked at every depth; nulls and flags stay."""
     if isinstance(value, dict):
-        return {key: recorded(str(key), one) for key, one in value.items()}
+        return {key: recorded(str(key), entry) for key, entry in value.items()}
     if isinstance(value, list):
-        return [recorded(name, one) for one in value]
+        return [recorded(name, entry) for entry in value]
     if is_secret(name) and value is not None and not isinstance(value, bool):
         return MASK
     return mask(value) if isinstance(value, str) else value
 
 
 def recorded_override(text: str) -> str:
-    """An override as it may be written down: KEY='***' where KEY or a name in its mapping is that of a credential."""
+    """An override as it may be recorded: KEY='***' where KEY, or a name in its mapping, is that of a credential."""
     match = OVERRIDE.fullmatch(text)
     if match is None:
         return mask(text)
@@ -65,7 +65,7 @@ def _mask_quoted(value: str) -> str:
 
 
 def _mask_word(word: str) -> str:
-    """Rather too much than too little: in a URL a password may itself hold a slash, a comma or an @."""
+    """Rather too much than too little: in a URL a password may itself contain a slash, a comma or an @."""
     scheme, found, rest = word.partition(URL)
     if found and "@" in rest:
         return f"{scheme}{URL}{MASK}@{rest.rpartition('@')[2]}"

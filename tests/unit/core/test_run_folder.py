@@ -39,7 +39,7 @@ def test_runs_of_the_same_moment_have_folders_of_their_own(tmp_path: Path) -> No
 def test_a_name_that_is_taken_leads_to_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = iter(["aaaa"] * 3 + ["bbbb"])
     monkeypatch.setattr(folders.secrets, "token_hex", lambda _: next(names))
-    monkeypatch.setattr(folders, "STAMP", "one moment")
+    monkeypatch.setattr(folders, "TIMESTAMP", "one moment")
     first, second = new_folder(str(tmp_path)), new_folder(str(tmp_path))
     assert (Path(first).name, Path(second).name) == ("one moment-aaaa", "one moment-bbbb")
 
