@@ -17,12 +17,12 @@ from commbench.core.program import PERIOD, BufferSpec, Pattern, Segment
 PAGE_BYTES = mmap.PAGESIZE
 LINE_BYTES = 64
 GUARD_BYTES = 8
-SENTINEL = 0xA5  # as an element of any type: far from the small positive integers of a pattern
+SENTINEL = 0xA5  # as an element of any type far from the small positive integers of patterns
 CHUNK_BYTES = 1 << 20  # patterns are written and compared in pieces of this size
 
 
 def high_water_bytes() -> int | None:
-    """The most resident memory this process has had since it was started; not ru_maxrss, which survives an exec."""
+    """Peak resident memory of this process (VmHWM); None where it is unknown. Not ru_maxrss, which survives an exec."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -30,7 +30,7 @@ def high_water_bytes() -> int | None:
 
 
 def slot_bytes(spec: BufferSpec) -> int:
-    """Distance of two slots: payload, guard, and room to the next cache line (page from one page on)."""
+    """Distance of two slots: payload and guard, rounded up to cache lines, for payloads of a page or more to pages."""
     payload = spec.count * dtype(spec.dtype).itemsize
     unit = PAGE_BYTES if payload >= PAGE_BYTES else LINE_BYTES
     return -(-(payload + GUARD_BYTES) // unit) * unit
@@ -55,7 +55,7 @@ class HostBuffer:
         self.payload_bytes = spec.count * self.dtype.itemsize
         self.copy_bytes = slot_bytes(spec) * spec.slots
         try:
-            # private, not shared: MAP_SHARED anonymous memory is shmem with other page rules
+            # private: shared anonymous memory is shmem, which has other rules for huge pages
             pages = mmap.mmap(-1, self.copy_bytes * pool, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, ValueError, OverflowError) as error:
             raise MemoryError(f"{self.copy_bytes * pool} B for buffer {spec.name!r}: {error}") from error
@@ -90,28 +90,28 @@ class HostBuffer:
         wrong = int(np.count_nonzero((guards != SENTINEL).any(axis=2)))
         for slots, elements, words in self._pieces(pattern):
             for copy in range(copies):
-                wrong += _differing(self._payload(copy, slots)[:, elements], words, self.dtype, pattern.ulp)
+                wrong += _count_different(self._payload(copy, slots)[:, elements], words, self.dtype, pattern.ulp)
         return wrong
 
     def _payload(self, copy: int, slots: slice) -> NDArray[Any]:
         return self._bytes[copy, slots, : self.payload_bytes].view(self.dtype.word)
 
     def _pieces(self, pattern: Pattern) -> Iterator[tuple[slice, slice, NDArray[Any]]]:
-        """Cut the pattern into (slots, elements, words [slots, elements]) of about CHUNK_BYTES."""
-        stream = _Stream(pattern, self.dtype)
+        """The pattern in pieces of about CHUNK_BYTES: (slots, elements, words [slots, elements])."""
+        encoded = _EncodedPattern(pattern, self.dtype)
         count, slots = self.spec.count, self.spec.slots
         group = max(1, CHUNK_BYTES // max(self.payload_bytes, 1))
         part = max(1, CHUNK_BYTES // self.dtype.itemsize)
         for slot in range(0, slots, group):
-            taken = min(group, slots - slot)
+            slots_here = min(group, slots - slot)
             for start in range(0, count, part) if group == 1 else (0,):
                 length = min(part, count - start) if group == 1 else count
-                words = stream.words(slot * count + start, taken * length).reshape(taken, length)
-                yield slice(slot, slot + taken), slice(start, start + length), words
+                words = encoded.words(slot * count + start, slots_here * length).reshape(slots_here, length)
+                yield slice(slot, slot + slots_here), slice(start, start + length), words
 
 
-class _Stream:
-    """Random access to a pattern's encoded elements; each period is encoded once and tiled."""
+class _EncodedPattern:
+    """Random access to a pattern's encoded elements; each period is encoded once and repeated."""
 
     def __init__(self, pattern: Pattern, kind: DType) -> None:
         self._kind, self._pattern = kind, pattern
@@ -119,22 +119,22 @@ class _Stream:
         self._tiles: dict[int, NDArray[Any]] = {}
 
     def words(self, start: int, count: int) -> NDArray[Any]:
-        first = int(np.searchsorted(self._starts, start, side="right")) - 1
+        index = int(np.searchsorted(self._starts, start, side="right")) - 1
         parts: list[NDArray[Any]] = []
         while count > 0:
-            segment, inside = self._pattern.segments[first], start - int(self._starts[first])
-            length = min(count, segment.count - inside)
-            parts.extend(self._piece(segment, inside, length))
-            start, count, first = start + length, count - length, first + 1
+            segment, offset = self._pattern.segments[index], start - int(self._starts[index])
+            length = min(count, segment.count - offset)
+            parts.extend(self._segment_words(segment, offset, length))
+            start, count, index = start + length, count - length, index + 1
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _piece(self, segment: Segment, inside: int, length: int) -> Iterator[NDArray[Any]]:
+    def _segment_words(self, segment: Segment, offset: int, length: int) -> Iterator[NDArray[Any]]:
         tile = self._tile(segment)
         while length > 0:
-            phase = (segment.shift + inside) % PERIOD
-            taken = min(length, len(tile) - phase)
-            yield tile[phase : phase + taken]
-            inside, length = inside + taken, length - taken
+            phase = (segment.shift + offset) % PERIOD
+            available = min(length, len(tile) - phase)
+            yield tile[phase : phase + available]
+            offset, length = offset + available, length - available
 
     def _tile(self, segment: Segment) -> NDArray[Any]:
         key = id(segment.period)
@@ -147,12 +147,13 @@ class _Stream:
         return self._tiles[key]
 
 
-def _differing(seen: NDArray[Any], wanted: NDArray[Any], kind: DType, ulp: int) -> int:
+def _count_different(actual: NDArray[Any], expected: NDArray[Any], kind: DType, ulp: int) -> int:
+    """Elements that differ by more than `ulp` units in the last place; NaN always does."""
     if not ulp:
-        return int(np.count_nonzero(seen != wanted))
-    a, b = kind.decode(np.ascontiguousarray(seen)), kind.decode(np.ascontiguousarray(wanted))
-    spacing = np.spacing(np.abs(b).astype(kind.word)) if kind.name != "bfloat16" else np.abs(b) / 128
-    return int(np.count_nonzero(~(np.abs(a - b) <= ulp * spacing)))
+        return int(np.count_nonzero(actual != expected))
+    values, exact = (kind.decode(np.ascontiguousarray(words)) for words in (actual, expected))
+    spacing = np.spacing(np.abs(exact).astype(kind.word)) if kind.name != "bfloat16" else np.abs(exact) / 128
+    return int(np.count_nonzero(~(np.abs(values - exact) <= ulp * spacing)))
 
 
 def largest_bytes(jobs: Iterable[Planned], rank: int) -> int:

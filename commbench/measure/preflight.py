@@ -72,7 +72,7 @@ def preflight(
         meeting_hosts = [os.environ[name] for name in MEETING_VARIABLES if name in os.environ]
         mine |= network.outgoing_facts(settings.interface, meeting_hosts)
     if _ranks_have_gpus(settings, world):  # the n-th rank of a node takes the n-th GPU that it sees
-        mine |= own_gpu(world.nodes[world.node_of(world.rank)].index(world.rank))
+        mine |= own_gpu(world.local_rank)
     cache_bytes = mine.get("gpu.own.l2_bytes") or mine.get("host.cpu_llc_bytes") or 0
     machine = [resource_limits.memory_limit_bytes() or sys.maxsize, cache_bytes]
     gathered = control.gather([mine, machine, cores, request.problem or missing_gpu(mine)], MEETING_S, "preflight")

@@ -1,4 +1,4 @@
-"""Machines with GPUs, shown to a real Python process by a stand-in for its driver's libraries (provenance/driver.c).
+"""Machines with GPUs, shown to a real Python process by a stand-in for its driver's libraries (shown_gpus_driver.c).
 
 So pynvml, ctypes and the layouts of structs are the real ones; what the driver would say is written in a text.
 """

@@ -20,7 +20,7 @@ from commbench.hardware.cuda_driver import CudaError
 
 
 class FileExporter:
-    """See ipc_memory.Exporter."""
+    """See buffers.cuda_ipc.Exporter."""
 
     def __init__(self, early: bool = False, refused: str = "") -> None:
         self._early, self._refused = early, refused

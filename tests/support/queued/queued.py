@@ -73,7 +73,7 @@ class QueuedDevice:
 
 
 class Memory:
-    """See device_memory.Allocation."""
+    """See buffers.device.Allocation."""
 
     def __init__(self, size: int) -> None:
         self.bytes = np.zeros(size, dtype=np.uint8)

@@ -113,3 +113,9 @@ def test_a_program_is_built_once_and_not_by_a_copy_of_the_case() -> None:
 def test_a_rank_alone_talks_to_itself() -> None:
     job = planned(P2PLatency(), replace(CASE, benchmark="p2p_latency", pair="2-2", window=None), 4)
     assert (job.active, job.senders) == ((2,), (0,))
+
+
+def test_neighbours_and_local_rank_follow_the_nodes_whatever_the_mapping() -> None:
+    cyclic = World(3, 4, ((0, 2), (1, 3)), (3,))
+    assert (cyclic.neighbours, cyclic.local_rank) == ((1, 3), 1)
+    assert (replace(cyclic, rank=1).local_rank, replace(cyclic, rank=2).neighbours) == (0, (0, 2))

@@ -1,0 +1,42 @@
+"""What a backend declares has defaults in the protocol; what it must define is required."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from commbench.config.keys import CONTRACTS
+from commbench.core.case import Case, World
+from commbench.core.protocols import Backend, Control
+
+
+@dataclass(frozen=True)
+class Smallest(Backend):
+    name: ClassVar[str] = "smallest"
+    devices: ClassVar[tuple[str, ...]] = ("cpu",)
+    launchers: ClassVar[tuple[str, ...]] = ()
+
+    def missing(self, device: str) -> str | None:
+        return None
+
+    def supports(self, case: Case, size: int) -> str | None:
+        return None
+
+    def open(self, world: World, control: Control, device: str) -> Any: ...
+
+
+@dataclass(frozen=True)
+class WithLibrary(Smallest):
+    library: str = "auto"
+
+
+def test_a_backend_inherits_what_it_does_not_declare() -> None:
+    backend = Smallest()
+    assert isinstance(backend, CONTRACTS["backend"])
+    assert (backend.engines, backend.axes, backend.threads_per_rank, backend.shares_gpu) == (("python",), (), 1, True)
+    assert (backend.library, backend.threads, backend.staging("all_reduce")) == (None, "funneled", "none")
+    assert backend.environment("off", "lo") == {}
+
+
+def test_a_setting_of_the_backend_replaces_the_default() -> None:
+    assert (WithLibrary().library, WithLibrary("mpich").library) == ("auto", "mpich")
