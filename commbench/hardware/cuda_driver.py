@@ -1,8 +1,8 @@
 """The CUDA driver API (libcuda), bound once by ctypes.
 
-Not cuda-bindings: that package comes only with CUDA wheels, and machines without them must be described too. A missing
-library, an old driver and a failed call are a CudaError with the name of the call. Except for `call` and `function`
-with a name that needs a context, nothing here creates a context on a GPU.
+Not by cuda-bindings: that package comes only with CUDA wheels, and machines without them must be described, too. A
+missing library, an old driver and a failed call are a CudaError that names the call. The queries of CudaDriver create
+no context on a GPU; buffers/cuda_ipc.py makes the calls that need one.
 
 After cuInit a process sees the GPUs that CUDA_VISIBLE_DEVICES named at that moment, and must not fork without exec.
 """

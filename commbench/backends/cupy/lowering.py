@@ -117,8 +117,8 @@ class CupyLowering:
         comm, stream = self._comm, self._stream
         match step:
             case Barrier():
-                one = self._barrier_address
-                return Call(comm.allReduce, (one, one, 1, self._nccl.NCCL_INT8, self._nccl.NCCL_SUM, stream))
+                element = self._barrier_address
+                return Call(comm.allReduce, (element, element, 1, self._nccl.NCCL_INT8, self._nccl.NCCL_SUM, stream))
             case Broadcast(data, root):
                 return Call(comm.bcast, (*self._message(data), root, stream))
             case AllGather(send, recv):

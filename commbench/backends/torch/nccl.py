@@ -1,8 +1,8 @@
 """NCCL through torch.distributed: GPU memory, one GPU per rank.
 
 All messages posted between two waits are one batch, which is one kernel on the GPU. An isend of its own would be a
-kernel of its own, after all others of the communicator, so two ranks that both send first would wait for each other
-(batch_isend_irecv's documentation). A batch has no order inside.
+kernel of its own, after all others of the communicator, so two ranks that both send first would wait for each other.
+A batch has no order inside.
 """
 
 from __future__ import annotations
