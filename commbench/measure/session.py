@@ -224,8 +224,8 @@ class _Session:
         """At once when a signal comes, for later the launcher will have ended others too; whether all ranks live."""
         if number == signal.SIGTERM and self._heartbeat is not None:
             dead = self._heartbeat.dead_here()
-            node = self._world.nodes[self._world.node_of(self._world.rank)]
-            if self._world.rank == min({0, *node} - {*dead}):  # rank 0, or the first that lives where it does not
+            neighbours = self._world.neighbours
+            if self._world.rank == min({0, *neighbours} - {*dead}):  # rank 0, or the first that lives where it does not
                 self._lost_ranks = self._heartbeat.describe(dead)
         return not self._lost_ranks
 

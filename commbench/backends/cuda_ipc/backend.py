@@ -1,23 +1,30 @@
-"""Copies through CUDA IPC: one process opens the GPU memory of another and copies into it, with no library between."""
+"""Copies through CUDA IPC, without a library: a process opens the GPU memory of another and copies into it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from commbench.buffers.cuda_ipc import CudaExporter, Exporter, probe_cuda_ipc, probe_refusals
-from commbench.core.case import Case, World
-from commbench.core.errors import ConfigError
-from commbench.core.protocols import Backend, Control
+from commbench.buffers.device import DeviceBuffer
+from commbench.core.case import Case, Mode, World
+from commbench.core.errors import ConfigError, Unsupported
+from commbench.core.program import BufferSpec, Program
+from commbench.core.protocols import Backend, Buffer, Control
+from commbench.engines.loop import PythonRunner
 from commbench.hardware.cuda_driver import CudaError, driver_missing
 
-from .communicator import MEETING_S, Desk, IpcCommunicator
-from .handshake import NO_COLLECTIVES
-from .mailbox import Mailbox, create
+from .allocator import IpcMemory
+from .handshake import NO_COLLECTIVES, Offer, check_program, make_offer, mismatch, own_counters
+from .lowering import Channels, IpcLowering
+from .protocol import Mailbox, NodeBarrier, ProgressEngine, ReceiveChannel, SendChannel, create_mailbox
 
-CONTRADICTION = "cuda_ipc=off contradicts backend=ipc_copy, which is a copy through CUDA IPC; leave it at auto or on"
-HOST_CLOCK = "ipc_copy tells its receiver from the host, so only timing_mode=host_sync times a message"
+DEADLINE_S = 120.0  # of every exchange over the control plane
+CONTRADICTION = "cuda_ipc=off contradicts backend=ipc_copy, which copies through CUDA IPC; use cuda_ipc=auto or on"
+HOST_CLOCK = "ipc_copy notifies its receiver from the host, so only timing_mode=host_sync times a message"
+Offers = Mapping[int, Mapping[str, Any]]  # by world rank, each an Offer as JSON
 
 
 @dataclass(frozen=True)
@@ -43,60 +50,176 @@ class IpcCopy(Backend):
         return CONTRADICTION if case.cuda_ipc == "off" else None
 
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
-        """Nothing. Raises ConfigError for what it can't be without."""
+        """Exports nothing. Raises ConfigError for cuda_ipc=off."""
         if cuda_ipc == "off":
             raise ConfigError(CONTRADICTION)
         return {}
 
-    def exporter(self, place: int) -> Exporter:
-        """Of the GPU for this place in the node. Raises CudaError."""
-        return CudaExporter(place)
+    def exporter(self, local_rank: int) -> Exporter:
+        """On the GPU of this local rank. Raises CudaError."""
+        return CudaExporter(local_rank)
 
     def open(self, world: World, control: Control, device: str = "cuda") -> IpcCommunicator:
-        """Every rank makes its exporter, the first of each node the mailbox; then all try IPC, and remember.
+        """Every rank creates its exporter, the first of each node its mailbox; then all probe CUDA IPC.
 
         Raises ConfigError where a rank has no GPU or the node no shared memory.
         """
-        here = world.nodes[world.node_of(world.rank)]
+        node_ranks = world.neighbours
         exporter, path, problem = None, None, None
         try:
-            exporter = self.exporter(here.index(world.rank))
-            path = create(len(here)) if world.rank == here[0] else None
+            exporter = self.exporter(world.local_rank)
+            path = create_mailbox(len(node_ranks)) if world.local_rank == 0 else None
         except (CudaError, OSError) as error:
             problem = f"rank {world.rank} can't copy through CUDA IPC: {error}"
-        gathered = control.gather([problem, path and str(path)], MEETING_S, "IPC mailbox")
-        told = control.decide(gathered or None, MEETING_S, "IPC mailbox")
-        reason = next((one for one, _ in told if one is not None), None)
+        gathered = control.gather([problem, path and str(path)], DEADLINE_S, "IPC mailbox")
+        states = control.decide(gathered or None, DEADLINE_S, "IPC mailbox")
+        reason = next((text for text, _ in states if text is not None), None)
         if exporter is None or reason is not None:
-            _unlink(path)
+            if path is not None:
+                path.unlink(missing_ok=True)
             raise ConfigError(str(reason))
-        mailbox = self._opened(Path(told[here[0]][1]), path, world, control)
-        made = exporter
-        found = probe_cuda_ipc(lambda _: made, world, control, MEETING_S)
-        desk = Desk(world.rank, tuple(here), exporter, mailbox, _told(found))
-        return IpcCommunicator(desk, control, tuple(range(world.size)))
-
-    def _opened(self, shared: Path, own: Path | None, world: World, control: Control) -> Mailbox:
-        """The node's mailbox, whose name is gone once all have it. Raises ConfigError."""
-        mailbox, problem, here = None, None, world.nodes[world.node_of(world.rank)]
-        try:
-            mailbox = Mailbox(shared, len(here))
-        except OSError as error:
-            problem = f"rank {world.rank} does not see the shared memory of rank {here[0]}, its neighbour: {error}"
-        problem = control.agree(problem, MEETING_S, "IPC mailbox")
-        _unlink(own)
-        if mailbox is None or problem is not None:
-            raise ConfigError(str(problem))
-        return mailbox
+        mailbox = _open_mailbox(Path(states[node_ranks[0]][1]), world, control)
+        created = exporter
+        results = probe_cuda_ipc(lambda _: created, world, control, DEADLINE_S)
+        process = IpcProcess(world.rank, node_ranks, IpcMemory(exporter), mailbox, _probe_facts(results))
+        return IpcCommunicator(process, control, tuple(range(world.size)))
 
 
-def _told(found: dict[str, str]) -> dict[str, Any]:
-    """The probe's answers, and what was refused; nothing is known where no rank has a neighbour."""
-    refused = probe_refusals(found)
-    effective = {"cuda_ipc_effective": "off" if refused else "on"} if found else {}
-    return {"ipc_probe": found, **effective, **({"ipc_refused": refused} if refused else {})}
-
-
-def _unlink(path: Path | None) -> None:
-    if path is not None:
+def _open_mailbox(path: Path, world: World, control: Control) -> Mailbox:
+    """The node's mailbox; its file is unlinked once all ranks have it. Raises ConfigError."""
+    mailbox, problem = None, None
+    try:
+        mailbox = Mailbox(path, len(world.neighbours))
+    except OSError as error:
+        owner = world.neighbours[0]
+        problem = f"rank {world.rank} does not see the shared memory of rank {owner}, its neighbour: {error}"
+    problem = control.agree(problem, DEADLINE_S, "IPC mailbox")
+    if world.local_rank == 0:
         path.unlink(missing_ok=True)
+    if mailbox is None or problem is not None:
+        raise ConfigError(str(problem))
+    return mailbox
+
+
+def _probe_facts(results: dict[str, str]) -> dict[str, Any]:
+    """The results, and what was refused; cuda_ipc_effective is unknown where no rank has a neighbour."""
+    refused = probe_refusals(results)
+    effective = {"cuda_ipc_effective": "off" if refused else "on"} if results else {}
+    return {"ipc_probe": results, **effective, **({"ipc_refused": refused} if refused else {})}
+
+
+@dataclass(frozen=True)
+class IpcProcess:
+    """What all communicators of a process share. `node_ranks`: the world ranks of its node, with `rank`, its own."""
+
+    rank: int
+    node_ranks: tuple[int, ...]
+    memory: IpcMemory
+    mailbox: Mailbox
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def local_rank(self, rank: int) -> int:
+        return self.node_ranks.index(rank)
+
+
+class IpcCommunicator:
+    """See Communicator; hosts one rank. `ranks` are those of the world, in its own order."""
+
+    def __init__(self, process: IpcProcess, control: Control, ranks: tuple[int, ...]) -> None:
+        self._process, self._control, self._ranks = process, control, ranks
+        self.size = len(ranks)
+        self.hosted = (ranks.index(process.rank),)
+
+    def subset(self, ranks: Sequence[int]) -> IpcCommunicator | None:
+        members = tuple(self._ranks[rank] for rank in ranks)
+        if self._process.rank not in members:
+            return None
+        return IpcCommunicator(self._process, self._control.subset(ranks), members)
+
+    def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
+        return DeviceBuffer(spec, pool, self._process.memory.allocate)
+
+    def prepare(
+        self, programs: Mapping[int, Program], buffers: Mapping[int, Mapping[str, Buffer]], mode: Mode
+    ) -> PythonRunner:
+        """Handles and counters travel over the control plane, so no program of an earlier case is running."""
+        process, rank = self._process, self.hosted[0]
+        program, own_buffers = programs[rank], cast(Mapping[str, DeviceBuffer], buffers[rank])
+        own_offer = self._offer(program, own_buffers, mode)
+        gathered = self._control.gather(asdict(own_offer), DEADLINE_S, "IPC handles")
+        decided = self._control.decide(gathered or None, DEADLINE_S, "IPC handles")
+        offers = dict(zip(self._ranks, decided, strict=True))
+        problem = next((offer["problem"] for offer in decided if offer["problem"]), None) or mismatch(offers)
+        if problem is not None:
+            raise Unsupported(problem)
+        channels = self._channels(own_offer, offers)
+        engine = ProgressEngine(process.memory.exporter, process.mailbox, list(channels[0].values()))
+        targets = {
+            self._ranks.index(int(peer)): self._targets(int(peer), offers, own_buffers) for peer in own_offer.sends
+        }
+        barrier = self._barrier(offers)
+        lowering = IpcLowering(rank, own_buffers, own_offer.pool, engine, barrier, channels, targets)
+        return PythonRunner(lowering.lower(program, mode.sync), own_offer.pool)
+
+    def counters(self) -> dict[str, float]:
+        return self._process.memory.exporter.readings()
+
+    def facts(self) -> dict[str, Any]:
+        return {"transport": "CUDA IPC", **self._process.memory.exporter.facts(), **self._process.facts}
+
+    def close(self, abort: bool = False) -> None:
+        if not abort:
+            self._process.memory.close()
+
+    def _offer(self, program: Program, buffers: Mapping[str, DeviceBuffer], mode: Mode) -> Offer:
+        """A rank that can't run its program says so in its offer: the others would wait for it."""
+        process = self._process
+        try:
+            if mode.engine != "python":
+                raise Unsupported(f"ipc_copy has no {mode.engine} engine")
+            check_program(program, self._ranks, process.node_ranks)
+            offer = make_offer(program, buffers, self._ranks, process.memory, process.rank)
+        except Unsupported as error:
+            return Offer(problem=str(error))
+        peers = [process.local_rank(rank) for rank in self._ranks if rank in process.node_ranks]
+        offer.counters = own_counters(process.mailbox, process.local_rank(process.rank), peers)
+        return offer
+
+    def _channels(self, own: Offer, offers: Offers) -> Channels:
+        """One per peer and direction, each from the values of its two counters at the handshake."""
+        process, mailbox = self._process, self._process.mailbox
+        local = process.local_rank(process.rank)
+        sends, receives = dict[int, SendChannel](), dict[int, ReceiveChannel]()
+        for peer in map(int, own.sends):
+            posted, sent = (index(local, process.local_rank(peer)) for index in (mailbox.posted, mailbox.sent))
+            count = own.counters[str(sent)]
+            offset = offers[peer]["counters"][str(posted)] - count
+            sends[self._ranks.index(peer)] = SendChannel(posted, sent, count, offset)
+        for peer in map(int, own.receives):
+            posted, sent = (index(process.local_rank(peer), local) for index in (mailbox.posted, mailbox.sent))
+            count = own.counters[str(posted)]
+            offset = offers[peer]["counters"][str(sent)] - count
+            receives[self._ranks.index(peer)] = ReceiveChannel(posted, sent, count, offset)
+        return sends, receives
+
+    def _targets(self, peer: int, offers: Offers, buffers: Mapping[str, DeviceBuffer]) -> list[list[int]]:
+        """The addresses of this rank's messages at that peer, in its opened memory or this rank's own."""
+        offer, rank = offers[peer], self._process.rank
+        targets = []
+        for name, offset, stride, _ in offer["receives"][str(rank)]:
+            if peer == rank:
+                base = buffers[name].allocation.address
+            else:
+                base = self._process.memory.open(offer["handles"][name], rank)
+            targets.append([base + offset + copy * stride for copy in range(offer["pool"])])
+        return targets
+
+    def _barrier(self, offers: Offers) -> NodeBarrier:
+        """Of this communicator's ranks on this node."""
+        process, mailbox = self._process, self._process.mailbox
+        here = [rank for rank in self._ranks if rank in process.node_ranks]
+        indices = {rank: mailbox.arrived(process.local_rank(rank)) for rank in here}
+        counts = {rank: int(offers[rank]["counters"][str(index)]) for rank, index in indices.items()}
+        own = counts[process.rank]
+        others = [(indices[rank], counts[rank] - own) for rank in here if rank != process.rank]
+        return NodeBarrier(mailbox, indices[process.rank], own, others)

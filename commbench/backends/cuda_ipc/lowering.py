@@ -1,4 +1,4 @@
-"""Steps as calls of a postman: addresses are known before, and which messages a wait is for."""
+"""Steps as calls of the progress engine: addresses and the messages of a wait are determined in advance."""
 
 from __future__ import annotations
 
@@ -10,113 +10,97 @@ from commbench.core.errors import Unsupported
 from commbench.core.program import Barrier, Copy, Irecv, Isend, Program, Recv, Send, Step, View, WaitAll
 from commbench.engines.lowered import Call, Lowered, Rotating
 
-from .handshake import NO_COLLECTIVES, Place, place
-from .protocol import Gate, Inbox, Move, Outbox, Postman
+from .handshake import NO_COLLECTIVES, Region, region_of
+from .protocol import NodeBarrier, ProgressEngine, ReceiveChannel, SendChannel, Transfer
 
-Key = tuple[str, int]  # "out" or "in", and the peer in this communicator
+Channels = tuple[Mapping[int, SendChannel], Mapping[int, ReceiveChannel]]  # by peer in this communicator
+Direction = tuple[str, int]  # "send" or "receive", and the peer
 
 
 class IpcLowering:
-    """For one program. `targets`: by peer the addresses of each of its messages, one a copy of the pool."""
+    """For one program. `targets`: by peer, the addresses of each of its messages, one per copy of the pool."""
 
     def __init__(
         self,
         rank: int,
         buffers: Mapping[str, DeviceBuffer],
         pool: int,
-        postman: Postman,
-        gate: Gate,
-        boxes: Mapping[Key, Outbox | Inbox],
+        engine: ProgressEngine,
+        barrier: NodeBarrier,
+        channels: Channels,
         targets: Mapping[int, Sequence[Sequence[int]]],
     ) -> None:
         self._rank, self._buffers, self._pool = rank, buffers, pool
-        self._postman, self._gate, self._boxes, self._targets = postman, gate, boxes, targets
-        self._count: Counter[Key] = Counter()  # messages so far
-        self._open: dict[int, tuple[Key, int]] = {}  # request -> its message, and how many were before it
+        self._engine, self._barrier, self._targets = engine, barrier, targets
+        self._sends, self._receives = channels
+        self._count: Counter[Direction] = Counter()  # messages so far
+        self._open: dict[int, tuple[Direction, int]] = {}  # request -> its channel and its number there
 
     def lower(self, program: Program, sync: str) -> Lowered[Call]:
-        """Raises Unsupported for messages that nobody waits for."""
-        lowered = Lowered.of(program, sync, self.call)
+        """Raises Unsupported for messages without a WaitAll."""
+        lowered = Lowered.of(program, sync, self._call)
         if self._open:
-            raise Unsupported("ipc_copy ends messages at waits: the program ends with messages that nobody waits for")
+            raise Unsupported("ipc_copy completes messages in waits: the program ends with messages without a WaitAll")
         return lowered
 
-    def call(self, step: Step) -> Call:
-        postman, sending = self._postman, any(key[0] == "out" for key, _ in self._open.values())
+    def _call(self, step: Step) -> Call:
+        engine, pending = self._engine, self._sends_pending()
         match step:
-            case Send(data, peer) if not sending:
-                return Call(postman.send, (self._out(peer), self._moves(data, peer)))
             case Send(data, peer):
-                return Call(_both, (postman, self._out(peer), self._moves(data, peer)))
+                function = engine.send_while_pending if pending else engine.send
+                return Call(function, (self._sends[peer], self._transfers(data, peer)))
             case Isend(data, peer, request):
-                made = Call(postman.issue, (self._out(peer), self._moves(data, peer)))
-                self._open[request] = ("out", peer), self._count["out", peer] - 1
-                return made
-            case Recv(_, peer) if not sending:
-                self._count["in", peer] += 1
-                return Call(postman.receive, (self._in(peer),))
+                call = Call(engine.isend, (self._sends[peer], self._transfers(data, peer)))
+                self._open[request] = ("send", peer), self._count["send", peer] - 1
+                return call
             case Recv(_, peer):
-                self._count["in", peer] += 1
-                return Call(_received, (postman, self._in(peer)))
+                self._count["receive", peer] += 1
+                return Call(engine.receive_while_pending if pending else engine.receive, (self._receives[peer],))
             case Irecv(_, peer, request):
-                self._open[request] = ("in", peer), self._count["in", peer]
-                self._count["in", peer] += 1
-                return Call(postman.post, (self._in(peer),))
+                self._open[request] = ("receive", peer), self._count["receive", peer]
+                self._count["receive", peer] += 1
+                return Call(engine.irecv, (self._receives[peer],))
             case WaitAll(requests):
                 return self._wait(requests)
             case Barrier():
-                return Call(self._gate.meet)
+                return Call(self._barrier.wait)
             case Copy(source, target):
-                return Call(postman.local, (self._copies(source, target),))
+                return Call(engine.copy, (self._local_transfers(source, target),))
             case _:
                 raise Unsupported(NO_COLLECTIVES)
 
+    def _sends_pending(self) -> bool:
+        return any(kind == "send" for (kind, _), _ in self._open.values())
+
     def _wait(self, requests: Sequence[int]) -> Call:
-        """For the newest message named of each box: messages of a box end in order."""
-        sending = any(key[0] == "out" for key, _ in self._open.values())
-        newest: dict[Key, int] = defaultdict(int)
+        """For the newest of these messages in each channel: the messages of a channel complete in order."""
+        pending = self._sends_pending()
+        newest: dict[Direction, int] = defaultdict(int)
         for request in requests:
-            key, before = self._open.pop(request)
-            newest[key] = max(newest[key], before)
-        later = [(key, self._count[key] - 1 - last) for key, last in newest.items()]
-        left = tuple((self._boxes[key], more) for key, more in later if key[0] == "out")
-        due = tuple((self._boxes[key], more) for key, more in later if key[0] == "in")
-        return Call(self._postman.finish, (left, due)) if sending else Call(self._postman.arrive, (due,))
+            direction, number = self._open.pop(request)
+            newest[direction] = max(newest[direction], number)
+        newer = {direction: self._count[direction] - 1 - number for direction, number in newest.items()}
+        sends = tuple((self._sends[peer], count) for (kind, peer), count in newer.items() if kind == "send")
+        receives = tuple((self._receives[peer], count) for (kind, peer), count in newer.items() if kind == "receive")
+        return Call(self._engine.wait, (sends, receives)) if pending else Call(self._engine.wait_receives, (receives,))
 
-    def _moves(self, data: View, peer: int) -> Rotating:
-        """Of the next message to that peer; counts it."""
-        number = self._count["out", peer]
-        if peer == self._rank and self._count["in", peer] <= number:
-            raise Unsupported("ipc_copy sends to the same rank only what it has made room for: post the receive first")
-        self._count["out", peer] += 1
-        source, targets = place(self._buffers, data), self._targets[peer][number]
-        return self._rotating(lambda copy: Move(targets[copy], self._address(source, copy), source[3]))
+    def _transfers(self, data: View, peer: int) -> Rotating:
+        """The next message to that peer; counts it."""
+        number = self._count["send", peer]
+        if peer == self._rank and self._count["receive", peer] <= number:
+            raise Unsupported("ipc_copy can't send to its own rank before the receive: post the receive first")
+        self._count["send", peer] += 1
+        source, targets = region_of(self._buffers, data), self._targets[peer][number]
+        return self._rotating(lambda copy: Transfer(targets[copy], self._address(source, copy), source[3]))
 
-    def _copies(self, source: View, target: View) -> Rotating:
-        here, there = place(self._buffers, source), place(self._buffers, target)
-        return self._rotating(lambda copy: Move(self._address(there, copy), self._address(here, copy), here[3]))
+    def _local_transfers(self, source_view: View, target_view: View) -> Rotating:
+        source, target = region_of(self._buffers, source_view), region_of(self._buffers, target_view)
+        size = source[3]
+        return self._rotating(lambda copy: Transfer(self._address(target, copy), self._address(source, copy), size))
 
-    def _address(self, where: Place, copy: int) -> int:
-        name, offset, stride, _ = where
+    def _address(self, region: Region, copy: int) -> int:
+        name, offset, stride, _ = region
         return self._buffers[name].allocation.address + offset + copy * stride
 
-    def _rotating(self, move: Callable[[int], Move]) -> Rotating:
-        return Rotating(tuple(move(copy) for copy in range(self._pool)))
-
-    def _out(self, peer: int) -> Outbox | Inbox:
-        return self._boxes["out", peer]
-
-    def _in(self, peer: int) -> Outbox | Inbox:
-        return self._boxes["in", peer]
-
-
-def _both(postman: Postman, box: Outbox, move: Move) -> None:
-    """A blocking send behind others that are still under way."""
-    postman.issue(box, move)
-    postman.finish(((box, 0),), ())
-
-
-def _received(postman: Postman, box: Inbox) -> None:
-    """A blocking receive while sends are under way."""
-    postman.post(box)
-    postman.finish((), ((box, 0),))
+    def _rotating(self, transfer: Callable[[int], Transfer]) -> Rotating:
+        return Rotating(tuple(transfer(copy) for copy in range(self._pool)))

@@ -1,136 +1,210 @@
-"""The protocol of a message: the receiver posts room for it, the sender copies it there, waits, and says so.
+"""Messages by copies into a peer's memory, with counters in shared memory: posted, sent, arrived at a barrier.
 
-Messages between two ranks have numbers, not names: the n-th that one posts is the n-th that the other copies.
+The receiver posts memory for a message; the sender copies into it, waits for the copy, and counts it as sent. Messages
+between two ranks match by number: the n-th that one rank posts is the n-th that the other sends. Each counter has one
+writer and a cache line of its own, and only grows. An aligned 8-byte store is atomic, and the copy that it
+announces is complete on the GPU before, so no memory order beyond that of x86 is needed.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
+import secrets
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from commbench.buffers.cuda_ipc import Exporter
+from commbench.buffers.host import LINE_BYTES
 
-from .mailbox import Mailbox
+SHARED_MEMORY = Path("/dev/shm")
+LINE_WORDS = LINE_BYTES // 8
+SPINS_BEFORE_YIELD = 200
 
 
-class Move(NamedTuple):
-    """A copy into an opened address, from an own one."""
+class Mailbox:
+    """The counters of a node: `counters[index]`, with indices by local ranks."""
+
+    def __init__(self, path: Path, ranks: int) -> None:
+        self._ranks = ranks
+        with path.open("r+b") as file:
+            self._pages = mmap.mmap(file.fileno(), mailbox_bytes(ranks))
+        self.counters = memoryview(self._pages).cast("q")
+
+    def posted(self, source: int, target: int) -> int:
+        """Index of how many messages from the source the target has posted memory for; the target writes it."""
+        return LINE_WORDS * (source * self._ranks + target)
+
+    def sent(self, source: int, target: int) -> int:
+        """Index of how many messages have been copied; the source writes it."""
+        return LINE_WORDS * (self._ranks**2 + source * self._ranks + target)
+
+    def arrived(self, rank: int) -> int:
+        """Index of how many barriers the rank has entered; the rank writes it."""
+        return LINE_WORDS * (2 * self._ranks**2 + rank)
+
+    def wait(self, index: int, value: int) -> None:
+        """Until the counter has that value: spins, then yields the core between reads.
+
+        It has no deadline: the control plane's heartbeat ends the world when a peer is lost.
+        """
+        counters = self.counters
+        for _ in range(SPINS_BEFORE_YIELD):
+            if counters[index] >= value:
+                return
+        while counters[index] < value:
+            os.sched_yield()
+
+
+def mailbox_bytes(ranks: int) -> int:
+    return LINE_BYTES * (2 * ranks**2 + ranks)
+
+
+def create_mailbox(ranks: int) -> Path:
+    """A file with all counters zero, to be opened by all ranks and then unlinked. Raises OSError."""
+    path = SHARED_MEMORY / f"commbench-ipc-{secrets.token_hex(8)}"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, mailbox_bytes(ranks))  # without space, a later store would be a SIGBUS
+    except OSError:
+        path.unlink()
+        raise
+    finally:
+        os.close(descriptor)
+    return path
+
+
+class Transfer(NamedTuple):
+    """A copy, by addresses of this process."""
 
     target: int
     source: int
     size: int
 
 
-class Outbox:
-    """Messages to one rank. `issued`, `pushed` (to the stream) and `told` are numbers of messages since ever.
+class SendChannel:
+    """Messages to one rank. `issued`, `enqueued` (on the stream) and `announced` count messages over all programs.
 
-    `ahead`: what the receiver had posted more than this rank had sent, when both stood still.
+    `posted`, `sent`: indices of counters. `offset`: posted minus sent when the program was prepared, which is not zero
+    after a program that failed.
     """
 
-    def __init__(self, posted: int, sent: int, told: int, ahead: int) -> None:
-        self.posted, self.sent, self.ahead = posted, sent, ahead  # counters' indices
-        self.issued = self.pushed = self.told = told
-        self.queue: deque[Move] = deque()
+    def __init__(self, posted: int, sent: int, announced: int, offset: int) -> None:
+        self.posted, self.sent, self.offset = posted, sent, offset
+        self.issued = self.enqueued = self.announced = announced
+        self.queue: deque[Transfer] = deque()
 
 
-class Inbox:
-    """Messages from one rank. `ahead`: what it had sent more than this rank had posted, when both stood still."""
+class ReceiveChannel:
+    """Messages from one rank: `count` have been posted. `offset`: sent minus posted when the program was prepared."""
 
-    def __init__(self, posted: int, sent: int, made: int, ahead: int) -> None:
-        self.posted, self.sent, self.made, self.ahead = posted, sent, made, ahead
-
-
-Left = tuple[tuple[Outbox, int], ...]  # with how many of the newest messages need not be complete
-Due = tuple[tuple[Inbox, int], ...]
+    def __init__(self, posted: int, sent: int, count: int, offset: int) -> None:
+        self.posted, self.sent, self.count, self.offset = posted, sent, count, offset
 
 
-class Postman:
-    """Of one rank, for one program. Whoever waits carries on with all that this rank has issued."""
+# with how many of the newest messages of the channel need not be complete
+Sends = tuple[tuple[SendChannel, int], ...]
+Receives = tuple[tuple[ReceiveChannel, int], ...]
 
-    def __init__(self, exporter: Exporter, mailbox: Mailbox, outboxes: Sequence[Outbox]) -> None:
-        self._mailbox, self._counters, self._outboxes = mailbox, mailbox.counters, outboxes
+
+class ProgressEngine:
+    """One rank's messages in one program. Every wait makes progress on all sends that this rank has issued."""
+
+    def __init__(self, exporter: Exporter, mailbox: Mailbox, channels: Sequence[SendChannel]) -> None:
+        self._mailbox, self._counters, self._channels = mailbox, mailbox.counters, channels
         self._copy, self._synchronise = exporter.copy, exporter.synchronise
 
-    def send(self, box: Outbox, move: Move) -> None:
-        """Blocking, where nothing else is under way."""
-        box.issued = number = box.issued + 1
-        self._mailbox.wait(box.posted, number + box.ahead)
-        self._copy(*move)
+    def send(self, channel: SendChannel, transfer: Transfer) -> None:
+        """Blocking, where no other send is pending."""
+        channel.issued = number = channel.issued + 1
+        self._mailbox.wait(channel.posted, number + channel.offset)
+        self._copy(*transfer)
         self._synchronise()
-        box.pushed = box.told = number
-        self._counters[box.sent] = number
+        channel.enqueued = channel.announced = number
+        self._counters[channel.sent] = number
 
-    def receive(self, box: Inbox) -> None:
-        """Blocking, where nothing else is under way."""
-        box.made = number = box.made + 1
-        self._counters[box.posted] = number
-        self._mailbox.wait(box.sent, number + box.ahead)
+    def receive(self, channel: ReceiveChannel) -> None:
+        """Blocking, where no send is pending."""
+        channel.count = number = channel.count + 1
+        self._counters[channel.posted] = number
+        self._mailbox.wait(channel.sent, number + channel.offset)
 
-    def issue(self, box: Outbox, move: Move) -> None:
-        """Copied now if there is room, else when somebody waits."""
-        box.issued += 1
-        box.queue.append(move)
-        self._push(box)
+    def isend(self, channel: SendChannel, transfer: Transfer) -> None:
+        """Enqueued now if the receiver has posted memory, else during a wait."""
+        channel.issued += 1
+        channel.queue.append(transfer)
+        self._enqueue(channel)
 
-    def post(self, box: Inbox) -> None:
-        box.made += 1
-        self._counters[box.posted] = box.made
+    def irecv(self, channel: ReceiveChannel) -> None:
+        channel.count += 1
+        self._counters[channel.posted] = channel.count
 
-    def arrive(self, due: Due) -> None:
-        """Until these are complete, where no sends are under way."""
-        for box, newest in due:
-            self._mailbox.wait(box.sent, box.made + box.ahead - newest)
+    def send_while_pending(self, channel: SendChannel, transfer: Transfer) -> None:
+        """Blocking, after other sends that may be pending."""
+        self.isend(channel, transfer)
+        self.wait(((channel, 0),), ())
 
-    def finish(self, left: Left, due: Due) -> None:
-        """Until these are complete. No order of waits can deadlock that would not in MPI."""
+    def receive_while_pending(self, channel: ReceiveChannel) -> None:
+        """Blocking, while sends may be pending."""
+        self.irecv(channel)
+        self.wait((), ((channel, 0),))
+
+    def wait_receives(self, receives: Receives) -> None:
+        """Until these are complete, where no send is pending."""
+        for channel, newer in receives:
+            self._mailbox.wait(channel.sent, channel.count + channel.offset - newer)
+
+    def wait(self, sends: Sends, receives: Receives) -> None:
+        """Until these are complete. Deadlocks only for an order of waits that would deadlock in MPI, too."""
         counters = self._counters
         while True:
-            pushed = [self._push(box) for box in self._outboxes if box.queue]
-            if not any(pushed):
-                told = self._tell()
-                if all(box.told >= box.issued - newest for box, newest in left) and all(
-                    counters[box.sent] >= box.made + box.ahead - newest for box, newest in due
-                ):
-                    return
-                if not told:
-                    os.sched_yield()
+            enqueued = [self._enqueue(channel) for channel in self._channels if channel.queue]
+            if any(enqueued):
+                continue
+            announced = self._announce()
+            if all(channel.announced >= channel.issued - newer for channel, newer in sends) and all(
+                counters[channel.sent] >= channel.count + channel.offset - newer for channel, newer in receives
+            ):
+                return
+            if not announced:
+                os.sched_yield()
 
-    def local(self, move: Move) -> None:
-        """A copy between own buffers."""
-        self._copy(*move)
+    def copy(self, transfer: Transfer) -> None:
+        """Between this rank's own buffers."""
+        self._copy(*transfer)
         self._synchronise()
 
-    def _push(self, box: Outbox) -> bool:
-        """Enqueue what there is room for; whether there was any."""
-        room = self._counters[box.posted] - box.ahead
-        before = box.pushed
-        while box.queue and box.pushed < room:
-            self._copy(*box.queue.popleft())
-            box.pushed += 1
-        return box.pushed > before
+    def _enqueue(self, channel: SendChannel) -> bool:
+        """Enqueue the messages that have memory; whether there were any."""
+        limit = self._counters[channel.posted] - channel.offset
+        before = channel.enqueued
+        while channel.queue and channel.enqueued < limit:
+            self._copy(*channel.queue.popleft())
+            channel.enqueued += 1
+        return channel.enqueued > before
 
-    def _tell(self) -> bool:
-        """Wait for the stream and say what has arrived; whether there was any."""
-        news = [box for box in self._outboxes if box.pushed > box.told]
-        if news:
+    def _announce(self) -> bool:
+        """Wait for the stream and count its messages as sent; whether there were any."""
+        channels = [channel for channel in self._channels if channel.enqueued > channel.announced]
+        if channels:
             self._synchronise()
-        for box in news:
-            box.told = box.pushed
-            self._counters[box.sent] = box.told
-        return bool(news)
+        for channel in channels:
+            channel.announced = channel.enqueued
+            self._counters[channel.sent] = channel.announced
+        return bool(channels)
 
 
-class Gate:
-    """The barrier of the ranks of one node: each says that it has come, and looks at all others."""
+class NodeBarrier:
+    """The barrier of the ranks of one node: each counts its arrival and waits for the counters of all others."""
 
-    def __init__(self, mailbox: Mailbox, own: int, come: int, others: Sequence[tuple[int, int]]) -> None:
-        """`others`: index of a rank's counter, and how far it was ahead of ours."""
-        self._mailbox, self._own, self._come, self._others = mailbox, own, come, others
+    def __init__(self, mailbox: Mailbox, index: int, count: int, others: Sequence[tuple[int, int]]) -> None:
+        """`index`, `count`: of this rank's counter. `others`: index of a counter, and its value minus `count`."""
+        self._mailbox, self._index, self._count, self._others = mailbox, index, count, others
 
-    def meet(self) -> None:
-        self._come += 1
-        self._mailbox.counters[self._own] = self._come
-        for index, ahead in self._others:
-            self._mailbox.wait(index, self._come + ahead)
+    def wait(self) -> None:
+        self._count += 1
+        self._mailbox.counters[self._index] = self._count
+        for index, offset in self._others:
+            self._mailbox.wait(index, self._count + offset)

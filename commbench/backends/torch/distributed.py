@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from commbench.backends.support import UnsupportedForms, check_form
 from commbench.buffers.device import DeviceBuffer
@@ -56,7 +56,7 @@ def start_group(name: str, world: World, control: Control, place: Any = None) ->
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
 
-    store = PrefixStore(f"commbench/{name}", cast(Any, control).store)
+    store = PrefixStore(f"commbench/{name}", control.store)
     dist.init_process_group(
         name, store=store, rank=world.rank, world_size=world.size, timeout=CALL_TIMEOUT, device_id=place
     )

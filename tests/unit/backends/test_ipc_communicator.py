@@ -14,9 +14,9 @@ from ipc_files import FileExporter
 from rank_threads import no_error, together
 from torch.distributed import TCPStore
 
-from commbench.backends.cuda_ipc.allocator import Arena
-from commbench.backends.cuda_ipc.communicator import Desk, IpcCommunicator
-from commbench.backends.cuda_ipc.mailbox import Mailbox, create, mailbox_bytes
+from commbench.backends.cuda_ipc.allocator import IpcMemory
+from commbench.backends.cuda_ipc.backend import IpcCommunicator, IpcProcess
+from commbench.backends.cuda_ipc.protocol import Mailbox, create_mailbox, mailbox_bytes
 from commbench.core.case import Mode
 from commbench.core.errors import Unsupported
 from commbench.core.program import (
@@ -50,12 +50,12 @@ def quick_switches() -> Any:
 
 def communicators(size: int) -> list[IpcCommunicator]:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    path = create(size)
+    path = create_mailbox(size)
     made = []
     for rank in range(size):
         client = TCPStore("127.0.0.1", store.port, is_master=False, wait_for_workers=False)
-        desk = Desk(rank, tuple(range(size)), FileExporter(), Mailbox(path, size))
-        made.append(IpcCommunicator(desk, StoreControl(client, rank, size), tuple(range(size))))
+        process = IpcProcess(rank, tuple(range(size)), IpcMemory(FileExporter()), Mailbox(path, size))
+        made.append(IpcCommunicator(process, StoreControl(client, rank, size), tuple(range(size))))
         made[-1]._store = store  # type: ignore[attr-defined]
     path.unlink()
     return made
@@ -133,7 +133,7 @@ def test_a_receiver_that_comes_late_is_never_overwritten() -> None:
         steps = (Recv(View("recv", 0), 0), Recv(View("recv", 1), 0))
         runner = communicator.prepare({1: Program(buffers, steps)}, {1: held}, MODE)
         held["recv"].write(None)
-        mailbox = communicator._desk.mailbox
+        mailbox = communicator._process.mailbox
         inbox = mailbox.posted(0, 1)
         wait = mailbox.wait
 
@@ -160,7 +160,7 @@ def test_a_receiver_that_comes_late_is_never_overwritten() -> None:
         ((Recv(View("recv"), 1),), "rank 0 receives from rank 1, which sends nothing to it"),
         ((Send(View("send"), 0), Recv(View("recv"), 0)), "post the receive first"),
         ((AllReduce(View("send"), View("send"), "sum"),), "point to point only"),
-        ((Irecv(View("recv"), 0, 0), Isend(View("send"), 0, 1), WaitAll((0,))), "nobody waits for"),
+        ((Irecv(View("recv"), 0, 0), Isend(View("send"), 0, 1), WaitAll((0,))), "without a WaitAll"),
     ],
 )
 def test_a_program_that_can_not_be_run_is_refused_without_a_hang(steps: tuple[Step, ...], reason: str) -> None:
@@ -182,10 +182,10 @@ def test_a_failed_program_leaves_nothing_behind_for_the_next() -> None:
     """Counters that stand apart are what the next program begins from."""
     ranks = communicators(2)
     for communicator in ranks:
-        desk = communicator._desk
-        desk.mailbox.counters[desk.mailbox.posted(0, 1)] = 5
-        desk.mailbox.counters[desk.mailbox.sent(0, 1)] = 3
-        desk.mailbox.counters[desk.mailbox.arrived(0)] = 9
+        mailbox = communicator._process.mailbox
+        mailbox.counters[mailbox.posted(0, 1)] = 5
+        mailbox.counters[mailbox.sent(0, 1)] = 3
+        mailbox.counters[mailbox.arrived(0)] = 9
     messages = [(0, 1), (1, 0), (0, 1)]
     held = no_error(together(lambda one: run_rank(one, program(one.hosted[0], messages, 0), 2), ranks))
     assert (words(held[1]["recv"], 2, 1) == content(0, 2, 1)).all()
@@ -200,20 +200,20 @@ def test_copies_inside_a_rank_and_views_with_an_offset() -> None:
 
 
 def test_memory_is_used_again_and_never_freed() -> None:
-    arena = Arena(FileExporter())
-    first = arena.allocate(1000)
+    memory = IpcMemory(FileExporter())
+    first = memory.allocate(1000)
     address = first.address
-    larger = arena.allocate(5000)
+    larger = memory.allocate(5000)
     assert larger.address != address
     del first
-    again = arena.allocate(800)
+    again = memory.allocate(800)
     assert again.address == address, "the smallest that fits"
-    assert arena.allocate(800).address not in (address, larger.address)
+    assert memory.allocate(800).address not in (address, larger.address)
 
 
 @given(ranks=st.integers(1, 20))
 def test_no_counter_shares_a_cache_line(ranks: int) -> None:
-    path = create(ranks)
+    path = create_mailbox(ranks)
     mailbox = Mailbox(path, ranks)
     path.unlink()
     pairs = [(source, target) for source in range(ranks) for target in range(ranks)]

@@ -14,7 +14,7 @@ from commbench.core.protocols import Backend, Control
 class Smallest(Backend):
     name: ClassVar[str] = "smallest"
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
-    launchers: ClassVar[tuple[str, ...]] = ()
+    launchers: ClassVar[str] = "none"
 
     def missing(self, device: str) -> str | None:
         return None
