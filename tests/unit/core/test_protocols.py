@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from commbench.config.keys import CONTRACTS
 from commbench.core.case import Case, World
 from commbench.core.protocols import Backend, Control
 
@@ -32,7 +31,7 @@ class WithLibrary(Smallest):
 
 def test_a_backend_inherits_what_it_does_not_declare() -> None:
     backend = Smallest()
-    assert isinstance(backend, CONTRACTS["backend"])
+    assert isinstance(backend, Backend)
     assert (backend.engines, backend.axes, backend.threads_per_rank, backend.shares_gpu) == (("python",), (), 1, True)
     assert (backend.library, backend.threads, backend.staging("all_reduce")) == (None, "funneled", "none")
     assert backend.environment("off", "lo") == {}
