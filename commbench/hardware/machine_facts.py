@@ -5,14 +5,23 @@
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from types import ModuleType
+from typing import Any
+
+from commbench.core.fact_scopes import scope_of
 
 from . import gpu, host, ipc, network, peer_access, resource_limits, software, topology
-from .comparison import by_node as by_node
-from .comparison import differences as differences
+from .software import without_digests
 from .sources import Facts, one_line
 
 MODULES: tuple[ModuleType, ...] = (host, resource_limits, software, network, topology, gpu, peer_access, ipc)
+MISSING = "missing"  # no JSON text looks like this, so it cannot be mistaken for a value
+NODE = "host.boot_id"  # the same in all containers of a machine
+
+RanksByValue = dict[str, list[int]]
 
 
 def collect() -> Facts:
@@ -24,3 +33,57 @@ def collect() -> Facts:
         except Exception as error:  # facts explain a run, they must never end one
             facts[f"{module.__name__.rpartition('.')[2]}.error"] = one_line(repr(error))
     return facts
+
+
+def differences(facts_by_rank: Sequence[Mapping[str, Any]]) -> dict[str, RanksByValue]:
+    """fact -> JSON text of each value -> the ranks that have it, for facts that should be equal but differ.
+
+    Different masked values are distinguished by numbers.
+    """
+    differing = {}
+    for key in sorted({key for facts in facts_by_rank for key in facts}):
+        scope = scope_of(key).ranks
+        by_value = {} if scope == "ignore" else _ranks_by_value(key, facts_by_rank)
+        if len(by_value) > 1 and not (scope == "node" and _agree_inside_nodes(by_value, facts_by_rank)):
+            differing[key] = _without_digests(by_value)
+    return differing
+
+
+def by_node(facts_by_rank: Sequence[Mapping[str, Any]], nodes: Sequence[int]) -> list[dict[str, Any]]:
+    """The facts of the first rank of each node, in the order of the nodes' numbers, as they may be recorded."""
+    first: dict[int, Mapping[str, Any]] = {}
+    for node, facts in zip(nodes, facts_by_rank, strict=True):
+        first.setdefault(node, facts)
+    return [
+        {
+            key: without_digests(value) if isinstance(value, str) else value
+            for key, value in first[node].items()
+            if scope_of(key).record == "yes"
+        }
+        for node in sorted(first)
+    ]
+
+
+def _ranks_by_value(key: str, facts_by_rank: Sequence[Mapping[str, Any]]) -> RanksByValue:
+    by_value: RanksByValue = defaultdict(list)
+    for rank, facts in enumerate(facts_by_rank):
+        value = json.dumps(facts[key], sort_keys=True, default=str) if key in facts else MISSING
+        by_value[value].append(rank)
+    return dict(by_value)
+
+
+def _without_digests(by_value: RanksByValue) -> RanksByValue:
+    texts = [without_digests(value) for value in by_value]
+    return {
+        text if texts.count(text) == 1 else f"{text} ({texts[:index].count(text) + 1})": ranks
+        for index, (text, ranks) in enumerate(zip(texts, by_value.values(), strict=True))
+    }
+
+
+def _agree_inside_nodes(by_value: RanksByValue, facts_by_rank: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether every node has one value only; ranks without a known node count as one node."""
+    values_on: dict[Any, set[str]] = defaultdict(set)
+    for value, ranks in by_value.items():
+        for rank in ranks:
+            values_on[facts_by_rank[rank].get(NODE)].add(value)
+    return all(len(values) == 1 for values in values_on.values())
