@@ -1,4 +1,4 @@
-"""Cold starts: a planted ramp is found where it was planted, and a real world has one."""
+"""First calls and ramps, soaks over time, and the cost of launching a call."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from generated_results import row
+from hypothesis import given
+from hypothesis import strategies as st
 
 import commbench
 from commbench.core.columns import CASES, SCHEMA_VERSION
 from commbench.core.run_folder import write_json
+from commbench.report.cold_start import SOAK_INTERVAL, full_speed, launch_overheads, soak_intervals
 from commbench.writers.parquet import Parquet
 
 RAMP = [100.0, 9.0, 2.0, 5.0, 3.0]  # of the first call and the warm-up, in steady times; the rest is 1
@@ -139,10 +143,92 @@ def test_a_real_world_has_a_first_call_and_two_launches(world: Callable[..., Any
     cold = commbench.cold_start(done.output)
     cases = done.cases.set_index(["run_id", "case_id"])
     assert sorted(cold.launch) == [0, 0, 1, 1]
-    for row in cold.itertuples():
-        case = cases.loc[(row.run_id, row.case_id)]
-        assert (row.first_call_s, row.steady_s) == (case.first_call_s, pytest.approx(case.median_s, rel=1e-9))
+    for start in cold.itertuples():
+        case = cases.loc[(start.run_id, start.case_id)]
+        assert (start.first_call_s, start.steady_s) == (case.first_call_s, pytest.approx(case.median_s, rel=1e-9))
     reached = cold[cold.ramp_repetitions > 0]
     assert (reached.ramp_s > 0).all()
     assert (reached.ramp_wall_s >= 0.99 * reached.ramp_s).all()
     assert len(reached), "no first call was slower than the steady ones"
+
+
+def line(rates: list[float], run: str = "r") -> pd.DataFrame:
+    frame = pd.DataFrame({"at_s": np.arange(len(rates)) * 0.1, "rate_gb_per_s": rates})
+    told = dict.fromkeys((name for name in SOAK_INTERVAL if name not in frame), "x")
+    return frame.assign(**{**told, "run_id": run})
+
+
+@pytest.mark.parametrize(
+    ("rates", "begun", "least"),
+    [
+        ([1.0] * 20, 0.0, 1.0),
+        ([0.3] * 4 + [0.6, 0.7, 0.7] + [1.0] * 20, 0.7, 1.0),
+        ([0.94] + [1.0] * 20, 0.1, 1.0),
+        ([0.95] + [1.0] * 20, 0.0, 0.95),
+        ([1.0] * 10 + [0.2] + [1.0] * 10, 0.0, 0.2),
+    ],
+)
+def test_full_speed_is_95_percent_of_the_median(rates: list[float], begun: float, least: float) -> None:
+    (row,) = full_speed(line(rates)).to_dict("records")
+    assert row["steady_gb_per_s"] == 1.0
+    assert row["full_speed_s"] == pytest.approx(begun)
+    assert row["least_gb_per_s"] == least
+
+
+def test_each_soak_has_its_own_row() -> None:
+    both = pd.concat([line([1.0, 1.0], "a"), line([0.5, 2.0, 2.0], "b")])
+    assert full_speed(both).set_index("run_id").full_speed_s.to_dict() == {"a": 0.0, "b": pytest.approx(0.1)}
+
+
+def test_the_time_line_of_a_world_without_noise_is_flat(tmp_path: Path) -> None:
+    folder = commbench.run(
+        "backend=simulated", "benchmark=[p2p_bandwidth]", "sizes=[1MiB]", "timing=soak", "timing.duration_s=1",
+        "writer=[parquet]", f"output={tmp_path}",
+    )  # fmt: skip
+    found = soak_intervals(folder)
+    assert tuple(found.columns) == SOAK_INTERVAL
+    assert found.at_s.iloc[0] == 0 and found.at_s.is_monotonic_increasing and len(found) >= 8
+    (case,) = commbench.load(folder).to_dict("records")
+    assert found.rate_gb_per_s.to_numpy() == pytest.approx(case["algbw_gb_per_s"], rel=0.02)
+
+
+def test_other_runs_have_no_line(tmp_path: Path) -> None:
+    folder = commbench.run("backend=simulated", "sizes=[8]", "timing=quick", "writer=[parquet]", f"output={tmp_path}")
+    assert len(soak_intervals(folder)) == 0
+
+
+WAY = ("nccl", "python", 20e-6, 100e9)
+
+
+def case(mode: str, median_s: float, size: int = 1024, run: str = "r", **more: Any) -> dict[str, Any]:
+    made = row(run, "all_reduce", WAY, "1x8", size, np.random.default_rng(0))
+    return made | {"timing_mode": mode, "median_s": median_s, "device": "cuda"} | more
+
+
+@given(st.floats(1e-6, 1e-2), st.floats(1e-6, 1e-2))
+def test_the_difference_is_that_of_the_medians(waited: float, replayed: float) -> None:
+    (one,) = launch_overheads(pd.DataFrame([case("host_sync", waited), case("graph", replayed)]))
+    assert (one.host_sync_s, one.graph_s, one.overhead_s) == (waited, replayed, pytest.approx(waited - replayed))
+    assert one.cells()[0] == "all_reduce" and one.cells()[1] == "nccl 1x8 float32"
+
+
+def test_several_launches_are_put_together_by_their_medians() -> None:
+    rows = [case("host_sync", value, run=f"r{value}") for value in (30e-6, 50e-6, 40e-6)]
+    (one,) = launch_overheads(pd.DataFrame([*rows, case("graph", 10e-6)]))
+    assert one.overhead_s == pytest.approx(30e-6)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"message_bytes": 8}, {"dtype": "int8"}, {"layout": "2x4"}, {"env": {"NCCL_ALGO": "Ring"}}, {"status": "failed"},
+     {"timing_mode": "throughput"}, {"backend": "cupy_nccl"}],
+    ids=str,
+)  # fmt: skip
+def test_cases_that_differ_in_more_are_not_subtracted(other: dict[str, Any]) -> None:
+    assert launch_overheads(pd.DataFrame([case("host_sync", 2e-6), case("graph", 1e-6, **other)])) == []
+
+
+def test_pairs_are_told_apart_and_null_variables_are_alike() -> None:
+    modes = {"host_sync": 2e-6, "graph": 1e-6}
+    rows = [case(mode, median_s, pair=pair) for mode, median_s in modes.items() for pair in ("0-1", "0-2")]
+    assert [one.pair for one in launch_overheads(pd.DataFrame(rows))] == ["0-1", "0-2"]

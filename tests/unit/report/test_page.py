@@ -149,7 +149,7 @@ def test_whatever_is_written_is_read_back(text: str) -> None:
     assert "".join(said) == clean(text) or "\r" in text
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.text() | st.just(EVIL) | st.just("$x_{$ & <b>"))
 def test_a_name_in_a_chart_stays_text(text: str) -> None:
     chart = Chart(text)

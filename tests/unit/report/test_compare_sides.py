@@ -1,4 +1,4 @@
-"""Sides from folders and files: what can be read is used, what can't is named."""
+"""Sides from folders and files, and which of their rows belong together."""
 
 from __future__ import annotations
 
@@ -10,11 +10,25 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import commbench
 from commbench.core.errors import ConfigError
 from commbench.report.compare import compare
-from commbench.report.compare_sides import check_target, read_side, save, with_samples
+from commbench.report.compare_sides import (
+    NAMES,
+    PAYLOAD,
+    Difference,
+    check_target,
+    key_of,
+    parse_by,
+    plain,
+    read_side,
+    save,
+    text,
+    with_samples,
+)
 from commbench.report.samples import repetition_times
 
 FIXED = ("timing=fixed", "timing.repetitions=40", "timing.warmup_repetitions=2", "timing.warmup_s=0")
@@ -184,3 +198,53 @@ def test_a_run_that_goes_on_is_read_from_its_parts(results: Path, tmp_path: Path
             (run / f"{table}.parquet").rename(run / "parts" / f"000000.{table}.parquet")
     side = with_samples(read_side("NEW", [tmp_path]))
     assert len(side.cases) == len(side.times) == 30
+
+
+NULLS = [None, float("nan"), pd.NA, np.float64("nan"), pd.NaT]
+
+
+@pytest.mark.parametrize("value", NULLS)
+def test_all_nulls_are_one(value: object) -> None:
+    assert plain(value) is None
+    assert text(value) == "none"
+
+
+@pytest.mark.parametrize("value", [8, 8.0, np.int64(8), np.float64(8)])
+def test_a_whole_number_is_whole(value: object) -> None:
+    assert json.dumps(plain(value)) == "8"
+
+
+@pytest.mark.parametrize("value", [True, np.bool_(True)])
+def test_a_flag_is_no_number(value: object) -> None:
+    assert json.dumps(plain(value)) == "true"
+    assert text(value) == "true"
+
+
+@given(st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=4))
+def test_a_map_is_the_same_in_any_order_and_container(env: dict[str, str]) -> None:
+    backwards = dict(reversed(env.items()))
+    assert plain(env) == plain(backwards) == plain(list(env.items())) == plain({**env, "absent": None})
+    assert text({}) == "none" and text({"B": "2", "A": "1"}) == "A=1 B=2"
+
+
+@given(st.fixed_dictionaries({name: st.none() | st.integers() | st.text(max_size=5) for name in NAMES}))
+def test_a_key_sees_all_variables_but_those_that_are_compared(row: dict[str, object]) -> None:
+    for name in NAMES:
+        other = row | {name: "another value"}
+        assert key_of(row, ()) != key_of(other, ())
+        assert key_of(row, [name]) == key_of(other, [name])
+
+
+def test_what_may_differ_is_parsed() -> None:
+    assert parse_by(["backend=gloo:mpi", " engine ", ""]) == (
+        Difference("backend", "gloo", "mpi"), Difference("engine"),
+    )  # fmt: skip
+
+
+@given(st.text(max_size=30))
+def test_any_other_word_is_refused(word: str) -> None:
+    name = word.strip().partition("=")[0]
+    if name in set(NAMES) - set(PAYLOAD) or not word.strip():
+        return
+    with pytest.raises(ConfigError, match="--by"):
+        parse_by([word])
