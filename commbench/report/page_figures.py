@@ -163,7 +163,9 @@ def layout_pictures(curves: Curves) -> list[Picture]:
             title = f"{benchmark}, {size_text(size)}: time by layout"
             chosen = [row for row in rows if row["message_bytes"] == size][:MOST_STRIP_POINTS]
             pictures.append(_by_layout(title, chosen, curves.colours))
-    return pictures[:MOST_STRIPS]
+            if len(pictures) == MOST_STRIPS:
+                return pictures
+    return pictures
 
 
 def _by_layout(title: str, rows: Sequence[Row], colours: Colours) -> Picture:
@@ -206,7 +208,9 @@ def waterfalls(curves: Curves) -> list[Picture]:
             title += "" if mode in (None, "host") else f", {mode}"
             times = [(LAYERS.get(key, " ".join(key)), float(row["median_s"])) for key, row in sizes[size].items()]
             pictures.append(waterfall(title, times))
-    return pictures[:MOST_WATERFALLS]
+            if len(pictures) == MOST_WATERFALLS:
+                return pictures
+    return pictures
 
 
 def waterfall(title: str, times: Sequence[tuple[str, float]]) -> Picture:
