@@ -69,26 +69,26 @@ def run_in_world(settings: Settings, request: Request, identity: RankIdentity | 
         control.farewell(MEETING_S)
         return 0
     session = _Session(settings, world, control, Facts(*facts), run, request)
-    with handled_signals(session.interrupted, session.look_around) as ender:
+    with handled_signals(session.interrupted, session.find_lost_ranks) as ender:
         try:
             session.open(ender)
             status = session.run()
         except (KeyboardInterrupt, SystemExit) as stop:  # finished cases, and a soak's part, are kept
             session.interrupted(INTERRUPTED + (2 if isinstance(stop, KeyboardInterrupt) else 15))
             raise
-        except ConfigError:  # all ranks know it: the library can't be opened like that
+        except ConfigError:  # raised on all ranks: the library can't be opened like that
             ender.claim()
             raise
         except Exception as error:  # a full disk on rank 0 must not leave the others waiting for a run that is over
             ender.claim()
-            broken = error if isinstance(error, WorldBroken) else WorldBroken(_unexpected(error, world.rank))
+            broken = error if isinstance(error, WorldBroken) else WorldBroken(_unexpected_text(error, world.rank))
             broken.recorded = session.broken(str(broken))
             raise broken from error
         session.end()
     return status
 
 
-def _unexpected(error: Exception, rank: int) -> str:
+def _unexpected_text(error: Exception, rank: int) -> str:
     """The command line adds the name to errors of other ranks."""
     text = f"{type(error).__name__}: {error}"
     return f"rank 0 on {socket.gethostname()}: {text}" if rank == 0 else text
@@ -134,7 +134,7 @@ class _Session:
         settings, control = self._settings, self._control
         if len(self._world.hosted) < self._world.size:
             self._heartbeat = Heartbeat(
-                control, self._progress, settings.budget.silence_s, partial(self._lost, ender), MEETING_S
+                control, self._progress, settings.budget.silence_s, partial(self._end_lost, ender), MEETING_S
             )
         self._progress.enter("opening the library", limit_s=MEETING_S)
         self._communicator = settings.backend.open(self._world, control, settings.device)
@@ -146,130 +146,47 @@ class _Session:
         self._communicators = {members: self._reader.subset(members) for members in groups}
         self._progress.enter("opened the library")
 
-    def end(self) -> None:
-        """Close the library and leave the world, after a run that has ended on all ranks."""
-        gc.collect()  # a captured graph would keep its communicator alive
-        self._communicator.close()
-        if self._heartbeat is not None:  # after the farewell the store may be gone, which must not look like a loss
-            self._heartbeat.stop()
-        self._control.farewell(MEETING_S)
+    def _unfinished(self) -> tuple[Planned, ...]:
+        """The cases that earlier starts of this run have not finished, as rank 0 has read."""
+        orders = [job.order for job in self._jobs if self._earlier.unfinished(job.case.case_id, _case_ids(job))]
+        chosen = set(self._control.decide(orders, MEETING_S, "what is left"))
+        return tuple(job for job in self._jobs if job.order in chosen)
 
     def run(self) -> int:
+        """Measure and record case after case; returns the exit status."""
         gc.collect()
         gc.freeze()  # what was imported stays: collections between cases then cost microseconds, not 50 ms
         self._conditions = self._reader.read(self._communicators[0,], self._jobs, self._clock, self._facts)
         if self._world.rank == 0:
-            self._run["backend"] = {"name": self._settings.backend.name, **library_record(self._communicator.facts())}
-            self._run["cuda_ipc"] = {**self._run.get("cuda_ipc", {}), **self._conditions.evidence.cuda_ipc}
-            if self._conditions.evidence.ignored:
-                print(f"commbench: {self._conditions.evidence.ignored}", file=sys.stderr)
-            self._run["processes"] = self._heartbeat.names() if self._heartbeat is not None else self._own_process()
-            self._run["cases"] = sum(len(_row_ids(job)) for job in self._jobs)
-            self._run["at_most_s"] = sum(duration_s(self._settings, job) for job in self._jobs)
-            self._run["memory"] = {
-                "imports_bytes": high_water_bytes(),
-                "buffers_bytes": largest_bytes(self._jobs, self._world.rank),
-            }
-            self._run["calibration"] = {"clock_ns": vars(self._clock), "overhead_s": self._conditions.overhead_s}
-            self._writers.begin(self._run)
+            self._begin_writing()
         for job in self._jobs:
-            self._case(replace(job))  # a copy: the programs of all ranks go with it, which would add up
+            self._run_case(replace(job))  # a copy: the programs of all ranks are released with it
         self._run |= self._reader.transports(self._conditions)
         status = self._control.decide(self._finish() if self._world.rank == 0 else 0, self._deadline_s, "end of run")
         return int(status)
+
+    def _begin_writing(self) -> None:
+        """Complete the record of the run with what the opened library reports, and start the writers."""
+        self._run["backend"] = {"name": self._settings.backend.name, **library_record(self._communicator.facts())}
+        self._run["cuda_ipc"] = {**self._run.get("cuda_ipc", {}), **self._conditions.evidence.cuda_ipc}
+        if self._conditions.evidence.ignored:
+            print(f"commbench: {self._conditions.evidence.ignored}", file=sys.stderr)
+        self._run["processes"] = self._heartbeat.names() if self._heartbeat is not None else self._own_process()
+        self._run["cases"] = sum(len(_case_ids(job)) for job in self._jobs)
+        self._run["at_most_s"] = sum(duration_s(self._settings, job) for job in self._jobs)
+        self._run["memory"] = {
+            "imports_bytes": high_water_bytes(),
+            "buffers_bytes": largest_bytes(self._jobs, self._world.rank),
+        }
+        self._run["calibration"] = {"clock_ns": vars(self._clock), "overhead_s": self._conditions.overhead_s}
+        self._writers.begin(self._run)
 
     def _own_process(self) -> dict[int, str]:
         """By process id: the only rank of a world, which has no heartbeat; empty where one process hosts several."""
         return {os.getpid(): Host.here().describe(0)} if self._world.size == 1 else {}
 
-    def _unfinished(self) -> tuple[Planned, ...]:
-        """The cases that earlier starts of this run have not finished, as rank 0 has read."""
-        orders = [job.order for job in self._jobs if self._earlier.unfinished(job.case.case_id, _row_ids(job))]
-        chosen = set(self._control.decide(orders, MEETING_S, "what is left"))
-        return tuple(job for job in self._jobs if job.order in chosen)
-
-    def close(self, status: str, exit_status: int, reason: str | None = None) -> None:
-        """Rank 0: merge, write run.json, print the table."""
-        if self._world.rank != 0:
-            return
-        with self._writing:
-            self._close(status, exit_status, reason)
-
-    def _close(self, status: str, exit_status: int, reason: str | None) -> None:
-        finished = datetime.now(timezone.utc).isoformat()
-        self._run.setdefault("memory", {})["peak_bytes"] = high_water_bytes()
-        self._run |= {"status": status, "exit_status": exit_status, "reason": reason, "finished_at": finished}
-        self._writers.end(self._run)
-
-    def interrupted(self, status: int) -> None:
-        """By a signal: from a user, or from a launcher that has lost another rank."""
-        self._abandon()
-        if self._current is not None and self._lost_ranks:
-            self._record(self._current[0], Failure(self._lost_ranks), self._current[1])
-        self.close("interrupted", status, self._lost_ranks or None)
-        if self._lost_ranks and self._alone:
-            self._print_end(self._lost_ranks)
-
-    def broken(self, reason: str) -> bool:
-        """Save what there is; returns whether the parent will read and report why."""
-        self._abandon()
-        with suppress(OSError):
-            self.close("broken", WorldBroken.exit_status, reason)
-        if self._alone and self._writers.begun:
-            self._print_end()
-        self._clear()
-        return not self._alone and bool(self._writers.begun)
-
-    def look_around(self, number: int) -> bool:
-        """At once when a signal comes, for later the launcher will have ended others too; whether all ranks live."""
-        if number == signal.SIGTERM and self._heartbeat is not None:
-            dead = self._heartbeat.dead_here()
-            neighbours = self._world.neighbours
-            if self._world.rank == min({0, *neighbours} - {*dead}):  # rank 0, or the first that lives where it does not
-                self._lost_ranks = self._heartbeat.describe(dead)
-        return not self._lost_ranks
-
-    def _lost(self, ender: RunEnder, reason: str, announced: bool) -> None:
-        """In the heartbeat's thread, while the main thread may be in a call that never ends."""
-        ender.finish(WorldBroken.exit_status, partial(self._save_lost, reason, announced))
-
-    def _clear(self) -> None:
-        """What a parent would do: end the stopped ranks of this host, and remove the library's shared memory."""
-        if self._alone and self._heartbeat is not None:
-            self._heartbeat.continue_stopped()
-            remove_shared_memory(mapped_shared_memory([os.getpid()]))
-
-    def _save_lost(self, reason: str, announced: bool) -> None:
-        self._clear()
-        rank, node = self._world.rank, self._world.nodes[self._world.node_of(self._world.rank)]
-        action = lost_action(rank, node, self._alone, bool(self._writers.begun), announced)
-        if action is LostAction.TELL_PARENT and self._request.folder is not None:
-            report_lost(self._request.folder, reason)
-        if action in (LostAction.PRINT, LostAction.PRINT_AND_SAVE):
-            self._print_end(reason)
-        if rank == 0 and self._writing.acquire(timeout=LOCK_S):
-            if self._current is not None:
-                self._record(self._current[0], Failure(reason), self._current[1])
-            self.close("broken", WorldBroken.exit_status, reason)
-
-    def _print_end(self, reason: str | None = None) -> None:
-        if reason is not None:
-            print(f"commbench: {reason}", file=sys.stderr)
-        if self._writers.begun:
-            print(f"commbench: finish it with: commbench resume {self._run['folder']}", file=sys.stderr, flush=True)
-
-    def _abandon(self) -> None:
-        if self._opened:
-            self._communicator.close(abort=True)
-
-    def _located(self, missing: Missing) -> Missing:
-        """With the hosts and the last known places of the ranks that did not come."""
-        places = (
-            self._heartbeat.describe(missing.ranks) if self._heartbeat is not None and self._world.rank == 0 else ""
-        )
-        return Missing(missing.ranks, missing.meeting, missing.deadline_s, places)
-
-    def _case(self, job: Planned) -> None:
+    def _run_case(self, job: Planned) -> None:
+        """Agree on whether to measure a case, measure it on its ranks, and record it."""
         given_up = self._earlier.given_up(job.case.case_id)
         reason = given_up or job.skip or self._stopped or self._budget_spent()
         self._progress.enter(f"the start of {job.case}")
@@ -293,7 +210,7 @@ class _Session:
             )
             self._conditions = self._reader.after(self._conditions, job, control, self._deadline_s)
         except WorldBroken as error:
-            broken = self._located(error) if isinstance(error, Missing) else error
+            broken = self._with_places(error) if isinstance(error, Missing) else error
             self._record(job, Failure(str(broken)), started)
             raise broken from error
         finally:
@@ -305,7 +222,15 @@ class _Session:
         spent_s = time.monotonic() - self._begun_s
         return f"budget.total_s={total_s:g} is spent" if total_s is not None and spent_s > total_s else None
 
+    def _with_places(self, missing: Missing) -> Missing:
+        """With the hosts and the last known places of the ranks that did not come."""
+        places = (
+            self._heartbeat.describe(missing.ranks) if self._heartbeat is not None and self._world.rank == 0 else ""
+        )
+        return Missing(missing.ranks, missing.meeting, missing.deadline_s, places)
+
     def _record(self, job: Planned, outcome: Outcome, started: datetime) -> None:
+        """On rank 0: a row for the case, or for each pair of a round."""
         if self._world.rank != 0:
             return
         with self._writing:
@@ -331,11 +256,9 @@ class _Session:
         self._writers.case(values, samples, counters)
 
     def _finish(self) -> int:
-        missed = [
-            line
-            for expected in self._settings.expect
-            for line in missed_expectations(expected, list(self._rows.values()))
-        ]
+        """Compare the rows with what the user expects, and end the writers; returns the exit status."""
+        rows = list(self._rows.values())
+        missed = [line for expected in self._settings.expect for line in missed_expectations(expected, rows)]
         missed += self._request.judged(self._run["folder"]) if self._settings.expect_normal else []
         now = {case_id: values["status"] for case_id, values in self._rows.items()}
         bad = [status for status in {**self._earlier.recorded, **now}.values() if status in BAD]
@@ -346,6 +269,87 @@ class _Session:
             print(line, file=sys.stderr)
         return int(self._run["exit_status"])  # of results that could not be saved, too
 
+    def close(self, status: str, exit_status: int, reason: str | None = None) -> None:
+        """End the writers, on rank 0: merge the parts, write run.json, print the table."""
+        if self._world.rank != 0:
+            return
+        with self._writing:
+            finished = datetime.now(timezone.utc).isoformat()
+            self._run.setdefault("memory", {})["peak_bytes"] = high_water_bytes()
+            self._run |= {"status": status, "exit_status": exit_status, "reason": reason, "finished_at": finished}
+            self._writers.end(self._run)
 
-def _row_ids(job: Planned) -> list[str]:
+    def end(self) -> None:
+        """Close the library and leave the world, after a run that has ended on all ranks."""
+        gc.collect()  # a captured graph would keep its communicator alive
+        self._communicator.close()
+        if self._heartbeat is not None:  # after the farewell the store may be gone, which must not look like a loss
+            self._heartbeat.stop()
+        self._control.farewell(MEETING_S)
+
+    # ------------------------------------------------------------ a run that ends early
+
+    def interrupted(self, status: int) -> None:
+        """Save what there is after a signal from a user, or from a launcher that has lost another rank."""
+        self._abandon()
+        if self._current is not None and self._lost_ranks:
+            self._record(self._current[0], Failure(self._lost_ranks), self._current[1])
+        self.close("interrupted", status, self._lost_ranks or None)
+        if self._lost_ranks and self._alone:
+            self._print_end(self._lost_ranks)
+
+    def broken(self, reason: str) -> bool:
+        """Save what there is; returns whether the parent will read and report why."""
+        self._abandon()
+        with suppress(OSError):
+            self.close("broken", WorldBroken.exit_status, reason)
+        if self._alone and self._writers.begun:
+            self._print_end()
+        self._clean_up_host()
+        return not self._alone and bool(self._writers.begun)
+
+    def find_lost_ranks(self, number: int) -> bool:
+        """Called at once on a signal, before the launcher ends more ranks; returns whether all ranks are alive."""
+        if number == signal.SIGTERM and self._heartbeat is not None:
+            dead = self._heartbeat.dead_here()
+            neighbours = self._world.neighbours
+            if self._world.rank == min({0, *neighbours} - {*dead}):  # rank 0, or the first that lives where it does not
+                self._lost_ranks = self._heartbeat.describe(dead)
+        return not self._lost_ranks
+
+    def _end_lost(self, ender: RunEnder, reason: str, announced: bool) -> None:
+        """In the heartbeat's thread, while the main thread may be in a call that never ends."""
+        ender.finish(WorldBroken.exit_status, partial(self._save_lost, reason, announced))
+
+    def _save_lost(self, reason: str, announced: bool) -> None:
+        self._clean_up_host()
+        rank, node = self._world.rank, self._world.nodes[self._world.node_of(self._world.rank)]
+        action = lost_action(rank, node, self._alone, bool(self._writers.begun), announced)
+        if action is LostAction.TELL_PARENT and self._request.folder is not None:
+            report_lost(self._request.folder, reason)
+        if action in (LostAction.PRINT, LostAction.PRINT_AND_SAVE):
+            self._print_end(reason)
+        if rank == 0 and self._writing.acquire(timeout=LOCK_S):
+            if self._current is not None:
+                self._record(self._current[0], Failure(reason), self._current[1])
+            self.close("broken", WorldBroken.exit_status, reason)
+
+    def _abandon(self) -> None:
+        if self._opened:
+            self._communicator.close(abort=True)
+
+    def _clean_up_host(self) -> None:
+        """What a parent would do: end the stopped ranks of this host, and remove the library's shared memory."""
+        if self._alone and self._heartbeat is not None:
+            self._heartbeat.continue_stopped()
+            remove_shared_memory(mapped_shared_memory([os.getpid()]))
+
+    def _print_end(self, reason: str | None = None) -> None:
+        if reason is not None:
+            print(f"commbench: {reason}", file=sys.stderr)
+        if self._writers.begun:
+            print(f"commbench: finish it with: commbench resume {self._run['folder']}", file=sys.stderr, flush=True)
+
+
+def _case_ids(job: Planned) -> list[str]:
     return [single.case.case_id for single, _ in split_rounds(job, Refused(""))]
