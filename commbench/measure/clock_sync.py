@@ -1,4 +1,4 @@
-"""One clock for all ranks: rank 0's CLOCK_MONOTONIC, and a line for each node that says how its own runs beside it.
+"""One clock for all ranks: rank 0's CLOCK_MONOTONIC, and for each node a line that maps its own clock to it.
 
 Ranks of a node share its clock, so the first one of each measures: against a parent node, in a tree of depth log2, all
 of them at once, by ping-pongs over sockets of their own. The tree and the errors that add along it are HCA3's (Hunold
@@ -27,21 +27,21 @@ from commbench.hardware.network import meeting_address
 from commbench.world.peer_listener import PeerListener, greet
 
 Clock = Callable[[], int]
-PINGS = 60  # of a burst, whose tightest one counts: 3 to 6 ms
+PINGS = 60  # per burst, of which the tightest counts: 3 to 6 ms
 STAR_NODES = 8  # a burst of each takes 3 to 6 ms of rank 0's time
-INSTANTS, APART_S = 4, 0.1  # of the first measurement
-OLD_S = 2.0  # how long lines are used before another burst
-KEPT_S = 30.0  # readings that a line is fitted to: clocks are no lines for longer
-TIGHT = 1.5  # times the tightest reading's width: wider ones were disturbed
-UNKNOWN_DRIFT = 5e-4  # what clocks may differ by that nobody compared twice: an NTP client's largest correction
-WANDER = 1e-6  # how much a clock's rate may change meanwhile, by its temperature
+FIRST_BURSTS, FIRST_PAUSE_S = 4, 0.1  # of the first measurement
+MAX_AGE_S = 2.0  # of lines before another burst
+KEPT_S = 30.0  # of readings that a line is fitted to: clocks are not linear for longer
+MAX_WIDTH_RATIO = 1.5  # to the tightest reading: wider ones were disturbed
+UNKNOWN_DRIFT = 5e-4  # of clocks that were compared only once: an NTP client's largest correction
+RATE_CHANGE = 1e-6  # of a clock in the meantime, by its temperature
 TIME = struct.Struct("!q")
 PING = b"?"
 
 
 @dataclass(frozen=True)
 class Reading:
-    """At own_ns the other clock was ahead by low_ns ... high_ns: it was read between two reads of the own one."""
+    """At own_ns the other clock was ahead by low_ns to high_ns: it was read between two reads of this one."""
 
     own_ns: int
     low_ns: int
@@ -56,7 +56,7 @@ class Reading:
 class Line:
     """reference = own + offset_ns + slope x (own - at_ns), in ns.
 
-    It was off by error_ns at most until until_ns on the own clock, and may be by `drift` more for each ns since.
+    Its error was error_ns at most until until_ns on the own clock, and may have grown by `drift` per ns since.
     """
 
     at_ns: int = 0
@@ -67,9 +67,9 @@ class Line:
     until_ns: int = 2**62  # a clock is its own reference for ever
 
     def reference(self, own_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The reference's time at those of the own clock."""
-        bent = np.rint(self.slope * (own_ns - self.at_ns)).astype(np.int64)
-        return np.asarray(own_ns + self.offset_ns + bent, dtype=np.int64)
+        """The times of the reference at times of the own clock."""
+        drifted = np.rint(self.slope * (own_ns - self.at_ns)).astype(np.int64)
+        return np.asarray(own_ns + self.offset_ns + drifted, dtype=np.int64)
 
     def own(self, reference_ns: NDArray[np.int64]) -> NDArray[np.int64]:
         """The inverse, to the nanosecond."""
@@ -81,7 +81,7 @@ class Line:
         return self.error_ns + self.drift * max(0, own_ns - self.until_ns)
 
     def onward(self, parent: Line) -> Line:
-        """From this line's own clock to the parent's reference; the errors add."""
+        """The line from this own clock to the parent's reference; the errors add."""
         middle = int(self.reference(np.array([self.at_ns]))[0])
         end = int(parent.reference(np.array([middle]))[0])
         slope = (1 + self.slope) * (1 + parent.slope) - 1
@@ -93,28 +93,30 @@ class Line:
 def fit(readings: Sequence[Reading]) -> Line:
     """The line of least squares through the middles of the tight readings, at least the two tightest.
 
-    Its error is half of the widest of them and the largest distance of a middle from the line. Half of the tightest is
-    the path's own and stays the same: only what goes beyond it can tilt the line, and grows after the last reading.
+    Its error is half of the widest of them plus the largest distance of a middle from the line. Half of the tightest
+    is a property of the path and constant: only what exceeds it can tilt the line, and grows after the last reading.
     """
-    by_width = sorted(readings, key=lambda one: one.width_ns)
-    limit = TIGHT * by_width[0].width_ns
-    used = [one for rank, one in enumerate(by_width) if rank < 2 or one.width_ns <= limit]
-    last = max(used, key=lambda one: one.own_ns)
+    by_width = sorted(readings, key=lambda reading: reading.width_ns)
+    limit = MAX_WIDTH_RATIO * by_width[0].width_ns
+    used = [reading for rank, reading in enumerate(by_width) if rank < 2 or reading.width_ns <= limit]
+    last = max(used, key=lambda reading: reading.own_ns)
     x = np.array([one.own_ns - last.own_ns for one in used], dtype=np.float64)
     y = np.array([(one.low_ns - last.low_ns) + (one.high_ns - last.high_ns) for one in used], dtype=np.float64) / 2
     span = float(np.ptp(x))
     slope = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum()) if span else 0.0
     intercept = float(y.mean() - slope * x.mean())
     residual = float(np.abs(y - intercept - slope * x).max())
-    widths = [one.width_ns / 2 for one in used]
-    drift = 2 * (max(widths) - min(widths) + residual) / span + WANDER if span else UNKNOWN_DRIFT
-    offset = (last.low_ns + last.high_ns) // 2 + round(intercept)  # in integers: floats end at 104 days
+    widths = [reading.width_ns / 2 for reading in used]
+    drift = 2 * (max(widths) - min(widths) + residual) / span + RATE_CHANGE if span else UNKNOWN_DRIFT
+    offset = (last.low_ns + last.high_ns) // 2 + round(intercept)  # in integers: floats are exact up to 104 days
     return Line(last.own_ns, offset, slope, max(widths) + residual + 1, drift, last.own_ns)
 
 
 def parent_of(index: int, count: int) -> int:
-    """All are compared with 0 itself where they are few: errors add from level to level. Else a binomial tree below 0:
-    round k joins 2^k ... 2^(k+1)-1 to those that are there."""
+    """The node that a node is compared with: 0 itself where they are few, as errors add from level to level.
+
+    Otherwise a binomial tree below 0: round k adds nodes 2^k to 2^(k+1)-1.
+    """
     if count <= STAR_NODES:
         return 0
     return index - (1 << (index.bit_length() - 1))
@@ -131,11 +133,11 @@ def ask(peer: socket.socket, clock: Clock, pings: int = PINGS) -> Reading:
     for _ in range(pings):
         begin = clock()
         peer.sendall(PING)
-        told = _receive(peer, TIME.size)
+        answered = _receive(peer, TIME.size)
         end = clock()
-        other = TIME.unpack(told)[0]
+        other = TIME.unpack(answered)[0]
         readings.append(Reading((begin + end) // 2, other - end, other - begin))
-    return min(readings, key=lambda one: one.width_ns)
+    return min(readings, key=lambda reading: reading.width_ns)
 
 
 def answer(peer: socket.socket, clock: Clock, pings: int = PINGS) -> None:
@@ -147,17 +149,17 @@ def answer(peer: socket.socket, clock: Clock, pings: int = PINGS) -> None:
 
 
 def _receive(peer: socket.socket, size: int) -> bytes:
-    got = peer.recv(size)
-    while 0 < len(got) < size:
-        more = peer.recv(size - len(got))
-        got = got + more if more else b""
-    if not got:
+    received = peer.recv(size)
+    while 0 < len(received) < size:
+        more = peer.recv(size - len(received))
+        received = received + more if more else b""
+    if not received:
         raise ConnectionError("the other side has gone")
-    return got
+    return received
 
 
 class GlobalClock:
-    """Of a group of ranks, which make all calls together. `lines` has one for each rank, the same on all of them.
+    """The clock of a group of ranks, which make all calls together. `lines` has one per rank, equal on all of them.
 
     `nodes` are the group's ranks, node after node, rank 0 on the first; `leaders` the first of each. `clock` is this
     rank's.
@@ -181,12 +183,12 @@ class GlobalClock:
         self._parent: socket.socket | None = None
         self._children: dict[int, socket.socket] = {}
         if len(nodes) > 1:
-            self._meet(interface, deadline_s)
+            self._connect_nodes(interface, deadline_s)
 
     @property
     def due(self) -> bool:
-        """Whether the lines are too old, or not there yet; asked of rank 0."""
-        old = self._measured_s is None or time.monotonic() - self._measured_s > OLD_S
+        """Whether the lines are missing or too old; rank 0's answer counts."""
+        old = self._measured_s is None or time.monotonic() - self._measured_s > MAX_AGE_S
         return old and len(self._nodes) > 1
 
     def now(self) -> int:
@@ -194,68 +196,69 @@ class GlobalClock:
         return self._clock()
 
     def refresh(self, deadline_s: float) -> None:
-        """Another burst between the nodes, at first several; new lines on all ranks. Raises WorldBroken."""
-        instants = INSTANTS if self._measured_s is None else 1
+        """Another burst between the nodes, at first several; sets new lines on all ranks. Raises WorldBroken."""
+        bursts = FIRST_BURSTS if self._measured_s is None else 1
         try:
-            for instant in range(instants):
+            for burst in range(bursts):
                 self._burst()
-                time.sleep(APART_S if instant < instants - 1 else 0)
+                time.sleep(FIRST_PAUSE_S if burst < bursts - 1 else 0)
         except OSError as error:
             raise WorldBroken(f"the clocks of the nodes can't be compared: {error}") from error
         line = fit(self._readings) if self._readings else Line()
-        told = self._control.gather(astuple(line), deadline_s, "clocks")
-        edges = [Line(*one) for one in told]
-        lines = self._composed(edges) if self._control.rank == 0 else []
-        decided = self._control.decide([astuple(one) for one in lines], deadline_s, "clocks")
-        self.lines = [Line(*one) for one in decided]
+        to_parents = [Line(*values) for values in self._control.gather(astuple(line), deadline_s, "clocks")]
+        lines = self._lines_to_rank_0(to_parents) if self._control.rank == 0 else []
+        decided = self._control.decide([astuple(line) for line in lines], deadline_s, "clocks")
+        self.lines = [Line(*values) for values in decided]
         self._measured_s = time.monotonic()
 
     def errors_ns(self, at_ns: int) -> list[float]:
-        """Of each rank's line at an instant of rank 0's clock."""
+        """The error of each rank's line at an instant of rank 0's clock."""
         instant = np.array([at_ns])
         return [line.error_at(int(line.own(instant)[0])) for line in self.lines]
 
     def close(self) -> None:
-        for one in (self._parent, *self._children.values()):
-            if one is not None:
-                one.close()
+        for peer in (self._parent, *self._children.values()):
+            if peer is not None:
+                peer.close()
 
     def _burst(self) -> None:
         if self._parent is not None:
             self._readings.append(ask(self._parent, self._clock))
             oldest = self._readings[-1].own_ns - round(KEPT_S * 1e9)
-            self._readings = [one for one in self._readings if one.own_ns >= oldest]
+            self._readings = [reading for reading in self._readings if reading.own_ns >= oldest]
         for _, child in sorted(self._children.items()):
             answer(child, self._clock)
 
-    def _composed(self, edges: Sequence[Line]) -> list[Line]:
-        """A line to rank 0 for each rank, from those of leaders to their parents."""
-        known = [Line()]
+    def _lines_to_rank_0(self, to_parents: Sequence[Line]) -> list[Line]:
+        """A line to rank 0 for each rank, from the lines of the leaders to their parents."""
+        by_node = [Line()]
         for index in range(1, len(self._nodes)):
-            known.append(edges[self.leaders[index]].onward(known[parent_of(index, len(self._nodes))]))
+            by_node.append(to_parents[self.leaders[index]].onward(by_node[parent_of(index, len(self._nodes))]))
         node_of = {rank: index for index, node in enumerate(self._nodes) for rank in node}
-        return [known[node_of[rank]] for rank in range(self._control.size)]
+        return [by_node[node_of[rank]] for rank in range(self._control.size)]
 
     # ------------------------------------------------------------ sockets
 
-    def _meet(self, interface: str | None, deadline_s: float) -> None:
+    def _connect_nodes(self, interface: str | None, deadline_s: float) -> None:
         """Parents listen, children connect; addresses and a secret go over the control plane."""
         until = time.monotonic() + deadline_s
         children = [] if self._index is None else children_of(self._index, len(self.leaders))
-        homes = self._control.decide(self._control.gather(socket.gethostname(), deadline_s), deadline_s)
+        hosts = self._control.decide(self._control.gather(socket.gethostname(), deadline_s), deadline_s)
         listener, problem = None, None
         try:
             if children:
-                listener = _listen(interface, homes)
+                listener = _listen(interface, hosts)
         except (OSError, ConfigError) as error:
             problem = f"rank {self._control.rank} can't listen for the clocks of other nodes: {error}"
-        place = None if listener is None else [listener.address, listener.port]
-        told = self._control.gather(place, deadline_s, "addresses of clocks")
-        places, secret = self._control.decide([told, secrets.token_hex(16)], deadline_s, "addresses of clocks")
+        address = None if listener is None else [listener.address, listener.port]
+        gathered = self._control.gather(address, deadline_s, "addresses of clocks")
+        addresses, secret = self._control.decide([gathered, secrets.token_hex(16)], deadline_s, "addresses of clocks")
         problem = self._control.agree(problem, deadline_s, "addresses of clocks")
         try:
             if problem is None and self._index is not None:
-                self._join(self._index, [places[rank] for rank in self.leaders], bytes.fromhex(secret), listener, until)
+                self._connect_tree(
+                    self._index, [addresses[rank] for rank in self.leaders], bytes.fromhex(secret), listener, until
+                )
         except OSError as error:
             problem = f"rank {self._control.rank} on {socket.gethostname()} reaches no other node's clock: {error}"
         finally:
@@ -266,52 +269,54 @@ class GlobalClock:
             self.close()
             raise Unsupported(f"sync=window: {problem}")
 
-    def _join(
-        self, index: int, places: Sequence[Any], secret: bytes, listener: PeerListener | None, until: float
+    def _connect_tree(
+        self, index: int, addresses: Sequence[Any], secret: bytes, listener: PeerListener | None, until: float
     ) -> None:
         """Connect to the parent node and wait for the children. Raises OSError."""
-        children = children_of(index, len(places))
+        children = children_of(index, len(addresses))
         if listener is not None:
             listener.serve(secret, lambda child, stream, _: child in children and stream == 0)
         if index > 0:
-            host, port = places[parent_of(index, len(places))]
-            self._parent = _ready(socket.create_connection((host, port), _left(until)), _left(until))
+            host, port = addresses[parent_of(index, len(addresses))]
+            self._parent = _with_options(
+                socket.create_connection((host, port), _remaining_s(until)), _remaining_s(until)
+            )
             greet(self._parent, secret, index)
         for child in children:
-            accepted = listener.wait_for((child, 0), _left(until)) if listener is not None else None
+            accepted = listener.wait_for((child, 0), _remaining_s(until)) if listener is not None else None
             if accepted is None:
                 raise TimeoutError(f"rank {self.leaders[child]} did not connect in time")
-            self._children[child] = _ready(accepted, _left(until))
+            self._children[child] = _with_options(accepted, _remaining_s(until))
 
 
-def _listen(interface: str | None, homes: Sequence[str]) -> PeerListener:
+def _listen(interface: str | None, hosts: Sequence[str]) -> PeerListener:
     """On the chosen interface, else where the other nodes reach this one; loopback where they are on this host."""
-    others = [one for one in dict.fromkeys(homes) if one != socket.gethostname()]
+    others = [host for host in dict.fromkeys(hosts) if host != socket.gethostname()]
     meeting = [os.environ["MASTER_ADDR"]] if others and os.environ.get("MASTER_ADDR") else []
     return PeerListener("clock", meeting_address(interface, *meeting, *others))
 
 
-def _left(until: float) -> float:
+def _remaining_s(until: float) -> float:
     return max(0.01, until - time.monotonic())
 
 
-def _ready(peer: socket.socket, deadline_s: float) -> socket.socket:
+def _with_options(peer: socket.socket, deadline_s: float) -> socket.socket:
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     peer.settimeout(deadline_s)
     return peer
 
 
 class GlobalClocks:
-    """Of a run: one for each set of ranks that measured together, made when they first need it."""
+    """The global clocks of a run, one per set of ranks that measure together, made when first needed."""
 
     def __init__(self, world: World, interface: str | None) -> None:
         self._world, self._interface = world, interface
         self._known: dict[tuple[int, ...], GlobalClock] = {}
 
     def of(self, members: tuple[int, ...], control: Control, deadline_s: float) -> GlobalClock:
-        """Of those world ranks; all of them call it. Raises Unsupported on all of them."""
+        """The clock of these world ranks, which all call it. Raises Unsupported on all of them."""
         if members not in self._known:
-            inside = [[rank for rank, one in enumerate(members) if one in node] for node in self._world.nodes]
-            nodes = sorted(node for node in inside if node)
+            by_node = [[rank for rank, world in enumerate(members) if world in node] for node in self._world.nodes]
+            nodes = sorted(ranks for ranks in by_node if ranks)
             self._known[members] = GlobalClock(control, nodes, self._interface, deadline_s)
         return self._known[members]
