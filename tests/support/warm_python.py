@@ -1,8 +1,9 @@
 """A `python` for tests whose start costs 20 ms: a server that has imported torch forks each process.
 
 `warm_python()` starts the server and gives the path of an executable that takes the words of python. For
-`-m MODULE ...` and `FILE.py ...` it hands its words, environment, working directory and open files to the server,
-passes signals on, and ends as the forked process does; everything else goes to the real python. In the forked process
+`-m commbench`, `-m torch.distributed.run` and `FILE.py` it hands its words, environment, working directory and open
+files to the server, passes signals on, and ends as the forked process does; everything else goes to
+the real python. In the forked process
 `sys.executable` is that executable again, so launchers that it starts get warm ranks.
 
 The server imports and forks, nothing else: it has one thread, has opened no CUDA device and no MPI, and forks only from
@@ -55,7 +56,8 @@ def is_warm(words):
     folders = os.environ.get("PYTHONPATH", "").split(":")
     if any(os.path.exists(os.path.join(folder, "sitecustomize.py")) for folder in folders if folder):
         return False
-    return len(words) > 1 and words[0] == "-m" or bool(words) and words[0].endswith(".py")
+    return words[:1] == ["-m"] and words[1:2] in [["commbench"], ["torch.distributed.run"]] or (
+        bool(words) and words[0].endswith(".py"))  # submitit's modules look for their own process id
 
 def run_warm(words):
     import json
