@@ -191,8 +191,8 @@ class Launcher(Protocol):
     def environment(self, nodes: int, ranks_per_node: int, library: str | None) -> dict[str, str]:
         """What is exported to its ranks beside the inherited variables."""
 
-    def manual_command(self, nodes: int, ranks_per_node: int, worker: Sequence[str]) -> str:
-        """The line with which a user starts such a world, where this process can't."""
+    def manual_command(self, nodes: int, ranks_per_node: int, worker: Sequence[str]) -> str | None:
+        """The line with which a user starts such a world, where this process can't; None if there is none."""
 
 
 class Writer(Protocol):

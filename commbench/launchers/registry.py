@@ -82,7 +82,8 @@ def own_variables() -> tuple[str, ...]:
 
 def manual_commands(nodes: int, ranks_per_node: int, worker: Sequence[str]) -> str:
     """The lines with which a user starts a world that this process can't start."""
-    return "".join(f"\n  {launcher.manual_command(nodes, ranks_per_node, worker)}" for launcher in launchers())
+    commands = (launcher.manual_command(nodes, ranks_per_node, worker) for launcher in launchers())
+    return "".join(f"\n  {command}" for command in commands if command is not None)
 
 
 def connect(

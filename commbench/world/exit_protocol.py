@@ -15,6 +15,9 @@ own. So the ranks leave files in the run's folder, and each of them exits with 0
     rank 0 is gone or silent     nothing; another rank: LOST      prints LOST's text; as above
     all are killed               nothing                          prints who ended first; as above
 
+Where the launcher is a rank server (launcher=local), FAILURE_FILE names the rank that failed first and its signal or
+exit status, also before a rank has sent a heartbeat; the parent puts it into the reason.
+
 Who prints, when a rank's command ends with an error (who_prints):
 
     process                   error                                  prints
@@ -41,11 +44,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 
@@ -62,9 +67,30 @@ RESUME = "COMMBENCH_RESUME"  # how a world continues a run: retry, force, or res
 # what ranks leave in the folder for their parent
 STATUS_FILE = "refused"  # the exit status of a world that leaves no run.json
 LOST = "lost"  # the reason, from a rank whose rank 0 is silent
+FAILURE_FILE = (
+    "first_failure.json"  # the rank that failed first, from the parent of the ranks, if that is a rank server
+)
 
 # the first rank that exits ends the world: torchrun and mpirun kill the others, rank 0 perhaps before it has printed
 RANK_0_FIRST_S = 10.0
+
+
+@dataclass(frozen=True)
+class RankFailure:
+    """The first rank of a world that did not end with status 0, and how: `was killed by SIGKILL`."""
+
+    rank: int
+    pid: int
+    host: str
+    how: str
+
+    @property
+    def process(self) -> str:
+        """As heartbeats name it."""
+        return f"rank {self.rank} on {self.host} (pid {self.pid})"
+
+    def __str__(self) -> str:
+        return f"{self.process} {self.how}"
 
 
 class Print(Enum):
@@ -170,6 +196,12 @@ def report_lost(folder: str, reason: str) -> None:
         (Path(folder) / LOST).write_text(reason)
 
 
+def record_failure(folder: Path, failure: RankFailure) -> None:
+    """In a rank server, for the parent."""
+    with suppress(OSError):
+        (folder / FAILURE_FILE).write_text(json.dumps(asdict(failure)))
+
+
 # ---------------------------------------------------------------- in the parent
 
 
@@ -184,39 +216,62 @@ def run_status(folder: Path, launcher_status: int, first_ended: Sequence[str]) -
 
     `first_ended` names the ranks that ended before all others.
     """
-    status_file, record = folder / STATUS_FILE, folder / "run.json"
+    status_file, record, failure = folder / STATUS_FILE, folder / "run.json", take_failure(folder)
     if status_file.exists():
         status = int(status_file.read_text() or WorldBroken.exit_status)  # a full disk takes the file, not the number
         with suppress(OSError):
             status_file.unlink()
         _remove_if_empty(folder)
         return status
-    ended = f"the world ended with status {launcher_status}"
+    ended = f"the launcher {exit_text(launcher_status)}" if failure is None else str(failure)
+    own_message = "" if "was killed" in ended or "is stopped" in ended else "; its own message is above"
     if not folder.exists():
-        raise WorldBroken(f"{folder} is gone; {ended}, its own message is above")
+        raise WorldBroken(f"{folder} is gone; {ended}{own_message}")
     if not record.exists():
         _remove_if_empty(folder)
-        raise WorldBroken(f"{ended} before it measured anything; its own message is above")
+        raise WorldBroken(f"{ended} before anything was measured{own_message}")
     run = json.loads(record.read_text())
     ended_by_rank_0 = run.get("exit_status") is not None
     if ended_by_rank_0 and run.get("status") not in ("broken", "interrupted"):
         return int(run["exit_status"])
     # interrupted, too, but not by a signal to this process: it would not be here
-    reason = run.get("reason") if ended_by_rank_0 else lost_reason(folder, first_ended)
+    cause = ended if failure is not None or launcher_status < 0 else None
+    reason = run.get("reason") if ended_by_rank_0 else lost_reason(folder, first_ended, cause)
     reason = reason or f"{ended} in the middle of the run"
+    if failure is not None:  # heartbeats only see that a process is gone
+        reason = reason.replace(f"{failure.process} has ended", str(failure))
     with suppress(OSError):
         write_json(record, run | {"status": "broken", "exit_status": WorldBroken.exit_status, "reason": reason})
     raise WorldBroken(f"{reason}; finished cases are in {folder}")
 
 
-def lost_reason(folder: Path, first_ended: Sequence[str]) -> str:
-    """Why rank 0 did not end the run itself; removes LOST."""
+def lost_reason(folder: Path, first_ended: Sequence[str], cause: str | None = None) -> str:
+    """Why rank 0 did not end the run itself; removes LOST. `cause` is what is known of the end of the processes."""
     try:
         return (folder / LOST).read_text()
     except OSError:
+        if cause is not None:
+            return cause
         return f"{', '.join(first_ended)} ended first" if first_ended else "rank 0 left no message"
     finally:
         (folder / LOST).unlink(missing_ok=True)
+
+
+def take_failure(folder: Path) -> RankFailure | None:
+    """The failure that a rank server has recorded; removes its file."""
+    file = folder / FAILURE_FILE
+    try:
+        return RankFailure(**json.loads(file.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    finally:
+        with suppress(OSError):
+            file.unlink(missing_ok=True)
+
+
+def exit_text(code: int) -> str:
+    """How a process ended: `was killed by SIGSEGV` for -11, as subprocess counts, `exited with status 3`."""
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
 
 
 def _remove_if_empty(folder: Path) -> None:

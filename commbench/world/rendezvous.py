@@ -82,8 +82,6 @@ def _client_store(host: str, port: int) -> Any:
 
 def _server_store(host: str, port: int, address: str) -> Any:
     """A store that listens at `address` only ("": at all addresses); others know it as `host`. Port 0: a free one."""
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
     # one connection per rank: the usual limit of 1024 files would end a world of 1000 ranks
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
@@ -92,11 +90,18 @@ def _server_store(host: str, port: int, address: str) -> Any:
         listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
     else:
         listener = socket.create_server((address, port), family=family, backlog=BACKLOG)
+    return inherited_store(host, int(listener.getsockname()[1]), listener.detach())
+
+
+def inherited_store(host: str, port: int, listening_fd: int) -> Any:
+    """The TCPStore of rank 0 on a socket that listens already."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
     return TCPStore(
         host,
-        int(listener.getsockname()[1]),
+        port,
         is_master=True,
         timeout=timedelta(seconds=CONNECT_S),
         wait_for_workers=False,
-        master_listen_fd=listener.detach(),
+        master_listen_fd=listening_fd,
     )

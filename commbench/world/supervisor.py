@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from .exit_protocol import LOST
+from .exit_protocol import FAILURE_FILE, LOST
 
 STARTUP_POLL_S = 0.5
 POLL_S = 1.0
@@ -31,8 +31,9 @@ def supervise(command: Sequence[str], environment: Mapping[str, str], folder: Pa
 
     A signal to this process ends the world, so that no rank outlives its parent.
     """
-    with suppress(OSError):  # the late message of a rank of an earlier world
-        (folder / LOST).unlink()
+    for late_message in (LOST, FAILURE_FILE):  # of an earlier world
+        with suppress(OSError):
+            (folder / late_message).unlink()
     process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
     exits, shared_memory = ExitWatcher(process), set[Path]()
     with _sigterm_raises():

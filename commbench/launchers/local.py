@@ -1,0 +1,51 @@
+"""Ranks on this machine, forked from a process that has imported torch once (world/rank_server.py)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from commbench.core.case import RankIdentity
+from commbench.world.identity import exported_identity
+from commbench.world.rank_server import LAUNCHER, STORE_FD
+from commbench.world.rendezvous import inherited_store, store_at
+
+
+@dataclass(frozen=True)
+class Local:
+    """See Launcher."""
+
+    name: ClassVar[str] = "local"
+    precedence: ClassVar[int] = 5
+    starts_mpi: ClassVar[bool] = False
+    meets_over_mpi: ClassVar[bool] = False
+    has_allocation: ClassVar[bool] = False
+    own_variables: ClassVar[tuple[str, ...]] = ()
+    reach: ClassVar[int] = 1
+
+    def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
+        if environ.get(LAUNCHER) != self.name:
+            return None
+        return exported_identity(self.name, environ, "RANK", "WORLD_SIZE", "LOCAL_RANK")
+
+    def open_store(
+        self, identity: RankIdentity, environ: Mapping[str, str], library: str, threads: str, interface: str | None
+    ) -> Any:
+        """Rank 0's store listens on a socket that was open before the ranks were forked."""
+        host, port = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
+        if identity.rank == 0:
+            return inherited_store(host, port, int(environ[STORE_FD]))
+        return store_at(host, port, owner=False)
+
+    def command(
+        self, nodes: int, ranks_per_node: int, worker: Sequence[str], library: str | None, exports: Sequence[str] = ()
+    ) -> list[str]:
+        return [sys.executable, "-m", "commbench.world.rank_server", str(ranks_per_node), *worker]
+
+    def environment(self, nodes: int, ranks_per_node: int, library: str | None) -> dict[str, str]:
+        return {"OMP_NUM_THREADS": "1"}  # as torchrun sets it
+
+    def manual_command(self, nodes: int, ranks_per_node: int, worker: Sequence[str]) -> str | None:
+        return None  # its ranks are always those of a commbench command
