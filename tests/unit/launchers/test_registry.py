@@ -35,11 +35,11 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> Settings:
 def test_every_file_is_a_launcher_by_precedence() -> None:
     names = {file.stem for file in (ROOT / "conf" / "launcher").glob("*.yaml")} - {registry.DEFAULT}
     assert {launcher.name for launcher in registry.launchers()} == names
-    assert [launcher.name for launcher in registry.launchers()] == ["torchrun", "mpirun", "srun"]
+    assert [launcher.name for launcher in registry.launchers()] == ["local", "torchrun", "mpirun", "srun"]
 
 
 def test_backends_name_no_launcher_but_what_they_need() -> None:
-    assert registry.allowed(Gloo()) == ["torchrun", "mpirun", "srun"]
+    assert registry.allowed(Gloo()) == ["local", "torchrun", "mpirun", "srun"]
     assert registry.allowed(Mpi()) == ["mpirun", "srun"]
     assert registry.allowed(Simulated()) == []
 
@@ -47,13 +47,13 @@ def test_backends_name_no_launcher_but_what_they_need() -> None:
 def test_the_launcher_is_the_chosen_one_or_the_default_or_that_of_the_allocation(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert registry.launcher_of(settings).name == "torchrun"
+    assert registry.launcher_of(settings).name == "local"
     assert registry.launcher_of(replace(settings, backend=Mpi())).name == "mpirun"
     assert registry.launcher_of(replace(settings, launcher=Srun())).name == "srun"
-    with pytest.raises(ConfigError, match="launcher=torchrun can't start mpi; allowed: mpirun, srun"):
+    with pytest.raises(ConfigError, match="launcher=local can't start mpi; allowed: mpirun, srun"):
         registry.launcher_of(replace(settings, backend=Mpi(), launcher=registry.launchers()[0]))
     monkeypatch.setenv(ALLOCATED, "2")
-    assert registry.launcher_of(settings).name == "torchrun"
+    assert registry.launcher_of(settings).name == "local"
     assert registry.launcher_of(replace(settings, layouts=(Layout(2, 1),))).name == "srun"
 
 

@@ -129,7 +129,7 @@ def test_a_broken_world_has_a_reason_in_run_json(
 
 
 def test_a_world_that_leaves_nothing_is_broken(tmp_path: Path) -> None:
-    with pytest.raises(WorldBroken, match="before it measured anything"):
+    with pytest.raises(WorldBroken, match="before anything was measured"):
         run_status(tmp_path, 9, [])
     with pytest.raises(WorldBroken, match="is gone"):
         run_status(tmp_path, 9, [])
