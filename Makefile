@@ -8,7 +8,7 @@ PARALLEL = $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 BENCH = timing=quick benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 sizes=decades layout=1x2
 
 .DEFAULT_GOAL := help
-.PHONY: help bench test test-long check perf faults gpu-check image-test clean
+.PHONY: help bench test test-long check perf faults mutations gpu-check image-test clean
 
 help: ## these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -28,7 +28,7 @@ check: $(VENV)/test ## ruff, mypy --strict, and import-linter: packages import o
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	for tool in perf faults gpu; do MYPYPATH=tools/$$tool:tests/support $(BIN)/mypy tools/$$tool/*.py || exit 1; done
+	for tool in perf faults gpu mutations; do MYPYPATH=tools/$$tool:tests/support $(BIN)/mypy tools/$$tool/*.py || exit 1; done
 	$(BIN)/lint-imports
 
 perf: $(VENV)/test ## the tool's own speed as ratios, measured in alternating blocks; stored in perf/

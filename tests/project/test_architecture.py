@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import configparser
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
 import commbench
 
@@ -61,6 +64,23 @@ def room_of(module: str) -> str:
 
 def in_room(room: str) -> Iterator[tuple[str, Import]]:
     return ((module, one) for module, imports in IMPORTS.items() if room_of(module) == room for one in imports)
+
+
+def test_the_picture_in_the_design_document_is_the_package() -> None:
+    """docs/design.md draws the packages from the top down, in the order that import-linter holds."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    layers = [one.removeprefix("commbench.") for one in setup["importlinter:contract:floors"]["layers"].split()]
+    picture = re.findall(r"```\n(.*?)```", (ROOT / "docs" / "design.md").read_text(), flags=re.S)[0]
+    drawn = re.findall(r"^(\S+) ", picture, flags=re.M)
+    assert drawn == [layer for layer in layers if layer != "__main__"]
+    assert set(drawn) == {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+
+
+def test_files_named_in_the_design_document_exist() -> None:
+    named = re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.(?:py|yaml))`", (ROOT / "docs" / "design.md").read_text())
+    missing = [name for name in named if not ((PACKAGE / name).exists() or (ROOT / name).exists())]
+    assert named and missing == []
 
 
 def test_no_module_is_a_drawer_for_everything() -> None:

@@ -1,4 +1,4 @@
-"""The words of the house: a case's identity does not change by accident."""
+"""A case's identity does not change by accident."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columns of the files are those of DESIGN section 5, and pyarrow keeps what they mean."""
+"""The columns of the result files, and what pyarrow keeps of their description."""
 
 from __future__ import annotations
 

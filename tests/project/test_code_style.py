@@ -1,4 +1,4 @@
-"""The sizes and habits that keep the house readable."""
+"""Bounds on the size of files and functions, and no backend named outside of backends/."""
 
 from __future__ import annotations
 
