@@ -164,7 +164,11 @@ def _run_in_worlds(job: Job, folder: str | None = None, resume: str | None = Non
             suspect = count_suspect(folder)
             if suspect is None or restarts_left == 0 or settings.on_error == "stop":
                 raise
-            print(f"commbench: {error}; in {suspect}. A fresh world takes what is left", file=sys.stderr, flush=True)
+            print(
+                f"commbench: {error}; it happened in {suspect}; fresh ranks measure the remaining cases",
+                file=sys.stderr,
+                flush=True,
+            )
             resume = resume or "rest"
     raise AssertionError
 

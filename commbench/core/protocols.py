@@ -149,8 +149,9 @@ class Launcher(Protocol):
 
     @property
     def precedence(self) -> int:
-        """Launchers are asked in ascending order whose rank a process is, and the first one that can start a backend's
-        ranks is its default: what runs inside another launcher's tasks comes first."""
+        """The order in which launchers are asked whose rank a process is; the first that recognises it wins, so a
+        launcher that runs inside another's tasks has the lower number. The lowest that can start a backend's ranks is
+        also the backend's default, so one that is not on every machine comes after mpirun (20)."""
 
     @property
     def starts_mpi(self) -> bool:
@@ -173,7 +174,9 @@ class Launcher(Protocol):
         """The most nodes that it can start ranks on; 1 is this machine."""
 
     def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
-        """Which of its ranks has this environment, None for no one. Raises ConfigError for an unusable one."""
+        """The rank that was started with this environment; None if another launcher or none started it.
+
+        Raises ConfigError where its variables contradict each other."""
 
     def open_store(
         self, identity: RankIdentity, environ: Mapping[str, str], library: str, threads: str, interface: str | None

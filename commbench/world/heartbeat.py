@@ -1,7 +1,7 @@
-"""Heartbeats: every rank sends one every two seconds; a rank without any ends the world within ten.
+"""Heartbeats: every rank sends one every 2 s; if a rank sends none for `budget.silence_s` (8 s), the world is broken.
 
 They come from a thread of their own, with a connection of its own to the control plane's store, also while the main
-thread is inside of a library's call. Rank 0 checks all ranks, all ranks check rank 0. With each heartbeat a rank tells
+thread is inside a library's call. Rank 0 checks all ranks, all ranks check rank 0. With each heartbeat a rank tells
 where it is (Progress).
 """
 

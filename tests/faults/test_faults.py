@@ -76,7 +76,7 @@ def test_a_good_end_has_nothing_wrong(finished: Scene) -> None:
         ({"marks": []}, "happened 0 times"),
         ({"marks": [80.0]}, "took 21.5 s"),
         ({"left": ["process 7 (python)"]}, "left over: process 7"),
-        ({"lines": [(101.5, "commbench: it broke. A fresh world takes what is left")]}, "no line names a rank"),
+        ({"lines": [(101.5, "commbench: it broke. fresh ranks measure the remaining cases")]}, "no line names a rank"),
         ({"sizes": [8, 16, 48, 32, 24]}, "lost: 48 B is nowhere"),
         ({"one": Combination("kill", "in a call", 1, "gloo", times=2, restarts=2)}, "32 B is ok, must be failed"),
     ],

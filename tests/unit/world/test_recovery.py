@@ -95,7 +95,7 @@ def test_a_case_that_kills_a_rank_costs_itself_and_nothing_else(world: Callable[
     record = load_run(find_runs(run.output)[0])
     assert list(record["broken"].values()) == [2]
     assert [one["status"] for one in record["segments"]] == ["broken", "broken"]
-    assert run.stderr.count("A fresh world takes what is left") == 2
+    assert run.stderr.count("fresh ranks measure the remaining cases") == 2
 
 
 @pytest.mark.long
