@@ -37,6 +37,8 @@ _TABLE = """
     # new with every start, or only a permission to start
     environment.COMMBENCH_*               | error   | any      | show   | yes
     environment.MASTER_*                  | error   | any      | show   | yes
+    # torchrun exports it to its ranks
+    environment.TORCH_NCCL_ASYNC_ERROR*   | error   | any      | show   | yes
     environment.OMPI_APP_*                | error   | any      | show   | yes
     environment.OMPI_ALLOW_RUN_AS*        | error   | any      | show   | yes
     environment.PRTE_ALLOW_RUN_AS*        | error   | any      | show   | yes

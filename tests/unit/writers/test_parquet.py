@@ -275,12 +275,11 @@ def check_killed(run: subprocess.Popen[str], output: Path, moment: int, after_s:
     """Kill the run shortly after it has told this many cases, then read its folder; whether it was still running."""
 
     def kill() -> None:
-        (pid,) = subprocess.run(
-            ["pgrep", "-P", str(run.pid)], capture_output=True, text=True, check=True
-        ).stdout.split()
+        pids = subprocess.run(["pgrep", "-P", str(run.pid)], capture_output=True, text=True, check=False).stdout.split()
         time.sleep(after_s)
-        with suppress(ProcessLookupError):  # it was at its end
-            os.kill(int(pid), signal.SIGKILL)
+        for pid in pids:  # none where it was at its end
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
 
     told = 0
 
