@@ -5,6 +5,8 @@ BIN = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # two processes, whatever the machine has: the bounds of tests are for worlds of 4 ranks on 2 cores (docs/testing.md)
 PARALLEL = $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+# where tests are marked serial (tests/project/test_code_style.py): to collect all of them again takes 15 s
+SERIAL = tests/cluster tests/worlds tests/unit/measure
 BENCH = timing=quick benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 sizes=decades layout=1x2
 
 .DEFAULT_GOAL := help
@@ -18,11 +20,11 @@ bench: $(VENV)/run ## the main job: gloo and MPI, point to point and all_reduce,
 
 test: $(VENV)/test ## the test suite, without what is marked long
 	$(PARALLEL) -m "not long and not serial"
-	$(BIN)/python -m pytest -m "not long and serial"
+	$(BIN)/python -m pytest -m "not long and serial" $(SERIAL)
 
 test-long: $(VENV)/test ## the rest of it: more worlds of each kind, virtual hosts, Slurm, faults
 	$(PARALLEL) -m "long and not serial"
-	$(BIN)/python -m pytest -m "long and serial"
+	$(BIN)/python -m pytest -m "long and serial" $(SERIAL)
 
 check: $(VENV)/test ## ruff, mypy --strict, and import-linter: packages import only from those below
 	$(BIN)/ruff check .

@@ -37,7 +37,8 @@ def agents(world: Callable[..., Any], nodes: int, each: int, *words: str, env: d
         return list(pool.map(agent, range(nodes)))
 
 
-@pytest.mark.parametrize(("nodes", "each"), [(2, 2), pytest.param(4, 1, marks=pytest.mark.long)], ids=["2x2", "4x1"])
+@pytest.mark.long
+@pytest.mark.parametrize(("nodes", "each"), [(2, 2), (4, 1)], ids=["2x2", "4x1"])
 def test_each_layout_is_a_subgroup_of_the_world(world: Callable[..., Any], nodes: int, each: int) -> None:
     with cpu_watch() as watch:
         amount = ("pairs=neighbours", "sizes=[64KiB]", "timing.repetitions=700")

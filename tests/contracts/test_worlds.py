@@ -112,7 +112,9 @@ GIVEN = [
     pytest.param(["{mpich}", "-n", "2"], "mpi", {}, id="mpich-wheel", marks=LONG),
     pytest.param(["{mpich}", "-n", "2"], "gloo", {}, id="gloo-under-mpich", marks=LONG),
     pytest.param(OPENMPI, "gloo", {}, id="gloo-under-openmpi", marks=LONG),
-    pytest.param(["{debian}", "--bind-to", "none", "-n", "2"], "mpi", DEBIAN, id="debian-openmpi"),
+    pytest.param(
+        ["{debian}", "--bind-to", "none", "-n", "2"], "mpi", DEBIAN, id="debian-openmpi", marks=pytest.mark.long
+    ),
 ]
 
 

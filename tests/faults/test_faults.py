@@ -88,6 +88,7 @@ def test_a_bad_end_is_seen(finished: Scene, change: dict[str, object], said: str
     assert verdict.lost == ("lost" in said)
 
 
+@pytest.mark.long
 def test_what_is_left_over_is_found_and_ended(tmp_path: Path) -> None:
     shared = Path("/dev/shm") / f"commbench-test-{os.getpid()}"
     code = (
