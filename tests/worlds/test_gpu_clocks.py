@@ -61,6 +61,7 @@ def test_sums_in_place_between_two_stamps_move_zeros_and_say_so(world: Callable[
     assert set(checked[checked.phase == "check"].timing_mode) == {"throughput"}
 
 
+@pytest.mark.long
 def test_a_wait_that_returns_early_is_caught_by_the_payload(world: Callable[..., Any], env: dict[str, str]) -> None:
     """P1: torch's wait on a GPU holds the stream, not the host. A clock stopped there would look wonderful."""
     run = world("commbench", *PLUGIN, *SMALL, "backend.early=true", "benchmark=[all_reduce,p2p_latency]", env=env)

@@ -140,7 +140,9 @@ def test_a_killed_server_is_named(tmp_path: Path) -> None:
         assert_all_gone(ranks)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.long)]
+)
 def test_a_signal_to_the_command_keeps_what_was_measured(tmp_path: Path, number: int, status: int) -> None:
     with running(tmp_path) as (process, server, ranks):
         measuring(tmp_path)
