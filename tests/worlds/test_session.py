@@ -47,7 +47,7 @@ def test_planted_truth_is_measured(tmp_path: Path) -> None:
     assert cases.busbw_gb_per_s["all_reduce"] == pytest.approx(2 * 1 / 2 * 2e6 / cases.median_s["all_reduce"] / 1e9)
 
 
-@pytest.mark.parametrize("after", [0, 20])
+@pytest.mark.parametrize("after", [0, 20, 42])  # seen by the check at the start, in the middle, at the end only
 def test_a_wrong_element_makes_the_case_invalid_and_withholds_its_numbers(tmp_path: Path, after: int) -> None:
     folder = simulated(
         tmp_path, "sizes=[400]", "backend.model.corrupt_rank=1", f"backend.model.corrupt_after={after}", *FIXED

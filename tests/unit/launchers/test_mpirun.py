@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from commbench.core.errors import ConfigError
 from commbench.hardware.mpi_library import find
-from commbench.launchers.mpirun import Mpirun
+from commbench.launchers.mpirun import YIELDING, Mpirun
 
 DEBIAN = "/usr/lib/x86_64-linux-gnu/libmpi.so.40"
 HOSTS = ("node1", "10.0.0.2", "node3")
@@ -70,3 +71,9 @@ def test_what_is_no_host_is_refused(tmp_path: Path, hosts: tuple[str, ...], text
         file.write_text(text)
     with pytest.raises(ConfigError, match=said):
         Mpirun(hosts=hosts, hostfile=str(file) if text or text is None else None)
+
+
+def test_ranks_yield_only_where_there_are_more_than_cores() -> None:
+    cores = len(os.sched_getaffinity(0))
+    yielding = [Mpirun().environment(1, ranks, None).items() >= YIELDING.items() for ranks in (1, cores, cores + 1)]
+    assert yielding == [False, False, True]

@@ -103,6 +103,10 @@ def test_too_few_elements_for_all_ranks_are_a_skip(every: Settings) -> None:
     assert skips == {size: f"{size} B of float32 can't be divided among 4 ranks" for size in (8, 12)} | {16: None}
 
 
+def test_all_of_the_memory_may_be_allowed() -> None:
+    assert planned("benchmark=all_reduce", "sizes=[8]", "layout=[1x2]", "budget.memory_share=1.0")
+
+
 @pytest.mark.parametrize(
     ("size", "asked", "window"),
     [("1KiB", 64, 64), ("4MiB", 64, 64), ("8MiB", 64, 32), ("100MiB", 64, 2), ("1GiB", 64, 2), ("1GiB", 1, 1)],

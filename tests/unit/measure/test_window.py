@@ -73,6 +73,12 @@ def test_a_repetition_that_a_rank_began_late_is_apart_and_the_time_is_that_from_
     assert sum(block.stamps.shape[1] for block in kept) == len(delays), "raw stamps of late ones are kept"
 
 
+def test_a_microsecond_is_the_limit() -> None:
+    one, _ = warmed()
+    one.add("measure", stamps(one.starts(3, True, 1.0), np.array([0, 900, 1_100])))
+    assert one.late == 1
+
+
 def test_the_window_grows_where_many_are_late_and_only_there() -> None:
     one, _ = warmed()
     length = np.diff(one.starts(8, True, 1.0))[0]
