@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
+from omegaconf import OmegaConf
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "docs" / "testing.md"
@@ -106,8 +106,8 @@ def _cell(code: str) -> str:
 
 
 def main(words: Sequence[str]) -> int:
-    listed = yaml.safe_load((Path(__file__).parent / "mutations.yaml").read_text())
-    chosen = [Mutation(**one) for one in listed if not words or any(word in str(one) for word in words)]
+    listed = OmegaConf.load(Path(__file__).parent / "mutations.yaml")
+    chosen = [Mutation(**entry) for entry in listed if not words or any(word in str(entry) for word in words)]
     outcomes = list[Outcome]()
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for outcome in pool.map(run, chosen):
