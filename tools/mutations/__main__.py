@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from omegaconf import OmegaConf
 
@@ -106,7 +107,7 @@ def _cell(code: str) -> str:
 
 
 def main(words: Sequence[str]) -> int:
-    listed = OmegaConf.load(Path(__file__).parent / "mutations.yaml")
+    listed: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).parent / "mutations.yaml"))
     chosen = [Mutation(**entry) for entry in listed if not words or any(word in str(entry) for word in words)]
     outcomes = list[Outcome]()
     with ThreadPoolExecutor(AT_ONCE) as pool:
