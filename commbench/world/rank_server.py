@@ -20,9 +20,9 @@ from importlib import import_module
 from pathlib import Path
 
 from .exit_protocol import FOLDER, RankFailure, exit_text, record_failure
+from .rendezvous import BACKLOG
 
 LOOPBACK = "127.0.0.1"
-BACKLOG = 1024  # all ranks connect at once
 LAUNCHER = "COMMBENCH_LAUNCHER"  # who has started this rank, where its variables do not say it
 STORE_FD = "COMMBENCH_STORE_FD"  # rank 0's listening socket: no port is free in between, so nobody else can take it
 PRELOADED = ("torch", "torch.distributed", "commbench.cli.run", "commbench.measure.session")

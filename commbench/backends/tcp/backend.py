@@ -68,7 +68,7 @@ class Tcp(Backend):
         """
         listener, problem = None, None
         try:
-            address = listening_address(world, getattr(control, "store", None))
+            address = listening_address(world, control.store)
             listener = PeerListener("tcp", address, self.buffer_bytes)
         except (OSError, ConfigError) as error:
             problem = f"rank {world.rank} can't listen: {error}"
