@@ -10,7 +10,7 @@ SERIAL = tests/cluster tests/worlds tests/unit/measure
 BENCH = timing=quick benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 sizes=decades layout=1x2
 
 .DEFAULT_GOAL := help
-.PHONY: help bench test test-long check perf faults mutations gpu-check image-test clean
+.PHONY: help bench test test-long check coverage perf faults mutations gpu-check gpu-wheels image-test clean
 
 help: ## these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -30,8 +30,11 @@ check: $(VENV)/test ## ruff, mypy --strict, and import-linter: packages import o
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	for tool in perf faults gpu mutations; do MYPYPATH=tools/$$tool:tests/support $(BIN)/mypy tools/$$tool/*.py || exit 1; done
+	for tool in perf faults gpu mutations coverage; do MYPYPATH=tools/$$tool:tools/gpu/probes:tests/support $(BIN)/mypy $$(git ls-files "tools/$$tool/*.py") || exit 1; done
 	$(BIN)/lint-imports
+
+coverage: $(VENV)/test ## how often the interval holds the truth on this machine, about 10 minutes; rewrites docs/trust.md
+	$(BIN)/python tools/coverage
 
 perf: $(VENV)/test ## the tool's own speed as ratios, measured in alternating blocks; stored in perf/
 	$(BIN)/python tools/perf
@@ -40,8 +43,11 @@ faults: $(VENV)/test ## every fault in every world and phase, about a quarter of
 	$(BIN)/python tools/faults
 
 # uses the installed Python, torch and CUDA: PYTHON=... chooses one, OUT=... the folder
-gpu-check: ## every check that needs a GPU, at most 8 minutes, evidence in gpu-check/ (docs/gpu.md); exit 2 without a GPU
-	@$(PYTHON) tools/gpu $(or $(OUT),gpu-check)
+gpu-check: ## checks that need a GPU: STEP=1 to 8 or all, at most 10 minutes each, evidence in gpu-check/ (docs/gpu.md)
+	@$(PYTHON) tools/gpu --step $(or $(STEP),1) $(or $(OUT),gpu-check)
+
+gpu-wheels: ## wheels in gpu-wheels/ for a GPU machine without a network: WHEELS_PYTHON=3.12 there (docs/gpu.md)
+	tools/gpu/wheels.sh gpu-wheels $(or $(WHEELS_PYTHON),3.12) $(PYTHON)
 
 image-test: ## build the image with docker, podman or buildah, run the main job in it, end one with SIGTERM
 	tools/image/image_test.sh

@@ -1,4 +1,15 @@
-"""commbench: how fast do these machines talk, over which backend, and did my change help?"""
+"""commbench: how fast do these machines talk, over which backend, and did my change help?
+
+    import commbench
+
+    folder = commbench.run(backend="gloo", layout="1x2", sizes=[8, "1KiB"])    # measure
+    cases = commbench.load(folder)                                             # one row per case, a pandas DataFrame
+    samples = commbench.load(folder, table="samples")                          # every repetition of every rank
+    commbench.compare("results/before", "results/after")                       # a verdict per case
+    commbench.slow_pairs("results")                                            # links slower than others of their class
+
+Every error that commbench raises on purpose is a CommbenchError.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +17,57 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from commbench.cli.run import run_one as run
+    from commbench.core.errors import CommbenchError as CommbenchError
+    from commbench.core.errors import ConfigError as ConfigError
+    from commbench.core.errors import WorldBroken as WorldBroken
     from commbench.report.cold_start import cold_start as cold_start
     from commbench.report.cold_start import launch_overhead as launch_overhead
+    from commbench.report.cold_start import soak_intervals as soak_intervals
     from commbench.report.compare import compare as compare
+    from commbench.report.crossover import crossovers as crossovers
     from commbench.report.load import load as load
+    from commbench.report.predict import predict as predict
+    from commbench.report.predict import step_of as step_of
     from commbench.report.slow_pairs import slow_pairs as slow_pairs
 
-__all__ = ["cold_start", "compare", "launch_overhead", "load", "run", "slow_pairs"]
-_PLACES = {
-    "cold_start": ("commbench.report.cold_start", "cold_start"),
-    "compare": ("commbench.report.compare", "compare"),
-    "launch_overhead": ("commbench.report.cold_start", "launch_overhead"),
-    "load": ("commbench.report.load", "load"),
-    "run": ("commbench.cli.run", "run_one"),
-    "slow_pairs": ("commbench.report.slow_pairs", "slow_pairs"),
+    __version__: str
+
+_PLACES = {  # public name -> where it is; `run` is called otherwise there
+    "CommbenchError": "commbench.core.errors",
+    "ConfigError": "commbench.core.errors",
+    "WorldBroken": "commbench.core.errors",
+    "cold_start": "commbench.report.cold_start",
+    "compare": "commbench.report.compare",
+    "crossovers": "commbench.report.crossover",
+    "launch_overhead": "commbench.report.cold_start",
+    "load": "commbench.report.load",
+    "predict": "commbench.report.predict",
+    "run": "commbench.cli.run",
+    "slow_pairs": "commbench.report.slow_pairs",
+    "soak_intervals": "commbench.report.cold_start",
+    "step_of": "commbench.report.predict",
 }
+__all__ = [
+    "CommbenchError", "ConfigError", "WorldBroken", "cold_start", "compare", "crossovers", "launch_overhead", "load",
+    "predict", "run", "slow_pairs", "soak_intervals", "step_of",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """Public names are imported when they are used: the command line needs none of them."""
-    if name not in _PLACES:
-        raise AttributeError(f"module 'commbench' has no attribute {name!r}; public names: {', '.join(__all__)}")
     import importlib
 
-    module, attribute = _PLACES[name]
-    return getattr(importlib.import_module(module), attribute)
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("commbench")
+        except PackageNotFoundError:  # PYTHONPATH, or a clone that is not installed
+            return "source"
+    if name not in _PLACES:
+        raise AttributeError(f"module 'commbench' has no attribute {name!r}; public names: {', '.join(__all__)}")
+    return getattr(importlib.import_module(_PLACES[name]), "run_one" if name == "run" else name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from commbench.core.columns import arrow_schema
-from commbench.report.load import find_runs, load, load_run
+from commbench.report.load import find_runs, load_run, read_rows
 
 MACHINE = "2-core x86-64 cloud VM"
 PRIVATE = re.compile(
-    r"hostname|boot_id|ipv[46]|\.mac|namespace|environment\.|digest|^folder$|config_dir|address|"
+    r"hostname|boot_id|ipv[46]|\.mac|\.network$|namespace|environment\.|digest|^folder$|config_dir|address|"
     r"provenance\.differences|^config\.output$|load_1min|_jiffies|_available_bytes|_free_bytes"
 )
 
@@ -34,11 +34,12 @@ def keep(source: str, target: str, samples: bool, counters: str) -> None:
         record = {**_cleaned(load_run(run), ""), "folder": run.name, "machine": MACHINE, "config_dir": None}
         (folder / "run.json").write_text(json.dumps(record, indent=1) + "\n")
         for table in ("cases", *(["samples"] if samples else []), *(["counters"] if counters else [])):
-            frame = load(run, table=table)
+            frame = read_rows([run], table)
             if table == "counters":
                 frame = frame[frame["name"].str.startswith(counters)]
             if table == "cases":
-                frame["env"] = [list(env.items()) if isinstance(env, dict) else env for env in frame["env"]]
+                for name in ("env", "backend_options"):
+                    frame[name] = [list(one.items()) if isinstance(one, dict) else one for one in frame[name]]
             schema = arrow_schema(table)
             plain = pa.schema([field.remove_metadata() for field in schema], schema.metadata)
             rows = pa.Table.from_pandas(frame, plain, preserve_index=False)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping, MutableMapping
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, ClassVar
 
 from commbench.core.case import Case
 from commbench.core.protocols import Backend
-from commbench.hardware.cuda_ipc_setting import NCCL, cuda_ipc_exports
+from commbench.engines.lowered import UnsupportedForms, reduction_missing, skip_reason
+from commbench.hardware.cuda_ipc import NCCL, cuda_ipc_exports
 from commbench.hardware.network import interface_name
-
-from .support import UnsupportedForms, reduction_missing, skip_reason
 
 LEVEL, SUBSYSTEMS, FILE = "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"
 OWN_LOG = "COMMBENCH_NCCL_LOG"  # set where commbench, not the user, asks for a log
@@ -29,6 +25,7 @@ class NcclBackend(Backend):
     devices: ClassVar[tuple[str, ...]] = ("cuda",)
     launchers: ClassVar[str] = "any"
     threads_per_rank: ClassVar[int] = 2  # the caller and NCCL's proxy; its service thread and torch's watchdog sleep
+    joins_messages: ClassVar[bool] = True  # one group, and kernel
     shares_gpu: ClassVar[bool] = False
     unsupported_forms: ClassVar[UnsupportedForms]
 
@@ -54,11 +51,11 @@ def log_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class NcclLog:
-    """NCCL's log of this process, in a temporary file: which transport it took for each peer, and why.
+    """NCCL's log of this process, in memory: which transport it took for each peer, and why.
 
     Changes `environ`, and NCCL reads its variables at its first call, so create it before that. Without a log of ours
-    (the user has one, or there is no file) `text` is None. Once NCCL has opened the file its name is removed, so that
-    nothing stays behind however the process ends.
+    (the user has one, or this system has no such files) `text` is None. It has no name in the file system, so nothing
+    stays behind however the process ends.
     """
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
@@ -66,17 +63,13 @@ class NcclLog:
         if OWN_LOG not in environ or FILE in environ:
             return
         try:
-            self._descriptor, self._path = tempfile.mkstemp(prefix="commbench-nccl-", suffix=".log")
+            descriptor = os.memfd_create("commbench-nccl-log")
+            path = f"/proc/self/fd/{descriptor}"
+            os.close(os.open(path, os.O_WRONLY))  # as NCCL will open it
         except OSError:  # without a file NCCL would write to standard output
             environ.pop(LEVEL, None)
             return
-        environ[FILE] = self._path.replace("%", "%%")
-
-    def remove(self) -> None:
-        """Remove the file's name, once NCCL has opened it; the text can still be read."""
-        if self._descriptor is not None:
-            with suppress(OSError):
-                Path(self._path).unlink()
+        self._descriptor, environ[FILE] = descriptor, path
 
     def text(self) -> str | None:
         """The log so far, at most MAX_LOG_BYTES; a communicator that connects later adds to it."""

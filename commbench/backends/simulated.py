@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
-from commbench.buffers.host import HostBuffer
+from commbench.buffers.memory import HostBuffer
 from commbench.core.case import Case, Mode, World
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Control
@@ -21,6 +21,7 @@ class Simulated(Backend):
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
     engines: ClassVar[tuple[str, ...]] = ("virtual",)
     launchers: ClassVar[str] = "none"
+    axes: ClassVar[tuple[str, ...]] = ("staging",)
     threads_per_rank: ClassVar[int] = 0
     model: Model = field(default_factory=Model)
     seed: int = 0

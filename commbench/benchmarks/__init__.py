@@ -1,1 +1,1 @@
-"""The operations, one per file, as programs of steps."""
+"""The operations as programs of steps, one per file; copies within a rank share one."""

@@ -8,9 +8,9 @@ from typing import ClassVar
 from commbench.core import program as steps
 from commbench.core.case import Case
 from commbench.core.payload import contribution, reduced
-from commbench.core.program import BufferSpec, Copy, Pattern, Program
+from commbench.core.program import Copy, Pattern, Program
 
-from .collective import DATA, SOURCE, Collective, reduction_of
+from .collective import DATA, SOURCE, Collective, reduction_of, source_and_data
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class AllReduce(Collective):
     axes: ClassVar[tuple[str, ...]] = ("in_place", "reduction")
 
     def program(self, case: Case, rank: int, size: int) -> Program:
-        buffers = (BufferSpec("source", case.count, case.dtype), BufferSpec("data", case.count, case.dtype))
+        buffers = source_and_data(case)
         if case.in_place:  # without the reset, a sum of its own result would grow n-fold with each repetition
             return Program(buffers, (steps.AllReduce(DATA, DATA, reduction_of(case)),), (Copy(SOURCE, DATA),))
         return Program(buffers, (steps.AllReduce(SOURCE, DATA, reduction_of(case)),))
@@ -29,7 +29,7 @@ class AllReduce(Collective):
         return 2 * (size - 1) / size if size > 1 else None
 
     def input(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
-        return contribution(rank, size, salt, reduction_of(case), case.count)
+        return contribution(rank, size, salt, reduction_of(case), case.elements)
 
     def result(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
-        return reduced(size, salt, reduction_of(case), case.count)
+        return reduced(size, salt, reduction_of(case), case.elements)

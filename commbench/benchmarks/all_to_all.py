@@ -8,31 +8,24 @@ from typing import ClassVar
 from commbench.core import program as steps
 from commbench.core.case import Case
 from commbench.core.payload import SHARED, joined_blocks
-from commbench.core.program import BufferSpec, Copy, Pattern, Program
+from commbench.core.program import Copy, Pattern, Program
 
-from .collective import DATA, SOURCE, Collective
+from .collective import DATA, SOURCE, DividedCollective, source_and_data
 
 
 @dataclass(frozen=True)
-class AllToAll(Collective):
+class AllToAll(DividedCollective):
     name: ClassVar[str] = "all_to_all"
     axes: ClassVar[tuple[str, ...]] = ("in_place",)
 
-    def blocks(self, size: int) -> int:
-        return size
-
     def program(self, case: Case, rank: int, size: int) -> Program:
-        buffers = tuple(BufferSpec(name, size * case.count, case.dtype) for name in ("source", "data"))
+        buffers = source_and_data(case, size, size)
         if case.in_place:
             return Program(buffers, (steps.AllToAll(DATA, DATA),), (Copy(SOURCE, DATA),))
         return Program(buffers, (steps.AllToAll(SOURCE, DATA),))
 
-    def bus_factor(self, size: int) -> float | None:
-        """(n-1)/n: all blocks but the one for itself leave each rank (nccl-tests doc/PERFORMANCE.md)."""
-        return (size - 1) / size if size > 1 else None
-
     def input(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
-        return joined_blocks(SHARED, salt, case.count, (rank * size + receiver for receiver in range(size)))
+        return joined_blocks(SHARED, salt, case.elements, (rank * size + receiver for receiver in range(size)))
 
     def result(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
-        return joined_blocks(SHARED, salt, case.count, (sender * size + rank for sender in range(size)))
+        return joined_blocks(SHARED, salt, case.elements, (sender * size + rank for sender in range(size)))

@@ -21,15 +21,11 @@ class Broadcast(Collective):
     axes: ClassVar[tuple[str, ...]] = ("root",)
 
     def program(self, case: Case, rank: int, size: int) -> Program:
-        buffers = (BufferSpec("data", case.count, case.dtype),)
+        buffers = (BufferSpec("data", case.elements, case.dtype),)
         return Program(buffers, (steps.Broadcast(DATA, root_of(case)),))
-
-    def bus_factor(self, size: int) -> float | None:
-        """1: every byte leaves the root once and enters every other rank once (nccl-tests src/broadcast.cu)."""
-        return 1.0 if size > 1 else None
 
     def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
         return self.result(case, rank, size, salt) if rank == root_of(case) else None
 
     def result(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
-        return message(root_of(case), salt, case.count)
+        return message(root_of(case), salt, case.elements)

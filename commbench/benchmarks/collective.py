@@ -1,11 +1,11 @@
-"""What the collective operations have in common."""
+"""What operations have in common in which all ranks take part at once."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 from commbench.core.case import Case, Shape
-from commbench.core.program import Pattern, View
+from commbench.core.program import BufferSpec, Pattern, View
 
 SOURCE, DATA = View("source"), View("data")  # the input, never written to, and the buffer that is checked
 
@@ -25,7 +25,11 @@ class Collective:
         return 1
 
     def shape(self, case: Case, size: int) -> Shape:
-        return Shape(1, case.message_bytes, "max_over_ranks")
+        return Shape(1, case.message_bytes, "max_over_ranks", "collective")
+
+    def bus_factor(self, size: int) -> float | None:
+        """1: every byte leaves one rank once and enters another once (nccl-tests src/broadcast.cu, reduce.cu)."""
+        return 1.0 if size > 1 else None
 
     def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
         return self.input(case, rank, size, salt) if name == "source" else None
@@ -42,9 +46,25 @@ class Collective:
         return None
 
 
+class DividedCollective(Collective):
+    """The message has a block for each rank, of which one stays where it is."""
+
+    def blocks(self, size: int) -> int:
+        return size
+
+    def bus_factor(self, size: int) -> float | None:
+        """(n-1)/n: all blocks but one enter or leave a rank (nccl-tests doc/PERFORMANCE.md, src/gather.cu)."""
+        return (size - 1) / size if size > 1 else None
+
+
+def source_and_data(case: Case, source_blocks: int = 1, data_blocks: int = 1) -> tuple[BufferSpec, BufferSpec]:
+    source = BufferSpec("source", source_blocks * case.elements, case.dtype)
+    return source, BufferSpec("data", data_blocks * case.elements, case.dtype)
+
+
 def block_of(rank: int, case: Case) -> View:
     """The block of `rank` in `data`, where that buffer holds one block per rank."""
-    return View("data", offset=rank * case.count, count=case.count)
+    return View("data", offset=rank * case.elements, count=case.elements)
 
 
 def root_of(case: Case) -> int:

@@ -24,7 +24,7 @@ class Exchange(Collective):
         """The first message goes to the next rank: if all began with rank 0, its link would be the bottleneck."""
         if size == 1:
             return Program()
-        buffers = tuple(BufferSpec(name, case.count, case.dtype, size - 1) for name in ("send", "recv"))
+        buffers = tuple(BufferSpec(name, case.elements, case.dtype, size - 1) for name in ("send", "recv"))
         (receives_below, sends_below), (receives_above, sends_above) = _calls_by_peer(size, 0), _calls_by_peer(size, 1)
         receives = (*receives_below[:rank], *receives_above[rank + 1 :])
         sends = (*sends_above[rank + 1 :], *sends_below[:rank])
@@ -33,19 +33,16 @@ class Exchange(Collective):
     def shape(self, case: Case, size: int) -> Shape:
         """What one rank sends; it receives as much."""
         peers = max(size - 1, 1)
-        return Shape(peers, peers * case.message_bytes, "max_over_ranks")
-
-    def bus_factor(self, size: int) -> float | None:
-        """1: every byte leaves one rank once and enters one rank once, as in nccl-tests src/sendrecv.cu."""
-        return 1.0 if size > 1 else None
+        words = "exchange / messages that a rank sends"
+        return Shape(peers, peers * case.message_bytes, "max_over_ranks", words, single=peers == 1)
 
     def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
         blocks = (rank * size + peer for peer in range(size) if peer != rank)
-        return joined_blocks(SHARED, salt, case.count, blocks) if name == "send" else None
+        return joined_blocks(SHARED, salt, case.elements, blocks) if name == "send" else None
 
     def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
         blocks = (peer * size + rank for peer in range(size) if peer != rank)
-        return joined_blocks(SHARED, salt, case.count, blocks) if name == "recv" else None
+        return joined_blocks(SHARED, salt, case.elements, blocks) if name == "recv" else None
 
 
 @lru_cache(maxsize=8)

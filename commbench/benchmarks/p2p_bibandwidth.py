@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from commbench.core.case import Case, Shape
-from commbench.core.payload import joined_blocks
-from commbench.core.program import BufferSpec, Irecv, Isend, Pattern, Program, View, WaitAll
+from commbench.core.program import BufferSpec, Irecv, Isend, Program, WaitAll
 
-from .point_to_point import Pair, PointToPoint, window_of
+from .point_to_point import Pair, PointToPoint, slot_view, slots_of, window_of
 
 
 @dataclass(frozen=True)
@@ -19,26 +18,18 @@ class P2PBibandwidth(PointToPoint):
     def pair_program(self, case: Case, rank: int, pair: Pair) -> Program:
         """Both ranks do the same; a rank paired with itself has only one direction."""
         peer, window = sum(pair) - rank, window_of(case)
-        buffers = tuple(BufferSpec(name, case.count, case.dtype, window) for name in ("send", "recv"))
-        receives = (Irecv(View("recv", slot), peer, slot) for slot in range(window))
-        sends = (Isend(View("send", slot), peer, window + slot) for slot in range(window))
+        buffers = tuple(BufferSpec(name, case.elements, case.dtype, slots_of(case)) for name in ("send", "recv"))
+        receives = (Irecv(slot_view("recv", slot, case), peer, slot) for slot in range(window))
+        sends = (Isend(slot_view("send", slot, case), peer, window + slot) for slot in range(window))
         return Program(buffers, (*receives, *sends, WaitAll(tuple(range(2 * window)))))
 
     def shape(self, case: Case, size: int) -> Shape:
         """Both directions of one pair."""
         first, second = case.pairs[0]
         messages = window_of(case) * (1 if first == second else 2)
-        return Shape(messages, messages * case.message_bytes, "initiator")
+        words = "window / messages in both directions"
+        return Shape(messages, messages * case.message_bytes, "initiator", words, single=messages == 1)
 
     def bus_factor(self, size: int) -> float | None:
         """1/2: algbw is the sum of both directions, 2 W S / t, and a link's limit holds for each (osu_bibw)."""
         return 0.5
-
-    def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
-        return joined_blocks(rank, salt, case.count, range(window_of(case))) if name == "send" else None
-
-    def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
-        pair = case.pair_of(rank)
-        if pair is None or name != "recv":
-            return None
-        return joined_blocks(sum(pair) - rank, salt, case.count, range(window_of(case)))

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from commbench.core.case import Case, Shape
-from commbench.core.payload import message
-from commbench.core.program import BufferSpec, Irecv, Pattern, Program, Recv, Send, View, WaitAll
+from commbench.core.program import BufferSpec, Irecv, Program, Recv, Send, View, WaitAll
 
 from .point_to_point import Pair, PointToPoint
 
@@ -20,7 +19,7 @@ class P2PLatency(PointToPoint):
 
     def pair_program(self, case: Case, rank: int, pair: Pair) -> Program:
         first, second = pair
-        buffers = (BufferSpec("send", case.count, case.dtype), BufferSpec("recv", case.count, case.dtype))
+        buffers = (BufferSpec("send", case.elements, case.dtype), BufferSpec("recv", case.elements, case.dtype))
         send, recv = View("send"), View("recv")
         if first == second:  # a blocking send to oneself deadlocks in MPI beyond the eager limit
             return Program(buffers, (Irecv(recv, rank, 0), Send(send, rank), WaitAll((0,))))
@@ -32,15 +31,4 @@ class P2PLatency(PointToPoint):
         """The round trip of one pair: two messages, so that the time per message is half of it."""
         first, second = case.pairs[0]
         messages = 1 if first == second else 2
-        return Shape(messages, messages * case.message_bytes, "initiator")
-
-    def bus_factor(self, size: int) -> float | None:
-        """1: every byte crosses the link once (nccl-tests src/sendrecv.cu)."""
-        return 1.0
-
-    def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
-        return message(rank, salt, case.count) if name == "send" else None
-
-    def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
-        pair = case.pair_of(rank)
-        return message(sum(pair) - rank, salt, case.count) if pair is not None and name == "recv" else None
+        return Shape(messages, messages * case.message_bytes, "initiator", "half a round trip")

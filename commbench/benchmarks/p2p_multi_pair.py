@@ -16,13 +16,14 @@ class P2PMultiPair(P2PBandwidth):
     """Each pair runs the program of p2p_bandwidth; the senders start together, after a barrier."""
 
     name: ClassVar[str] = "p2p_multi_pair"
-    axes: ClassVar[tuple[str, ...]] = ("pairs", "window")
+    axes: ClassVar[tuple[str, ...]] = ("pairs", "window", "buffers")
     self_synchronising: ClassVar[bool] = False
 
     def shape(self, case: Case, size: int) -> Shape:
         """The windows of all P pairs: P W messages and P W S bytes, in the time of the last sender (osu_mbw_mr)."""
         messages = len(case.pairs) * window_of(case)
-        return Shape(messages, messages * case.message_bytes, "max_over_senders")
+        words = "window of the slowest sender / messages of all pairs"
+        return Shape(messages, messages * case.message_bytes, "max_over_senders", words, single=messages == 1)
 
     def bus_factor(self, size: int) -> float | None:
         """None: an aggregate P W S / t has no single link to compare with, and P is not known from the size."""

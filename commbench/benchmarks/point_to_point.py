@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import ClassVar
 
 from commbench.core.case import Case
-from commbench.core.program import Program
+from commbench.core.payload import joined_blocks
+from commbench.core.program import Pattern, Program, View
 
 Pair = tuple[int, int]
 
 
 class PointToPoint:
-    """Messages between the two ranks of each pair; all other ranks are idle."""
+    """Messages between the two ranks of each pair, from the buffers `send` to `recv`; all other ranks are idle."""
 
-    axes: ClassVar[tuple[str, ...]] = ("pair", "window")
+    axes: ClassVar[tuple[str, ...]] = ("pair", "window", "buffers")
     cache: ClassVar[str] = "rotate"
-    min_ranks: ClassVar[int] = 2
+    min_ranks: ClassVar[int] = 1  # of a pair of a rank with itself
     self_synchronising: ClassVar[bool] = True
 
     def blocks(self, size: int) -> int:
@@ -29,6 +30,31 @@ class PointToPoint:
         """The program of a rank of this pair, which may be a rank with itself."""
         raise NotImplementedError
 
+    def bus_factor(self, size: int) -> float | None:
+        """1: every byte crosses the link once (nccl-tests src/sendrecv.cu)."""
+        return 1.0
+
+    def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
+        return self._sent(case, rank, salt) if name == "send" else None
+
+    def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
+        pair = case.pair_of(rank)
+        return self._sent(case, sum(pair) - rank, salt) if pair is not None and name == "recv" else None
+
+    def _sent(self, case: Case, sender: int, salt: int) -> Pattern:
+        """All messages of a sample in one direction."""
+        return joined_blocks(sender, salt, case.elements, range(slots_of(case) if "window" in self.axes else 1))
+
 
 def window_of(case: Case) -> int:
     return case.window or 1
+
+
+def slots_of(case: Case) -> int:
+    """Messages that have memory of their own: all of a window, or, with buffers=shared, one for all (as osu_bw)."""
+    return 1 if case.buffers == "shared" else window_of(case)
+
+
+def slot_view(buffer: str, index: int, case: Case) -> View:
+    """The memory of a message of the window."""
+    return View(buffer, index % slots_of(case))

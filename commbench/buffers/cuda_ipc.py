@@ -1,18 +1,24 @@
 """CUDA IPC through the driver API: memory that other processes of this node can open, copies into it, and a probe.
 
 Torch's allocator hands out parts of blocks, and only a whole allocation has a handle, so memory is allocated here.
+A peer may still have a block open when its owner no longer needs it, and freeing it then is undefined
+(cuIpcOpenMemHandle). So a released block is kept for the next buffer that fits and freed with the process; for buffer
+sizes that double, all blocks together are less than twice the largest.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_uint64, c_void_p
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.case import World
+from commbench.core.errors import Unsupported
 from commbench.core.protocols import Control
 from commbench.hardware.cuda_driver import CudaDriver, CudaError, IpcHandle
 from commbench.hardware.nvml import Monitor, cuda_version
@@ -23,6 +29,7 @@ LAZY_PEER_ACCESS, NON_BLOCKING = 1, 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CU_
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 PROBE_BYTES = 4096
 WORKED = "worked"  # an entry of `ipc_probe` in run.json
+REFUSED = "CUDA IPC is refused here"
 
 
 class Exporter(Protocol):
@@ -131,6 +138,68 @@ class CudaExporter:
 
     def readings(self) -> dict[str, float]:
         return self._monitor.readings()
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Memory of the exporter, in bytes."""
+
+    address: int
+    size: int
+
+
+class Block:
+    """See buffers.memory.Allocation. Its extent is free again when the block is no longer referenced."""
+
+    def __init__(self, extent: Extent, memory: IpcMemory) -> None:
+        self.address, self._exporter = extent.address, memory.exporter
+        weakref.finalize(self, memory.free.append, extent)
+
+    def upload(self, offset: int, data: NDArray[np.uint8]) -> None:
+        self._exporter.upload(self.address + offset, data)
+
+    def download(self, offset: int, size: int) -> NDArray[np.uint8]:
+        return self._exporter.download(self.address + offset, size)
+
+
+class IpcMemory:
+    """The memory of one process, and that of its peers which it has opened."""
+
+    def __init__(self, exporter: Exporter) -> None:
+        self.exporter = exporter
+        self.free: list[Extent] = []
+        self._opened: dict[str, int] = {}  # handle -> address
+
+    def allocate(self, size: int) -> Block:
+        """The smallest free extent that is large enough, else a new one. Raises MemoryError."""
+        fitting = [extent for extent in self.free if extent.size >= size]
+        if not fitting:
+            return Block(Extent(self.exporter.allocate(size), size), self)
+        smallest = min(fitting, key=lambda extent: extent.size)
+        self.free.remove(smallest)
+        return Block(smallest, self)
+
+    def export(self, address: int, rank: int) -> str:
+        """The handle of this rank's memory, in hex. Raises Unsupported where it can't be exported."""
+        try:
+            return self.exporter.export(address).hex()
+        except CudaError as error:
+            raise Unsupported(f"{REFUSED}: rank {rank}, {error}") from error
+
+    def open(self, handle: str, rank: int) -> int:
+        """The address of a peer's memory in this rank, open until `close`. Raises Unsupported where it is refused."""
+        if handle not in self._opened:
+            try:
+                self._opened[handle] = self.exporter.open(bytes.fromhex(handle))
+            except CudaError as error:
+                raise Unsupported(f"{REFUSED}: rank {rank}, {error}") from error
+        return self._opened[handle]
+
+    def close(self) -> None:
+        """Close the peers' memory. This process's memory is freed with it: a peer may still have it open."""
+        opened, self._opened = self._opened, {}
+        for address in opened.values():
+            self.exporter.close(address)
 
 
 def probe_cuda_ipc(

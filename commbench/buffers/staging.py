@@ -9,35 +9,17 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from commbench.core import program as steps
 from commbench.core.errors import Unsupported
-from commbench.core.program import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    Broadcast,
-    BufferSpec,
-    Copy,
-    Gather,
-    Irecv,
-    Isend,
-    Program,
-    Recv,
-    Reduce,
-    ReduceScatter,
-    Scatter,
-    Send,
-    Step,
-    View,
-    WaitAll,
-)
+from commbench.core.program import BufferSpec, Program, Step, View
 from commbench.core.protocols import Buffer
 
-from .host import HostBuffer, rotation_pool
+from .memory import HostBuffer, rotation_pool
 
 SUFFIX = "@host"  # of the name of a staging buffer
 
@@ -48,10 +30,10 @@ def staged_program(program: Program, rank: int) -> Program:
     `reset` stays on the device. Staging buffers follow the buffers of the program, under their names with @host.
     Raises Unsupported for a receive without a WaitAll.
     """
-    steps = tuple(_staged_steps(program.steps, rank))
-    used = {view.buffer for step in steps for view in _views(step).values()}
+    staged = tuple(_staged_steps(program, rank))
+    used = {view.buffer for step in staged for view in _views(step).values()}
     staging = (replace(spec, name=spec.name + SUFFIX) for spec in program.buffers)
-    return replace(program, buffers=(*program.buffers, *(spec for spec in staging if spec.name in used)), steps=steps)
+    return replace(program, buffers=(*program.buffers, *(spec for spec in staging if spec.name in used)), steps=staged)
 
 
 def staging_specs(program: Program) -> tuple[BufferSpec, ...]:
@@ -75,22 +57,22 @@ def with_staging(
     return program, {**buffers, **staging}
 
 
-def _staged_steps(steps: Iterable[Step], rank: int) -> Iterator[Step]:
+def _staged_steps(program: Program, rank: int) -> Iterator[Step]:
     pending: dict[int, View] = {}  # request -> what it receives
-    for step in steps:
+    for step in program.steps:
         sent, received = _sent_and_received(step, rank)
-        yield from (Copy(view, _staging_view(view)) for view in sent)
-        if isinstance(step, Copy):
+        yield from (steps.Copy(view, _staging_view(view)) for view in sent)
+        if isinstance(step, steps.Copy):
             yield step
         else:
             changes: dict[str, Any] = {name: _staging_view(view) for name, view in _views(step).items()}
             yield replace(step, **changes)
-        if isinstance(step, Irecv):
+        if isinstance(step, steps.Irecv):
             pending[step.request] = step.data
-        elif isinstance(step, WaitAll):
+        elif isinstance(step, steps.WaitAll):
             received = tuple(pending.pop(request) for request in step.requests if request in pending)
-        if not isinstance(step, Irecv):
-            yield from (Copy(_staging_view(view), view) for view in received)
+        if not isinstance(step, steps.Irecv):
+            yield from (steps.Copy(_staging_view(view), view) for view in received)
     if pending:
         raise Unsupported(f"no WaitAll for the receives {sorted(pending)}: their data would stay in host memory")
 
@@ -98,17 +80,19 @@ def _staged_steps(steps: Iterable[Step], rank: int) -> Iterator[Step]:
 def _sent_and_received(step: Step, rank: int) -> tuple[tuple[View, ...], tuple[View, ...]]:
     """The views that a rank sends from and receives into; what only the root uses is included on the root only."""
     match step:
-        case Send(data, _) | Isend(data, _, _):
+        case steps.Send(data, _) | steps.Isend(data, _, _):
             return (data,), ()
-        case Recv(data, _) | Irecv(data, _, _):
+        case steps.Recv(data, _) | steps.Irecv(data, _, _):
             return (), (data,)
-        case Broadcast(data, root):
+        case steps.Broadcast(data, root):
             return ((data,), ()) if rank == root else ((), (data,))
-        case Reduce(send, recv, _, root) | Gather(send, recv, root):
+        case steps.Reduce(send, recv, _, root) | steps.Gather(send, recv, root):
             return (send,), (recv,) if rank == root else ()
-        case Scatter(send, recv, root):
+        case steps.Scatter(send, recv, root):
             return (send,) if rank == root else (), (recv,)
-        case AllReduce(send, recv, _) | AllGather(send, recv) | ReduceScatter(send, recv, _) | AllToAll(send, recv):
+        case steps.AllReduce(send, recv, _) | steps.ReduceScatter(send, recv, _):
+            return (send,), (recv,)
+        case steps.AllGather(send, recv) | steps.AllToAll(send, recv):
             return (send,), (recv,)
     return (), ()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from commbench.config.compose import ConfigComposer, Job
-from commbench.config.experiments import requested_jobs
+from commbench.config.compose import ConfigComposer, requested_jobs
+from commbench.config.settings import Job
 from commbench.core.case import Case
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.layout import Layout
@@ -23,13 +22,13 @@ from commbench.launchers.registry import detect
 from commbench.launchers.startability import check_experiment, check_startable
 from commbench.measure.plan import plan
 from commbench.report.compare_sides import PAYLOAD
-from commbench.report.compare_statistics import LEAST_LAUNCHES
+from commbench.report.difference import GOOD_LAUNCHES, LEAST_PAIRS
 from commbench.world.identity import hosted_world
 
 from . import run
 from .compare import FAILURES, command
 from .doctor import facts_here
-from .options import Options
+from .options import Options, from_0
 
 USAGE = """commbench ab KEY=VALUE ... --vs KEY=VALUE ... [--launches 10] [--fail-on slower]
 commbench ab backend=mpi sizes=[8,1MiB] --vs engine=python
@@ -62,6 +61,9 @@ def ab(words: Sequence[str]) -> int:
     order = turns(options.launches, options.seed)
     write_json(folder / "ab.json", {**ab_plan.overrides, "by": ab_plan.by, "seed": options.seed, "order": order})
     compare_words = _compare_words(folder, ab_plan, options)
+    if options.launches < LEAST_PAIRS:
+        enough = f"a verdict needs at least --launches {LEAST_PAIRS}, better {GOOD_LAUNCHES}"
+        print(f"ab: {options.launches} launches of each side give ratios only; {enough}", file=sys.stderr, flush=True)
     with _hint_when_interrupted(compare_words):
         statuses = [_launched(folder, ab_plan, options, *turn) for turn in enumerate(order)]
     print(f"{len(order)} runs: {folder}; again: commbench compare {shlex.join(compare_words)}\n", flush=True)
@@ -93,9 +95,9 @@ def _parser() -> argparse.ArgumentParser:
         type=_count,
         default=10,
         metavar="N",
-        help=f"of each side (default 10); {LEAST_LAUNCHES} at least for a verdict",
+        help=f"of each side (default 10); {LEAST_PAIRS} at least for a verdict",
     )
-    add("--seed", type=_natural, default=0, help="of the order and of the bootstrap (default 0)")
+    add("--seed", type=from_0, default=0, help="of the order (default 0)")
     add("--fail-on", default="", metavar="WORD,...", help="exit 1 if a case is slower, undecided, or missing in NEW")
     add("--config-dir", help="a folder with more YAML, e.g. DIR/benchmark/mine.yaml")
     return parser
@@ -107,12 +109,6 @@ def _count(word: str) -> int:
     return int(word)
 
 
-def _natural(word: str) -> int:
-    if not re.fullmatch(r"\d{1,18}", word):
-        raise argparse.ArgumentTypeError(f"{word} is not a whole number from 0 on")
-    return int(word)
-
-
 def _ab_plan(options: argparse.Namespace) -> AbPlan:
     """Raises ConfigError for what can't be run or compared."""
     if detect(os.environ) is not None:
@@ -120,8 +116,8 @@ def _ab_plan(options: argparse.Namespace) -> AbPlan:
     fail_on = {word.strip() for word in options.fail_on.split(",") if word.strip()}
     if fail_on - set(FAILURES):
         raise ConfigError(f"--fail-on {options.fail_on} is unknown; allowed: {', '.join(FAILURES)}")
-    if fail_on - {"missing"} and options.launches < LEAST_LAUNCHES:
-        raise ConfigError(f"--fail-on {options.fail_on} needs a verdict: --launches {LEAST_LAUNCHES} or more")
+    if fail_on - {"missing"} and options.launches < LEAST_PAIRS:
+        raise ConfigError(f"--fail-on {options.fail_on} needs a verdict: --launches {LEAST_PAIRS} or more")
     with ConfigComposer(options.config_dir) as composer:
         overrides = _sides(composer, options.base, options.vs)
         jobs = {side: _job(composer, side, overrides[side]) for side in SIDES}

@@ -7,13 +7,22 @@ import re
 from typing import TYPE_CHECKING
 
 from commbench.core.errors import ConfigError
-from commbench.core.text import printable
-from commbench.report.compare import Rules, compare_sides, noise_by_key, side
-from commbench.report.compare_sides import Side, check_target, parse_by, save
-from commbench.report.compare_statistics import LEAST_LAUNCHES
-from commbench.report.compare_text import caption, plural, provenance_lines, side_lines, summary, table_text, unjoined
+from commbench.core.terminal import printable
+from commbench.report.compare import Rules, compare_sides, noise_by_key
+from commbench.report.compare_sides import (
+    Side,
+    check_target,
+    parse_by,
+    plural,
+    provenance_lines,
+    read_side,
+    save,
+    side_lines,
+)
+from commbench.report.compare_text import caption, comparison_summary, comparison_table, unjoined
+from commbench.report.difference import ALPHA, GOOD_LAUNCHES, LEAST_LAUNCHES, LEAST_PAIRS, launches_to_be_sure
 
-from .options import Options
+from .options import Options, from_0
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,8 +30,10 @@ if TYPE_CHECKING:
 USAGE = """commbench compare BASE NEW                          folders with runs, or parquet files of cases
 commbench compare NEW --against baseline.parquet    a baseline that was kept with --save
 commbench compare RESULTS --by backend=gloo:mpi     two values of a variable in the same folder"""
-EPILOGUE = """A launch is a run: repeat both sides with launch=0,1,2,... in turn, at least 4 times, better 10.
-Exit status: 0 compared, 1 as --fail-on asks, 2 can't be compared (or, with --fail-on, no case has a verdict)."""
+EPILOGUE = f"""A launch is a run: repeat both sides with launch=0,1,2,... in turn.
+A verdict needs at least {LEAST_LAUNCHES} launches a side ({LEAST_PAIRS} with --paired), better {GOOD_LAUNCHES}.
+--fail-on slower counts cases whose p-value, corrected for the number of cases (Holm), is at most {ALPHA}.
+Exit status: 0 compared, 1 as --fail-on asks, 2 can't be compared (or, with --fail-on, not with so few launches)."""
 FAILURES = ("slower", "undecided", "missing")
 
 
@@ -35,18 +46,18 @@ def command(words: list[str]) -> int:
     if options.save is not None:
         check_target(options.save)
     if base_source is None:
-        return _saved(side("NEW", new_source), options.save, first=True)
-    samples = not options.medians_only
-    base, new = side("BASE", base_source, samples), side("NEW", new_source, samples)
-    equal = [side("A/A", options.aa)] if options.aa else []
+        return _saved(read_side("NEW", new_source), options.save, first=True)
+    base, new = read_side("BASE", base_source), read_side("NEW", new_source)
+    equal = [read_side("A/A", options.aa)] if options.aa else []
     known = noise_by_key(equal[0], differences, options.seed) if equal else None
     rules = Rules(differences, options.paired, options.delta / 100, options.seed, known)
     frame = compare_sides(base, new, rules)
     print(printable("\n".join([*side_lines(base, new, *equal), *provenance_lines(base, new, rules.by), ""])))
-    print(printable("\n".join([table_text(frame), *caption(frame, rules), *unjoined(frame), "", summary(frame)])))
+    print(comparison_table(frame))
+    print(printable("\n".join([*caption(frame, rules), *unjoined(frame), "", comparison_summary(frame, rules.least)])))
     if options.save is not None:
         _saved(new, options.save)
-    return _status(frame, failures)
+    return _status(frame, failures, rules.least)
 
 
 def _saved(new: Side, target: str, first: bool = False) -> int:
@@ -78,8 +89,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--delta", type=_percent, default=2.0, metavar="PERCENT", help="least change that matters (default 2)")
     add("--paired", action="store_true", help="launches with the same number ran next to each other")
-    add("--medians-only", action="store_true", help="resample launches only: faster, reads no samples")
-    add("--seed", type=_natural, default=0, help="of the bootstrap (default 0)")
+    add("--medians-only", action="store_true", help=argparse.SUPPRESS)  # of earlier versions; launches decide anyway
+    add("--seed", type=from_0, default=0, help="of the noise of --aa (default 0)")
     add("--fail-on", default="", metavar="WORD,...", help="exit 1 if a case is slower, undecided, or missing in NEW")
     add("--save", metavar="FILE", help="keep NEW as a parquet file for a later --against")
     return parser
@@ -90,12 +101,6 @@ def _percent(word: str) -> float:
     if not value:
         raise argparse.ArgumentTypeError(f"{word} is not a percentage above 0")
     return value
-
-
-def _natural(word: str) -> int:
-    if not word.isdigit():
-        raise argparse.ArgumentTypeError(f"{word} is not a whole number from 0 on")
-    return int(word)
 
 
 def _failures(words: str) -> set[str]:
@@ -125,18 +130,26 @@ def _sources(options: argparse.Namespace) -> tuple[str | None, str]:
 # ---------------------------------------------------------------- exit status
 
 
-def _status(frame: pd.DataFrame, failures: set[str]) -> int:
+def _status(frame: pd.DataFrame, failures: set[str], least: int) -> int:
     """Raises ConfigError where a verdict is asked for and no case has one: no news is not good news."""
     lost = bool(((frame["sides"] != "new") & (frame["new_launches"] == 0)).any())
     if "missing" in failures and lost:
         return 1
     if failures & {"slower", "undecided"} and frame["verdict"].isna().all():
         raise ConfigError(
-            f"--fail-on {','.join(sorted(failures))}: no case has a verdict; it takes {LEAST_LAUNCHES} launches a side"
+            f"--fail-on {','.join(sorted(failures))}: no case has a verdict; it takes {least} launches a side"
         )
-    found = {
-        "slower": bool((frame["verdict"] == "SLOWER").any()),
+    slower = frame[frame["verdict"] == "SLOWER"]
+    sure = bool((slower["p_holm"] <= ALPHA).any())
+    cases, launches = int(frame["p_value"].notna().sum()), slower[["base_launches", "new_launches"]].min(axis=1).max()
+    if "slower" in failures and not sure and len(slower) and launches < launches_to_be_sure(cases):
+        raise ConfigError(
+            f"--fail-on slower: {len(slower)} of {cases} cases are SLOWER, which {launches} launches a side can't tell "
+            f"from chance among {cases} cases; it takes {launches_to_be_sure(cases)}"
+        )
+    failed = {
+        "slower": sure,
         "undecided": bool(((frame["sides"] == "both") & ~frame["verdict"].isin(["SLOWER", "FASTER", "SAME"])).any()),
         "missing": lost,
     }
-    return int(any(found[one] for one in failures))
+    return int(any(failed[name] for name in failures))

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from commbench.config.compose import ConfigComposer
-from commbench.config.keys import TIMING_MODES
+from commbench.config.keys import GROUPS, TIMING_MODES
 from commbench.config.settings import Settings
 from commbench.config.targets import construct
-from commbench.core.case import World
 from commbench.core.errors import ConfigError
-from commbench.core.layout import Layout
 from commbench.core.protocols import Backend
-from commbench.core.units import format_seconds
 from commbench.hardware import machine_facts, resource_limits
-from commbench.measure.plan import Facts, duration_s, plan
+from commbench.measure.plan import Facts, plan
 from commbench.world.identity import hosted_world
 
+KEYED_GROUPS = ("timing", "backend", "launcher")  # whose files have keys that people set
 FORM_NAMES = {  # by the values of in_place that an operation can be measured with; None: it has no such axis
     frozenset(): "-",
     frozenset({None}): "yes",
     frozenset({True}): "in place",
-    frozenset({False}): "apart",
-    frozenset({True, False}): "in place, apart",
+    frozenset({False}): "out of place",
+    frozenset({True, False}): "both",
 }
 
 
@@ -39,22 +39,6 @@ def facts_here() -> Facts:
     )
 
 
-def plan_text(settings: Settings, world: World, facts: Facts) -> str:
-    """The cases of a job with memory and time, in the order they would run."""
-    if not settings.layouts:
-        settings = replace(settings, layouts=(Layout(len(world.nodes), world.ranks_per_node),))
-    jobs = plan(settings, world, facts)
-    lines = [f"{'case':<58} {'memory / node':>14} {'at most':>9}  skipped because"]
-    for job in jobs:
-        memory = "" if job.skip else f"{job.node_bytes / 2**20:.0f} MiB"
-        limit = "" if job.skip else format_seconds(duration_s(settings, job))
-        lines.append(f"{job.case!s:<58} {memory:>14} {limit:>9}  {job.skip or ''}".rstrip())
-    total = sum(duration_s(settings, job) for job in jobs)
-    runs = sum(1 for job in jobs if not job.skip)
-    lines.append(f"{len(jobs)} cases, {runs} to measure, at most {format_seconds(total)}; nothing was started")
-    return "\n".join(lines)
-
-
 def report(config_dir: str | None = None) -> str:
     """What this machine has, and which backends can run."""
     facts = machine_facts.collect()
@@ -63,12 +47,36 @@ def report(config_dir: str | None = None) -> str:
         if key in facts:
             lines.append(f"  {key:<24} {facts[key]}")
     lines.append(f"  {'memory available':<24} {(resource_limits.memory_limit_bytes() or 0) / 2**30:.1f} GiB")
+    lines.append(f"  {'shared memory':<24} {resource_limits.small_shm(facts) or format_shm(facts)}")
+    lines += [f"  {'note':<24} {line}" for line in surroundings()]
     lines += ["libraries", *(f"  {key[9:]:<24} {facts[key]}" for key in sorted(facts) if key.startswith("versions."))]
     lines += ["GPU", f"  {facts.get('topology.reason') or 'nvidia-smi topo -m answers'}"]
+    if "gpu.driver_version" in facts:
+        newest = facts.get("gpu.cuda_driver_version", "unknown")
+        lines.append(f"  driver {facts['gpu.driver_version']}, CUDA {newest} at most, {facts['gpu.count']} GPU(s)")
     with ConfigComposer(config_dir) as composer:
         states = {name: _state(backend) for name, backend in backends(composer).items()}
         lines += ["backends", *(f"  {name:<24} {state}" for name, state in states.items())]
     return "\n".join(lines)
+
+
+def format_shm(facts: Mapping[str, Any]) -> str:
+    """The size of /dev/shm."""
+    total = facts.get("limits.shm_total_bytes")
+    return "no /dev/shm" if total is None else f"{total / 2**30:.1f} GiB in /dev/shm"
+
+
+def surroundings() -> list[str]:
+    """A line for each thing around the process that surprises later: HOME, the working directory, its results."""
+    lines = [] if os.environ.get("HOME") else ["HOME is not set: libraries can't keep their caches; export HOME=/tmp"]
+    if any(Path(name).exists() for name in ("commbench.py", "torch.py", "mpi4py.py")):
+        lines.append(
+            "a commbench.py, torch.py or mpi4py.py lies in this folder: Python may import it instead; rename it"
+        )
+    results = Path("results")
+    if results.is_dir() and not os.access(results, os.W_OK):
+        lines.append(f"{results.absolute()} belongs to {results.owner()}: choose another folder with output=DIR")
+    return lines
 
 
 def _state(backend: Backend | ConfigError) -> str:
@@ -79,6 +87,30 @@ def _state(backend: Backend | ConfigError) -> str:
         return backend.missing(backend.devices[0]) or "can run here"
     except ConfigError as error:
         return str(error)
+
+
+def keys_text(config_dir: str | None = None) -> str:
+    """`commbench --keys`: the configuration file, the values of every group, and the keys of those that have some."""
+    from importlib.resources import files
+
+    folder = files("commbench.conf")
+    lines = [(folder / "config.yaml").read_text().partition("\nhydra:")[0].rstrip()]
+    with ConfigComposer(config_dir) as composer:
+        options = {group: composer.options(group) for group in (*GROUPS, "experiment")}
+    lines += ["", "# Values of each group", *(f"{group}: {', '.join(names)}" for group, names in options.items())]
+    for group, names in options.items():
+        nodes = {name: _node_lines(folder / group / f"{name}.yaml") for name in names if group in KEYED_GROUPS}
+        for name, node in nodes.items():
+            lines += ["", f"# {group}={name}: {group}.KEY=VALUE", *node] if node else []
+    return "\n".join(lines)
+
+
+def _node_lines(file: Any) -> list[str]:
+    """The lines of a group's file that are keys, with their comments."""
+    if not file.is_file():  # of --config-dir
+        return []
+    text = file.read_text().splitlines()
+    return [line for line in text if line and not line.startswith(("_target_", "#", "name:", "launcher: null"))]
 
 
 def matrix(config_dir: str | None = None) -> str:

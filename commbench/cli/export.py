@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 from pathlib import Path
@@ -12,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from commbench.core.columns import TABLES
 from commbench.core.errors import ConfigError
-from commbench.core.text import printable
-from commbench.report.load import load
+from commbench.core.terminal import printable
+from commbench.report.load import read_rows
 
-from .options import Options
+from .options import Options, check_not_folder, write_file, write_stdout
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,12 +34,15 @@ def command(words: list[str]) -> int:
     options = _parser().parse_args(words)
     columns = _columns(options.table, options.columns)
     if options.csv != STDOUT:
-        _refuse_existing(Path(options.csv), options.force)
-    frame = load(*options.paths, table=options.table)[columns]
+        check_not_folder("--csv", Path(options.csv))
+        if Path(options.csv).exists() and not options.force:
+            raise ConfigError(f"--csv {options.csv} exists; choose another file, or add --force to replace it")
+    frame = read_rows(options.paths, options.table)[columns]
     text = csv_text(frame, options.table)
     if options.csv == STDOUT:
-        return _print(text)
-    _write(Path(options.csv), text, options.force)
+        write_stdout(printable(text) if sys.stdout.isatty() else text)
+        return 0
+    write_file("--csv", Path(options.csv), text, replace=options.force)
     print(f"{len(frame)} rows of {options.table}: {options.csv}")
     return 0
 
@@ -78,13 +80,6 @@ def _columns(table: str, chosen: str | None) -> list[str]:
     return names
 
 
-def _refuse_existing(file: Path, force: bool) -> None:
-    if file.is_dir():
-        raise ConfigError(f"--csv {file} is a folder; name a file in it")
-    if file.exists() and not force:
-        raise ConfigError(f"--csv {file} exists; choose another file, or add --force to replace it")
-
-
 def _cells(column: pd.Series[Any], kind: str) -> pd.Series[Any]:
     """A column as it is to be written; only texts, lists and maps can hold what a user has typed."""
     if kind == "integer":
@@ -110,20 +105,3 @@ def _harmless(text: str) -> str:
     text = LINE_BREAK.sub("\n", text)
     risky = text.startswith((*RUN_BY_SPREADSHEETS, QUOTE)) or text.lstrip().startswith(RUN_BY_SPREADSHEETS)
     return f"{QUOTE}{text}" if risky else text
-
-
-def _write(file: Path, text: str, force: bool) -> None:
-    try:
-        with file.open("w" if force else "x", encoding="utf-8", newline="") as out:
-            out.write(text)
-    except OSError as error:
-        raise ConfigError(f"--csv {file} can't be written: {error.strerror}; choose another file") from error
-
-
-def _print(text: str) -> int:
-    try:
-        sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader has seen enough, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0

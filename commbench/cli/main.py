@@ -6,7 +6,9 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
+from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,27 +16,33 @@ if TYPE_CHECKING:
 
 USAGE = """commbench [-m] [KEY=VALUE ...]      measure: by default gloo on this machine with 2 ranks
 commbench resume RUN [--force]       measure what is missing or failed in a run, in the same folder
+commbench show RUN... [--as FORM]    the table of a run again; of several backends side by side; as osu, nccl_tests, csv
 commbench report PATH... [--html F]  what to use, what is slow, how sure that is; one page with figures
 commbench compare BASE NEW           did it get faster: a verdict per case, with its interval
 commbench ab BASE... --vs NEW...     both in turn, in fresh worlds, 10 launches each, then the same verdict
 commbench predict PATH... --params N the communication of a data-parallel step on what was measured
 commbench export PATH... --csv FILE  results as CSV
 commbench doctor                     what this machine has and which backends can run
+commbench help                       this text; COMMAND --help has the options of a command
 torchrun|mpirun|srun ... commbench   the same as one rank of a given world
 
 A list is an axis inside one world: layout=[1x1,1x2] sizes=[8,1KiB,1MiB] benchmark=[p2p_latency,all_reduce]
+  zsh expands brackets and stars:   'sizes=[8,1KiB]' '8..1MiB*4' in quotes
+Sizes:                              sizes=8..8GiB (times 2), 'sizes=8..1MiB*4', sizes=8..max, sizes=octaves
 -m sweeps over fresh worlds:        -m backend=gloo,mpi layout=1x2,1x4 launch=0,1,2
-Every key with its meaning:         commbench --keys
+Every key with its values:          commbench --keys
 What would run, without running:    plan=true"""
 
 COMMANDS = {  # with options of their own: command -> module, function
     "report": ("commbench.cli.report", "command"),
+    "show": ("commbench.cli.show", "command"),
     "compare": ("commbench.cli.compare", "command"),
     "predict": ("commbench.cli.predict", "command"),
     "export": ("commbench.cli.export", "command"),
     "resume": ("commbench.cli.run", "resume"),
     "ab": ("commbench.cli.ab", "ab"),
 }
+OTHER_COMMANDS = ("run", "doctor", "help")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,7 +52,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     from commbench.core.errors import CommbenchError
     from commbench.world.exit_protocol import end_with_error, exit_rank
+    from commbench.world.output import mark_output
 
+    mark_output()
+
+    for stream in (sys.stdout, sys.stderr):  # a locale without a letter must not end a run
+        if isinstance(stream, TextIOWrapper):
+            with suppress(OSError):
+                stream.reconfigure(errors="backslashreplace")
     try:
         status = _run_command(sys.argv[1:] if argv is None else list(argv))
         if "mpi4py" not in sys.modules:  # MPI is finalized only at Python's own end
@@ -78,11 +93,20 @@ def _run_command(words: list[str]) -> int:
         module, function = COMMANDS[words[0]]
         status: int = getattr(import_module(module), function)(words[1:])
         return status
-    arguments = _parser().parse_intermixed_args(words)
-    if arguments.keys:
-        from importlib.resources import files
+    from commbench.world.exit_protocol import JOB
 
-        print((files("commbench.conf") / "config.yaml").read_text())
+    if JOB in os.environ:
+        from commbench.cli.rank import run_started
+
+        return run_started()
+    arguments = _parser().parse_intermixed_args(words[1:] if words[:1] == ["run"] else words)
+    _check_words(arguments.words)
+    if arguments.words[:1] == ["help"]:
+        _parser().print_help()
+    elif arguments.keys:
+        from commbench.cli.doctor import keys_text
+
+        print(keys_text(arguments.config_dir))
     elif arguments.operations:
         from commbench.cli.doctor import matrix
 
@@ -92,26 +116,47 @@ def _run_command(words: list[str]) -> int:
 
         print(report(arguments.config_dir))
     else:
+        _start_rank_server(arguments.words)
         from commbench.cli.run import run
 
         return run(arguments.words, arguments.multirun, arguments.config_dir)
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    from importlib.metadata import PackageNotFoundError, version
+def _check_words(words: Sequence[str]) -> None:
+    """Raises ConfigError for what is neither KEY=VALUE nor a command."""
+    from difflib import get_close_matches
 
+    from commbench.core.errors import ConfigError
+
+    for number, word in enumerate(words):
+        if "=" in word or word[:1] == "~" or (number == 0 and word in OTHER_COMMANDS):
+            continue
+        commands = [*COMMANDS, *OTHER_COMMANDS]
+        near = get_close_matches(word, commands, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ConfigError(f"{word!r} is neither KEY=VALUE nor a command; {hint}commands: {', '.join(commands)}")
+
+
+def _start_rank_server(words: Sequence[str]) -> None:
+    """Where this command will probably fork ranks: they import torch while it composes the configuration."""
+    from commbench.launchers.registry import likely_launcher
+    from commbench.world.rank_server import start_rank_server
+
+    launcher = likely_launcher(words)
+    if launcher is not None and launcher.forks and _identity() is None:
+        start_rank_server(launcher)
+
+
+def _parser() -> argparse.ArgumentParser:
+    import commbench
     from commbench.cli.options import Options
 
-    try:
-        installed = version("commbench")
-    except PackageNotFoundError:  # PYTHONPATH, or a clone that is not installed
-        installed = "source"
     parser = Options(prog="commbench", usage=USAGE, add_help=True)
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="an override of the configuration, or a command")
     parser.add_argument("-m", "--multirun", action="store_true", help="sweep: a fresh world for each combination")
     parser.add_argument("--config-dir", help="a folder with more YAML, e.g. DIR/benchmark/mine.yaml")
-    parser.add_argument("--keys", action="store_true", help="print the configuration file with the meaning of each key")
+    parser.add_argument("--keys", action="store_true", help="print every key with its default, meaning and values")
     parser.add_argument("--operations", action="store_true", help="what each backend can measure, and in which form")
-    parser.add_argument("--version", action="version", version=f"commbench {installed}")
+    parser.add_argument("--version", action="version", version=f"commbench {commbench.__version__}")
     return parser

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
-from commbench.core.dtypes import DTYPES
-from commbench.core.dtypes import dtype as dtype_of
 from commbench.core.errors import ConfigError
-from commbench.core.text import printable
-from commbench.core.units import format_rate, format_seconds, parse_bytes
-from commbench.report.crossover import UNDECIDED, about
-from commbench.report.fit import families, ignored, varying
-from commbench.report.load import load
+from commbench.core.payload import DTYPES
+from commbench.core.payload import dtype as dtype_of
+from commbench.core.terminal import Column, Terminal, table_text
+from commbench.core.units import format_factor, format_rate, format_seconds, parse_bytes
+from commbench.report.crossover import THIS_RUN, UNDECIDED, about
+from commbench.report.difference import FEW_LAUNCHES, Measured, difference
+from commbench.report.fit import answerable, families, ignored, varying
+from commbench.report.load import read_rows
 from commbench.report.predict import OPERATION, Step, predict, step_of
 
 from .options import Options
@@ -27,6 +29,13 @@ USAGE = """commbench predict --params 7e9 --dtype bfloat16 --bucket-mb 25 [PATH 
        commbench predict --params 7e9 --bucket-mb 1,25,100      compare bucket sizes
        commbench predict --buckets 1MiB,25MiB,25MiB,7MiB        the buckets of one step by their size"""
 ALWAYS = ("backend", "engine", "layout", "dtype")  # columns even where all rows share them
+NUMBERS = (
+    Column("bucket", right=True),
+    Column("buckets", right=True, priority=3),
+    Column("step", right=True),
+    Column("95 % interval", right=True, priority=1),
+    Column("GB/s", right=True, priority=2),
+)
 MOST_PARAMS = 10**18
 MEANING = (
     "step: the buckets one after another, nothing overlaps with computation; GB/s is gradients / step, 10^9 B/s",
@@ -38,8 +47,8 @@ def command(words: list[str]) -> int:
     """Print the table and what follows from it; exit status 0. Raises CommbenchError, ConfigError."""
     options = _parser().parse_args(words)
     steps = _steps(options)
-    cases = load(*options.paths)
-    print(printable(report(cases, steps, options.dtype, options.params is not None)), end="")
+    cases = read_rows(options.paths)
+    print(report(cases, steps, options.dtype, options.params is not None), end="")
     return 0
 
 
@@ -48,7 +57,7 @@ def report(cases: pd.DataFrame, steps: Sequence[Step], dtype: str, by_params: bo
     frame = predict(cases, steps, dtype)
     rows: list[dict[str, Any]] = [{str(name): one for name, one in row.items()} for row in frame.to_dict("records")]
     named = _named(rows)
-    lines = [*(_title(step, dtype, by_params) for step in steps), "", *_table(rows), "", *MEANING, ""]
+    lines = [*(_title(step, dtype, by_params) for step in steps), "", _table(rows), "", *MEANING, ""]
     lines += [*_answers(rows, named), *_bucket_answers(rows, named), *_warnings(rows, named), *_sources(cases)]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
@@ -137,25 +146,14 @@ def _named(rows: Sequence[dict[str, Any]]) -> dict[int, str]:
     return names
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    import io
-    import os
-
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None)
+def _table(rows: Sequence[dict[str, Any]]) -> str:
     texts = (*ALWAYS, *_differing(rows))
-    numbers = ("bucket", "buckets", "step", "95 % interval", "GB/s")
-    for heading in (*texts, *numbers, "notes"):
-        table.add_column(heading, justify="right" if heading in numbers else "left", no_wrap=True)
-    for row in sorted(rows, key=_place):
-        table.add_row(*("" if row[name] is None else str(row[name]) for name in texts), *_cells(row))
-    width = max(int(os.environ.get("COLUMNS", "0")), 140)
-    console = Console(file=io.StringIO(), width=width, highlight=False, markup=False)
-    console.print(table)
-    text: str = console.file.getvalue()  # type: ignore[attr-defined]
-    return text.splitlines()
+    columns = [*(Column(name) for name in texts), *NUMBERS, Column("notes")]
+    cells = [
+        (*("" if row[name] is None else str(row[name]) for name in texts), *_cells(row))
+        for row in sorted(rows, key=_place)
+    ]
+    return table_text(columns, cells, Terminal.of(sys.stdout))
 
 
 def _place(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -212,19 +210,26 @@ def _bucket_answers(rows: Sequence[dict[str, Any]], named: dict[int, str]) -> li
     groups = [group for group in _groups(keyed, "layout", "name") if len(group) > 1]
     return [
         f"{group[0]['name']} on {group[0]['layout']}: "
-        + _verdict(group, [f"buckets of {about(row['bucket_bytes'])}" for row in group])
+        + _verdict(group, [f"buckets of {about(row['bucket_bytes'])}" for row in group], group[0]["name"])
         for group in groups
     ]
 
 
-def _verdict(group: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
-    """The first against the others; told apart only where the intervals are disjoint."""
-    first, second = group[0], group[1]
-    alike = [name for row, name in zip(group, names, strict=True) if not first["high_s"] < row["low_s"]]
+def _verdict(group: Sequence[dict[str, Any]], names: Sequence[str], one_family: str | None = None) -> str:
+    """The first against the others; `one_family`: its name, where the same launches measured all of them."""
+    times = [Measured((row["step_s"],), row["low_s"], row["high_s"], run_id=one_family) for row in group]
+    few = min(row["runs"] for row in group) < FEW_LAUNCHES
+    alike = [
+        name
+        for one, name in zip(times, names, strict=True)
+        if not (difference(times[0], one) if few else times[0].high_s < one.low_s)
+    ]
+    least, ratio = format_seconds(group[0]["step_s"]), format_factor(group[1]["step_s"] / group[0]["step_s"])
     if len(alike) > 1:
-        return f"{' and '.join(alike)} are {UNDECIDED}, {format_seconds(first['step_s'])}"
-    ratio = second["step_s"] / first["step_s"]
-    return f"{names[0]} is fastest, {format_seconds(first['step_s'])}; {names[1]} takes {ratio:.3g} x as long"
+        return f"{' and '.join(alike)} are {UNDECIDED}, {least}"
+    if few:
+        return f"{names[0]} takes least by what was measured {THIS_RUN}, {least}; {names[1]} {ratio} as long"
+    return f"{names[0]} is fastest, {least}; {names[1]} takes {ratio} as long"
 
 
 def _warnings(rows: Sequence[dict[str, Any]], named: dict[int, str]) -> list[str]:
@@ -239,10 +244,9 @@ def _warnings(rows: Sequence[dict[str, Any]], named: dict[int, str]) -> list[str
 def _sources(cases: pd.DataFrame) -> list[str]:
     """Rows that were left out, and runs that were taken together."""
     rows = cases[cases["benchmark"] == OPERATION]
-    found, left = families(rows), ignored(rows)
+    usable, left = answerable(rows), ignored(rows)
+    left |= {"on one rank or simulated": len(rows) - len(usable)} if len(usable) < len(rows) else {}
     lines = [f"left out of {OPERATION}: " + ", ".join(f"{count} {why}" for why, count in left.items())] if left else []
-    labels = sorted(set().union(*(family.labels for family in found)))
-    if max((family.runs for family in found), default=1) > 1:
-        several = f" with the labels {', '.join(labels)}" if len(labels) > 1 else ""
-        lines.append(f"runs{several} were taken together: the median over them and the widest interval")
+    if max((family.runs for family in families(usable)), default=1) > 1:
+        lines.append("runs were taken together: the median over them and the widest interval")
     return lines

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from commbench.core.errors import ConfigError
-from commbench.core.text import printable
+from commbench.core.terminal import Terminal, printable
+from commbench.report.load import find_runs
 from commbench.report.summary import read_results, summarise_results, summary_text
 
-from .options import Options
+from .options import Options, check_not_folder, from_1, write_file, write_stdout
+from .show import CONSOLE, rows_of, shown_text
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TOP = 30
+MOST_TABLES = 3  # of single runs
 
 
 def command(words: list[str]) -> int:
@@ -21,7 +28,10 @@ def command(words: list[str]) -> int:
     file can't be written."""
     options = _parser().parse_args(words)
     if options.html is not None:
-        _check(Path(options.html))
+        folder = Path(options.html).parent
+        check_not_folder("--html", Path(options.html))
+        if not folder.is_dir():
+            raise ConfigError(f"--html {options.html}: there is no folder {folder}; make it, or choose another")
     summary = summarise_results(read_results(options.paths, options.benchmark))
     for line in summary.results.problems:
         print(printable(f"left out: {line}"), file=sys.stderr)
@@ -29,12 +39,17 @@ def command(words: list[str]) -> int:
         from commbench.report.distributions import read_raw_data
         from commbench.report.page import page
 
-        _write(Path(options.html), page(summary, read_raw_data(summary.results)))
-    _print(
-        printable(summary_text(summary, options.top))
-        + (f"\npage: {options.html}\n" if options.html is not None else "")
-    )
+        write_file("--html", Path(options.html), page(summary, read_raw_data(summary.results)))
+    for folder in _alone(summary.results.cases, options.paths):
+        write_stdout(shown_text(folder, rows_of(folder), CONSOLE, Terminal.of(sys.stdout)) + "\n")
+    write_stdout(summary_text(summary, options.top) + (f"\npage: {options.html}\n" if options.html is not None else ""))
     return 0
+
+
+def _alone(cases: pd.DataFrame, paths: Sequence[str]) -> list[Path]:
+    """The runs whose own tables are the result, for there is nothing to choose between: one backend, a few runs."""
+    runs = [run for path in paths if Path(path).is_dir() for run in find_runs(path)]
+    return runs if cases["backend"].nunique() == 1 and len(runs) <= MOST_TABLES else []
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -42,33 +57,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("paths", nargs="+", metavar="PATH", help="folders with runs, or parquet files of cases")
     parser.add_argument("--html", metavar="FILE", help="write one page with pictures; it needs no network")
     parser.add_argument("--benchmark", metavar="NAME", help="only this benchmark")
-    parser.add_argument("--top", type=_count, default=TOP, help=f"rows of a table on the terminal (default {TOP})")
+    parser.add_argument("--top", type=from_1, default=TOP, help=f"rows of a table on the terminal (default {TOP})")
     return parser
-
-
-def _count(word: str) -> int:
-    if not word.isdigit() or not int(word):
-        raise argparse.ArgumentTypeError(f"{word} is not a whole number from 1 on")
-    return int(word)
-
-
-def _check(file: Path) -> None:
-    if file.is_dir():
-        raise ConfigError(f"--html {file} is a folder; name a file in it")
-    if not file.parent.is_dir():
-        raise ConfigError(f"--html {file}: there is no folder {file.parent}; make it, or choose another")
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_text(text, encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise ConfigError(f"--html {file} can't be written: {error.strerror}; choose another file") from error
-
-
-def _print(text: str) -> None:
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader has seen enough, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,13 +1,15 @@
-"""From overrides to checked jobs: Hydra composes, settings are checked, and nothing else happens."""
+"""From overrides to checked jobs: Hydra composes, settings are checked, and nothing else happens.
+
+An experiment's file lists its worlds, part by part and for each scale; `requested_jobs` makes jobs of them, too.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,33 +25,20 @@ from omegaconf.resolvers import oc
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from commbench.core.errors import ConfigError
-from commbench.core.secrets import MASK, is_secret, recorded
-from commbench.core.text import first_line, one_line
+from commbench.core.secrets import MASK, is_secret
+from commbench.core.terminal import first_line, one_line
 
 from .keys import AXIS_KINDS, GROUPS, OVERRIDES, Kind, list_refusal, unknown_key
-from .settings import Settings, from_config
-from .targets import ENV_SET, check_file_settings
+from .settings import Job, job_of
+from .targets import ENV_SET, check_experiment_overrides, check_file_settings
 
 CONFIG_MODULE = "commbench.conf"
 EVERY = "all"  # benchmark=all
 ENV_RESOLVER = "oc.env"
-FULL = "full"  # scale=full
 RESTRICTED = ("allow", "backend.library", "launcher.agent", "launcher.options")
 COMPOSED_GROUPS = (*GROUPS, "experiment")
-
-
-@dataclass(frozen=True)
-class Job:
-    """One point of a sweep: its overrides and what they mean.
-
-    `config` is without credentials, for the record; `digest` is a hash of the whole configuration except its output, so
-    it is equal on all ranks that were given the same.
-    """
-
-    overrides: tuple[str, ...]
-    settings: Settings
-    config: dict[str, Any]
-    digest: str
+EXPERIMENT = "experiment="
+CPU = "cpu"
 
 
 class ConfigComposer:
@@ -108,7 +97,7 @@ class ConfigComposer:
         env = config.get("env")
         settings += [(f"env.{name!s}", None) for name in env] if isinstance(env, DictConfig) else []
         check_file_settings(settings, [override.key_or_group for override in self._parsed(overrides)])
-        return job_of(config, overrides)
+        return job_of(resolved(config), overrides)
 
     def config(self, overrides: Iterable[str], hydra: bool = False) -> DictConfig:
         """A composed configuration, with Hydra's own part if asked for; raises ConfigError."""
@@ -135,7 +124,9 @@ class ConfigComposer:
         """The overrides that are the same in every job of a sweep."""
         parsed = self._parsed([_normalized(override) for override in overrides])
         self._check(parsed, multirun=True)
-        return self._with_all_benchmarks(one.input_line or "" for one in parsed if not one.is_sweep_override())
+        return self._with_all_benchmarks(
+            override.input_line or "" for override in parsed if not override.is_sweep_override()
+        )
 
     def options(self, group: str) -> list[str]:
         """The names of a group's files."""
@@ -189,31 +180,15 @@ class ConfigComposer:
         return [f"benchmark=[{names}]" if override in every else override for override in overrides]
 
 
-def job_of(config: DictConfig, overrides: Iterable[str]) -> Job:
-    """Check a composed configuration; raises ConfigError, in one line."""
+def resolved(config: DictConfig) -> dict[str, Any]:
+    """A composed configuration with its references resolved; raises ConfigError."""
     try:
-        settings = from_config(config)
-    except ConfigError as error:
-        raise ConfigError(one_line(str(error))) from error
-    plain = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(plain, dict)
-    whole = {str(key): value for key, value in plain.items()}
-    _check_part(whole["scale"], whole["part"], whole["parts"])
-    text = json.dumps({key: value for key, value in whole.items() if key != "output"}, sort_keys=True)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return Job(tuple(overrides), settings, {key: recorded(key, value) for key, value in whole.items()}, digest)
-
-
-def _check_part(scale: object, part: object, parts: Any) -> None:
-    """Raises ConfigError for a scale or a part that the experiment's file does not list."""
-    scales = list(parts) if isinstance(parts, dict) else []
-    elsewhere = "it belongs to an experiment: experiment=NAME"
-    if scale != FULL and scale not in scales:
-        allowed = f"allowed: {', '.join(scales)}" if scales else elsewhere
-        raise ConfigError(f"scale={scale} is unknown; {allowed}")
-    count = len(parts.get(scale) or ()) if scales else 0
-    if part is not None and (type(part) is not int or not 1 <= part <= count):
-        raise ConfigError(f"part={part} is unknown; {f'scale={scale} has 1 to {count}' if count else elsewhere}")
+        raw = OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(one_line(f"the configuration has a broken reference: {first_line(error)}")) from error
+    if not isinstance(raw, dict):
+        raise ConfigError(f"the configuration is a {type(raw).__name__}; it must be a mapping of keys")
+    return {str(key): value for key, value in raw.items()}
 
 
 def _environment(name: str, default: str | None = "\0") -> Any:
@@ -252,6 +227,44 @@ def _quoted(text: str) -> str:
     """A string literal of Hydra's grammar, where a backslash is literal except right before a quote."""
     escaped = re.sub(r"(\\*)'", r"\1\1\\'", text)
     return f"'{escaped}{escaped[len(escaped.rstrip(chr(92))) :]}'"
+
+
+def override_texts(*given: str | Mapping[str, Any]) -> list[str]:
+    """Overrides given from Python as those of the command line: a mapping becomes one for each key that it sets.
+
+    Raises ConfigError for a key that is not a text and for a value that is no text, number, boolean, None or list.
+    """
+    texts: list[str] = []
+    for item in given:
+        if isinstance(item, str):
+            texts.append(item)
+            continue
+        if not isinstance(item, Mapping):
+            raise ConfigError(f"{item!r} is not an override; give KEY=VALUE texts, a dict, or keywords: backend='gloo'")
+        for key, value in item.items():
+            if not isinstance(key, str):
+                raise ConfigError(f"{key!r} is not a key; keys are texts, such as 'timing.visits'")
+            nested = isinstance(value, Mapping) and bool(value)
+            inner = {f"{key}.{name}": entry for name, entry in value.items()} if nested else {}
+            texts += override_texts(inner) if nested else [f"{key}={_value_text(key, value)}"]
+    return texts
+
+
+def _value_text(key: str, value: Any) -> str:
+    """A value in Hydra's grammar. Texts in brackets are lists and maps, as on the command line."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, (list, tuple, range)):
+        return f"[{','.join(_value_text(key, entry) for entry in value)}]"
+    if isinstance(value, Mapping):  # an empty one; others are keys of their own
+        return "{}"
+    if isinstance(value, (str, Path)):
+        text = str(value)
+        plain = re.fullmatch(r"[\w./:*+%@-]+|[\[{].*[\]}]", text, re.ASCII)
+        return text if plain else _quoted(text)
+    if isinstance(value, (int, float)) or hasattr(value, "__index__") or hasattr(value, "__float__"):
+        return str(value)  # numpy's numbers too
+    raise ConfigError(f"{key}={value!r} is a {type(value).__name__}; give a text, number, boolean, None, list or dict")
 
 
 def _choices(override: Override) -> Iterator[str | None]:
@@ -301,3 +314,62 @@ def _hydra_message(error: BaseException) -> str:
     if "Could not override" in text or "not in struct" in text:
         return unknown_key(text.split("'")[1] if "'" in text else text)
     return text if cause is None or first_line(cause) in text else f"{text}: {first_line(cause)}"
+
+
+@dataclass(frozen=True)
+class RequestedJobs:
+    """What a command line asks for. `fresh_worlds`: each job needs a world of its own. `refused`: why parts of
+    `experiment` make no job in this installation. `shrinks`: scale=cpu would make it smaller."""
+
+    jobs: tuple[Job, ...]
+    fresh_worlds: bool
+    experiment: str | None = None
+    refused: tuple[str, ...] = ()
+    shrinks: bool = False
+
+
+def requested_jobs(composer: ConfigComposer, overrides: Sequence[str], multirun: bool) -> RequestedJobs:
+    """Every job of the command line, checked; raises ConfigError for what the user wrote."""
+    jobs = composer.jobs(overrides, multirun)  # an experiment's own line without its parts: the user's mistakes first
+    names = [override.removeprefix(EXPERIMENT) for override in overrides if override.startswith(EXPERIMENT)]
+    if not names or names[-1] == "null":
+        return RequestedJobs(tuple(jobs), multirun)
+    if "," in names[-1]:
+        raise ConfigError(f"{EXPERIMENT}{names[-1]} names several; run one experiment at a time")
+    sweep = composer.sweep_of(overrides)
+    check_experiment_overrides(composer.keys_of(sweep), sweep)
+    part_jobs: list[Job] = []
+    refused: list[str] = []
+    for part in experiment_parts(composer, [*sweep, *overrides]):
+        try:
+            part_jobs += composer.jobs(part, multirun=True)
+        except ConfigError as error:
+            refused.append(str(error))
+    without_part = {
+        json.dumps({key: value for key, value in job.config.items() if key != "part"}, sort_keys=True): job
+        for job in part_jobs
+    }
+    chosen = in_run_order(list(without_part.values()))
+    shrinks = CPU in jobs[0].config["parts"] and jobs[0].config["scale"] != CPU
+    return RequestedJobs(tuple(chosen), multirun or len(chosen) != 1, names[-1], tuple(dict.fromkeys(refused)), shrinks)
+
+
+def experiment_parts(composer: ConfigComposer, overrides: Sequence[str]) -> list[list[str]]:
+    """The overrides of each part of the experiment at its scale; what the user gives overrides what its file says.
+
+    timing=quick from the user also removes the part's own timing.duration_s.
+    """
+    config = composer.config(composer.plain(overrides))
+    lines = [str(line).split() for line in config.parts.get(str(config.scale)) or ()]
+    if not lines:
+        return [list(overrides)]
+    keys = [composer.keys_of(line) for line in lines]
+    for line, line_keys in zip(lines, keys, strict=True):
+        check_experiment_overrides(line_keys, line)
+    given = set(composer.keys_of(overrides))
+    parts = []
+    for number in range(1, len(lines) + 1) if config.part is None else [config.part]:
+        words = zip(lines[number - 1], keys[number - 1], strict=True)
+        kept = [word for word, key in words if not given & {key, key.partition(".")[0]}]
+        parts.append([f"part={number}", *kept, *overrides])
+    return parts

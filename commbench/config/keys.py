@@ -1,20 +1,35 @@
 """All keys of the configuration in one table: how each is read, what it may hold, whether it needs a fresh world.
 
-conf/config.yaml has their defaults and meanings.
+conf/config.yaml has their defaults and meanings. Below the table: message sizes, which have a form of their own:
+presets, lists, and ranges such as 8..8GiB, 8..1MiB*4 and 8..max.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from commbench.core.errors import ConfigError
+from commbench.core.payload import dtype
+from commbench.core.units import parse_bytes
 
 from .targets import construct
 
 INT64_MAX = 2**63 - 1
+PRESETS = {  # elements: 40 B to 40 MB, and to 4 GB, for float32
+    "decades": tuple(10**k for k in range(1, 8)),
+    "mlbench": tuple(10**k for k in range(1, 10)),
+}
+OCTAVES_BYTES = tuple(2**k for k in range(3, 25))  # 8 B to 16 MiB
+SIZE_RANGE = re.compile(r"\s*(?P<first>[^.*]+(?:\.\d[^.*]*)?)\.\.(?P<last>[^*]+?)\s*(?:\*\s*(?P<factor>[^*]*))?")
+TO_MEMORY = "max"  # the end of a range: what the memory of the nodes allows, which the plan knows
+MAX_BYTES = 2**45  # of a range to TO_MEMORY
+EXAMPLES = (
+    "a list like '[8,1KiB,4MB]' or a range like 8..8GiB (times 2), '8..1MiB*4' (times 4), 8..max (quotes for zsh)"
+)
 
 
 class Kind(Enum):
@@ -59,6 +74,7 @@ TIMING_MODES = {  # of each device; the first one is `auto`
     "cpu": ("host",),
     "cuda": ("host_sync", "device_event", "graph", "throughput"),
 }
+EVENT_TIMED = TIMING_MODES["cuda"][1:]  # by events of the GPU
 TABLE = (
     Key("backend", Kind.GROUP, fresh_world=True),
     Key("benchmarks", Kind.GROUPS, group="benchmark"),
@@ -69,9 +85,11 @@ TABLE = (
     Key("layout", Kind.LIST),
     Key("dtype", Kind.LIST),
     Key("sizes", Kind.LIST),
+    Key("sizes_per", Kind.CHOICE, ("message", "rank")),
     Key("pairs", Kind.LIST),
     Key("schedule", Kind.CHOICE, ("serial", "rounds")),
     Key("window", Kind.INTEGERS, minimum=1, maximum=16384),  # each message in flight is a step of the program
+    Key("buffers", Kind.CHOICES, ("own", "shared")),
     Key("streams", Kind.INTEGERS, minimum=1, maximum=64),
     Key("reduction", Kind.CHOICES, ("sum", "prod", "min", "max", "avg")),
     Key("root", Kind.INTEGERS),
@@ -91,6 +109,7 @@ TABLE = (
     Key("preflight", Kind.CHOICE, ("strict", "warn", "off")),
     Key("on_error", Kind.CHOICE, ("continue", "stop")),
     Key("plan", Kind.FLAG),
+    Key("verbose", Kind.FLAG),
     Key("label", Kind.TEXT),
     Key("seed", Kind.INTEGER),
     Key("output", Kind.TEXT),
@@ -198,3 +217,65 @@ def unknown_key(name: str) -> str:
     near = difflib.get_close_matches(name, OVERRIDES, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     return f"unknown key {name}; {hint}keys: {', '.join(OVERRIDES)}"
+
+
+def sizes_bytes(spec: Any, name: str) -> tuple[int, ...]:
+    """Message sizes in bytes for elements of that dtype; raises ConfigError."""
+    itemsize = dtype(name).itemsize
+    if isinstance(spec, str) and spec in PRESETS:
+        return tuple(count * itemsize for count in PRESETS[spec])
+    if spec == "octaves":
+        return tuple(size for size in OCTAVES_BYTES if size % itemsize == 0)
+    if isinstance(spec, str) and not spec[:1].isdigit():
+        raise ConfigError(f"sizes={spec} is unknown; allowed: {', '.join(PRESETS)}, octaves, {EXAMPLES}")
+    values = spec if isinstance(spec, list) else [spec]
+    if not values:
+        raise ConfigError("sizes=[] measures nothing; give at least one size")
+    sizes: list[int] = []
+    for value in values:
+        span = SIZE_RANGE.fullmatch(value) if isinstance(value, str) else None
+        sizes += [_size_bytes(value, name, itemsize)] if span is None else _range_bytes(span, itemsize)
+    return tuple(dict.fromkeys(sizes))
+
+
+def reaches_memory(spec: Any) -> bool:
+    """Whether a range ends at TO_MEMORY."""
+    texts = (value for value in (spec if isinstance(spec, list) else [spec]) if isinstance(value, str))
+    return any((span := SIZE_RANGE.fullmatch(text)) is not None and span["last"] == TO_MEMORY for text in texts)
+
+
+def _range_bytes(span: re.Match[str], itemsize: int) -> list[int]:
+    """The sizes of a range that are whole numbers of elements."""
+    first = _parsed_size(span["first"])
+    last = MAX_BYTES if span["last"] == TO_MEMORY else _parsed_size(span["last"])
+    factor = span["factor"]
+    if factor is not None and not (factor.isdecimal() and 2 <= int(factor) <= 1024):
+        raise ConfigError(f"sizes={span[0]}: the factor {factor!r} is not a whole number from 2 to 1024")
+    if not 1 <= first <= last <= INT64_MAX:
+        raise ConfigError(f"sizes={span[0]} does not rise from at least 1 B; write e.g. 8..1MiB")
+    sizes = [first]
+    while sizes[-1] * int(factor or 2) <= last:
+        sizes.append(sizes[-1] * int(factor or 2))
+    whole = [size for size in sizes if size % itemsize == 0]
+    if not whole:
+        raise ConfigError(f"sizes={span[0]} has no whole number of elements of {itemsize} B each; begin at {itemsize}")
+    return whole
+
+
+def _size_bytes(value: Any, name: str, itemsize: int) -> int:
+    size = _parsed_size(value)
+    if not 1 <= size <= INT64_MAX:
+        raise ConfigError(f"sizes=[{value}] is not from 1 to 2^63-1 bytes; write e.g. 64, 1KiB or 4MB")
+    if size % itemsize:
+        near = max(itemsize, size // itemsize * itemsize)
+        raise ConfigError(
+            f"sizes=[{value}] is not a whole number of {name} elements ({itemsize} B each); write e.g. [{near}]"
+        )
+    return size
+
+
+def _parsed_size(value: Any) -> int:
+    try:
+        return parse_bytes(value)
+    except ConfigError as error:
+        raise ConfigError(f"sizes: {error}") from error

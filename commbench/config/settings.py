@@ -1,48 +1,51 @@
-"""The configuration, checked once: every value behind this module is typed and possible."""
+"""The configuration, checked once: every value behind this module is typed and possible.
+
+A `Job` is a checked configuration with the text in which a command passes it to the ranks that it starts.
+"""
 
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
-
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from commbench.core.case import Benchmark
 from commbench.core.columns import CASES
-from commbench.core.dtypes import dtype
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
+from commbench.core.payload import dtype
 from commbench.core.protocols import Backend, Launcher, Writer
 from commbench.core.secrets import recorded
-from commbench.core.text import first_line
-from commbench.core.units import parse_bytes
+from commbench.core.terminal import one_line
 from commbench.hardware.network import check_interface
 
-from .keys import INT64_MAX, TIMING_MODES, ConfigReader, list_refusal
+from .keys import TIMING_MODES, ConfigReader, list_refusal, reaches_memory, sizes_bytes
 from .targets import construct
 
-PRESETS = {  # elements: 40 B to 40 MB, and to 4 GB, for float32
-    "decades": tuple(10**k for k in range(1, 8)),
-    "mlbench": tuple(10**k for k in range(1, 10)),
-}
-OCTAVES_BYTES = tuple(2**k for k in range(3, 25))  # 8 B to 16 MiB
 MAX_DURATION_S = 1e8  # three years: a clock, a deadline and a store's timeout can still hold it
 MAX_REPETITIONS = 10**12
+MAX_VISITS = 1000
 MAX_PAIRS = 10**6  # of all layouts and sizes together: each is a case of its own
 NUMERIC_COLUMNS = tuple(column.name for column in CASES if column.kind in ("integer", "number"))
+UNCHANGED = ("sizes_per", "schedule", "buffers", "streams", "in_place", "sync", "cache", "staging", "cuda_ipc")
 NORMAL = "normal"  # expect=normal
 EXPECTATION = re.compile(r"\s*(?:(\w+):)?(\w+)\s*(>=|<=|>|<)\s*([-+0-9.eE]+)\s*")
 
 Pairs = str | tuple[tuple[int, int], ...]
+FULL = "full"  # scale=full
 
 
 @dataclass(frozen=True)
 class Timing:
-    """When a case has been repeated often enough; `target` is the relative half-width of the confidence interval."""
+    """When a case has been measured enough; `target` is the relative half-width of the confidence interval.
+
+    A case is visited at least `visits` times in each of `launches` fresh worlds, which share `case_s`; a fixed number
+    of repetitions and a soak are measured in one visit.
+    """
 
     name: str = "custom"
     target: float = 0.01
@@ -53,8 +56,15 @@ class Timing:
     warmup_s: float = 0.05
     duration_s: float | None = None  # a soak: repeat for this long, and keep the timeline
     interval_s: float = 0.1  # of a soak's timeline
+    visits: int = 6
+    launches: int = 1
 
     def __post_init__(self) -> None:
+        if not (1 <= self.visits <= MAX_VISITS and 1 <= self.launches <= MAX_VISITS):
+            raise ConfigError(f"{self}: visits and launches lie between 1 and {MAX_VISITS}")
+        if self.repetitions is not None or self.duration_s is not None:
+            for name in ("visits", "launches"):
+                object.__setattr__(self, name, 1)
         for name in ("case_s", "z", "warmup_s", "duration_s", "interval_s"):
             value = getattr(self, name)
             if value is not None and not value <= MAX_DURATION_S:
@@ -122,9 +132,12 @@ class Settings:
     layouts: tuple[Layout, ...]  # empty: all ranks of a given world, 1x2 outside one
     dtypes: tuple[str, ...]
     sizes: tuple[tuple[int, ...], ...]  # bytes, one tuple per dtype
+    sizes_to_memory: bool  # 8..max: sizes that do not fit the memory are left out
+    sizes_per: str  # message, or rank: then a collective that divides its message has as many times as much
     pairs: Pairs
     schedule: str
     windows: tuple[int, ...]
+    buffers: tuple[str, ...]
     streams: tuple[int, ...]
     reductions: tuple[str, ...]
     roots: tuple[int, ...]
@@ -145,6 +158,7 @@ class Settings:
     preflight: str
     on_error: str
     plan: bool
+    verbose: bool
     label: str
     seed: int
     output: str
@@ -162,44 +176,43 @@ class Settings:
         return self.timing.case_s if self.budget.case_s is None else self.budget.case_s
 
 
-def from_config(config: DictConfig) -> Settings:
+def from_config(config: Mapping[str, Any]) -> Settings:
     """Check a composed configuration; raises ConfigError naming the first key that is wrong."""
-    reader = ConfigReader(_plain(config))
-    read, raw = reader.read, reader.raw
+    raw = dict(config)
+    read = ConfigReader(raw).read
     dtypes = tuple(dtype(str(name)).name for name in read("dtype"))
     benchmarks = read("benchmarks")
     sizes = tuple(sizes_bytes(raw.get("sizes"), name) for name in dtypes)
     backend = read("backend")
     device = backend.devices[0] if read("device") == "auto" else read("device")
     layouts = () if raw.get("layout") == "auto" else tuple(Layout.parse(text) for text in read("layout"))
-    budget = {**read("budget"), "_target_": "commbench.config.settings.Budget"}
-    interface = read("interface")
-    _check_combinations(device, read("staging"), read("schedule"), read("sync"))
+    if device == "cpu" and read("staging") == "pinned":
+        raise ConfigError("staging=pinned copies between a GPU and the host; with device=cpu there is none to copy")
+    if read("schedule") == "rounds" and read("sync") == "window":
+        raise ConfigError("sync=window is for operations of all ranks; schedule=rounds needs sync=barrier")
+    timing = read("timing")
+    if not isinstance(timing, Timing):
+        raise ConfigError(f"timing={timing} is not a commbench.config.settings.Timing; derive it from that class")
     return Settings(
         backend=backend,
         benchmarks=benchmarks,
-        timing=_timing(read("timing")),
+        timing=timing,
         launcher=None if raw.get("launcher") is None else read("launcher"),
         writers=read("writers"),
-        budget=construct(budget, "budget", ()),
+        budget=construct({**read("budget"), "_target_": "commbench.config.settings.Budget"}, "budget", ()),
         layouts=layouts,
         dtypes=dtypes,
         sizes=sizes,
+        **{name: read(name) for name in UNCHANGED},
+        sizes_to_memory=reaches_memory(raw.get("sizes")),
         pairs=_pairs(raw.get("pairs"), layouts, sum(map(len, sizes))),
-        schedule=read("schedule"),
         windows=read("window"),
-        streams=read("streams"),
         reductions=read("reduction"),
         roots=read("root"),
-        in_place=read("in_place"),
         engines=read("engine"),
         timing_modes=_timing_modes(read("timing_mode"), device),
-        sync=read("sync"),
-        cache=read("cache"),
         device=device,
-        staging=read("staging"),
-        cuda_ipc=read("cuda_ipc"),
-        interface=interface if interface is None else check_interface(interface),
+        interface=None if raw.get("interface") is None else check_interface(read("interface")),
         env=_environment(read("env")),
         launch=read("launch"),
         bind=read("bind"),
@@ -208,58 +221,11 @@ def from_config(config: DictConfig) -> Settings:
         preflight=read("preflight"),
         on_error=read("on_error"),
         plan=read("plan"),
+        verbose=read("verbose"),
         label=read("label") or "",
         seed=read("seed"),
         output=read("output") or "results",
     )
-
-
-def _timing(timing: Any) -> Timing:
-    if not isinstance(timing, Timing):
-        raise ConfigError(f"timing={timing} is not a commbench.config.settings.Timing; derive it from that class")
-    return timing
-
-
-def _plain(config: DictConfig) -> dict[str, Any]:
-    try:
-        raw = OmegaConf.to_container(config, resolve=True)
-    except OmegaConfBaseException as error:
-        raise ConfigError(f"the configuration has a broken reference: {first_line(error)}") from error
-    if not isinstance(raw, dict):
-        raise ConfigError(f"the configuration is a {type(raw).__name__}; it must be a mapping of keys")
-    return {str(key): value for key, value in raw.items()}
-
-
-def sizes_bytes(spec: Any, name: str) -> tuple[int, ...]:
-    """Message sizes in bytes for elements of that dtype; raises ConfigError."""
-    itemsize = dtype(name).itemsize
-    if isinstance(spec, str) and spec in PRESETS:
-        return tuple(count * itemsize for count in PRESETS[spec])
-    if spec == "octaves":
-        return tuple(size for size in OCTAVES_BYTES if size % itemsize == 0)
-    if isinstance(spec, str) and not spec[:1].isdigit():
-        raise ConfigError(
-            f"sizes={spec} is unknown; allowed: {', '.join(PRESETS)}, octaves, or a list like [8,1KiB,4MB]"
-        )
-    values = spec if isinstance(spec, list) else [spec]
-    if not values:
-        raise ConfigError("sizes=[] measures nothing; give at least one size")
-    return tuple(dict.fromkeys(_size_bytes(value, name, itemsize) for value in values))
-
-
-def _size_bytes(value: Any, name: str, itemsize: int) -> int:
-    try:
-        size = parse_bytes(value)
-    except ConfigError as error:
-        raise ConfigError(f"sizes: {error}") from error
-    if not 1 <= size <= INT64_MAX:
-        raise ConfigError(f"sizes=[{value}] is not from 1 to 2^63-1 bytes; write e.g. 64, 1KiB or 4MB")
-    if size % itemsize:
-        near = max(itemsize, size // itemsize * itemsize)
-        raise ConfigError(
-            f"sizes=[{value}] is not a whole number of {name} elements ({itemsize} B each); write e.g. [{near}]"
-        )
-    return size
 
 
 def _timing_modes(modes: Sequence[str], device: str) -> tuple[str, ...]:
@@ -273,14 +239,6 @@ def _timing_modes(modes: Sequence[str], device: str) -> tuple[str, ...]:
             f"timing_mode={foreign[0]} needs device={other}, this is device={device}; allowed: {', '.join(allowed)}"
         )
     return tuple(dict.fromkeys(chosen))
-
-
-def _check_combinations(device: str, staging: str, schedule: str, sync: str) -> None:
-    """Raises ConfigError for values that exclude each other."""
-    if device == "cpu" and staging == "pinned":
-        raise ConfigError("staging=pinned copies between a GPU and the host; with device=cpu there is none to copy")
-    if schedule == "rounds" and sync == "window":
-        raise ConfigError("sync=window is for operations of all ranks; schedule=rounds needs sync=barrier")
 
 
 def _pairs(value: Any, layouts: Sequence[Layout], sizes: int) -> Pairs:
@@ -340,3 +298,59 @@ def _expectations(texts: Sequence[Any], benchmarks: Sequence[str]) -> tuple[Expe
                 f" benchmarks: {', '.join(benchmarks)}"
             )
     return expected
+
+
+@dataclass(frozen=True)
+class Job:
+    """One point of a sweep: its overrides and what they mean.
+
+    `config` is without credentials, for the record; `digest` is a hash of the whole configuration except its output, so
+    it is equal on all ranks that were given the same.
+    """
+
+    overrides: tuple[str, ...]
+    settings: Settings
+    config: dict[str, Any]
+    digest: str
+    whole: dict[str, Any] = field(repr=False)  # with credentials: never written to a file
+
+    def with_layout(self, layout: Layout) -> Job:
+        """The same job, for a world of exactly this layout, where the configuration leaves it open."""
+        if self.settings.layouts:
+            return self
+        return job_of(self.whole | {"layout": str(layout)}, (*self.overrides, f"layout={layout}"))
+
+    def text(self) -> str:
+        """What `received` reads in the ranks; it may hold credentials."""
+        return json.dumps([self.overrides, self.whole])
+
+
+def job_of(whole: Mapping[str, Any], overrides: Iterable[str]) -> Job:
+    """Check a composed configuration; raises ConfigError, in one line."""
+    try:
+        settings = from_config(whole)
+    except ConfigError as error:
+        raise ConfigError(one_line(str(error))) from error
+    _check_part(whole["scale"], whole["part"], whole["parts"])
+    text = json.dumps({key: value for key, value in whole.items() if key != "output"}, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    config = {key: recorded(key, value) for key, value in whole.items()}
+    return Job(tuple(overrides), settings, config, digest, dict(whole))
+
+
+def received(text: str) -> Job:
+    """The job of a rank, from what the command that has started it exported."""
+    overrides, whole = json.loads(text)
+    return job_of(whole, overrides)
+
+
+def _check_part(scale: object, part: object, parts: Any) -> None:
+    """Raises ConfigError for a scale or a part that the experiment's file does not list."""
+    scales = list(parts) if isinstance(parts, dict) else []
+    elsewhere = "it belongs to an experiment: experiment=NAME"
+    if scale != FULL and scale not in scales:
+        allowed = f"allowed: {', '.join(scales)}" if scales else elsewhere
+        raise ConfigError(f"scale={scale} is unknown; {allowed}")
+    count = len(parts.get(scale) or ()) if scales else 0
+    if part is not None and (type(part) is not int or not 1 <= part <= count):
+        raise ConfigError(f"part={part} is unknown; {f'scale={scale} has 1 to {count}' if count else elsewhere}")

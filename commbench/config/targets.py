@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from commbench.core.case import Benchmark
 from commbench.core.errors import ConfigError
 from commbench.core.protocols import Backend, Launcher, Writer
-from commbench.core.text import first_line
+from commbench.core.terminal import first_line
 
 OWN_TARGETS = {  # group -> prefix of the targets that need no permission
     "backend": "commbench.backends.",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
-from .program import Pattern, Program
+from .program import Isend, Pattern, Program, WaitAll
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,15 @@ class World:
         return self.neighbours.index(self.rank)
 
 
+def options_text(parameters: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """A backend's own parameters as text, a variable of its cases: without what starts its ranks, without a seed."""
+    return tuple(
+        (name, value if isinstance(value, str) else json.dumps(value, default=str))
+        for name, value in sorted(parameters.items())
+        if name not in ("_target_", "library", "seed")
+    )
+
+
 @dataclass(frozen=True)
 class Mode:
     """How a program is run: what a backend must know, beside its steps, to lower it.
@@ -84,7 +95,7 @@ class Case:
     layout: str
     pair: str | None
     message_bytes: int
-    count: int
+    elements: int
     window: int | None
     in_place: bool | None
     reduction: str | None
@@ -96,6 +107,10 @@ class Case:
     cuda_ipc: str
     interface: str | None
     env: tuple[tuple[str, str], ...] = ()
+    library: str | None = None  # known once the backend has opened it
+    bind: str = "auto"
+    backend_options: tuple[tuple[str, str], ...] = ()
+    buffers: str | None = None
 
     @cached_property
     def case_id(self) -> str:
@@ -136,11 +151,15 @@ class Shape:
     operations_per_sample: messages or collective calls in one sample; all reported times are per operation.
     bytes_per_sample: payload moved by one sample, all ranks that count together.
     headline: whose clock counts: `initiator`, `max_over_ranks` or `max_over_senders`.
+    median_of: what the time per operation is, in words.
+    single: whether a sample is one such operation, so that percentiles of samples are percentiles of operations.
     """
 
     operations_per_sample: int
     bytes_per_sample: int
     headline: str
+    median_of: str = "operation"
+    single: bool = True
 
 
 class Benchmark(Protocol):
@@ -149,7 +168,7 @@ class Benchmark(Protocol):
     name: str
     axes: tuple[
         str, ...
-    ]  # which of pair (one at a time), pairs (all at once), window, in_place, reduction, root it has
+    ]  # which of pair (one at a time), pairs (all at once), window, in_place, reduction, root, staging it has
     cache: str  # warm or rotate, unless the user says otherwise
     min_ranks: int
     self_synchronising: bool  # one sample can't start before the last one ended everywhere that matters
@@ -213,3 +232,21 @@ class Planned:
     @cached_property
     def shape(self) -> Shape:
         return self.benchmark.shape(self.case, self.size)
+
+    @property
+    def bus_factor(self) -> float | None:
+        """That of the benchmark; a rank with itself has one direction."""
+        factor = self.benchmark.bus_factor(self.size)
+        alone = self.case.pairs and all(first == second for first, second in self.case.pairs)
+        return 1.0 if alone and factor is not None else factor
+
+    @property
+    def messages_per_peer(self) -> int:
+        """The most messages to one peer that a program posts before it waits; 0 where none is posted."""
+        most, posted = 0, Counter[int]()
+        for step in self.program(self.senders[0]).steps if self.active else ():
+            if isinstance(step, WaitAll):
+                most, posted = max(most, *posted.values(), 0), Counter()
+            elif isinstance(step, Isend):
+                posted[step.peer] += 1
+        return most

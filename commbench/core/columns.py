@@ -3,6 +3,13 @@
 SCHEMA_VERSION history:
   1  first version
        2026-11-22: result `headline`; null in the rows of earlier runs
+  2  2026-11-22: variables `library`, `bind`, `backend_options`, `buffers`, and with them other case ids; `elements` was
+     `count` and `warnings` was `flags`, which pandas has attributes of; identity `hosts`; results `bytes_per_rank`,
+     `median_of`, `messages_per_call`, `outliers`, `visits` and what follows from them, `skew_s`,
+     `empty_sample_s`; percentiles are null where a sample is several operations; `first_call_s` is of the whole first
+     sample, in version 1 it is divided by the operations in it
+       2026-11-22: results `unmeasured_s`, `retransmits`; `source` and `destination`, which earlier rows get from `pair`
+Version 1 is read under the new names (commbench.report.load); library and hosts then come from the run's record.
 Results may be added within a version; another variable, identity, unit or meaning makes a new one.
 """
 
@@ -13,12 +20,17 @@ from typing import Any
 
 from .errors import CommbenchError
 
-SCHEMA_VERSION = 1
+INTERRUPTED = "interrupted"  # stop reason of a case that needs another visit
+UNFINISHED = ("running", INTERRUPTED)  # "running": a soak that is written while it goes on
+SCHEMA_VERSION = 2
+READ_VERSIONS = (1, 2)
+OLD_NAMES = {"elements": "count", "warnings": "flags"}  # in version 1
+SINCE_2 = ("library", "bind", "backend_options", "buffers", "hosts")  # variables and identities that version 1 lacks
 
 
 @dataclass(frozen=True)
 class Column:
-    """`kind` is text, integer, number, flag, texts, map or time; `role` is variable, identity or result."""
+    """`kind` is text, integer, number, flag, texts, numbers, map or time; `role` is variable, identity or result."""
 
     name: str
     kind: str
@@ -46,7 +58,7 @@ VARIABLES = _columns(
     layout        | text    |   | nodes x ranks per node
     pair          | text    |   | ranks of a point-to-point case; several pairs run at once
     message_bytes | integer | B | bytes of the message; the total where a collective divides it
-    count         | integer |   | elements of one block
+    elements      | integer |   | elements of one block
     window        | integer |   | messages in flight
     in_place      | flag    |   | send and receive buffer are the same
     reduction     | text    |   | operation of a reduction
@@ -58,6 +70,10 @@ VARIABLES = _columns(
     cuda_ipc      | text    |   | CUDA IPC as asked: auto, on, off
     interface     | text    |   | network interface as asked
     env           | map     |   | environment exported for this run
+    library       | text    |   | library and version, as it reported itself once it was open
+    bind          | text    |   | how ranks were bound to cores, as asked: auto, core, numa, none
+    backend_options | map   |   | the backend's own parameters
+    buffers       | text    |   | own: each message of a window has memory of its own; shared: all have one
     """,
 )
 IDENTITY = _columns(
@@ -68,41 +84,60 @@ IDENTITY = _columns(
     sweep_id   | text    |   | jobs that were started by one command
     launch     | integer |   | n-th repeat in fresh processes
     label      | text    |   | the user's own word
+    hosts      | text    |   | names of the nodes that the ranks ran on, sorted
     segment    | integer |   | n-th start of this run; resuming adds one
     order      | integer |   | place of the case in its run
     started_at | time    |   | wall clock, UTC
     status     | text    |   | ok, skipped, failed, invalid
     reason     | text    |   | why it is not ok, or why its number can't be (flag impossible)
-    flags      | texts   |   | what to know before trusting the median
+    warnings   | texts   |   | flags: what to know before trusting the median
     """,
 )
 RESULTS = _columns(
     "result",
     """
+    bytes_per_rank         | integer | B    | of a rank's block where a collective divides the message
+    source                 | integer |      | first rank of the pair, which begins; null for several pairs at once
+    destination            | integer |      | second rank of the pair; null likewise
     nodes                  | integer |      | nodes of the layout
     ranks_per_node         | integer |      | ranks on each of them
     world_size             | integer |      | ranks of the layout
     headline               | text    |      | whose clock counted: initiator, max_over_ranks, max_over_senders
+    median_of              | text    |      | what each time is: half a round trip, window / messages, collective
+    messages_per_call      | integer |      | messages to a peer in one call of the library; null for collectives
     operations_per_sample  | integer |      | messages or collectives between two stamps
     block_k                | integer |      | samples between two stamps, where the clock would be visible
     clock                  | text    |      | monotonic: CLOCK_MONOTONIC; device: the GPU's events; virtual: simulated
     repetitions            | integer |      | measured samples
     effective_repetitions  | number  |      | the same, corrected for autocorrelation
-    stop_reason            | text    |      | ci, max_repetitions, budget, noise_stable, fixed
+    stop_reason            | text    |      | ci, max_repetitions, budget, noise_stable, fixed; interrupted: visits lack
+    unmeasured_s           | number  | s    | soak: its duration minus the time in repetitions
+    warmup_s               | number  | s    | time in warm-up, of all visits
+    steady                 | flag    |      | each warm-up ended because the times had become steady, not at its limit
     lag1                   | number  |      | autocorrelation of neighbouring samples
     clock_error_s          | number  | s    | sync=window: how far the ranks' global clocks are from rank 0's at most
     late_repetitions       | integer |      | sync=window: repetitions that a rank began late; in no statistic
-    first_call_s           | number  | s    | first operation, after a barrier; earlier connections are not in it
+    retransmits            | integer |      | segments that tcp's connections sent again while measuring, of all ranks
+    first_call_s           | number  | s    | whole first call, round trip or window; earlier connections do not count
+    empty_sample_s         | number  | s    | what stamps measure with no step between them; part of every sample
+    skew_s                 | number  | s    | between the first and the last rank's start; null without a common clock
     min_s                  | number  | s    | fastest operation
     median_s               | number  | s    | median operation: half a round trip, one message, or one collective
-    ci_low_s               | number  | s    | lower end of the 95 % interval of the median
+    ci_low_s               | number  | s    | lower end of the interval of the median
     ci_high_s              | number  | s    | upper end
+    interval_of            | text    |      | what the interval is made of: visits, launches, repetitions of one visit
+    interval_level         | number  |      | probability that such an interval holds the median: 0.95, 0.75 of 3 visits
+    visits                 | integer |      | times the case was measured across the run; median_s is their median
+    visit_spread           | number  |      | largest over smallest median of the visits
+    visit_medians_s        | numbers | s    | median of each visit, in the order in which they ran
+    visit_segments         | numbers |      | segment of each visit: starts of the run in fresh processes
     mean_s                 | number  | s    | mean operation
-    p90_s                  | number  | s    | nearest rank; null below 29 samples
+    p90_s                  | number  | s    | nearest rank; null below 29 samples, or if a sample is several operations
     p95_s                  | number  | s    | null below 59 samples
     p99_s                  | number  | s    | null below 299 samples
     p999_s                 | number  | s    | null below 2995 samples
     max_s                  | number  | s    | slowest operation
+    outliers               | integer |      | samples more than 1.5 quartile ranges outside of the quartiles (Tukey)
     algbw_gb_per_s         | number  | GB/s | bytes of one operation / median_s, 10^9 B/s
     algbw_ci_low_gb_per_s  | number  | GB/s | the same at ci_high_s
     algbw_ci_high_gb_per_s | number  | GB/s | the same at ci_low_s
@@ -133,6 +168,8 @@ SAMPLES = _columns(
     end_ns     | integer | ns | the same
     elapsed_ns | integer | ns | of the whole sample, not of one operation
     """,
+) + _columns(
+    "result", "visit | integer | | visit of the case, from 1; blocks and repetitions are counted across visits"
 )
 COUNTERS = _columns(
     "identity",
@@ -158,6 +195,7 @@ def arrow_schema(table: str) -> Any:
         "number": pa.float64(),
         "flag": pa.bool_(),
         "texts": pa.list_(pa.string()),
+        "numbers": pa.list_(pa.float64()),
         "map": pa.map_(pa.string(), pa.string()),
         "time": pa.timestamp("us", tz="UTC"),
     }
@@ -178,18 +216,23 @@ def with_current_columns(rows: Any, table: str) -> Any:
 
     schema = arrow_schema(table)
     absent = [column for column in TABLES[table] if column.name not in rows.column_names]
-    needed = [column.name for column in absent if column.role != "result"]
+    known = {*SINCE_2, *(new for new, old in OLD_NAMES.items() if old in rows.column_names)}
+    needed = [column.name for column in absent if column.role != "result" and column.name not in known]
     if needed:
         raise ValueError(f"it is no table of {table}: it lacks {', '.join(needed[:6])}")
     for column in absent:
+        old = OLD_NAMES.get(column.name)
+        if old in rows.column_names:
+            rows = rows.rename_columns([column.name if name == old else name for name in rows.column_names])
+            continue
         rows = rows.append_column(schema.field(column.name), pa.nulls(len(rows), schema.field(column.name).type))
     return rows.select(schema.names).cast(schema)
 
 
 def check_version(version: object, where: str) -> None:
     """Raises CommbenchError for results that this version can't read."""
-    if version != SCHEMA_VERSION:
+    if version not in READ_VERSIONS:
         raise CommbenchError(
-            f"{where} has schema version {version}, this commbench reads {SCHEMA_VERSION}; read it with the commbench "
-            "that wrote it (run.json names the version)"
+            f"{where} has schema version {version}, this commbench reads {' and '.join(map(str, READ_VERSIONS))}; "
+            "read it with the commbench that wrote it (run.json names the version)"
         )

@@ -5,7 +5,8 @@ its name counts; a pattern is a name, or ends or begins with *.
 
 ranks     what a difference between the ranks of a world means
             error    the ranks can't be measured together: a ConfigError, or a warning with preflight=warn
-            network  the same, unless interface= names a network: then each host has its own name for it
+            network  the same, unless interface= names a network, or the values name one of the same rate: hosts may
+                     have names of their own for it
             record   written into run.json
             node     expected between nodes; within a node it means separate containers and is recorded
             ignore   differs from rank to rank or from moment to moment
@@ -27,15 +28,16 @@ _TABLE = """
     environment.OMPI_MCA_routed*          | record  | any      | show   | yes
     environment.CUDA_VISIBLE_DEVICES*     | record  | any      | show   | yes
     environment.SLURM_*                   | record  | any      | show   | yes
-    environment.COMMBENCH_TCP_INTERFACE*  | network | any      | show   | yes
+    environment.COMMBENCH_TCP_INTERFACE*  | network | any      | ignore | yes
     environment.GLOO_SOCKET*              | network | equal    | show   | yes
     environment.NCCL_SOCKET*              | network | equal    | show   | yes
+    environment.NCCL_IB_HCA               | network | equal    | show   | yes
     environment.OMPI_MCA_btl_tcp_if*      | network | equal    | show   | yes
     environment.UCX_NET*                  | network | equal    | show   | yes
     environment.FI_TCP*                   | network | equal    | show   | yes
     environment.MPIR_CVAR_NETWORK*        | network | equal    | show   | yes
     # new with every start, or only a permission to start
-    environment.COMMBENCH_*               | error   | any      | show   | yes
+    environment.COMMBENCH_*               | error   | any      | ignore | yes
     environment.MASTER_*                  | error   | any      | show   | yes
     # torchrun exports it to its ranks
     environment.TORCH_NCCL_ASYNC_ERROR*   | error   | any      | show   | yes

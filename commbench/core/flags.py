@@ -14,16 +14,28 @@ class Flag(NamedTuple):
 
 FLAGS = {
     "noisy": Flag(
-        "the 95 % interval is wider than ±5 % of the median",
+        "the interval reaches more than 5 % from the median",
         "repeat with timing=rigorous or on a quieter machine; compare several launches (-m launch=0,1,2)",
     ),
     "drifting": Flag(
-        "the first and the second half of the repetitions differ",
+        "in at least half of the visits the first and the second half of the repetitions differ",
         "look at the case over time (timing=soak): clock rates, heat or other load change while it runs",
     ),
     "multimodal": Flag(
         "the repetitions have several typical times, and the median represents none of them",
         "look at the distribution before quoting the median; pin the ranks (bind=core)",
+    ),
+    "unstable": Flag(
+        "visits of the case differ by more than 5 % and by more than their repetitions explain",
+        "see the levels in the column reason; find what changes over seconds: other load, clock rates, placement",
+    ),
+    "unsteady": Flag(
+        "a warm-up reached its time limit before the times were steady",
+        "raise timing.warmup_s or timing.case_s, and look at the warm-up in samples.parquet",
+    ),
+    "disturbed": Flag(
+        "the reference case moved in at least half of the passes that visited this one",
+        "something else changed on the machine: see reference in run.json, and os.* in counters.parquet; repeat it",
     ),
     "oversubscribed": Flag(
         "there are more threads than cores, so the time includes scheduling",
@@ -34,7 +46,8 @@ FLAGS = {
         "read the time as an upper bound; larger messages are not affected",
     ),
     "python_bound": Flag(
-        "the call itself, measured on a group of one rank, takes more than a tenth of the time",
+        "the call itself, measured on a group of one rank, takes more than a tenth of the time; with GPU events: more "
+        "than one repetition in 20 began before the host had enqueued all of it",
         "use engine=native where the backend has it; Python programs do pay this time",
     ),
     "in_cache": Flag(
@@ -42,12 +55,37 @@ FLAGS = {
         "take the rate as that of the cache; larger messages show the memory",
     ),
     "skewed": Flag(
-        "ranks left the barrier at times that differ by more than 5 % of the median",
+        "ranks began a repetition at times that differ by more than 5 % of it (column skew_s)",
         "the late rank is part of the time; larger messages are less affected",
+    ),
+    "skew_unknown": Flag(
+        "ranks began behind a barrier, and no common clock shows how far apart",
+        "small messages: repeat with sync=window and timing_mode=host, which start at agreed instants",
+    ),
+    "clock_limited": Flag(
+        "sync=window: the ranks' clocks are uncertain by more than 5 % of a repetition (column clock_error_s)",
+        "take the difference to other cases as no larger than that; a faster interface=... for the clocks helps",
+    ),
+    "late_starts": Flag(
+        "sync=window: a rank began more than one repetition in 20 late, and those are not counted",
+        "what is counted are the calmer moments; look for other load, or use fewer ranks than cores",
+    ),
+    "gaps": Flag(
+        "more than 1 % of a soak passed outside of its repetitions (column unmeasured_s)",
+        "look for the holes in its time line; a slow disk, checks of large messages and other load on rank 0 make them",
     ),
     "throttled": Flag(
         "the GPU lowered its clock during the measurement (heat, power or a hardware brake)",
         "look at clocks and temperature in counters.parquet; improve cooling, raise the power cap or lock the clocks",
+    ),
+    "rdma_unused": Flag(
+        "NCCL used TCP sockets (NET/Socket) although a node has an active InfiniBand or RoCE port",
+        "install libibverbs and ibverbs-providers, give the container /dev/infiniband, look at NCCL_IB_DISABLE and "
+        "NCCL_IB_HCA; NCCL_DEBUG=INFO says why",
+    ),
+    "one_buffer": Flag(
+        "all messages of a window share one buffer (buffers=shared), so only what the last one left was checked",
+        "compare it with osu_bw; for memory that every message has to travel through, take buffers=own",
     ),
     "zero_payload": Flag(
         "in-place sums that nothing resets between two time stamps moved zeros; the payload was checked separately",

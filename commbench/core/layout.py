@@ -1,15 +1,17 @@
-"""Layouts: `NxM` is N nodes with M ranks each."""
+"""Layouts (`NxM` is N nodes with M ranks each), pairs of ranks, and rounds of pairs that can run at the same time."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .case import World
 from .errors import ConfigError
 
 MAX_RANKS = 2**17
+
+Pair = tuple[int, int]
 
 
 @dataclass(frozen=True, order=True)
@@ -55,3 +57,45 @@ class Layout:
         """The first ranks of each of the first nodes that are large enough, node after node."""
         large = [ranks for ranks in world.nodes if len(ranks) >= self.ranks_per_node]
         return tuple(rank for ranks in large[: self.nodes] for rank in ranks[: self.ranks_per_node])
+
+
+def pairs_text(pairs: Iterable[Pair]) -> str:
+    """The text of Case.pair: "0-1" is one pair, "0-2 1-3" are two at once."""
+    return " ".join(f"{first}-{second}" for first, second in pairs)
+
+
+def ends_of_pair(text: str | None) -> dict[str, int | None]:
+    """The columns source and destination of Case.pair: None for several pairs at once, and where there is none."""
+    first, _, second = (text or "").partition("-")
+    single = first.isdigit() and second.isdigit()
+    return {"source": int(first) if single else None, "destination": int(second) if single else None}
+
+
+def all_pairs(size: int) -> list[Pair]:
+    """Every rank with itself and with every other rank in both directions, ordered so that `rounds` leaves no gaps.
+
+    The circle method: one rank stays, the others rotate by one each turn; ranks opposite each other form a pair. If
+    `size` is odd, the place of the missing rank is empty, and its partner idles.
+    """
+    seats = size + size % 2
+    forth: list[Pair] = []
+    for turn in range(seats - 1):
+        circle = [seats - 1, *((turn + seat) % (seats - 1) for seat in range(seats - 1))]
+        opposite = ((circle[seat], circle[seats - 1 - seat]) for seat in range(seats // 2))
+        forth += [(min(pair), max(pair)) for pair in opposite if max(pair) < size]
+    with_itself = [(rank, rank) for rank in range(size)]
+    return [*with_itself, *forth, *((second, first) for first, second in forth)]
+
+
+def rounds(pairs: Iterable[Pair]) -> list[list[Pair]]:
+    """Pairs of one round share no rank; each pair goes into the first round that has room for it."""
+    packed: list[list[Pair]] = []
+    busy: list[set[int]] = []  # ranks of each round
+    for pair in pairs:
+        index = next((index for index, ranks in enumerate(busy) if not ranks & set(pair)), len(packed))
+        if index == len(packed):
+            packed.append([])
+            busy.append(set())
+        packed[index].append(pair)
+        busy[index].update(pair)
+    return packed

@@ -10,17 +10,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+DEVICE, HOST, PINNED = "device", "host", "pinned"  # kinds of memory
 PERIOD = 8191  # prime, so that no block, chunk or segment size of a library is a multiple of it
 
 
 @dataclass(frozen=True)
 class BufferSpec:
-    """`slots` separate blocks of `count` elements: a window. Rotation allocates a pool of copies of all slots."""
+    """`slots` separate blocks of `count` elements: a window. Rotation allocates a pool of copies of all slots.
+
+    `memory`: device, where the case's buffers lie (a GPU, or the host with device=cpu), or of the rank's host: host,
+    pinned (page-locked for its GPU).
+    """
 
     name: str
     count: int
     dtype: str
     slots: int = 1
+    memory: str = DEVICE
 
 
 @dataclass(frozen=True)
@@ -148,13 +154,24 @@ class AllToAll:
 
 @dataclass(frozen=True)
 class Copy:
+    """Within a rank."""
+
     source: View
     target: View
 
 
+@dataclass(frozen=True)
+class Icopy:
+    """A copy within a rank that runs beside what follows, up to the WaitAll for its request."""
+
+    source: View
+    target: View
+    request: int
+
+
 Step = (
     Send | Recv | Isend | Irecv | WaitAll | Barrier | AllReduce | Broadcast | Reduce
-    | AllGather | Gather | Scatter | ReduceScatter | AllToAll | Copy
+    | AllGather | Gather | Scatter | ReduceScatter | AllToAll | Copy | Icopy
 )  # fmt: skip
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .case import Case, Mode, RankIdentity, World
+from .case import Case, Mode, RankIdentity, World, options_text
 from .program import BufferSpec, Pattern, Program
+
+GROUP_ORDER = "group_order"  # of Communicator.facts: its ranks in the order in which the library's log numbers them
 
 
 class Buffer(Protocol):
@@ -94,7 +97,8 @@ class Communicator(Protocol):
         """What the library or the kernel has counted for this rank up to now; empty where nothing does."""
 
     def facts(self) -> dict[str, Any]:
-        """Library, version, thread level, transport: what was really opened."""
+        """Library, version, thread level, transport: what was really opened; GROUP_ORDER where the library numbers
+        the ranks in another order."""
 
     def close(self, abort: bool = False) -> None: ...
 
@@ -110,6 +114,8 @@ class Backend(Protocol):
     engines: ClassVar[tuple[str, ...]] = ("python",)  # the first is `auto`
     axes: ClassVar[tuple[str, ...]] = ()  # independent variables of its own, such as streams
     threads_per_rank: ClassVar[int] = 1  # that are busy during a measurement
+    joins_messages: ClassVar[bool] = False  # messages to a peer that are posted before a wait travel in one call
+    needs_torch: ClassVar[bool] = True  # in its ranks, which then meet through torch's TCPStore
     shares_gpu: ClassVar[bool] = True  # whether two ranks may use the same GPU
 
     @property
@@ -121,6 +127,13 @@ class Backend(Protocol):
     def threads(self) -> str:
         """The thread level requested from MPI where ranks meet over MPI."""
         return "funneled"
+
+    @property
+    def options(self) -> tuple[tuple[str, str], ...]:
+        """Its own parameters, which are variables of each case: its fields, if it is a dataclass."""
+        return options_text(
+            {field.name: getattr(self, field.name) for field in fields(self)} if is_dataclass(self) else {}
+        )
 
     def missing(self, device: str) -> str | None:
         """Why this machine can't run it on cpu or cuda, determined without importing the library; None if it can."""
@@ -166,6 +179,10 @@ class Launcher(Protocol):
         """Whether this process runs inside an allocation of nodes that this launcher starts ranks on."""
 
     @property
+    def forks(self) -> bool:
+        """Whether its ranks are forked by this command's rank server, rather than started by `command`."""
+
+    @property
     def own_variables(self) -> tuple[str, ...]:
         """Prefixes of the variables that it forwards to its ranks itself."""
 
@@ -179,9 +196,9 @@ class Launcher(Protocol):
         Raises ConfigError where its variables contradict each other."""
 
     def open_store(
-        self, identity: RankIdentity, environ: Mapping[str, str], library: str, threads: str, interface: str | None
+        self, identity: RankIdentity, environ: Mapping[str, str], backend: Backend, interface: str | None
     ) -> Any:
-        """The TCPStore through which the ranks of its world meet; `library` and `threads` are those of MPI.
+        """The store through which the ranks of its world meet, of the backend's kind.
 
         Raises ConfigError, OSError, RuntimeError, KeyError, ValueError."""
 
@@ -208,4 +225,5 @@ class Writer(Protocol):
     ) -> None:
         """Columns of samples.parquet and counters.parquet; a later row of the same case replaces the earlier one."""
 
-    def end(self, run: Mapping[str, Any]) -> None: ...
+    def end(self, run: Mapping[str, Any]) -> None:
+        """The end of a world; with the status `running` further launches of the run follow."""

@@ -5,6 +5,9 @@ median by more than SPREADS of their standard deviations. The factor is what mat
 link that is 4 % slower, and nobody repairs it. The spread (MAD x 1.4826, which outliers do not move: Leys et al. 2013)
 keeps the upper edge of a class that is wide in itself, such as two sockets, from being reported as a fault. Both
 compare with medians of the others, so up to half of a class may be slow before it looks normal.
+
+Where several sizes were measured, a neighbouring size must agree. Rows whose time includes something else than the link
+(UNUSABLE) neither accuse nor are accused, and where the time itself is uncertain (UNCERTAIN) the factor is 2.
 """
 
 from __future__ import annotations
@@ -12,26 +15,29 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .columns import VARIABLES
-from .layout import Layout
-from .pairs import Pair, pairs_text
-from .units import format_bytes, format_seconds
+from .layout import Layout, Pair, pairs_text
+from .units import format_bytes, format_factor, format_seconds
 
 Row = Mapping[str, Any]
 
 FACTOR = 1.2
+UNCERTAIN_FACTOR = 2.0
 SPREADS = 3.0
+UNUSABLE = frozenset({"oversubscribed", "throttled", "disturbed", "impossible"})
+UNCERTAIN = frozenset({"noisy", "drifting", "multimodal", "unstable"})
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
 LEAST_PAIRS = 3  # of a class: if two pairs differ, neither is known to be the slow one
 SELF, SAME_NODE, OTHER_NODE = "self", "same node", "other node"
 CLASSES = {SELF: "of a rank with itself", SAME_NODE: "on one node", OTHER_NODE: "between nodes"}
 MATRIX_VARIABLES = tuple(column.name for column in VARIABLES if column.name != "pair")
+SIZES = ("message_bytes", "count", "elements")
 KINDS = ("rank", "slow", "asymmetric")  # the most helpful first
 
 
@@ -60,11 +66,15 @@ class Finding:
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
-    """The cases of one run that differ only in the pair, with any status. `shared` are their other variables."""
+    """The cases of one run that differ only in the pair, with any status. `shared` are their other variables.
+
+    `sizes`: this matrix and those that differ from it only in the size, by size.
+    """
 
     run_id: str | None
     shared: Mapping[str, Any]
     rows: Mapping[Pair, Row]
+    sizes: list[Matrix] = field(default_factory=list, repr=False)
 
     @property
     def ranks(self) -> list[int]:
@@ -79,6 +89,64 @@ class Matrix:
                 classes[_class_of(pair, int(row["ranks_per_node"]))][pair] = float(row["median_s"])
         return {name: times for name, times in classes.items() if times}
 
+    @functools.cached_property
+    def usable(self) -> Mapping[str, Mapping[Pair, float]]:
+        """`classes` without the rows that say nothing about a link."""
+        usable = {
+            name: {pair: time for pair, time in times.items() if not warnings_of(self.rows[pair]) & UNUSABLE}
+            for name, times in self.classes.items()
+        }
+        return {name: times for name, times in usable.items() if times}
+
+    @functools.cached_property
+    def slow_here(self) -> Mapping[Pair, tuple[str, float]]:
+        """Like slow_pairs, by this size alone."""
+        slow = {}
+        for name, times in self.usable.items():
+            index, values = {pair: index for index, pair in enumerate(times)}, np.array(list(times.values()))
+            for pair in _suspects(self, times):
+                typical_s, limit_s = _typical_and_limit_s(np.delete(values, index[pair]), _factor(self.rows[pair]))
+                if _interval_end(self.rows[pair], "ci_low_s") > limit_s:
+                    slow[pair] = name, typical_s
+        return slow
+
+    @functools.cached_property
+    def asymmetric_here(self) -> Mapping[Pair, float]:
+        """Pair -> the time of the way back, where this size alone shows a difference."""
+        asymmetric = {}
+        for times in self.usable.values():
+            for pair, there_s in times.items():
+                back = pair[1], pair[0]
+                if back in times:
+                    low_s = _interval_end(self.rows[pair], "ci_low_s")
+                    high_s = _interval_end(self.rows[back], "ci_high_s")
+                    factor = max(_factor(self.rows[pair]), _factor(self.rows[back]))
+                    if there_s > factor * times[back] and low_s > high_s:
+                        asymmetric[pair] = times[back]
+        return asymmetric
+
+    def agreed(self, found_here: str) -> list[Pair]:
+        """The pairs of this property that a neighbouring size has too, if the pair was measured at any other size."""
+        return [pair for pair in getattr(self, found_here) if self._agrees(pair, found_here)]
+
+    def _agrees(self, pair: Pair, found_here: str) -> bool:
+        measured = [size for size in self.sizes if size is self or any(pair in times for times in size.usable.values())]
+        index = measured.index(self) if self in measured else 0
+        neighbours = measured[max(index - 1, 0) : index] + measured[index + 1 : index + 2]
+        return not neighbours or any(pair in getattr(size, found_here) for size in neighbours)
+
+
+def warnings_of(row: Row) -> frozenset[str]:
+    """What to know before trusting the row."""
+    value = row.get("warnings", row.get("flags"))
+    if isinstance(value, str):
+        return frozenset(value.replace(",", " ").split())
+    return frozenset() if value is None or isinstance(value, float) else frozenset(map(str, value))
+
+
+def _factor(row: Row) -> float:
+    return UNCERTAIN_FACTOR if warnings_of(row) & UNCERTAIN else FACTOR
+
 
 def matrices(rows: Iterable[Row]) -> list[Matrix]:
     """The rows of cases with one pair, grouped by everything else, in their order; other cases are left out."""
@@ -89,26 +157,40 @@ def matrices(rows: Iterable[Row]) -> list[Matrix]:
             first, _, second = pair.partition("-")
             key = (row.get("run_id"), *(_hashable(row[name]) for name in MATRIX_VARIABLES))
             groups.setdefault(key, {})[int(first), int(second)] = row
-    return [Matrix(key[0], dict(zip(MATRIX_VARIABLES, key[1:], strict=True)), group) for key, group in groups.items()]
+    grouped = [
+        Matrix(key[0], dict(zip(MATRIX_VARIABLES, key[1:], strict=True)), group) for key, group in groups.items()
+    ]
+    by_size: dict[tuple[Any, ...], list[Matrix]] = {}
+    for matrix in sorted(grouped, key=lambda matrix: int(matrix.shared["message_bytes"] or 0)):
+        others = (matrix.shared[name] for name in MATRIX_VARIABLES if name not in SIZES)
+        by_size.setdefault((matrix.run_id, *others), []).append(matrix)
+    for sizes in by_size.values():
+        for matrix in sizes:
+            matrix.sizes.extend(sizes)
+    return grouped
 
 
 def findings(rows: Iterable[Row]) -> list[Finding]:
-    """Ranks first, then slow pairs, then asymmetric ones; the worst of each kind first."""
+    """Ranks first, then slow pairs, then asymmetric ones; the worst of each kind first, each at its worst size."""
     compared = matrices(rows)
-    unsorted = [finding for matrix in compared for finding in _findings_of(matrix, compared)]
-    return sorted(unsorted, key=lambda finding: (KINDS.index(finding.kind), -finding.ratio))
+    at_sizes: dict[tuple[Any, ...], list[Finding]] = {}
+    measured: dict[tuple[Any, ...], int] = {}
+    for matrix in compared:
+        for finding in _findings_of(matrix, compared):
+            key = id(matrix.sizes[0]), finding.kind, finding.pair, finding.rank if finding.kind == "rank" else None
+            at_sizes.setdefault(key, []).append(finding)
+            measured[key] = len(matrix.sizes)
+    worst_findings = []
+    for key, same in at_sizes.items():
+        worst = max(same, key=lambda finding: finding.ratio)
+        where = f"; at {len(same)} of {measured[key]} sizes" if measured[key] > 1 else ""
+        worst_findings.append(replace(worst, text=worst.text + where))
+    return sorted(worst_findings, key=lambda finding: (KINDS.index(finding.kind), -finding.ratio))
 
 
 def slow_pairs(matrix: Matrix) -> dict[Pair, tuple[str, float]]:
     """Pair -> its class and the typical time of the others in seconds, for the pairs that are slow."""
-    slow = {}
-    for name, times in matrix.classes.items():
-        index, values = {pair: index for index, pair in enumerate(times)}, np.array(list(times.values()))
-        for pair in _suspects(matrix, times):
-            typical_s, limit_s = _typical_and_limit_s(np.delete(values, index[pair]))
-            if _interval_end(matrix.rows[pair], "ci_low_s") > limit_s:
-                slow[pair] = name, typical_s
-    return slow
+    return {pair: matrix.slow_here[pair] for pair in matrix.agreed("slow_here")}
 
 
 def _suspects(matrix: Matrix, times: Mapping[Pair, float]) -> list[Pair]:
@@ -119,11 +201,11 @@ def _suspects(matrix: Matrix, times: Mapping[Pair, float]) -> list[Pair]:
     return [pair for pair in times if _interval_end(matrix.rows[pair], "ci_low_s") > FACTOR * least_s]
 
 
-def _typical_and_limit_s(others_s: NDArray[np.float64]) -> tuple[float, float]:
+def _typical_and_limit_s(others_s: NDArray[np.float64], factor: float) -> tuple[float, float]:
     """The typical time of the others, and the time above which a pair is slow."""
     typical_s = float(np.median(others_s))
     spread_s = MAD_TO_SIGMA * float(np.median(np.abs(others_s - typical_s)))
-    return typical_s, max(FACTOR * typical_s, typical_s + SPREADS * spread_s)
+    return typical_s, max(factor * typical_s, typical_s + SPREADS * spread_s)
 
 
 def _findings_of(matrix: Matrix, compared: Sequence[Matrix]) -> Iterator[Finding]:
@@ -146,10 +228,10 @@ def _findings_of(matrix: Matrix, compared: Sequence[Matrix]) -> Iterator[Finding
     blamed = {finding.rank for finding in slow_ranks}
     yield from slow_ranks
     for pair, (name, typical_s) in slow.items():
-        median_s, others = float(matrix.rows[pair]["median_s"]), len(matrix.classes[name]) - 1
+        median_s, others = float(matrix.rows[pair]["median_s"]), len(matrix.usable[name]) - 1
         text = (
-            f"{heading}: {pairs_text([pair])} takes {format_seconds(median_s)}, {ratios[pair]:.2f} x the typical "
-            f"{format_seconds(typical_s)} of the {others} other pairs {CLASSES[name]}"
+            f"{heading}: {pairs_text([pair])} takes {format_seconds(median_s)}, {format_factor(ratios[pair])} the "
+            f"typical {format_seconds(typical_s)} of the {others} other pairs {CLASSES[name]}"
         )
         rank = next((rank for rank in pair if rank in blamed), None)
         yield replace(blank, kind="slow", pair=pairs_text([pair]), rank=rank, ratio=ratios[pair], text=text)
@@ -172,18 +254,14 @@ def _slow_ranks(matrix: Matrix, ratios: Mapping[Pair, float], blank: Finding) ->
 
 def _asymmetric_pairs(matrix: Matrix, blank: Finding) -> Iterator[Finding]:
     """Pairs that are slower than the way back: their intervals are disjoint, their medians differ by the factor."""
-    for times in matrix.classes.values():
-        for pair, there_s in times.items():
-            back = pair[1], pair[0]
-            if back not in times or not there_s > FACTOR * times[back]:
-                continue
-            if _interval_end(matrix.rows[pair], "ci_low_s") > _interval_end(matrix.rows[back], "ci_high_s"):
-                ratio = _ratio(there_s, times[back])
-                text = (
-                    f"{blank.text}: {pairs_text([pair])} takes {format_seconds(there_s)}, "
-                    f"{pairs_text([back])} only {format_seconds(times[back])} ({ratio:.2f} x)"
-                )
-                yield replace(blank, kind="asymmetric", pair=pairs_text([pair]), ratio=ratio, text=text)
+    for pair in matrix.agreed("asymmetric_here"):
+        there_s, back_s = float(matrix.rows[pair]["median_s"]), matrix.asymmetric_here[pair]
+        ratio, back = _ratio(there_s, back_s), (pair[1], pair[0])
+        text = (
+            f"{blank.text}: {pairs_text([pair])} takes {format_seconds(there_s)}, {pairs_text([back])} only "
+            f"{format_seconds(back_s)} ({format_factor(ratio)})"
+        )
+        yield replace(blank, kind="asymmetric", pair=pairs_text([pair]), ratio=ratio, text=text)
 
 
 def _host_of(rank: int, layout: str, run: Mapping[str, Any]) -> str | None:

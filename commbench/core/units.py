@@ -1,14 +1,17 @@
-"""Bytes, seconds and rates as text and back. KiB, MiB, GiB are binary; GB/s is 10^9 B/s."""
+"""Bytes, seconds, rates and lists of numbers as text and back. KiB, MiB, GiB are binary; GB/s is 10^9 B/s."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from math import floor, isfinite, log10
 
 from .errors import ConfigError
 
 _BYTES = {"": 1, "B": 1}
 _BYTES |= {f"{p}iB": 1024**i for i, p in enumerate("KMGT", start=1)}
 _BYTES |= {f"{p}B": 1000**i for i, p in enumerate("KMGT", start=1)} | {"kB": 1000}
+NUMBER_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 _UNITS_TEXT = "B, KiB, MiB, GiB, TiB (binary) or kB, MB, GB, TB (decimal)"
 
 
@@ -17,6 +20,10 @@ def parse_bytes(text: object) -> int:
     if isinstance(text, int) and not isinstance(text, bool):
         return text
     match = re.fullmatch(r"\s*(\d{1,30})(?:\.(\d{1,30}))?\s*([A-Za-z]*)\s*", str(text))
+    if match and match[3].upper() in ("K", "M", "G", "T"):  # 1024 to some tools, 1000 to others
+        prefix, number = match[3].upper(), f"{match[1]}.{match[2]}" if match[2] else match[1]
+        decimal = f"{number}{'k' if prefix == 'K' else prefix}B"
+        raise ConfigError(f"{text!r} is ambiguous: {number}{prefix}iB (binary) or {decimal} (decimal)?")
     if not match or match[3] not in _BYTES:
         raise ConfigError(f"{text!r} is not a number of bytes; allowed units are {_UNITS_TEXT}")
     whole, fraction, scale = match[1], match[2] or "", _BYTES[match[3]]
@@ -43,13 +50,13 @@ def format_seconds(value: float | None) -> str:
         return "-"
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if _rounded(value) >= scale:
-            return f"{_significant(value / scale)} {unit}"
-    return f"{_significant(value / 1e-9)} ns"
+            return f"{format_number(value / scale)} {unit}"
+    return f"{format_number(value / 1e-9)} ns"
 
 
 def format_rate(gb_per_s: float | None) -> str:
-    """A bandwidth in GB/s (10^9 B/s) with three significant digits and no unit, for a column that names it."""
-    return "-" if gb_per_s is None else _significant(gb_per_s)
+    """A bandwidth in GB/s (10^9 B/s), for a column that names the unit."""
+    return format_number(gb_per_s)
 
 
 def format_count(value: float | None) -> str:
@@ -58,18 +65,43 @@ def format_count(value: float | None) -> str:
         return "-"
     for scale, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if _rounded(value) >= scale:
-            return f"{_significant(value / scale)}{unit}"
-    return str(value) if isinstance(value, int) else _significant(value)
+            return f"{format_number(value / scale)}{unit}"
+    return str(value) if isinstance(value, int) else format_number(value)
+
+
+def format_factor(value: float) -> str:
+    """A factor as people write it: 1.24 x, 2,210 x."""
+    return f"{value:.3g} x" if value < 100 else f"{float(f'{value:.3g}'):,.0f} x"
 
 
 def _rounded(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def _significant(value: float) -> str:
-    if value == 0:
-        return "0"
-    for least, decimals in ((100, 0), (10, 1), (1, 2)):
-        if _rounded(value) >= least:
-            return f"{value:.{decimals}f}"
-    return f"{value:.3g}"
+def format_number(value: float | None) -> str:
+    """At least three significant digits without an exponent or a unit, for a column that names its unit."""
+    if not value or not isfinite(value):
+        return "-" if value is None else f"{value:g}"
+    return f"{value:.{max(0, 2 - floor(log10(_rounded(abs(value)))))}f}"
+
+
+def parse_ranges(text: str) -> list[int]:
+    """The numbers of a list such as 0-3,8, in its order; empty if the text is not such a list."""
+    numbers: list[int] = []
+    for part in text.strip().split(","):
+        match = NUMBER_RANGE.fullmatch(part)
+        if match is None:
+            return []
+        numbers.extend(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return numbers
+
+
+def format_ranges(numbers: Iterable[int]) -> str:
+    """These numbers as such a list, in ascending order; empty for none."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.clock import now_ns
-from commbench.core.errors import CommunicationError
+from commbench.core.errors import CommunicationError, Unsupported
 
 from .lowered import Call, Lowered, Rotating
 
+now_ns = time.perf_counter_ns  # CLOCK_MONOTONIC on Linux: the same clock the native engine reads
 LONG_WAIT_NS = 4_000_000  # a wait from here on sleeps
 WAKE_EARLY_NS = 2_000_000  # and is awake again so long before its end
 
@@ -35,16 +36,25 @@ class PythonRunner:
     def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         stamps = np.zeros((1, n, 2), dtype=np.int64)
         instants = () if starts is None else (starts.tolist(), sleep_until)  # numpy's integers would slow the wait
-        enabled = gc.isenabled()
-        gc.disable()  # as timeit does: a collection is not communication
-        try:
+        with measured_calls():
             self._loop(n, stamps[0], self.progress, now_ns, *instants)
-        except Exception as error:
-            raise CommunicationError(f"{type(error).__name__}: {error}") from error
-        finally:
-            if enabled:
-                gc.enable()
         return stamps
+
+
+@contextmanager
+def measured_calls() -> Iterator[None]:
+    """Without garbage collection, as timeit does: it is not communication. Errors become a CommunicationError."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    except Unsupported:
+        raise
+    except Exception as error:
+        raise CommunicationError(f"{type(error).__name__}: {error}") from error
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def sleep_until(instant_ns: int) -> None:

@@ -1,15 +1,19 @@
-"""A program in the calls of a library: what a backend passes to an engine."""
+"""A program in the calls of a library: what a backend passes to an engine, and the forms that a library lacks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.program import Barrier, Program, Step
+from commbench.core.case import Case
+from commbench.core.errors import Unsupported
+from commbench.core.payload import dtype
+from commbench.core.program import Barrier, Program, Step, View
 
 MAX_ARGS = 8
 REGISTERS = 6  # integer arguments that x86-64 passes in registers; more need the wider call
@@ -17,6 +21,7 @@ ADDRESS, CHECKED, WIDE, ARGS = 0, 1, 2, 3  # columns of a row of the call table;
 ROW = ARGS + MAX_ARGS
 
 T = TypeVar("T")
+UnsupportedForms = Mapping[tuple[str, bool], str]  # (operation, in place) -> the reason
 
 
 @dataclass(frozen=True)
@@ -85,3 +90,33 @@ def call_table(calls: Sequence[NativeCall], pool: int) -> NDArray[np.int64]:
         for column, arg in enumerate(call.args, start=ARGS):
             table[:, index, column] = arg
     return table
+
+
+def skip_reason(table: UnsupportedForms, case: Case) -> str | None:
+    """The reason to skip the case; None if the table does not name its form."""
+    return None if case.in_place is None else table.get((case.benchmark, case.in_place))
+
+
+def check_form(table: UnsupportedForms, step: Step) -> None:
+    """For programs of benchmarks that the table does not name. Raises Unsupported with the table's reason."""
+    operation = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(step).__name__).lower()
+    reason = table.get((operation, in_place(step)))
+    if reason:
+        raise Unsupported(reason)
+
+
+def reduction_missing(library: str, case: Case) -> str | None:
+    """Why NCCL or gloo can't reduce what the case asks for: averages are of floating types only, as gloo has no others
+    and NCCL truncates those of integers."""
+    if case.reduction is None:
+        return None
+    known = case.reduction in ("sum", "prod", "min", "max")
+    if known or (case.reduction == "avg" and dtype(case.dtype).floating):
+        return None
+    return f"{library} has no reduction {case.reduction} of {case.dtype}"
+
+
+def in_place(step: Step) -> bool:
+    """Whether a collective sends from the buffer that it receives into; False for a step without two views."""
+    send, recv = getattr(step, "send", None), getattr(step, "recv", None)
+    return isinstance(send, View) and isinstance(recv, View) and send.buffer == recv.buffer

@@ -9,34 +9,29 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.dtypes import DType
+from commbench.core import program as steps
 from commbench.core.errors import CommunicationError, ConfigError, Unsupported
-from commbench.core.program import (
-    AllReduce,
-    Barrier,
-    Broadcast,
-    Copy,
-    Irecv,
-    Isend,
-    Program,
-    Recv,
-    Reduce,
-    Send,
-    Step,
-    View,
-    WaitAll,
-)
-
-from .virtual_collectives import COLLECTIVES
+from commbench.core.payload import DType
+from commbench.core.program import Program, Step, View
 
 Times = NDArray[np.float64]
+Words = list[NDArray[Any]]  # of a view, in each copy of the pool
+
+REDUCTIONS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    "sum": lambda stack: stack.sum(axis=0),
+    "avg": lambda stack: stack.sum(axis=0) / len(stack),
+    "prod": lambda stack: stack.prod(axis=0),
+    "max": lambda stack: stack.max(axis=0),
+    "min": lambda stack: stack.min(axis=0),
+}
 
 
 class WordBuffer(Protocol):
@@ -67,6 +62,7 @@ class Model:
     latency_s: float = 2e-6
     bandwidth_gb_per_s: float = 10.0
     call_s: float = 1e-7
+    copy_gb_per_s: float = 25.0  # of a copy within a rank, each direction
     noise: float = 0.0
     rho: float = 0.0
     straggler_rank: int | None = None
@@ -101,11 +97,11 @@ class Model:
         if size == 1:
             return self.call_s
         rounds = math.ceil(math.log2(size))
-        if isinstance(step, Barrier):
+        if isinstance(step, steps.Barrier):
             return rounds * self.latency_s
-        if isinstance(step, Broadcast | Reduce):
+        if isinstance(step, steps.Broadcast | steps.Reduce):
             return rounds * (self.latency_s + self.message_s(message_bytes))
-        factor = 2 if isinstance(step, AllReduce) else 1
+        factor = 2 if isinstance(step, steps.AllReduce) else 1
         return factor * (size - 1) * (self.latency_s + self.message_s(message_bytes) / size)
 
 
@@ -222,20 +218,23 @@ class VirtualBlock:
 
     def _try(self, rank: int, step: Step, active: Mapping[int, Program]) -> bool:
         match step:
-            case Send():
+            case steps.Send():
                 self.clock[rank] = self._start_send(rank, step.peer, step.data)
-            case Isend():
+            case steps.Isend():
                 self.requests[rank, step.request] = self._start_send(rank, step.peer, step.data)
                 self.clock[rank] = self.clock[rank] + self.model.call_s
-            case Irecv():
+            case steps.Irecv():
                 self.requests[rank, step.request] = step
                 self.clock[rank] = self.clock[rank] + self.model.call_s
-            case Recv():
+            case steps.Recv():
                 return self._receive(rank, step.peer, step.data)
-            case WaitAll():
+            case steps.WaitAll():
                 return self._wait(rank, step)
-            case Copy():
-                self._copy(rank, step)
+            case steps.Copy():
+                self.clock[rank] = self._start_copy(rank, step)
+            case steps.Icopy():
+                self.requests[rank, step.request] = self._start_copy(rank, step)
+                self.clock[rank] = self.clock[rank] + self.model.call_s
             case _:
                 return self._collective(rank, step, active)
         return True
@@ -262,17 +261,17 @@ class VirtualBlock:
         self.clock[rank] = np.maximum(self.clock[rank] + self.model.call_s, arrival)
         return True
 
-    def _wait(self, rank: int, step: WaitAll) -> bool:
+    def _wait(self, rank: int, step: steps.WaitAll) -> bool:
         needed: dict[int, int] = {}
         for request in step.requests:
             pending = self.requests[rank, request]
-            if isinstance(pending, Irecv):
+            if isinstance(pending, steps.Irecv):
                 needed[pending.peer] = needed.get(pending.peer, 0) + 1
         if any(len(self.in_flight.get((peer, rank), ())) < count for peer, count in needed.items()):
             return False
         for request in step.requests:
             pending = self.requests.pop((rank, request))
-            if isinstance(pending, Irecv):
+            if isinstance(pending, steps.Irecv):
                 self._receive(rank, pending.peer, pending.data)
             else:
                 self.clock[rank] = np.maximum(self.clock[rank], pending)
@@ -281,35 +280,77 @@ class VirtualBlock:
     def _collective(self, rank: int, step: Step, active: Mapping[int, Program]) -> bool:
         """Runs for all ranks when the last one has arrived; the others then find their step done."""
         ranks = sorted(active)
-        steps = {}
-        for other in ranks:
-            if self.position[other] >= len(active[other].steps):
-                return False
-            steps[other] = active[other].steps[self.position[other]]
-        if any(type(other_step) is not type(step) for other_step in steps.values()):
+        if any(self.position[other] >= len(active[other].steps) for other in ranks):
             return False
-        largest = COLLECTIVES[type(step)](self, ranks, steps)
-        latest: Any = 0.0
-        for other in ranks:
-            latest = np.maximum(latest, self.clock[other])
+        arrived = {other: active[other].steps[self.position[other]] for other in ranks}
+        if any(type(other_step) is not type(step) for other_step in arrived.values()):
+            return False
+        message_bytes = self._move_payload(ranks, arrived)
+        latest: Any = reduce(np.maximum, [self.clock[other] for other in ranks], 0.0)
         ring = zip(ranks, [*ranks[1:], ranks[0]], strict=True) if len(ranks) > 1 else ()
         pace = max((self._link_factor(*link) for link in ring), default=1.0)
-        end = latest + pace * self.model.collective_s(step, len(ranks), largest)
+        end = latest + pace * self.model.collective_s(step, len(ranks), message_bytes)
         for other in ranks:
             self.clock[other] = end
             self.position[other] += other != rank  # the caller advances its own
         return True
 
+    def _move_payload(self, ranks: Sequence[int], arrived: Mapping[int, Any]) -> int:
+        """Run a collective, whose steps are given by rank; returns the bytes of its message."""
+        first, blocks = arrived[ranks[0]], range(len(ranks))
+        match first:
+            case steps.Barrier():
+                return 0
+            case steps.AllReduce() | steps.Reduce() | steps.ReduceScatter():
+                message = self._reduced([(rank, arrived[rank].send) for rank in ranks], first.reduction)
+            case steps.Broadcast() | steps.Scatter():
+                root_step = arrived[first.root]
+                message = self.words(first.root, getattr(root_step, "send", None) or root_step.data)
+            case _:
+                sent = [self.words(rank, arrived[rank].send) for rank in ranks]
+                message = _joined(sent)
+        message_bytes = message[0].nbytes
+        received = [message for _ in blocks]
+        if isinstance(first, steps.Scatter | steps.ReduceScatter):
+            received = [_block(message, index, len(ranks)) for index in blocks]
+        elif isinstance(first, steps.AllToAll):
+            received = [_joined([_block(words, index, len(ranks)) for words in sent]) for index in blocks]
+            message_bytes = sent[0][0].nbytes
+        for rank, parts in zip(ranks, received, strict=True):
+            if rank == first.root if isinstance(first, steps.Reduce | steps.Gather) else True:
+                view = arrived[rank].data if isinstance(first, steps.Broadcast) else arrived[rank].recv
+                for target, source in zip(self.words(rank, view), parts, strict=True):
+                    target[:] = source
+        return message_bytes
+
+    def _reduced(self, sources: Sequence[tuple[int, View]], reduction: str) -> Words:
+        rank, view = sources[0]
+        kind, parts = self.buffers[rank][view.buffer].dtype, [self.words(*source) for source in sources]
+        stacks = (np.stack([kind.decode(part[copy]) for part in parts]) for copy in range(len(parts[0])))
+        return [kind.encode(REDUCTIONS[reduction](stack)) for stack in stacks]
+
+    def _start_copy(self, rank: int, step: steps.Copy | steps.Icopy) -> Any:
+        """Returns the time at which the copy ends."""
+        self._copy(rank, step)
+        copied_bytes = self.words(rank, step.source)[0].nbytes
+        return self.clock[rank] + self.model.call_s + copied_bytes / (self.model.copy_gb_per_s * 1e9)
+
     def _copy(self, rank: int, step: Step) -> None:
-        if not isinstance(step, Copy):
+        """Copies of a reset take no time."""
+        if not isinstance(step, steps.Copy | steps.Icopy):
             raise Unsupported(f"the simulated engine cannot reset with {type(step).__name__}")
         for target, source in zip(self.words(rank, step.target), self.words(rank, step.source), strict=True):
             target[:] = source
 
-    def words(self, rank: int, view: View) -> list[NDArray[Any]]:
+    def words(self, rank: int, view: View) -> Words:
         """The elements of the view in each copy of the pool that this block uses."""
         buffer = self.buffers[rank][view.buffer]
         return [buffer.words(view.slot, copy)[view.elements] for copy in range(min(self.copies, buffer.pool))]
 
-    def kind(self, rank: int, view: View) -> DType:
-        return self.buffers[rank][view.buffer].dtype
+
+def _joined(parts: Sequence[Words]) -> Words:
+    return [np.concatenate(copies) for copies in zip(*parts, strict=True)]
+
+
+def _block(words: Words, index: int, blocks: int) -> Words:
+    return [copy[index * (len(copy) // blocks) : (index + 1) * (len(copy) // blocks)] for copy in words]

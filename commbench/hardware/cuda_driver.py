@@ -14,10 +14,11 @@ import uuid
 from ctypes import byref, c_char, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Any
 
-from .nvml import bus_id
+from .nvml import bus_id, cuda_version
 
 LIBRARY = "libcuda.so.1"
 TEXT_BYTES = 256
+LEAST_DRIVER = {11: 450, 12: 525, 13: 580}  # by the major version of CUDA
 # CUdevice_attribute and CUdevice_P2PAttribute of cuda.h
 L2_BYTES, CAPABILITY_MAJOR, CAPABILITY_MINOR = 38, 75, 76
 PERFORMANCE_RANK, ACCESS_SUPPORTED, NATIVE_ATOMICS_SUPPORTED = 1, 2, 3
@@ -68,6 +69,25 @@ def driver_missing() -> str | None:
     except OSError:
         return f"no NVIDIA driver: {LIBRARY} was not found"
     return None
+
+
+def driver_too_old(library: str, built_for: str, install: str) -> str | None:
+    """Why the driver can't run a library that is built for that CUDA (13.0); None if it can, or does not say.
+
+    A driver runs all minor versions of its own major version (CUDA Compatibility, minor version compatibility).
+    """
+    newest, major = c_int(), int(built_for.partition(".")[0])
+    try:  # needs no cuInit, and counts a compatibility package (cuda-compat) in the loader's path
+        known = ctypes.CDLL(LIBRARY).cuDriverGetVersion(byref(newest)) == 0
+    except (OSError, AttributeError):
+        return None
+    if not known or newest.value // 1000 >= major:
+        return None
+    driver = f"driver {LEAST_DRIVER[major]}" if major in LEAST_DRIVER else "a driver"
+    return (
+        f"{library} is built for CUDA {built_for}, and this driver runs CUDA {cuda_version(newest.value)} at most; "
+        f"install {driver} or newer, or {install} (docs/gpu.md)"
+    )
 
 
 class CudaDriver:

@@ -8,21 +8,29 @@ CUDA_DEVICE_ORDER.
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from itertools import permutations
+from pathlib import Path
+from typing import Any
 
 from . import nvml
-from .cuda_driver import CudaDriver, CudaError
+from .cuda_driver import ACCESS_SUPPORTED, NATIVE_ATOMICS_SUPPORTED, PERFORMANCE_RANK, CudaDriver, CudaError
 from .nvml import Gpu
-from .sources import Facts, one_line
+from .sources import Facts, first_line, one_line, read_text, run_command
 
 VISIBLE_DEVICES, DEVICE_ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 NOT_FACTS = ("index", "memory_used_bytes", "processes", "compute_capability")
 # Processes of other containers are hidden. With no process in sight, more used memory than this means that there is
 # one; the driver itself takes up to a hundredth of a GPU.
 UNEXPLAINED_BYTES, UNEXPLAINED_SHARE = 2**30, 0.02
+PEER_TIMEOUT_S = 30.0  # without its persistence daemon the driver initialises one GPU after the other
+PEER_CODE = "from commbench.hardware.gpu import print_peer_access; print_peer_access()"
 
 
 def collect(environ: Mapping[str, str] = os.environ) -> Facts:
@@ -155,13 +163,87 @@ def _nvml_facts(gpu: Gpu | None) -> Facts:
     return {"index": gpu.index, "users": users(gpu), "memory_free_bytes": free}
 
 
-def users(gpu: Gpu) -> str | None:
-    """The other processes that hold memory, or the memory that no visible process explains; None if idle."""
-    others = [process for process in gpu.processes or () if process.pid != os.getpid()]
+def own_pids(proc: Path) -> list[int]:
+    """This process's number in each PID namespace that `proc` shows: NSpid, the innermost last."""
+    text = read_text(proc / "self/status") or ""
+    match = re.search(r"^NSpid:((?:\s+[0-9]{1,10})+)", text, re.MULTILINE)
+    return [int(number) for number in match[1].split()] if match else []
+
+
+def users(gpu: Gpu, proc: Path = Path("/proc")) -> str | None:
+    """The other processes that hold memory, or the memory that no visible process explains; None if idle.
+
+    In a container NVML may name processes by the host's numbers, which are other processes here or none: a number that
+    does not exist here names nobody.
+    """
+    own = {os.getpid(), *own_pids(proc)}
+    others = [process for process in gpu.processes or () if process.pid not in own]
     if others:
         sizes = ((process.pid, "?" if process.memory_bytes is None else process.memory_bytes) for process in others)
-        return ", ".join(f"{pid} ({size} B)" for pid, size in sizes)
+        hidden = ", a number of another PID namespace"
+        return ", ".join(f"{pid} ({size} B{'' if (proc / str(pid)).exists() else hidden})" for pid, size in sizes)
     used, total = gpu.memory_used_bytes or 0, gpu.memory_total_bytes or 0
     if gpu.processes or used <= max(UNEXPLAINED_BYTES, UNEXPLAINED_SHARE * total):
         return None
     return f"processes that can't be seen from here ({used} B)"
+
+
+def collect_peer_access() -> Facts:
+    """`peer.I-J.access`, `.native_atomics`, `.performance_rank` (0 is the fastest), `.can_access`: of GPU I to the
+    memory of GPU J. Empty with fewer than two GPUs; `peer.reason` where CUDA does not answer."""
+    gpus = nvml.gpus()
+    if len(gpus) < 2:
+        return {}
+    environ = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    # the default, fastest first, is an order that NVML does not have
+    finished = run_command(
+        [sys.executable, "-c", PEER_CODE], PEER_TIMEOUT_S, environ | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    )
+    if finished is None:
+        return {"peer.reason": f"CUDA gave no answer within {PEER_TIMEOUT_S:g} s"}
+    if finished.status != 0:
+        return {"peer.reason": f"CUDA can't be asked: {one_line(finished.err)[-200:]}"}
+    return numbered_pairs(json.loads(finished.out), {gpu.pci_bus_id: gpu.index for gpu in gpus if gpu.pci_bus_id})
+
+
+def numbered_pairs(answer: Mapping[str, Any], index: Mapping[str, int]) -> Facts:
+    """That answer with NVML's indices; a GPU that NVML does not know keeps its CUDA ordinal, as `cuda2`."""
+    if "reason" in answer:
+        return {"peer.reason": first_line(answer["reason"])}
+    names = [str(index.get(gpu, f"cuda{ordinal}")) for ordinal, gpu in enumerate(answer["gpus"])]
+    return {
+        f"peer.{names[source]}-{names[target]}.{key}": value
+        for source, target, values in answer["pairs"]
+        for key, value in values.items()
+    }
+
+
+def print_peer_access() -> None:
+    """Print JSON: {"gpus": [PCI bus ids], "pairs": [[source, target, {key: value}]]}, or {"reason": text}."""
+    try:
+        print(json.dumps(peer_access(CudaDriver())))
+    except CudaError as error:
+        print(json.dumps({"reason": str(error)}))
+
+
+def peer_access(cuda: CudaDriver) -> dict[str, Any]:
+    """See `print_peer_access`; a value that CUDA refuses is a missing key."""
+    ordinals = range(cuda.count())
+    return {
+        "gpus": [cuda.pci_bus_id(ordinal) for ordinal in ordinals],
+        "pairs": [(source, target, _pair_facts(cuda, source, target)) for source, target in permutations(ordinals, 2)],
+    }
+
+
+def _pair_facts(cuda: CudaDriver, source: int, target: int) -> Facts:
+    queries: dict[str, Callable[[], int | bool]] = {
+        "access": lambda: bool(cuda.peer_attribute(ACCESS_SUPPORTED, source, target)),
+        "native_atomics": lambda: bool(cuda.peer_attribute(NATIVE_ATOMICS_SUPPORTED, source, target)),
+        "performance_rank": lambda: cuda.peer_attribute(PERFORMANCE_RANK, source, target),
+        "can_access": lambda: cuda.can_access_peer(source, target),
+    }
+    facts: Facts = {}
+    for key, get_value in queries.items():
+        with suppress(CudaError):
+            facts[key] = get_value()
+    return facts

@@ -3,12 +3,17 @@
 Between nodes: a time cannot be shorter than the busiest node's bytes over its interface's rate. Each byte of the
 result that was made elsewhere has to enter, each byte that others need has to leave; an all_reduce of S bytes over N
 nodes moves at least 2 S (N - 1) / N through each of them (Patarasuk & Yuan 2009). With one rank per node this is the
-line rate.
+line rate. Ranks on GPUs reach the interfaces over their GPUs' own links to the host, so these bound a node, too: a rank
+alone on a node with eight interfaces can't fill them. Their line rates count there, and for copies between host and
+device: encoding and packets are not taken off, so a copy of 1 GiB reaches 85 to 90 % over PCIe.
 
 Between GPUs: rates are those that NCCL plans with (src/graph/topo.h, topo.cc), which is what a link carries after
 protocol. Line rates are higher (NVLink 4: 25 GB/s per link against 20.6; PCIe 5 x16: 63 GB/s against 48), and a copy
 engine gets closer to them. A ring takes all links of a GPU, so a collective is limited by the GPU whose links to the
 others carry least, not by the worst pair: where NVLink joins all GPUs, pairs without a link of their own do not count.
+
+Between ranks of a node on CPUs: whatever the library does, a core copies each byte at least once, so what is measured
+is how fast one copies a message of that size. Ranks that share the memory's bandwidth stay below.
 """
 
 from __future__ import annotations
@@ -18,19 +23,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from commbench.core import program as steps
 from commbench.core.case import Planned
 from commbench.core.layout import Layout
-from commbench.core.program import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    Broadcast,
-    Gather,
-    Isend,
-    Reduce,
-    ReduceScatter,
-    Scatter,
-)
+from commbench.core.program import DEVICE
 
 from .topology import SAME_GPU, RankGpu, Topology, link_between
 
@@ -41,9 +37,12 @@ Limit = tuple[float, str]  # bus bandwidth in GB/s, and the name of what limits 
 NVLINK = {60: (18.0, 4), 70: (20.0, 6), 80: (20.0, 12), 90: (20.6, 18), 100: (40.1, 18)}
 NVLINK_86 = (12.0, 4)
 PCIE_X16 = {3: 12.0, 4: 24.0, 5: 48.0, 6: 96.0}  # below 3 a link is asleep: it wakes up with the first transfer
+# encoding is taken off, packet headers are not (PCI Express base specification: 128b/130b, from 6 on 236 of 256 B)
+PCIE_LINE_X16 = {3: 15.75, 4: 31.5, 5: 63.0, 6: 118.0}
 PCIE_LINKS = {"PIX", "PXB", "PHB", "NODE", "SYS", "SOC", "PSB"}
 NVLINK_LINK = re.compile(r"NV([1-9][0-9]{0,2})")
 COPY = "measured device copy"
+HOST_COPY = "measured copy by a core"
 
 
 @dataclass(frozen=True)
@@ -70,13 +69,19 @@ def bandwidth_limit(
     gpus: Sequence[RankGpu] = (),
     topologies: Mapping[int, Topology] | None = None,
     copy_gb_per_s: float | None = None,
+    core_copy_gb_per_s: float | None = None,
 ) -> Limit | None:
     """The limit of the bus bandwidth by the network between nodes and the links between GPUs, the lesser of both.
 
     `gpus` are those of the world's ranks, empty on a CPU; `wires` and `topologies` those of its nodes; `copy_gb_per_s`
-    is the measured rate of a copy within one GPU. None if unknown, as where the data path leads through host memory.
+    is the measured rate of a copy within one GPU, `core_copy_gb_per_s` that of a copy by a core of as many bytes as the
+    case touches. None if unknown, as where the data path leads through host memory.
     """
-    network = network_limit(job, wires, node_of)
+    if "staging" in job.benchmark.axes:
+        return _host_copies_limit(job, gpus)
+    network = network_limit(job, wires, node_of, () if job.case.device == "cpu" else gpus)
+    if job.case.device == "cpu" and network is None:
+        return _core_copies_limit(job, node_of, core_copy_gb_per_s)
     if job.case.device == "cpu" or not gpus or job.case.staging != "none":
         return network
     nodes = {gpus[rank].node for rank in communicating_ranks(job)}
@@ -88,20 +93,66 @@ def bandwidth_limit(
     return network if network is None or links is None else min(network, links)
 
 
-def network_limit(job: Planned, wires: Sequence[Wire | None], node_of: Callable[[int], int]) -> Limit | None:
-    """The limit by the slowest node's wire; None within a node, and where a rate or the bus factor is unknown.
+def network_limit(
+    job: Planned, wires: Sequence[Wire | None], node_of: Callable[[int], int], gpus: Sequence[RankGpu] = ()
+) -> Limit | None:
+    """The limit by the node with the slowest way out; None within a node, and where a rate or bus factor is unknown.
 
-    `wires` are those of the nodes; `node_of` gives the node of a rank of the world.
+    `wires` are those of the nodes, `gpus` those of the world's ranks; `node_of` gives the node of a rank of the world.
     """
-    factor = job.benchmark.bus_factor(job.size)
-    nodes = sorted({node_of(rank) for rank in communicating_ranks(job)})
-    if factor is None or len(nodes) < 2 or len(wires) <= nodes[-1]:
+    factor = job.bus_factor
+    ranks_by_node: dict[int, list[int]] = {}
+    for rank in communicating_ranks(job):
+        ranks_by_node.setdefault(node_of(rank), []).append(rank)
+    if factor is None or len(ranks_by_node) < 2 or len(wires) <= max(ranks_by_node):
         return None
-    known, share = [wire for node in nodes if (wire := wires[node]) is not None], crossing_share(job)
-    if len(known) < len(nodes) or not share:
+    share = crossing_share(job)
+    ways_out: list[Limit | None] = []
+    for node, ranks in ranks_by_node.items():
+        wire = wires[node]
+        ways_out.append(None if wire is None else (wire.total_mbit_per_s * MBIT / GB, str(wire)))
+        to_host = _least([host_link(gpus[rank]) for rank in ranks]) if gpus else None
+        if to_host is not None:
+            ways_out.append((len(ranks) * to_host[0], f"{len(ranks)} x {to_host[1]}" if len(ranks) > 1 else to_host[1]))
+    slowest = _least(ways_out)
+    return (factor * slowest[0] / share, slowest[1]) if slowest is not None and share else None
+
+
+def host_link(gpu: RankGpu) -> Limit | None:
+    """The line rate of a GPU's link to its host, in one direction: NVLink-C2C or PCIe; None if unknown."""
+    if gpu.c2c_gb_per_s:
+        return gpu.c2c_gb_per_s, f"C2C {gpu.c2c_gb_per_s:g} GB/s"
+    rate = PCIE_LINE_X16.get(gpu.pcie_generation or 0)
+    if rate is None or not gpu.pcie_width:
         return None
-    slowest = min(known, key=lambda wire: wire.total_mbit_per_s)
-    return factor * slowest.total_mbit_per_s * MBIT / GB / share, str(slowest)
+    return rate * gpu.pcie_width / 16, f"PCIe gen{gpu.pcie_generation} x{gpu.pcie_width} line rate"
+
+
+def _host_copies_limit(job: Planned, gpus: Sequence[RankGpu]) -> Limit | None:
+    """Of copies between host and device: the slowest link, which ranks on one GPU share; None within a device."""
+    if job.case.device == "cpu" or not gpus or all(spec.memory == DEVICE for spec in job.program(0).buffers):
+        return None
+    members = [gpus[rank] for rank in job.members]
+    sharing = max(sum(gpu.is_same(other) for other in members) for gpu in members)
+    slowest = _least([host_link(gpu) for gpu in members])
+    return slowest if slowest is None or sharing <= 1 else (slowest[0] / sharing, f"{slowest[1]} / {sharing}")
+
+
+def _core_copies_limit(job: Planned, node_of: Callable[[int], int], core_copy_gb_per_s: float | None) -> Limit | None:
+    """Of ranks on the CPUs of one node, whose cores share the copying of the bytes that all ranks receive."""
+    ranks = communicating_ranks(job)
+    nodes = {node_of(rank) for rank in ranks}
+    if core_copy_gb_per_s is None or job.bus_factor is None or len(ranks) < 2 or len(nodes) > 1:
+        return None
+    share = crossing_share(job, Layout(len(ranks), 1))
+    if not share:
+        return None
+    operation = None if job.case.pairs else type(job.program(0).steps[0])
+    if operation in (steps.Gather, steps.Scatter):
+        share /= len(ranks)  # all other ranks can copy to or from the root at the same time
+    elif operation in (steps.Broadcast, steps.Reduce):
+        share *= (len(ranks) - 1) / len(ranks)  # the root receives nothing, and its core can help
+    return job.bus_factor * core_copy_gb_per_s / share, HOST_COPY
 
 
 def communicating_ranks(job: Planned) -> Sequence[int]:
@@ -117,15 +168,15 @@ def crossing_share(job: Planned, layout: Layout | None = None) -> float | None:
     With another layout than the case's, for groups of ranks of equal size instead of nodes.
     """
     if job.case.pairs:  # a window's messages count for both: what crosses is what the factor says
-        return job.benchmark.bus_factor(job.size)
+        return job.bus_factor
     layout = layout or Layout.parse(job.case.layout)
-    steps = job.program(0).steps
-    if not steps:
+    timed = job.program(0).steps
+    if not timed:
         return None
-    rule = CROSSING_RULES.get(type(steps[0]))
+    rule = CROSSING_RULES.get(type(timed[0]))
     if rule is not None:
         return rule(layout)
-    remote = [step for step in steps if isinstance(step, Isend) and step.peer >= layout.ranks_per_node]
+    remote = [step for step in timed if isinstance(step, steps.Isend) and step.peer >= layout.ranks_per_node]
     return layout.ranks_per_node * len(remote) * job.case.message_bytes / job.shape.bytes_per_sample
 
 
@@ -135,14 +186,14 @@ def _remote_share(layout: Layout) -> float:
 
 
 CROSSING_RULES: Mapping[type, Callable[[Layout], float]] = {
-    AllReduce: lambda layout: 2 * _remote_share(layout),
-    AllGather: _remote_share,
-    ReduceScatter: _remote_share,
-    Gather: _remote_share,
-    Scatter: _remote_share,
-    Broadcast: lambda layout: 1.0,
-    Reduce: lambda layout: 1.0,
-    AllToAll: lambda layout: layout.ranks_per_node * _remote_share(layout),  # each rank has a message of its own
+    steps.AllReduce: lambda layout: 2 * _remote_share(layout),
+    steps.AllGather: _remote_share,
+    steps.ReduceScatter: _remote_share,
+    steps.Gather: _remote_share,
+    steps.Scatter: _remote_share,
+    steps.Broadcast: lambda layout: 1.0,
+    steps.Reduce: lambda layout: 1.0,
+    steps.AllToAll: lambda layout: layout.ranks_per_node * _remote_share(layout),  # each rank has a message of its own
 }
 
 
@@ -150,7 +201,7 @@ def _gpu_links_limit(
     job: Planned, gpus: Sequence[RankGpu], topologies: Mapping[int, Topology], copy_gb_per_s: float | None
 ) -> Limit | None:
     """The limit of the node with the slowest links; a node with one rank has no links of its own."""
-    if job.benchmark.bus_factor(job.size) is None:
+    if job.bus_factor is None:
         return None
     by_node: dict[int, list[RankGpu]] = {}
     for rank in communicating_ranks(job):
@@ -207,7 +258,7 @@ def _pcie_limit(job: Planned, islands: Sequence[Sequence[RankGpu]]) -> Limit | N
         name = f"PCIe gen{gpu.pcie_generation} x{gpu.pcie_width}"
         rates.append((rate * gpu.pcie_width / 16, name) if rate is not None and gpu.pcie_width else None)
     slowest = _least(rates)
-    size, factor = len(islands[0]), job.benchmark.bus_factor(job.size)
+    size, factor = len(islands[0]), job.bus_factor
     if slowest is None or factor is None or job.size % size or any(len(island) != size for island in islands):
         return None
     share = crossing_share(job, Layout(job.size // size, size))

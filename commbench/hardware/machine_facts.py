@@ -7,17 +7,25 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from types import ModuleType
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from commbench.core.fact_scopes import scope_of
 
-from . import gpu, host, ipc, network, peer_access, resource_limits, software, topology
+from . import cuda_ipc, gpu, host, network, resource_limits, software, topology
 from .software import without_digests
 from .sources import Facts, one_line
 
-MODULES: tuple[ModuleType, ...] = (host, resource_limits, software, network, topology, gpu, peer_access, ipc)
+COLLECTORS: dict[str, Callable[[], Facts]] = {
+    "host": host.collect,
+    "resource_limits": resource_limits.collect,
+    "software": software.collect,
+    "network": network.collect,
+    "topology": topology.collect,
+    "gpu": gpu.collect,
+    "peer_access": gpu.collect_peer_access,
+    "ipc": cuda_ipc.collect,
+}
 MISSING = "missing"  # no JSON text looks like this, so it cannot be mistaken for a value
 NODE = "host.boot_id"  # the same in all containers of a machine
 
@@ -25,13 +33,13 @@ RanksByValue = dict[str, list[int]]
 
 
 def collect() -> Facts:
-    """All facts of this process and its machine; a module that fails leaves `<module>.error`."""
+    """All facts of this process and its machine; a collector that fails leaves `<name>.error`."""
     facts: Facts = {}
-    for module in MODULES:
+    for name, collect_some in COLLECTORS.items():
         try:
-            facts |= module.collect()
+            facts |= collect_some()
         except Exception as error:  # facts explain a run, they must never end one
-            facts[f"{module.__name__.rpartition('.')[2]}.error"] = one_line(repr(error))
+            facts[f"{name}.error"] = one_line(repr(error))
     return facts
 
 

@@ -20,6 +20,8 @@ LAUNCHERS = {
     "openmpi": ("prterun", "mpirun.openmpi", "orterun", "mpirun"),
     "mpich": ("mpiexec.hydra", "mpiexec.mpich", "mpiexec"),
 }
+# which mpirun started a process, by what it exports; PMI_RANK alone may come from Slurm, which serves both libraries
+OPEN_MPI_RANK, PMI_RANK, HYDRA_LOCAL_RANK = "OMPI_COMM_WORLD_RANK", "PMI_RANK", "MPI_LOCALRANKID"
 THREADS = ("single", "funneled", "serialized", "multiple")
 CHOICES = "auto, openmpi, mpich or the full path of a libmpi.so"
 
@@ -86,8 +88,7 @@ def load(library: str, threads: str) -> Any:
     chosen = find(library)
     if chosen is not None:
         kind = launcher_kind(os.environ)
-        started_by_hydra = "MPI_LOCALRANKID" in os.environ  # PMI_RANK alone may come from Slurm, which serves both
-        if kind is not None and kind != chosen.kind and (kind == "openmpi" or started_by_hydra):
+        if kind is not None and kind != chosen.kind and (kind == "openmpi" or HYDRA_LOCAL_RANK in os.environ):
             raise ConfigError(
                 f"backend.library={chosen.path} is {chosen.kind}, but {kind}'s launcher started this rank; "
                 f"start with {LAUNCHERS[chosen.kind][0]}, or set backend.library={kind}"
@@ -104,7 +105,7 @@ def give_up(status: int, environ: Mapping[str, str] = os.environ) -> None:
 
     Writes two lines of PMI-1 to the file descriptor that mpiexec passed to this rank; elsewhere it does nothing.
     """
-    if "MPI_LOCALRANKID" not in environ or "mpi4py.MPI" in sys.modules:
+    if HYDRA_LOCAL_RANK not in environ or "mpi4py.MPI" in sys.modules:
         return
     commands = f"cmd=init pmi_version=1 pmi_subversion=1\ncmd=abort exitcode={status}\n"
     with suppress(KeyError, ValueError, OSError):  # another PMI
@@ -128,9 +129,9 @@ def mismatch(expected: int, mpi: Any) -> str:
 
 def launcher_kind(environ: Mapping[str, str]) -> str | None:
     """Which MPI's launcher started this process, from the variables that it exports."""
-    if "OMPI_COMM_WORLD_RANK" in environ:
+    if OPEN_MPI_RANK in environ:
         return "openmpi"
-    return "mpich" if "PMI_RANK" in environ else None
+    return "mpich" if PMI_RANK in environ else None
 
 
 def _from_path(text: str, name: str = "backend.library") -> MpiLibrary:

@@ -131,12 +131,15 @@ def kind_of(text: str) -> str:
     return known[0] if known else one_line(text).split(" ")[0][:60]
 
 
-def effective_ipc(kinds: Mapping[Pair, tuple[str, ...]], node_of: Callable[[int], int] | None = None) -> str | None:
+def effective_ipc(
+    kinds: Mapping[Pair, tuple[str, ...]], node_of: Callable[[int], int] | None = None, multicast: bool = False
+) -> str | None:
     """Whether processes of one node accessed one another's GPU memory: on, off, mixed, or None if unknown.
 
-    Without `node_of` the network is no evidence, as both ends may be on one node or not.
+    Without `node_of` the network is no evidence, as both ends may be on one node or not. `multicast`: the communicator
+    has NVLS channels, through which its collectives do.
     """
-    direct: set[bool] = set()
+    direct: set[bool] = {True} if multicast else set()
     for (first, second), texts in kinds.items():
         if node_of is None or node_of(first) == node_of(second):
             copied = ("SHM/",) if node_of is None else ("SHM/", "NET/")

@@ -179,7 +179,7 @@ def known_speed(speed: int | None) -> int | None:
 
 
 def interface_facts(root: Path) -> Facts:
-    """State, MTU, line rate, driver, NUMA node and IPv4 addresses of every interface."""
+    """State, MTU, line rate, driver, NUMA node, IPv4 addresses and network of every interface."""
     facts: Facts = {}
     addresses = _addresses(socket.AF_INET)
     for folder in children(root / "sys/class/net"):
@@ -193,9 +193,38 @@ def interface_facts(root: Path) -> Facts:
             "driver": Path(driver).name if driver else None,
             "numa_node": _numa_node(folder),
             "ipv4": ",".join(sorted(addresses.get(folder.name, ()))) or None,
+            "network": _network_of(folder.name),
         }
         facts |= {f"network.interface.{key_part(folder.name)}.{key}": value for key, value in of_interface.items()}
     return facts
+
+
+def _network_of(interface: str) -> str | None:
+    """10.0.0.0/24: the network of its first IPv4 address."""
+    addresses = [entry for entry in psutil.net_if_addrs().get(interface, ()) if entry.family == socket.AF_INET]
+    if not addresses or not addresses[0].netmask:
+        return None
+    return str(ipaddress.ip_network(f"{addresses[0].address}/{addresses[0].netmask}", strict=False))
+
+
+def networks_behind(names: str, facts: Facts) -> str | None:
+    """What a list of interfaces or RDMA ports names on the host of these facts: `10.0.0.0/24 at 100 Gb/s`.
+
+    None unless each name is exactly that of an interface with an address, or of a port.
+    """
+    networks = []
+    for name in names.removeprefix("=").split(","):
+        interface = f"network.interface.{key_part(name)}"
+        port = f"network.rdma.{key_part(name if ':' in name else f'{name}:1')}"
+        mbit_per_s, gbit_per_s = facts.get(f"{interface}.speed_mbit_per_s"), facts.get(f"{port}.rate_gbit_per_s")
+        if f"{interface}.network" in facts:
+            rate = "an unknown rate" if mbit_per_s is None else f"{mbit_per_s / 1000:g} Gb/s"
+            networks.append(f"{facts[f'{interface}.network']} at {rate}")
+        elif gbit_per_s is not None:
+            networks.append(f"{facts.get(f'{port}.link_layer')} at {gbit_per_s:g} Gb/s")
+        else:
+            return None
+    return ", ".join(sorted(networks))
 
 
 def sysctl_facts(root: Path) -> Facts:

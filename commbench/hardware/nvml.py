@@ -33,6 +33,7 @@ PCIE_TX_BYTES, PCIE_RX_BYTES = 197, 198
 LINK_TX_KIB, LINK_RX_KIB = 138, 139  # NVLINK_THROUGHPUT_DATA, up to NVLink 4: payload, one counter a link
 LINKS_TX_BYTES, LINKS_RX_BYTES = 202, 204  # NVLINK_COUNT, from NVLink 5 on: one counter for all links
 ALL_LINKS = 0xFFFFFFFF
+C2C_LINK_COUNT, C2C_LINK_MBYTE_PER_S = 170, 172  # NVLink between a GPU and its CPU; the rate of a link, if it is active
 
 Field = tuple[int, int]  # id, scope (a link's number)
 
@@ -67,6 +68,7 @@ class Gpu:
     pcie_width_max: int | None = None
     nvlink_links: int | None = None
     nvlink_version: str | None = None
+    c2c_gb_per_s: float | None = None  # of all links to the CPU, in one direction
     sm_clock_max_mhz: int | None = None
     processes: tuple[Process, ...] | None = None
 
@@ -254,6 +256,7 @@ def _read_gpu(index: int) -> Gpu:
         return Gpu(index, f"NVML: {error}")
     pci, memory, mig = (_nvml_call(f"nvmlDeviceGet{what}", handle) for what in ("PciInfo", "MemoryInfo", "MigMode"))
     links = _active_nvlinks(handle)
+    version = _nvml_call("nvmlDeviceGetNvLinkVersion", handle, links[0]) if links else None
     return Gpu(
         index,
         uuid=_nvml_call("nvmlDeviceGetUUID", handle),
@@ -268,7 +271,8 @@ def _read_gpu(index: int) -> Gpu:
         pcie_width=_nvml_call("nvmlDeviceGetCurrPcieLinkWidth", handle),
         pcie_width_max=_nvml_call("nvmlDeviceGetMaxPcieLinkWidth", handle),
         nvlink_links=None if links is None else len(links),
-        nvlink_version=_nvlink_version(handle, links or ()),
+        nvlink_version=None if version is None else LINK_VERSIONS.get(version, f"unknown ({version})"),
+        c2c_gb_per_s=_c2c_gb_per_s(handle),
         sm_clock_max_mhz=_nvml_call("nvmlDeviceGetMaxClockInfo", handle, pynvml.NVML_CLOCK_SM),
         processes=_compute_processes(handle),
     )
@@ -285,9 +289,17 @@ def _active_nvlinks(handle: Any) -> list[int] | None:
     return None if set(states) == {None} else [link for link, state in enumerate(states) if state]
 
 
-def _nvlink_version(handle: Any, links: Sequence[int]) -> str | None:
-    number = _nvml_call("nvmlDeviceGetNvLinkVersion", handle, links[0]) if links else None
-    return None if number is None else LINK_VERSIONS.get(number, f"unknown ({number})")
+def _c2c_gb_per_s(handle: Any) -> float | None:
+    """None for a GPU without such links."""
+    (count,) = _field_values(handle, [(C2C_LINK_COUNT, 0)]) or (0,)
+    rates = _field_values(handle, [(C2C_LINK_MBYTE_PER_S, link) for link in range(int(count))]) if count else []
+    return sum(rates) / 1e3 or None
+
+
+def _field_values(handle: Any, fields: Sequence[Field]) -> list[float]:
+    """The values of those fields that this driver and GPU have."""
+    answers = _nvml_call("nvmlDeviceGetFieldValues", handle, list(fields)) or ()
+    return [getattr(answer.value, member) for answer in answers if (member := _value_member(answer))]
 
 
 def _compute_processes(handle: Any) -> tuple[Process, ...] | None:

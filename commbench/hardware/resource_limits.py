@@ -7,10 +7,12 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from . import cpu
-from .host import parse_meminfo
+from commbench.core.units import format_bytes
+
+from .host import affinity, parse_meminfo
 from .sources import ROOT, Facts, gather, parse_fields, parse_int, read_text
 
+SMALL_SHM_BYTES = 64 * 2**20  # docker's default
 UNLIMITED = 2**60  # version 1 writes "no limit" as 2^63 less a page
 
 
@@ -140,7 +142,7 @@ def memory_limit_bytes(root: Path = ROOT) -> int | None:
 def cpu_limit_cores(root: Path = ROOT) -> float:
     """The cores this process can keep busy: those it may run on, or fewer if its quota is smaller."""
     quota = find_group(root, "cpu").cpu_quota_cores()
-    allowed = float(len(cpu.affinity() or ()) or os.cpu_count() or 1)
+    allowed = float(len(affinity() or ()) or os.cpu_count() or 1)
     return allowed if quota is None else min(allowed, quota)
 
 
@@ -183,6 +185,17 @@ def shm_facts(root: Path) -> Facts:
         "limits.shm_total_bytes": space.f_blocks * space.f_frsize,
         "limits.shm_free_bytes": space.f_bavail * space.f_frsize,
     }
+
+
+def small_shm(facts: Facts) -> str | None:
+    """A line where /dev/shm is too small for the shared memory of the ranks of a node; None where it suffices."""
+    total = facts.get("limits.shm_total_bytes")
+    if not isinstance(total, int) or total > SMALL_SHM_BYTES:
+        return None
+    return (
+        f"/dev/shm has {format_bytes(total)} (docker's default is 64 MiB): MPI takes a slower transport without a "
+        "word, NCCL fails; start the container with --shm-size=8g or --ipc=host"
+    )
 
 
 SOURCES = (cpu_facts, memory_facts, shm_facts)

@@ -14,10 +14,12 @@ import hashlib
 import os
 import platform
 import re
-import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
+from runpy import run_path
 
 from commbench.core.secrets import MASK, is_secret, mask
 
@@ -123,10 +125,14 @@ def package_facts(_: Path) -> Facts:
 
 
 def torch_facts(_: Path) -> Facts:
-    """What torch was built from and for, if this process has imported it already."""
-    version = getattr(sys.modules.get("torch"), "version", None)
+    """What torch was built from and for, as its build has written it to a file; MPI ranks do not import it."""
+    version: Mapping[str, object] = {}
+    with suppress(ImportError, OSError, ValueError, SyntaxError):
+        package = find_spec("torch")
+        if package is not None and package.origin is not None:
+            version = run_path(str(Path(package.origin).with_name("version.py")))
     names = {"torch_git_commit": "git_version", "torch_cuda": "cuda", "torch_hip": "hip"}
-    values = {f"versions.{fact}": getattr(version, name, None) for fact, name in names.items()}
+    values = {f"versions.{fact}": version.get(name) for fact, name in names.items()}
     return {key: one_line(str(value)) for key, value in values.items() if value}
 
 

@@ -62,6 +62,7 @@ class RankGpu:
     pcie_generation: int | None = None
     pcie_width: int | None = None
     nvlinks: int | None = None
+    c2c_gb_per_s: float | None = None  # NVLink-C2C to the CPU, all links in one direction
 
     @classmethod
     def from_facts(cls, node: int, own: Mapping[str, object], machine: Mapping[str, object]) -> RankGpu:
@@ -80,6 +81,7 @@ class RankGpu:
             pcie_generation=integer(machine.get(f"gpu.{index}.pcie_generation")),
             pcie_width=integer(machine.get(f"gpu.{index}.pcie_width")),
             nvlinks=integer(machine.get(f"gpu.{index}.nvlink_links")),
+            c2c_gb_per_s=c2c if isinstance(c2c := machine.get(f"gpu.{index}.c2c_gb_per_s"), float) else None,
         )
 
     def is_same(self, other: RankGpu) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from commbench.core.case import RankIdentity
+from commbench.core.protocols import Backend
 from commbench.world.identity import exported_identity
 from commbench.world.rank_server import LAUNCHER, STORE_FD
 from commbench.world.rendezvous import inherited_store, store_at
@@ -22,6 +23,7 @@ class Local:
     starts_mpi: ClassVar[bool] = False
     meets_over_mpi: ClassVar[bool] = False
     has_allocation: ClassVar[bool] = False
+    forks: ClassVar[bool] = True
     own_variables: ClassVar[tuple[str, ...]] = ()
     reach: ClassVar[int] = 1
 
@@ -31,7 +33,7 @@ class Local:
         return exported_identity(self.name, environ, "RANK", "WORLD_SIZE", "LOCAL_RANK")
 
     def open_store(
-        self, identity: RankIdentity, environ: Mapping[str, str], library: str, threads: str, interface: str | None
+        self, identity: RankIdentity, environ: Mapping[str, str], backend: Backend, interface: str | None
     ) -> Any:
         """Rank 0's store listens on a socket that was open before the ranks were forked."""
         host, port = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
@@ -42,7 +44,7 @@ class Local:
     def command(
         self, nodes: int, ranks_per_node: int, worker: Sequence[str], library: str | None, exports: Sequence[str] = ()
     ) -> list[str]:
-        return [sys.executable, "-m", "commbench.world.rank_server", str(ranks_per_node), *worker]
+        return [sys.executable, "-m", "commbench.world.rank_server"]  # world.launch tells it what to fork
 
     def environment(self, nodes: int, ranks_per_node: int, library: str | None) -> dict[str, str]:
         return {"OMP_NUM_THREADS": "1"}  # as torchrun sets it

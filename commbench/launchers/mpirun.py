@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 
 from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError
-from commbench.hardware.mpi_library import MpiLibrary, find
+from commbench.core.protocols import Backend
+from commbench.hardware.mpi_library import HYDRA_LOCAL_RANK, OPEN_MPI_RANK, PMI_RANK, MpiLibrary, find, launcher_kind
 from commbench.world.identity import exported_identity
 from commbench.world.rendezvous import exported_address, store_at, store_over_mpi
 
@@ -26,8 +27,6 @@ YIELDING = {
     "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
     "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "16",
 }
-OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
-HYDRA_LOCAL_RANK = "MPI_LOCALRANKID"
 HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -44,6 +43,7 @@ class Mpirun:
     starts_mpi: ClassVar[bool] = True
     meets_over_mpi: ClassVar[bool] = True
     has_allocation: ClassVar[bool] = False
+    forks: ClassVar[bool] = False
     own_variables: ClassVar[tuple[str, ...]] = ("OMPI_", "PRTE_", "PMIX_")
     hosts: tuple[str, ...] = ()
     hostfile: str | None = None
@@ -65,23 +65,25 @@ class Mpirun:
 
     def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
         """Open MPI, or PMI: MPICH's hydra exports it, and `srun --mpi=pmi2` does so beside Slurm's own variables."""
-        if OPEN_MPI[0] in environ:
-            return exported_identity("mpirun", environ, *OPEN_MPI)
-        if "PMI_RANK" not in environ:
+        kind = launcher_kind(environ)
+        if kind is None:
             return None
+        if kind == "openmpi":
+            others = "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"
+            return exported_identity("mpirun", environ, OPEN_MPI_RANK, *others)
         local_rank = HYDRA_LOCAL_RANK if HYDRA_LOCAL_RANK in environ else "SLURM_LOCALID"
-        return exported_identity("mpirun", environ, "PMI_RANK", "PMI_SIZE", local_rank)
+        return exported_identity("mpirun", environ, PMI_RANK, "PMI_SIZE", local_rank)
 
     def open_store(
-        self, identity: RankIdentity, environ: Mapping[str, str], library: str, threads: str, interface: str | None
+        self, identity: RankIdentity, environ: Mapping[str, str], backend: Backend, interface: str | None
     ) -> Any:
         address = exported_address(environ)
-        slurms_pmi = HYDRA_LOCAL_RANK not in environ and OPEN_MPI[0] not in environ and is_step(environ)
+        slurms_pmi = HYDRA_LOCAL_RANK not in environ and OPEN_MPI_RANK not in environ and is_step(environ)
         if address is None and slurms_pmi:  # ranks that don't load MPICH could not meet over it
             address = step_address(environ)
         if address is None:
-            return store_over_mpi(identity, library, threads, interface)
-        return store_at(*address, identity.rank == 0)
+            return store_over_mpi(identity, backend, interface)
+        return store_at(*address, identity.rank == 0, backend.needs_torch)
 
     def command(
         self, nodes: int, ranks_per_node: int, worker: Sequence[str], library: str | None, exports: Sequence[str] = ()

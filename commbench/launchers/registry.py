@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -69,6 +70,22 @@ def launcher_of(settings: Settings) -> Launcher:
     return next((launcher for launcher in usable if several_nodes and launcher.has_allocation), usable[0])
 
 
+def likely_launcher(words: Sequence[str]) -> Launcher | None:
+    """The launcher that a command line will probably lead to, before it is composed; None if it starts no ranks."""
+    given = dict(word.split("=", 1) for word in words if "=" in word)
+    if given.get("plan") == "true" or any(key.startswith("hydra/launcher") for key in given):
+        return None
+    name, conf = given.get("launcher", DEFAULT), files("commbench.conf")
+    default = re.search(r"- backend: (\w+)", (conf / "config.yaml").read_text())
+    file = conf / "backend" / f"{given.get('backend', default[1] if default else '').split(',')[0]}.yaml"
+    target = re.search(r"^_target_: (\S+)\.(\w+)", file.read_text(), re.MULTILINE) if file.is_file() else None
+    usable = launchers()
+    if target is not None:  # else it is in a folder of the user
+        names = allowed(getattr(importlib.import_module(target[1]), target[2])())
+        usable = tuple(launcher for launcher in usable if launcher.name in names)
+    return next((launcher for launcher in usable if name in (DEFAULT, launcher.name)), None)
+
+
 def mpi_library(backend: Backend, launcher: Launcher) -> str | None:
     """What to load in each rank, as `backend.library`; None where the ranks need no MPI of the launcher."""
     needed = launcher.meets_over_mpi or backend.launchers == "starts_mpi"
@@ -87,24 +104,15 @@ def manual_commands(nodes: int, ranks_per_node: int, worker: Sequence[str]) -> s
 
 
 def connect(
-    identity: RankIdentity,
-    library: str = "auto",
-    threads: str = "funneled",
-    environ: Mapping[str, str] = os.environ,
-    interface: str | None = None,
+    identity: RankIdentity, backend: Backend, interface: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> StoreControl:
-    """The control plane of this rank's world; `library` and `threads` are those of MPI.
-
-    Raises ConfigError or WorldBroken.
-    """
-    from torch.distributed.distributed_c10d import PrefixStore
-
+    """The control plane of this rank's world. Raises ConfigError or WorldBroken."""
     launcher = next(launcher for launcher in launchers() if launcher.name == identity.launcher)
     try:
-        store = launcher.open_store(identity, environ, library, threads, interface)
+        store = launcher.open_store(identity, environ, backend, interface)
     except (RuntimeError, KeyError, ValueError, OSError, OverflowError) as error:
         raise WorldBroken(f"rank {identity.rank} found no control plane: {error}") from error
-    return StoreControl(PrefixStore("commbench", store), identity.rank, identity.size)
+    return StoreControl(store, identity.rank, identity.size)
 
 
 def join_world(settings: Settings, identity: RankIdentity | None) -> tuple[World, Control]:
@@ -112,7 +120,6 @@ def join_world(settings: Settings, identity: RankIdentity | None) -> tuple[World
     if identity is None:
         around = Layout.around(settings.layouts)
         return hosted_world(around.nodes, around.ranks_per_node)
-    backend = settings.backend
-    control = connect(identity, backend.library or "auto", backend.threads, interface=settings.interface)
+    control = connect(identity, settings.backend, settings.interface)
     world = assemble(identity, control)
     return world, by_node(world, control)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError
 from commbench.core.layout import MAX_RANKS
+from commbench.core.protocols import Backend
 from commbench.hardware.mpi_library import find
 from commbench.world.identity import exported_identity
 from commbench.world.rendezvous import exported_address, store_at
@@ -37,6 +38,7 @@ class Srun:
     precedence: ClassVar[int] = 30
     starts_mpi: ClassVar[bool] = True
     meets_over_mpi: ClassVar[bool] = False
+    forks: ClassVar[bool] = False
     own_variables: ClassVar[tuple[str, ...]] = ("SLURM_",)
     options: tuple[str, ...] = ()
 
@@ -57,10 +59,10 @@ class Srun:
         return exported_identity("srun", environ, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID")
 
     def open_store(
-        self, identity: RankIdentity, environ: Mapping[str, str], library: str, threads: str, interface: str | None
+        self, identity: RankIdentity, environ: Mapping[str, str], backend: Backend, interface: str | None
     ) -> Any:
         host, port = exported_address(environ) or step_address(environ)
-        return store_at(host, port, identity.rank == 0)
+        return store_at(host, port, identity.rank == 0, backend.needs_torch)
 
     def command(
         self, nodes: int, ranks_per_node: int, worker: Sequence[str], library: str | None, exports: Sequence[str] = ()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from commbench.config.compose import Job
-from commbench.config.experiments import CPU, EXPERIMENT, RequestedJobs
-from commbench.config.settings import Settings
+from commbench.config.compose import CPU, EXPERIMENT, RequestedJobs
+from commbench.config.settings import Job, Settings
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.core.run_folder import check_output

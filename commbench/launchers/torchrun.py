@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from commbench.core.case import RankIdentity
+from commbench.core.protocols import Backend
 from commbench.world.identity import exported_identity
 from commbench.world.rendezvous import store_at
 
@@ -22,6 +23,7 @@ class Torchrun:
     starts_mpi: ClassVar[bool] = False
     meets_over_mpi: ClassVar[bool] = False
     has_allocation: ClassVar[bool] = False
+    forks: ClassVar[bool] = False
     own_variables: ClassVar[tuple[str, ...]] = ()
     reach: ClassVar[int] = 1  # on other nodes somebody has to start its agents
 
@@ -31,14 +33,14 @@ class Torchrun:
         return exported_identity("torchrun", environ, "RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK")
 
     def open_store(
-        self, identity: RankIdentity, environ: Mapping[str, str], library: str, threads: str, interface: str | None
+        self, identity: RankIdentity, environ: Mapping[str, str], backend: Backend, interface: str | None
     ) -> Any:
         """The agent's own store where it shares it, else one of rank 0; each restart has a prefix of its own."""
         from torch.distributed.distributed_c10d import PrefixStore
 
         owner = environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and identity.rank == 0
         store = store_at(environ["MASTER_ADDR"], int(environ["MASTER_PORT"]), owner)
-        return PrefixStore(environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+        return PrefixStore(f"commbench/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
     def command(
         self, nodes: int, ranks_per_node: int, worker: Sequence[str], library: str | None, exports: Sequence[str] = ()

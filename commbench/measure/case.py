@@ -1,4 +1,4 @@
-"""Case -> samples: allocate, agree, connect, check, warm up, repeat in blocks, check again.
+"""One visit of a case -> samples: allocate, agree, connect, check, warm up, repeat in blocks, check again.
 
 No rank decides alone. Repetitions run in blocks; after each block rank 0 has the stamps of all ranks, decides, and all
 ranks receive its decision.
@@ -7,7 +7,7 @@ ranks receive its decision.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -17,29 +17,39 @@ from numpy.typing import NDArray
 
 from commbench.config.settings import Settings
 from commbench.core.case import Planned
-from commbench.core.clock import ClockCost, now_ns
+from commbench.core.columns import INTERRUPTED
 from commbench.core.errors import CommunicationError, Unsupported, WorldBroken
 from commbench.core.layout import Layout
-from commbench.core.program import PERIOD, Pattern, Program
-from commbench.core.protocols import Buffer, Communicator, Control, Runner
+from commbench.core.protocols import Communicator, Control, Runner
+from commbench.engines.loop import now_ns
+from commbench.hardware.host import interference_counters
 from commbench.hardware.network import byte_counters
 from commbench.world.heartbeat import Progress
 
+from .checked_buffers import CheckedBuffers
 from .clock_sync import GlobalClocks
-from .samples import Counts, Failure, Refused, Samples, Timeline
-from .statistics import steady
-from .time_limits import BLOCK_S, block_deadline_s, samples_per_stamp, stop_rule
+from .samples import Counts, Failure, Outcome, Refused, Retransmits, Samples, Timeline
+from .soak import RUNNING_TIMES, SOAK_BLOCK_S, Pace, SoakTimeline
+from .time_limits import BLOCK_S, block_deadline_s, samples_per_stamp, stop_rule, warm_up_rule
 from .window import Window
 
 BLOCK_STAMPS = 1_000_000  # of all ranks together: what rank 0 receives in one meeting
-WARMUP_SHARE = 0.2  # of a case's time, but
-WARMUP_CAP_S = 5.0  # no longer than this: some series never become steady
-MAX_WARMUP_BLOCK = 10_000  # repetitions: on a virtual clock they take no time, but their samples take memory
-FLUSH_S = 5.0  # of a soak: what an interruption could lose
-ZEROS = np.zeros(PERIOD, dtype=np.int64)
+SLOW_COUNTERS_NS = 1_000_000  # some drivers take tens of ms for a GPU's counters, a fifth of a short block
+SALTS_OF_VISIT = 16  # more than a visit uses, unless it is a soak
 
-Outcome = Samples | Refused | Failure
 Sink = Callable[[Samples], None]  # receives what a soak has so far, on rank 0
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Which visit of its case it is, from 1; `block_k` is that of the first visit, so that all have the same.
+
+    With `slow_start` the first visit warms up for a second: TCP takes that long to reach its rate. Rank 0 knows.
+    """
+
+    number: int = 1
+    block_k: int | None = None
+    slow_start: bool = False
 
 
 def measure(
@@ -47,16 +57,17 @@ def measure(
     communicator: Communicator,
     control: Control,
     settings: Settings,
-    clock: ClockCost,
+    empty_sample_s: Mapping[str, float],
     sink: Sink,
     progress: Progress,
     clocks: GlobalClocks | None = None,
+    turn: Turn | None = None,
 ) -> Outcome:
-    """Measure a case; called by the ranks of the layout only. Its rank 0 gets the samples, the others an empty copy.
+    """Visit a case once; called by the ranks of the layout only. Its rank 0 gets the samples, the others an empty copy.
 
-    `clocks` are needed for sync=window.
+    `empty_sample_s` is used on rank 0 (see Conditions); `clocks` are needed for sync=window.
     """
-    case = _Case(job, communicator, control, settings, clock, sink, progress, clocks)
+    case = _Case(job, communicator, control, settings, empty_sample_s, sink, progress, clocks, turn or Turn())
     try:
         return case.run()
     except _Stopped as stop:
@@ -73,63 +84,21 @@ class _Stopped(Exception):
         self.outcome = outcome
 
 
-class _Payload:
-    """What the buffers of the ranks in this process hold: filled before, checked after.
-
-    `salt` changes what is sent. With `zero` zeros are sent, of which any reduction is zero again, however often.
-    """
-
-    def __init__(self, job: Planned) -> None:
-        self._job, self.salt, self.zero = job, 0, False
-        self.buffers: dict[int, dict[str, Buffer]] = {}
-
-    def allocate(self, communicator: Communicator, programs: dict[int, Program]) -> None:
-        """Raises MemoryError."""
-        for rank, program in programs.items():
-            self.buffers[rank] = {spec.name: communicator.allocate(spec, self._job.pool) for spec in program.buffers}
-
-    def fill(self) -> None:
-        """Write what is to be sent, and the sentinel where something must arrive."""
-        for rank, name, buffer in self._all_buffers():
-            buffer.write(self._pattern("fill", rank, name))
-
-    def refill(self) -> None:
-        """New values, so that nothing old can pass for new."""
-        self.salt += 1
-        self.fill()
-
-    def count_wrong(self, copies: int) -> int:
-        """Elements of the first `copies` copies that are not what they must be."""
-        wrong = 0
-        for rank, name, buffer in self._all_buffers():
-            pattern = self._pattern("expected", rank, name)
-            wrong += 0 if pattern is None else buffer.count_wrong(pattern, copies)
-        return wrong
-
-    def _pattern(self, rule: str, rank: int, name: str) -> Pattern | None:
-        job = self._job
-        pattern: Pattern | None = getattr(job.benchmark, rule)(job.case, rank, job.size, name, self.salt)
-        if pattern is None or not self.zero:
-            return pattern
-        return Pattern(tuple(replace(segment, period=ZEROS) for segment in pattern.segments))
-
-    def _all_buffers(self) -> Iterator[tuple[int, str, Buffer]]:
-        for rank, buffers in self.buffers.items():
-            yield from ((rank, name, buffer) for name, buffer in buffers.items())
-
-
 @dataclass
 class _Case:
     job: Planned
     communicator: Communicator
     control: Control
     settings: Settings
-    clock: ClockCost
+    empty_sample_s: Mapping[str, float]
     sink: Sink
     progress: Progress
-    clocks: GlobalClocks | None = None
+    clocks: GlobalClocks | None
+    turn: Turn
     window: Window | None = None  # where repetitions begin at agreed instants
     readings: list[tuple[int, dict[str, float]]] = field(default_factory=list)  # of this rank's counters
+    retransmits: Retransmits = field(default_factory=Retransmits)
+    slow_counters: bool = False  # they are read at the case's first call and at its end only
     wrong: int = 0  # elements, in all checks; on rank 0 until it is decided
     failed: int = 0  # ranks whose last block did not end, on rank 0
     problem: str | None = None
@@ -138,19 +107,24 @@ class _Case:
     block_k: int = 1
     connected: bool = False  # the steps have run
     block_s: float = 0.0  # of the last block, with its gathering
+    meeting_s: float = 0.0  # of that, the gathering
     spent_s: float = 0.0  # in blocks of the phase
-    begun_s: float = 0.0  # when measuring began
-    saved_s: float = 0.0  # when a soak was last saved
+    pace: Pace = field(default_factory=Pace)  # of a soak
+    loop_s: float = 0.0  # of a soak, in its repetitions
+    unmeasured_s: float | None = None  # of a soak, outside of its repetitions; on rank 0
     typical_s: float = 0.0  # per sample in the warm-up, on rank 0
+    warmup_s: float = 0.0
+    steady: bool = True  # the warm-up did not end at its limit; on rank 0
 
     def __post_init__(self) -> None:
         job, timing = self.job, self.settings.timing
         single_initiator = job.shape.headline == "initiator" and len(job.case.pairs) < 2
         senders = job.senders[:1] if single_initiator else job.senders
-        interval_s = None if timing.duration_s is None else timing.interval_s
-        self.timeline = Timeline(job.shape.headline, job.active, senders, interval_s)
+        rule = job.shape.headline, job.active, senders
+        self.timeline = Timeline(*rule) if timing.duration_s is None else SoakTimeline(*rule, timing.interval_s)
         self.rule = stop_rule(job, self.settings)
-        self.payload = _Payload(job)
+        self.warm_up = warm_up_rule(self.settings, self.rule.budget_s, self.turn.number, self.turn.slow_start)
+        self.payload = CheckedBuffers(job, SALTS_OF_VISIT * self.turn.number)
         self.programs = {rank: job.program(rank) for rank in self.communicator.hosted}
         self.deadline_s = block_deadline_s(job, self.settings)
 
@@ -168,8 +142,7 @@ class _Case:
             runner = self._prepare(block_k)
             self.payload.zero = any(program.reset for program in self.programs.values())
         self.payload.refill()  # from here on the checks look at what timed repetitions have moved
-        self.spent_s, self.begun_s = 0.0, time.monotonic()
-        self.saved_s = self.begun_s
+        self.spent_s = self.loop_s = self.pace.begin()
         stop_reason = self._measure(runner, n) if self.settings.timing.duration_s is None else self._soak(runner, n)
         self._check("end", copies=self.last_n)
         if self.payload.zero:
@@ -179,9 +152,10 @@ class _Case:
 
     def save(self) -> None:
         """Pass what an interrupted soak would lose to the sink."""
-        if self.settings.timing.duration_s is not None and self.control.rank == 0 and len(self._measured()):
+        if self.settings.timing.duration_s is not None and self.control.rank == 0:
             self.timeline.close()
-            self.sink(self._samples("interrupted", self.job.case.engine))
+            if len(self._measured()):
+                self.sink(self._samples(INTERRUPTED, self.job.case.engine))
 
     # ------------------------------------------------------------ phases
 
@@ -231,23 +205,23 @@ class _Case:
 
     def _first_warm_up(self) -> tuple[int, int, int]:
         """The repetitions of the first warm-up block, block_k, and those of the first measured block."""
-        timing, connect_times = self.settings.timing, self.timeline.times("connect")
-        if len(connect_times) and not timing.warmup_repetitions and not timing.warmup_s:  # the ramp is to be measured
-            return 0, 1, self._next_block(np.zeros(0), 0.0, float(connect_times[0]))
-        return self._affordable(self.block_s, timing.warmup_repetitions), 1, 1
+        connect_times = self.timeline.times("connect")
+        n = self._bounded(self.warm_up.first_block(self.block_s, connect_times))
+        return (n, 1, 1) if n else (0, 1, self._next_block(np.zeros(0), 0.0, float(connect_times[0])))
 
     def _next_warm_up(self, engine: str, n: int) -> tuple[int, int, int]:
-        timing, values = self.settings.timing, self.timeline.times("warmup")
-        self.typical_s = float(np.median(values))
-        enough = len(values) >= timing.warmup_repetitions and self.spent_s >= timing.warmup_s
-        if (enough and steady(values)) or self.spent_s >= min(WARMUP_CAP_S, WARMUP_SHARE * self.settings.case_s):
-            block_k = samples_per_stamp(self.job, engine, self.clock, self.typical_s)
-            return 0, block_k, self._next_block(np.zeros(0), 0.0, self.typical_s * block_k)
-        return self._affordable(self.typical_s, 2 * n), 1, 1
+        values = self.timeline.times("warmup")
+        self.typical_s, self.warmup_s = float(np.median(values)), self.spent_s
+        more, self.steady = self.warm_up.next_block(values, self.spent_s, n, self.meeting_s)
+        if more:
+            return self._bounded(more), 1, 1
+        empty_s, soak = self.empty_sample_s.get(engine, 0.0), self.settings.timing.duration_s is not None
+        block_k = self.turn.block_k or samples_per_stamp(self.job, empty_s, self.typical_s, soak)
+        return 0, block_k, self._next_block(np.zeros(0), 0.0, self.typical_s * block_k)
 
     def _measure(self, runner: Runner, n: int) -> str:
         """Blocks until the rule is satisfied; returns the stop reason."""
-        checked, stop_reason = False, None
+        stop_reason, checked = None, self.settings.timing.visits > 1  # the end of a visit is in the middle of the case
         while stop_reason is None:
             next_n, stop_reason = self._repeat(runner, n, "measure", self._next_or_stop)
             if not checked and stop_reason is None:
@@ -264,28 +238,32 @@ class _Case:
         return self._next_block(values, between_s, self.typical_s), self.rule.reason(values, self.spent_s)
 
     def _soak(self, runner: Runner, n: int) -> str:
-        """Blocks for a duration. Every few seconds the samples go to the sink and are dropped here."""
+        """Blocks for a duration, and few checks between them; the timeline's thread saves."""
         stop_reason = None
         while stop_reason is None:
-            next_n, save, stop_reason = self._repeat(runner, n, "measure", partial(self._next_soak, n))
-            if save and stop_reason is None:
+            next_n, check, stop_reason = self._repeat(runner, n, "measure", partial(self._next_soak, runner.engine, n))
+            if check and stop_reason is None:
                 self._check("middle", copies=n)
-                if self.control.rank == 0:
-                    self.sink(self._samples("running", runner.engine))
-                    self.timeline.forget()
                 self.payload.refill()
             n = next_n
+        self.timeline.close()
         return str(stop_reason)
 
-    def _next_soak(self, n: int) -> tuple[int, bool, str | None]:
+    def _next_soak(self, engine: str, n: int) -> tuple[int, bool, str | None]:
         now_s, each_s = time.monotonic(), self.block_s / n
-        left_s = self.settings.case_s - (now_s - self.begun_s)
-        save = now_s - self.saved_s >= FLUSH_S
-        self.saved_s = now_s if save else self.saved_s
-        wanted = self._bounded(max(1, int(min(BLOCK_S, left_s) / max(each_s, 1e-9))))
-        return wanted, save, "duration" if left_s <= 0 else None
+        left_s = self.settings.case_s - (now_s - self.pace.begun_s)
+        self.unmeasured_s = max(0.0, now_s - self.pace.begun_s - self.loop_s)
+        if isinstance(self.timeline, SoakTimeline) and left_s > 0 and self.pace.save_due(now_s):
+            self.timeline.later(partial(self._save_running, engine))
+        block_s = min(SOAK_BLOCK_S, max(left_s / 2, SOAK_BLOCK_S / 10))  # a slower last block must not last long
+        n = self._bounded(max(1, int(block_s / max(each_s, 1e-9))))
+        return n, self.pace.check_due(now_s), "duration" if left_s <= 0 else None
 
-    # ------------------------------------------------------------ blocks
+    def _save_running(self, engine: str) -> None:
+        """Pass a soak's new blocks to the sink, and drop them here. In the timeline's thread."""
+        if len(times := self._measured()):  # not all repetitions of a window came late
+            self.sink(replace(self._samples("running", engine), series=times[:: -(-len(times) // RUNNING_TIMES)]))
+            self.timeline.forget()
 
     def _repeat(self, runner: Runner, n: int, phase: str, decision: Callable[[], Any]) -> Any:
         """Run n repetitions everywhere; returns what rank 0 decides from all stamps, everywhere."""
@@ -300,24 +278,33 @@ class _Case:
             self.progress.enter(f"the meeting before {meeting}")
             starts = self.window.starts(n, phase == "measure", self.deadline_s)
         self.progress.enter(meeting, runner, self.deadline_s)
+        loop_begin_s = time.perf_counter()
         try:
             stamps = runner(n) if starts is None else runner(n, starts)
         except (CommunicationError, Unsupported) as error:
             self.problem, self.unsupported = str(error), isinstance(error, Unsupported)
+        ran_s = time.perf_counter() - loop_begin_s
+        self.loop_s += ran_s
         self.progress.enter(f"the meeting after {meeting}" + (f", {self.problem}" if self.problem else ""))
-        several_nodes = Layout.parse(self.job.case.layout).nodes > 1
-        counters = self.communicator.counters() | (byte_counters() if several_nodes else {})
-        if counters:
-            self.readings.append((now_ns(), counters))
+        if not self.slow_counters:
+            self._read_counters(phase)
         parts = self.control.collect(stamps, self.deadline_s, meeting)
         self.block_s = time.perf_counter() - begin_s
+        self.meeting_s = self.block_s - ran_s
         self.spent_s += self.block_s
         self.last_n = n
         self.failed = sum(part.shape[1] != n for part in parts)
         if parts and not self.failed:
-            (self.window or self.timeline).add(phase, np.concatenate(parts, axis=0)[list(self.job.active)])
+            (self.window or self.timeline).add_parts(phase, parts, self.job.active)
         if self.window is not None and self.window.problem:
             self.problem, self.failed = self.window.problem, self.control.size
+
+    def _read_counters(self, phase: str) -> None:
+        begin_ns, several_nodes = now_ns(), Layout.parse(self.job.case.layout).nodes > 1
+        counters = self.communicator.counters() | (byte_counters() if several_nodes else {})
+        counters |= self.retransmits.reading(counters, phase)
+        self.readings += [(now_ns(), counters)] if counters else []
+        self.slow_counters |= not self.connected and now_ns() - begin_ns > SLOW_COUNTERS_NS
 
     def _decide(self, decision: Callable[[], Any], when: str) -> Any:
         """One decision of rank 0, everywhere. A failed block or a wrong element since the last one ends the case."""
@@ -327,6 +314,7 @@ class _Case:
         if failed:
             self._fail(failed, when)
         if self.wrong:
+            self.timeline.close()
             raise _Stopped(self._samples("wrong_payload", self.job.case.engine))
         return decided
 
@@ -340,22 +328,23 @@ class _Case:
         return self.timeline.times("measure")
 
     def _next_block(self, values: NDArray[np.float64], spent_s: float, hint_s: float | None) -> int:
-        return self._bounded(self.rule.next_block(values, spent_s, BLOCK_S, hint_s))
-
-    def _affordable(self, sample_s: float, n: int) -> int:
-        """At most n repetitions, as the warm-up has time for."""
-        block_s = min(BLOCK_S, WARMUP_SHARE * self.settings.case_s)
-        return self._bounded(min(n, MAX_WARMUP_BLOCK, int(block_s / max(sample_s, 1e-9))))
+        return self._bounded(self.rule.next_block(values, spent_s, BLOCK_S, hint_s, self.meeting_s))
 
     def _bounded(self, n: int) -> int:
         most = n if self.window is None else self.window.most(n)
-        return max(1, min(most, BLOCK_STAMPS // len(self.job.active)))
+        return min(n, max(1, min(most, BLOCK_STAMPS // len(self.job.active))))
 
     # ------------------------------------------------------------ checks and the result
 
     def _check(self, when: str, copies: int = 1) -> None:
         """Count the wrong elements of all ranks on rank 0, and gather the readings of their counters."""
+        begin_s = time.monotonic()
         self.progress.enter(f"the check at the {when} of {self.job.case}")
+        if when == "end" and self.slow_counters:
+            self._read_counters("measure")
+        if when != "middle" and self.settings.timing.visits > 1 and len(self.communicator.hosted) == 1:
+            first_of_node = self.control.rank % Layout.parse(self.job.case.layout).ranks_per_node == 0
+            self.readings.append((now_ns(), interference_counters(first_of_node)))
         value = [self.payload.count_wrong(copies), self.readings]
         gathered = self.control.gather(value, self.deadline_s, f"check at the {when} of {self.job.case}")
         self.readings = []
@@ -363,6 +352,7 @@ class _Case:
             self.wrong += wrong
             for t_ns, counters in readings:
                 self.timeline.count(Counts.of(rank, t_ns, counters))
+        self.pace.check_s = time.monotonic() - begin_s
 
     def _check_with_payload(self) -> None:
         """In-place sums that nothing reset between two stamps moved zeros: run and check one with a real payload."""
@@ -389,4 +379,8 @@ class _Case:
             first_call_s=float(connect_times[0]) if len(connect_times) else None,
             late_repetitions=None if window is None else window.late,
             clock_error_s=None if window is None else window.error_ns * 1e-9,
+            spent_s=self.spent_s,
+            warmup_s=self.warmup_s,
+            steady=self.steady,
+            unmeasured_s=self.unmeasured_s,
         )

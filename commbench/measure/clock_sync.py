@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.case import World
-from commbench.core.clock import now_ns
 from commbench.core.errors import ConfigError, Unsupported, WorldBroken
 from commbench.core.protocols import Control
+from commbench.engines.loop import now_ns
 from commbench.hardware.network import meeting_address
 from commbench.world.peer_listener import PeerListener, greet
 

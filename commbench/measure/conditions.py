@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from commbench.buffers.cuda_ipc import CudaExporter, probe_cuda_ipc
+from commbench.buffers.memory import slot_bytes
 from commbench.config.settings import Settings
 from commbench.core.case import Mode, Planned, World
-from commbench.core.clock import ClockCost
 from commbench.core.errors import Unsupported
 from commbench.core.program import AllReduce, BufferSpec, Copy, Program, View
-from commbench.core.protocols import Communicator, Control
+from commbench.core.protocols import GROUP_ORDER, Communicator, Control, Runner
+from commbench.engines.loop import PythonRunner, now_ns
+from commbench.engines.lowered import Lowered
 from commbench.hardware.link_limits import Wire
 
 from .plan import Facts
 from .preflight import MEETING_S, wires
+from .statistics import Series
 from .transports import LogReader, TransportEvidence, carriers, gather_evidence
 
 CALL_REPETITIONS, COPY_REPETITIONS = 200, 20
+EMPTY_REPETITIONS = 20_000
 COPIES_PER_SAMPLE = 8  # so that waiting for them is not part of the rate
 COPY_BYTES = 256 * 2**20  # beyond any GPU's cache
+HOST_COPY_BYTES = tuple(4**power for power in range(6, 14))  # 4 KiB to 64 MiB
+LEAST_HOST_COPIES, HOST_COPIED_BYTES = 5, 2**24  # of each size: at least so many, and in all
 
 
 @dataclass(frozen=True)
 class Conditions:
     """What a row needs beside its case and its samples: the same for all cases of a run."""
 
-    clock: ClockCost
+    empty_sample_s: Mapping[str, float]  # between the two stamps of a program without steps, by engine
     overhead_s: Mapping[str, float]  # of a call, by engine
     cores: float  # that the ranks of a node may use
     threads_per_rank: int
@@ -40,6 +48,19 @@ class Conditions:
     evidence: TransportEvidence
     world: World
     wires: tuple[Wire | None, ...]  # of each node
+    hosts: tuple[str, ...] = ()  # the name of each node
+    disturbed: frozenset[int] = frozenset()  # passes in which the reference case moved
+    joins_messages: bool = False  # see Backend
+    host_copies_gb_per_s: Mapping[int, float] = field(default_factory=dict)  # by a core, by the bytes of the copy
+
+    def core_copy_gb_per_s(self, copied_bytes: int) -> float | None:
+        """The rate of a core that copies so many bytes: the best from the next smaller size on that was measured.
+
+        A copy of a few kB is no slower than a larger one, but numpy's call takes longer than the copy.
+        """
+        rates = self.host_copies_gb_per_s
+        below = max((size for size in rates if size <= copied_bytes), default=0)
+        return max((rate for size, rate in rates.items() if size >= below), default=None)
 
 
 class ConditionsReader:
@@ -50,7 +71,8 @@ class ConditionsReader:
     ) -> None:
         self._settings, self._world, self._control, self._run = settings, world, control, run
         self._communicator, self._log = communicator, LogReader()
-        self._log.read(communicator.facts(), range(world.size))
+        facts = communicator.facts()
+        self._log.read(facts, facts.get(GROUP_ORDER, range(world.size)))
 
     def subset(self, members: tuple[int, ...]) -> Communicator | None:
         """A communicator of these ranks; what the library logs meanwhile belongs to them."""
@@ -59,26 +81,38 @@ class ConditionsReader:
             self._log.read(self._communicator.facts(), members)
         return communicator
 
-    def read(self, single: Communicator | None, jobs: Sequence[Planned], clock: ClockCost, facts: Facts) -> Conditions:
+    def read(self, single: Communicator | None, jobs: Sequence[Planned], facts: Facts) -> Conditions:
         """`single` is the group of rank 0 alone, None on other ranks, where measured values stay empty."""
-        library, overhead_s = self._communicator.facts(), dict[str, float]()
+        library, empty_s, overhead_s = self._communicator.facts(), dict[str, float](), dict[str, float]()
+        host_copies = dict[int, float]()
         evidence = gather_evidence(self._world, self._control, library, self._run, self._log, MEETING_S)
         if self._settings.device == "cuda" and "ipc_probe" not in library:
             probed = probe_cuda_ipc(CudaExporter, self._world, self._control, MEETING_S)
             self._run |= {"ipc_probe": probed} if self._run else {}
+        engines = {job.case.engine for job in jobs if not job.skip}
+        if "native" in engines and len(self._world.hosted) == 1:
+            # takes 0.3 s: on all ranks at once, else the others would do it after rank 0, which would wait for them
+            import_module("commbench.engines.native")
         if single is not None and len(self._world.hosted) == 1:
+            empty_s = empty_samples_s(engines)
             overhead_s = call_overheads_s(single, jobs)
             evidence = replace(evidence, copy_gb_per_s=copy_gb_per_s(single, jobs))
+            on_cpus = [job for job in jobs if job.case.device == "cpu" and job.size > 1 and not job.skip]
+            host_copies = host_copies_gb_per_s(max(map(copied_bytes, on_cpus))) if on_cpus else {}
         self._control.agree(None, MEETING_S, "calibration")
+        nodes = self._run["provenance"]["nodes"] if self._run else ()
         return Conditions(
-            clock=clock,
+            empty_sample_s=empty_s,
             overhead_s=overhead_s,
             cores=facts.cores,
             threads_per_rank=self._settings.backend.threads_per_rank,
             cache_bytes=facts.cache_bytes,
             evidence=evidence,
             world=self._world,
-            wires=carriers(wires(self._run), self._run["provenance"]["nodes"], library) if self._run else (),
+            wires=carriers(wires(self._run), nodes, library) if self._run else (),
+            joins_messages=self._settings.backend.joins_messages,
+            hosts=tuple(str(node.get("host.hostname", "?")) for node in nodes),
+            host_copies_gb_per_s=host_copies,
         )
 
     def after(self, conditions: Conditions, job: Planned, control: Control, deadline_s: float) -> Conditions:
@@ -87,7 +121,7 @@ class ConditionsReader:
             return conditions
         self._log.read(self._communicator.facts(), job.members)
         pairs = control.gather(self._log.pairs(), deadline_s, f"transports of {job.case}")
-        return replace(conditions, evidence=conditions.evidence.extended(pairs, self._log.algorithms))
+        return replace(conditions, evidence=conditions.evidence.extended(pairs, self._log))
 
     def transports(self, conditions: Conditions) -> dict[str, Any]:
         """For run.json: the transports of each pair that has communicated; empty on other ranks than 0."""
@@ -95,7 +129,29 @@ class ConditionsReader:
         return {"transports": {f"{a}-{b}": texts for (a, b), texts in sorted(kinds)}} if self._run else {}
 
 
-# ---------------------------------------------------------------- what a call costs when nothing has to travel
+def copied_bytes(job: Planned) -> int:
+    """Of the largest buffer of any rank with all its copies: what one operation after the other touches."""
+    specs = (spec for rank in job.active for spec in job.program(rank).buffers)
+    return max((slot_bytes(spec) * spec.slots * job.pool for spec in specs), default=0)
+
+
+# ---------------------------------------------------------------- what stamps and calls cost when nothing has to travel
+
+
+def empty_samples_s(engines: Iterable[str]) -> dict[str, float]:
+    """Median seconds between the stamps of a repetition without steps, of those engines that run here.
+
+    It is in every sample, and is subtracted from none (method: Hoefler & Belli 2015, timer overhead).
+    """
+    nothing: Lowered[Any] = Lowered((), (), ())
+
+    def native_runner() -> Runner:
+        from commbench.engines.native import NativeRunner
+
+        return NativeRunner(nothing, 1, None)
+
+    runners: dict[str, Callable[[], Runner]] = {"python": partial(PythonRunner, nothing, 1), "native": native_runner}
+    return {name: _median_elapsed_s(runners[name]()(EMPTY_REPETITIONS)) for name in {*engines} & {*runners}}
 
 
 def call_overheads_s(communicator: Communicator, jobs: Iterable[Planned]) -> dict[str, float]:
@@ -132,6 +188,29 @@ def copy_gb_per_s(communicator: Communicator, jobs: Iterable[Planned]) -> float 
         runner(1)
         return COPIES_PER_SAMPLE * COPY_BYTES / _median_elapsed_s(runner(COPY_REPETITIONS)) / 1e9
     return None
+
+
+def host_copies_gb_per_s(copied_bytes: int) -> dict[int, float]:
+    """Rate of a copy by this core, 10^9 B/s, by its bytes: the best of some, warm.
+
+    Up to `copied_bytes`, and to 64 MiB: beyond any cache the rate no longer changes.
+    """
+    largest = next((size for size in HOST_COPY_BYTES if size >= copied_bytes), HOST_COPY_BYTES[-1])
+    source, target = (np.ones(largest, np.uint8) for _ in range(2))
+    rates = dict[int, float]()
+    for size in HOST_COPY_BYTES[: HOST_COPY_BYTES.index(largest) + 1]:
+        times = copy_times(target[:size], source[:size], max(LEAST_HOST_COPIES, HOST_COPIED_BYTES // size))
+        rates[size] = size / float(times.min()) / 1e9
+    return rates
+
+
+def copy_times(target: NDArray[np.uint8], source: NDArray[np.uint8], copies: int) -> Series:
+    """Seconds of each of some copies by this core; the first ones bring the memory into the cache."""
+    stamps = [now_ns()]
+    for _ in range(copies):
+        np.copyto(target, source)
+        stamps.append(now_ns())
+    return np.diff(np.array(stamps)) * 1e-9
 
 
 def _median_elapsed_s(stamps: NDArray[np.int64]) -> float:

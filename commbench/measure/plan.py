@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from commbench.buffers.host import buffer_bytes, slot_bytes
+from commbench.buffers.memory import buffer_bytes, slot_bytes
+from commbench.config.keys import EVENT_TIMED
 from commbench.config.settings import Settings
 from commbench.core.case import Benchmark, Case, Planned, World
-from commbench.core.dtypes import dtype
-from commbench.core.layout import Layout
-from commbench.core.pairs import all_pairs, pairs_text, rounds
-from commbench.core.program import BufferSpec
+from commbench.core.layout import Layout, all_pairs, pairs_text, rounds
+from commbench.core.payload import dtype
+from commbench.core.program import DEVICE, BufferSpec
 
 WINDOW_CAP_BYTES = 256 * 2**20  # a rank's messages in flight
 ROTATION_CAP_BYTES = {"cpu": 64 * 2**20, "cuda": 512 * 2**20}  # a rank's copies of one buffer
@@ -43,48 +43,64 @@ def plan(settings: Settings, world: World, facts: Facts) -> tuple[Planned, ...]:
         for layout in settings.layouts
         for benchmark in settings.benchmarks
         for case in _cases(settings, layout, benchmark)
+        if not settings.sizes_to_memory or case.message_bytes <= facts.memory_bytes * settings.budget.memory_share
     ]
+    if settings.sizes_to_memory:
+        jobs = [job for job in jobs if not (job.skip and job.node_bytes)]
     unique = list({job.case.case_id: job for job in jobs}.values())
     random.Random(f"{settings.seed}/{settings.launch}").shuffle(unique)
     return tuple(replace(job, order=order) for order, job in enumerate(unique))
 
 
+def pass_order(jobs: Sequence[Planned], settings: Settings, number: int) -> list[Planned]:
+    """The cases of a pass in a new random order, the same on all ranks; the first pass is that of the plan."""
+    ordered = sorted(jobs, key=lambda job: job.order)
+    if number > 1:
+        random.Random(f"{settings.seed}/{settings.launch}/{number}").shuffle(ordered)
+    return ordered
+
+
 def duration_s(settings: Settings, job: Planned) -> float:
     """An upper estimate of a case's time, for the plan and for deadlines."""
-    return 0.0 if job.skip else SETUP_S + 1.25 * settings.case_s + job.node_bytes / 1e9
+    if job.skip:
+        return 0.0
+    return settings.timing.visits * settings.timing.launches * (SETUP_S + job.node_bytes / 1e9) + 1.25 * settings.case_s
 
 
 def _cases(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[Case]:
     schedule = settings.schedule if "pair" in benchmark.axes else None
     for engine, mode in itertools.product(settings.engines, settings.timing_modes):
-        for (kind, message_bytes, count), values in itertools.product(
+        for (kind, message_bytes, elements), values in itertools.product(
             _messages(settings, layout, benchmark), _axes(settings, layout, benchmark)
         ):
-            pair, window, streams, in_place, reduction, root = values
+            pair, window, buffers, streams, in_place, reduction, root = values
             yield Case(
                 benchmark=benchmark.name,
                 backend=settings.backend.name,
                 engine=_engine(settings) if engine == "auto" else engine,
                 timing_mode=mode,
                 timing=settings.timing.name,
-                sync=_sync(settings, benchmark, schedule),
+                sync=_sync(settings, benchmark, schedule, mode),
                 device=settings.device,
                 dtype=kind,
                 layout=str(layout),
                 pair=pair,
                 message_bytes=message_bytes,
-                count=count,
-                window=_window(window, message_bytes),
+                elements=elements,
+                window=_window(window, message_bytes, buffers),
                 in_place=in_place,
                 reduction=reduction,
                 root=root,
                 schedule=schedule,
                 streams=streams,
                 staging=_staging(settings, benchmark),
-                cache=benchmark.cache if settings.cache == "auto" else settings.cache,
+                cache=_cache(settings, benchmark, buffers),
                 cuda_ipc=settings.cuda_ipc,
                 interface=settings.interface,
                 env=settings.recorded_env,
+                bind=settings.bind,
+                backend_options=settings.backend.options,
+                buffers=buffers,
             )
 
 
@@ -99,12 +115,23 @@ def _staging(settings: Settings, benchmark: Benchmark) -> str:
     return settings.backend.staging(benchmark.name)
 
 
-def _sync(settings: Settings, benchmark: Benchmark, schedule: str | None) -> str:
-    """A window is for operations of all ranks; pairs that run at once keep their barrier."""
-    if benchmark.self_synchronising and schedule != "rounds":
-        return "none"
+def _cache(settings: Settings, benchmark: Benchmark, buffers: object) -> str:
+    """One buffer for all messages is meant to be the same one again."""
+    if settings.cache != "auto":
+        return settings.cache
+    return "warm" if buffers == "shared" else benchmark.cache
+
+
+def _sync(settings: Settings, benchmark: Benchmark, schedule: str | None, timing_mode: str) -> str:
+    """A window is for operations of all ranks; pairs that run at once keep their barrier.
+
+    Before events are recorded, each rank holds its GPU for as long as its own host needs, so a barrier has to follow.
+    """
     paired = {"pair", "pairs"} & set(benchmark.axes)
-    return "barrier" if paired and settings.sync == "window" else settings.sync
+    sync = "barrier" if paired and settings.sync == "window" else settings.sync
+    if timing_mode in EVENT_TIMED and sync != "window":
+        return "barrier"
+    return "none" if benchmark.self_synchronising and schedule != "rounds" else sync
 
 
 def _messages(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[tuple[str, int, int]]:
@@ -114,7 +141,8 @@ def _messages(settings: Settings, layout: Layout, benchmark: Benchmark) -> Itera
         yield NO_DTYPE, 0, 0
         return
     for kind, sizes in zip(settings.dtypes, settings.sizes, strict=True):
-        for message_bytes in sizes:
+        for size_bytes in sizes:
+            message_bytes = size_bytes * (blocks if settings.sizes_per == "rank" else 1)
             count = message_bytes // dtype(kind).itemsize // blocks
             yield kind, count * blocks * dtype(kind).itemsize or message_bytes, count
 
@@ -131,6 +159,7 @@ def _axes(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[
     return itertools.product(
         axis("pairs", together or (None,)) if "pairs" in benchmark.axes else axis("pair", _pairs(settings, layout)),
         axis("window", settings.windows),
+        axis("buffers", settings.buffers),
         axis("streams", settings.streams, settings.backend.axes if point_to_point else ()),
         axis("in_place", in_place),
         axis("reduction", settings.reductions),
@@ -158,10 +187,12 @@ def _halves(settings: Settings, layout: Layout) -> list[tuple[int, int]]:
     return [(rank, rank + half) for rank in range(half)]
 
 
-def _window(window: object, message_bytes: int) -> int | None:
+def _window(window: object, message_bytes: int, buffers: object) -> int | None:
     """Fewer messages in flight where they would not fit under the cap, but never less than two."""
     if not isinstance(window, int):
         return None
+    if buffers == "shared":
+        return window
     return min(window, max(LEAST_WINDOW, WINDOW_CAP_BYTES // max(message_bytes, 1)))
 
 
@@ -177,16 +208,20 @@ def _planned(
     specs = [job.program(rank).buffers for rank in range(job.size)]
     pool = _pool(case, specs, facts)
     on_gpu = case.device == "cuda"
-    needs = [sum(buffer_bytes(spec, pool) for spec in one) for one in specs]
-    once = [sum(buffer_bytes(spec, 1) for spec in one) for one in specs]  # what a host fills and checks for its GPU
-    pinned = [sum(both) for both in zip(needs, once, strict=True)]  # the twins of all copies
-    on_host = needs if not on_gpu else pinned if case.staging == "pinned" else once
-    node_bytes = _fullest_node(world, members, on_host)
+    needs = [sum(buffer_bytes(spec, pool) for spec in one if spec.memory == DEVICE) for one in specs]
+    node_bytes = _fullest_node(world, members, [sum(_host_bytes(case, spec, pool) for spec in one) for one in specs])
     reason = _too_large(settings, "a node", node_bytes, facts.memory_bytes)
     if on_gpu and reason is None and facts.gpu_bytes is not None:
         ranks = -(-layout.ranks_per_node // facts.gpus)
         reason = _too_large(settings, "a GPU", ranks * max(needs), facts.gpu_bytes)
     return replace(job, pool=pool, node_bytes=node_bytes, skip=reason)
+
+
+def _host_bytes(case: Case, spec: BufferSpec, pool: int) -> int:
+    """What a buffer takes of the host's memory; for one on a GPU that is what fills and checks it, and its twins."""
+    if case.device == "cpu" or spec.memory != DEVICE:
+        return buffer_bytes(spec, pool)
+    return buffer_bytes(spec, 1) + (buffer_bytes(spec, pool) if case.staging == "pinned" else 0)
 
 
 def _too_large(settings: Settings, where: str, needed: int, free: int) -> str | None:
@@ -205,7 +240,9 @@ def _fullest_node(world: World, members: tuple[int, ...], needs: list[int]) -> i
 def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: Case) -> str | None:
     if layout.size < benchmark.min_ranks:
         return f"{benchmark.name} needs {benchmark.min_ranks} ranks, layout {layout} has {layout.size}"
-    if case.count == 0 and benchmark.blocks(layout.size):
+    if case.pair is None and {"pair", "pairs"} & set(benchmark.axes):
+        return f"{benchmark.name} needs 2 ranks, layout {layout} has 1; a rank with itself: pairs=[[0,0]]"
+    if case.elements == 0 and benchmark.blocks(layout.size):
         return f"{case.message_bytes} B of {case.dtype} can't be divided among {layout.size} ranks"
     stray = [rank for pair in case.pairs for rank in pair if rank >= layout.size]
     if stray:
@@ -215,6 +252,8 @@ def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: 
         return f"pairs {case.pair} run at once, but share a rank"
     if case.root is not None and case.root >= layout.size:
         return f"root {case.root} is not in layout {layout}, which has ranks 0 to {layout.size - 1}"
+    if "staging" in benchmark.axes and "staging" not in settings.backend.axes:
+        return f"{case.backend} sends messages between ranks; it does not measure copies between host and device"
     if case.device not in settings.backend.devices:
         return f"{case.backend} does not run on {case.device}"
     if case.engine not in settings.backend.engines:

@@ -22,9 +22,9 @@ from commbench.core.columns import SCHEMA_VERSION
 from commbench.core.errors import ConfigError
 from commbench.core.fact_scopes import scope_of
 from commbench.core.protocols import Control
-from commbench.core.ranges import format_ranges
 from commbench.core.run_folder import new_folder
 from commbench.core.secrets import recorded_override
+from commbench.core.units import format_ranges
 from commbench.hardware import machine_facts, network, resource_limits, topology
 from commbench.hardware.gpu import own_gpu
 from commbench.hardware.link_limits import Wire
@@ -79,6 +79,11 @@ def preflight(
     problem, run, agreed = None, {}, None
     if world.rank == 0:
         facts = [one[0] for one in gathered]
+        uses_shm = settings.backend.launchers == "starts_mpi" or _ranks_have_gpus(settings, world)  # MPI, NCCL
+        if settings.preflight != "off" and uses_shm:
+            small = {one.get("host.hostname"): line for one in facts if (line := resource_limits.small_shm(one))}
+            for host, line in small.items():
+                print(f"commbench: {host}: {line}", file=sys.stderr)
         differing = machine_facts.differences(facts)
         problem = _problems_by_rank([one[3] for one in gathered], facts) or _gpu_problem(settings, world, facts)
         problem = problem or _difference_problem(differing, facts, settings)
@@ -150,12 +155,28 @@ def _difference_problem(
     errors_only = {key: ranks for key, ranks in differing.items() if scope_of(key).ranks in errors}
     if not errors_only or settings.preflight == "off":
         return None
+    for key in [key for key in errors_only if scope_of(key).ranks == "network"]:
+        same_network = same_network_text(key, facts)
+        if same_network is not None:
+            print(f"commbench: {same_network}", file=sys.stderr)
+            del errors_only[key]
+    if not errors_only:
+        return None
     table = difference_table(errors_only, facts)
     text = f"ranks differ:\n{table}\nmake them equal, or accept it with preflight=warn"
     if settings.preflight == "warn":
         print(f"commbench: {text}", file=sys.stderr)
         return None
     return text
+
+
+def same_network_text(key: str, facts: Sequence[Mapping[str, Any]]) -> str | None:
+    """What a variable names on every host, where its values differ and the network and its rate do not; else None."""
+    behind = {network.networks_behind(str(rank_facts.get(key, "")), dict(rank_facts)) for rank_facts in facts}
+    name, network_text = key.removeprefix("environment."), behind.pop()
+    if behind or network_text is None:
+        return None
+    return f"{name} differs between hosts, but names the same network on all: {network_text}"
 
 
 def difference_table(differing: Mapping[str, Mapping[str, Sequence[int]]], facts: Sequence[Mapping[str, Any]]) -> str:
@@ -278,6 +299,7 @@ def _run_record(
         "overrides": [recorded_override(one) for one in request.overrides],
         "sweep_id": request.sweep_id,
         "launch": settings.launch,
+        "launches": {"planned": settings.timing.launches, "began": [0], "spent_s": 0.0},
         "label": settings.label,
         "timing": settings.timing.name,
         "world": {"size": world.size, "nodes": len(world.nodes), "ranks": world.nodes, "launcher": world.launcher},
@@ -312,5 +334,8 @@ def _change_problem(earlier: EarlierStarts, run: Mapping[str, Any]) -> str | Non
 def _continued_record(earlier: EarlierStarts, run: Mapping[str, Any]) -> dict[str, Any]:
     """run.json of a resumed run: it keeps the time it first began and lists all its starts."""
     kept = {key: earlier.run[key] for key in ("started_at", "sweep_id", "broken") if key in earlier.run}
-    last = {key: earlier.run.get(key) for key in ("status", "reason", "finished_at")}
-    return {**run, **kept, "segments": [*earlier.run.get("segments", []), last]}
+    last = {key: earlier.run.get(key) for key in ("status", "reason", "finished_at", "reference")}
+    launches = {**run["launches"], **earlier.run.get("launches", {}), "planned": run["launches"]["planned"]}
+    launches |= {"began": [*launches["began"], earlier.segment]} if earlier.launch else {}
+    launches |= {"spent_s": 0.0} if earlier.retry else {}
+    return {**run, **kept, "launches": launches, "segments": [*earlier.run.get("segments", []), last]}

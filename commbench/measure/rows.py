@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
@@ -10,33 +9,47 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.buffers.host import slot_bytes
+from commbench.config.keys import EVENT_TIMED
 from commbench.config.settings import Expectation
-from commbench.core.case import Planned, Shape
+from commbench.core.case import Planned
 from commbench.core.columns import CASES, VARIABLES
-from commbench.core.layout import Layout
-from commbench.core.pairs import pairs_text
+from commbench.core.layout import Layout, ends_of_pair, pairs_text
 from commbench.core.program import AllReduce
-from commbench.hardware.link_limits import COPY, bandwidth_limit
+from commbench.hardware.link_limits import COPY, HOST_COPY, bandwidth_limit
 from commbench.hardware.nvml import throttled
 
-from .conditions import Conditions
-from .samples import Block, Counts, Failure, Refused, Samples, repetition_times
-from .statistics import Z95, Series, flags, summarise
+from .case_record import CaseRecord
+from .conditions import Conditions, copied_bytes
+from .samples import Block, Counts, Failure, Outcome, Refused, Samples
+from .statistics import summarise, tukey_outliers
+from .visits import Estimate, estimate, flags, levels_text, spread
 
 VISIBLE_SHARE = 0.05  # of a number, from which on its cause must be flagged
+GAPS_SHARE = 0.01  # of a soak that may pass outside of its repetitions
 CALL_SHARE = 0.1  # of the number that the call itself costs
-DEVICE_TIMED = ("device_event", "graph", "throughput")
-EVENT_NS = 500  # what CUDA's events resolve (CUDA Runtime API, cudaEventElapsedTime)
+EVENT_S = 500e-9  # what CUDA's events resolve (CUDA Runtime API, cudaEventElapsedTime)
+OF_SOME_VISIT = frozenset({"throttled", "python_bound"})  # flags that stay, whatever later visits show
 GB = 1e9
+PERCENTILES = ("p90_s", "p95_s", "p99_s", "p999_s")
+OF_RECORD = (
+    "block_k",
+    "stop_reason",
+    "warmup_s",
+    "steady",
+    "clock_error_s",
+    "late_repetitions",
+    "first_call_s",
+    "retransmits",
+)
 RING, TREE, NVLS = "RING", "TREE", "NVLS"
 LINE_RATE_RATIO = 63 / 48  # line rate over the rate NCCL plans with, where that is largest: PCIe 5
 SUMMED_BY_SWITCH = (NVLS, "LDMC")  # kernels for symmetric memory: AllReduce_RSxLDMC_AGxSTMC
 COMPARE = {">=": float.__ge__, "<=": float.__le__, ">": float.__gt__, "<": float.__lt__}
-Outcome = Samples | Refused | Failure
 
 
-def row(job: Planned, outcome: Outcome, conditions: Conditions, started: datetime) -> dict[str, Any]:
+def row(
+    job: Planned, outcome: CaseRecord | Refused | Failure, conditions: Conditions, started: datetime
+) -> dict[str, Any]:
     """One row without the identity of the run; numbers are null unless the status is ok."""
     layout = Layout.parse(job.case.layout)
     values: dict[str, Any] = {column.name: None for column in CASES}
@@ -45,10 +58,12 @@ def row(job: Planned, outcome: Outcome, conditions: Conditions, started: datetim
         "case_id": job.case.case_id,
         "order": job.order,
         "started_at": started,
-        "flags": [],
+        "warnings": [],
+        "hosts": _hosts(job, conditions),
         "nodes": layout.nodes,
         "ranks_per_node": layout.ranks_per_node,
         "world_size": layout.size,
+        **ends_of_pair(job.case.pair),
         **({} if job.skip else conditions.evidence.of(job)),
     }
     match outcome:
@@ -56,20 +71,37 @@ def row(job: Planned, outcome: Outcome, conditions: Conditions, started: datetim
             return values | {"status": "skipped", "reason": reason}
         case Failure(reason):
             return values | {"status": "failed", "reason": reason}
-        case Samples(wrong_elements=wrong) if wrong:
+        case CaseRecord(wrong_elements=wrong) if wrong:
             reason = f"{wrong} elements are not what they must be; numbers are withheld"
             return values | {"status": "invalid", "reason": reason, "wrong_elements": wrong}
     return values | {"status": "ok", "reason": None} | _numbers(job, outcome, conditions)
 
 
+def _hosts(job: Planned, conditions: Conditions) -> str | None:
+    """The names of the nodes of the case's ranks; where one process hosts them all, of its own."""
+    nodes = [conditions.world.node_of(rank) for rank in job.members]
+    used = {name for node, name in enumerate(conditions.hosts) if node in nodes}
+    return " ".join(sorted(used)) or None
+
+
 def split_rounds(job: Planned, outcome: Outcome) -> list[tuple[Planned, Outcome]]:
     """A round of pairs gives a row per pair, from the stamps of its own two ranks; any other case stays one."""
-    if job.case.schedule != "rounds" or len(job.case.pairs) < 2:
-        return [(job, outcome)]
-    singles = [replace(job, case=replace(job.case, pair=pairs_text([pair]))) for pair in job.case.pairs]
-    if not isinstance(outcome, Samples):
+    singles = single_jobs(job)
+    if len(singles) == 1 or not isinstance(outcome, Samples):
         return [(single, outcome) for single in singles]
     return [(single, _samples_of_ranks(outcome, single.active)) for single in singles]
+
+
+def single_jobs(job: Planned) -> list[Planned]:
+    """A job for each row that a case gives."""
+    if job.case.schedule != "rounds" or len(job.case.pairs) < 2:
+        return [job]
+    return [replace(job, case=replace(job.case, pair=pairs_text([pair]))) for pair in job.case.pairs]
+
+
+def row_ids(job: Planned) -> list[str]:
+    """The case ids of the rows that a case gives."""
+    return [single.case.case_id for single in single_jobs(job)]
 
 
 def _samples_of_ranks(samples: Samples, ranks: tuple[int, ...]) -> Samples:
@@ -85,16 +117,19 @@ def _samples_of_ranks(samples: Samples, ranks: tuple[int, ...]) -> Samples:
 # ---------------------------------------------------------------- raw tables
 
 
-def sample_table(job: Planned, samples: Samples, run_id: str) -> dict[str, NDArray[Any]]:
-    """The columns of samples.parquet: one row per rank and repetition, in the order they ran."""
+def sample_table(job: Planned, samples: Samples, run_id: str, visit: int = 1) -> dict[str, NDArray[Any]]:
+    """The columns of samples.parquet: one row per rank and repetition of a visit, in the order they ran."""
     parts = [_block_columns(block, np.asarray(samples.ranks)) for block in samples.blocks]
     if not parts:
         return {}
     table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     elapsed = table["end_ns"] - table["start_ns"]
-    if job.case.timing_mode in DEVICE_TIMED:  # events give a difference, not an instant on a host's clock
-        table |= dict.fromkeys(("start_ns", "end_ns"), np.full(len(elapsed), None, dtype=object))
-    return {**_identity_columns(job, run_id, len(elapsed)), **table, "elapsed_ns": elapsed}
+    if len({block.phase for block in samples.blocks}) == 1:
+        table["phase"] = _constant(samples.blocks[0].phase, len(elapsed))
+    if job.case.timing_mode in EVENT_TIMED:  # events give a difference, not an instant on a host's clock
+        table |= dict.fromkeys(("start_ns", "end_ns"), _constant(None, len(elapsed)))
+    identity = _identity_columns(job, run_id, len(elapsed))
+    return {**identity, **table, "elapsed_ns": elapsed, "visit": np.full(len(elapsed), visit)}
 
 
 def _block_columns(block: Block, ranks: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
@@ -122,81 +157,110 @@ def count_table(job: Planned, samples: Samples, run_id: str) -> dict[str, NDArra
 
 def _identity_columns(job: Planned, run_id: str, length: int) -> dict[str, NDArray[Any]]:
     texts = {"run_id": run_id, "case_id": job.case.case_id}
-    return {name: np.full(length, text, dtype=object) for name, text in texts.items()}
+    return {name: _constant(text, length) for name, text in texts.items()}
+
+
+def _constant(value: str | None, length: int) -> NDArray[np.object_]:
+    """A column [length] of one value that takes no memory: stride 0, which the parquet writer sees."""
+    return np.broadcast_to(np.array(value, dtype=object), length)
 
 
 # ---------------------------------------------------------------- numbers
 
 
-def _numbers(job: Planned, samples: Samples, conditions: Conditions) -> dict[str, Any]:
-    operations = job.shape.operations_per_sample * samples.block_k
-    times = _measured_times(job, samples, operations)
-    summary = asdict(summarise(times, Z95))
-    summary["repetitions"] = samples.repetitions or summary["repetitions"]
-    rates = _rates(job, summary, conditions)
+def _numbers(job: Planned, record: CaseRecord, conditions: Conditions) -> dict[str, Any]:
+    median, visits, times = estimate(record.visits, record.z), record.visits, np.concatenate(record.times)
+    summary = asdict(summarise(times)) | {"repetitions": record.repetitions}
+    if not job.shape.single or record.block_k > 1:  # a percentile of windows is none of messages
+        summary |= dict.fromkeys(PERCENTILES)
+    rates = _rates(job, median, conditions)
     algorithm = conditions.evidence.algorithm(job)
     impossible = impossible_reason(job, rates["efficiency"], rates["limit_name"], algorithm)
-    clock = "device" if job.case.timing_mode in DEVICE_TIMED else "monotonic"
+    clock = "device" if job.case.timing_mode in EVENT_TIMED else "monotonic"
+    reasons = [text for text in (impossible, levels_text(visits)) if text is not None]
     return {
         **summary,
         **rates,
-        "reason": impossible,
+        **{name: getattr(record, name) for name in OF_RECORD},
+        "reason": "; ".join(reasons) or None,
         "headline": job.shape.headline,
-        "operations_per_sample": operations,
-        "block_k": samples.block_k,
-        "clock": "virtual" if samples.engine == "virtual" else clock,
-        "stop_reason": samples.stop_reason,
-        "clock_error_s": samples.clock_error_s,
-        "late_repetitions": samples.late_repetitions,
-        "first_call_s": _first_call_s(job, samples),
-        "overhead_s": _overhead_s(job, samples, conditions),
+        "median_of": job.shape.median_of,
+        "bytes_per_rank": job.case.message_bytes // (job.benchmark.blocks(job.size) or 1) or None,
+        "messages_per_call": _messages_per_call(job, conditions),
+        "outliers": tukey_outliers(times),
+        "operations_per_sample": job.shape.operations_per_sample * record.block_k,
+        "clock": "virtual" if record.engine == "virtual" else clock,
+        "median_s": median.median_s,
+        "ci_low_s": median.low_s,
+        "ci_high_s": median.high_s,
+        "interval_of": median.of,
+        "interval_level": median.level,
+        "visits": len(visits),
+        "visit_spread": spread(visits) if len(visits) > 1 else None,
+        "visit_medians_s": [visit.median_s for visit in visits],
+        "visit_segments": [visit.segment for visit in visits],
+        "effective_repetitions": sum(visit.effective_repetitions for visit in visits),
+        "lag1": float(np.average([v.lag1 for v in visits], weights=[v.repetitions for v in visits])),
+        "unmeasured_s": record.latest.unmeasured_s if record.latest else None,
+        "empty_sample_s": None if job.case.timing_mode in EVENT_TIMED else conditions.empty_sample_s.get(record.engine),
+        "skew_s": _skew_s(job, record, conditions),
+        "overhead_s": _overhead_s(job, record, conditions),
         "wrong_elements": 0,
-        "flags": [
-            *flags(times, Z95),
+        "warnings": [
+            *flags(visits, record.times, median),
             *(["impossible"] if impossible else []),
-            *_machine_flags(job, samples, conditions, summary["median_s"]),
+            *_machine_flags(job, record, conditions, median.median_s),
         ],
     }
 
 
-def _measured_times(job: Planned, samples: Samples, operations: int) -> Series:
-    """Seconds per operation of each measured repetition."""
-    if samples.series is not None:
-        return samples.series / operations
-    shape = Shape(operations, job.shape.bytes_per_sample, job.shape.headline)
-    return repetition_times(samples.stamps("measure"), shape, job.senders, job.senders[0])
+def _messages_per_call(job: Planned, conditions: Conditions) -> int | None:
+    """None for what sends no messages of its own, as a collective."""
+    if job.messages_per_peer == 0:
+        return 1 if job.case.pairs else None
+    return job.messages_per_peer if conditions.joins_messages else 1
 
 
-def _first_call_s(job: Planned, samples: Samples) -> float | None:
-    if samples.first_call_s is not None:
-        return samples.first_call_s / job.shape.operations_per_sample
-    times = repetition_times(samples.stamps("connect"), job.shape, job.senders, job.senders[0])
-    return float(times[0]) if len(times) else None
-
-
-def _overhead_s(job: Planned, samples: Samples, conditions: Conditions) -> float | None:
+def _overhead_s(job: Planned, record: CaseRecord, conditions: Conditions) -> float | None:
     """The calibrated call is a collective on the host's clock: it says nothing about a send or about GPU events."""
-    if job.case.pairs or job.case.timing_mode in DEVICE_TIMED:
+    if job.case.pairs or job.case.timing_mode in EVENT_TIMED:
         return None
-    return conditions.overhead_s.get(samples.engine)
+    return conditions.overhead_s.get(record.engine)
 
 
-def _rates(job: Planned, summary: Mapping[str, Any], conditions: Conditions) -> dict[str, Any]:
+def _skew_s(job: Planned, record: CaseRecord, conditions: Conditions) -> float | None:
+    """Between the first and the last rank to begin. None where they need not begin together, where no clock is common
+    to them (of several nodes, or of several GPUs' events), and where not all stamps were kept."""
+    nodes = {conditions.world.node_of(job.members[rank]) for rank in job.active}
+    one_clock = record.engine == "virtual" or (len(nodes) == 1 and job.case.timing_mode not in EVENT_TIMED)
+    if job.case.sync == "none" or len(job.active) < 2 or not one_clock or not record.skews_s:
+        return None
+    return float(np.median(record.skews_s))
+
+
+def _rates(job: Planned, median: Estimate, conditions: Conditions) -> dict[str, Any]:
     """From times, never averaged: bytes over a statistic of the time (Hoefler & Belli 2015, rule 3)."""
-    median_s = summary["median_s"]
+    median_s = median.median_s
     operation_bytes = job.shape.bytes_per_sample / job.shape.operations_per_sample
-    factor = job.benchmark.bus_factor(job.size)
-    # a rank alone communicates with nobody: in place nothing moves at all, else it is a copy
-    algbw = None if job.size == 1 else _gb_per_s(operation_bytes, median_s)
+    factor = job.bus_factor
+    # a collective of a rank alone communicates with nobody: in place nothing moves at all, else it is a copy
+    alone = job.size == 1 and factor is None and not job.case.pairs
+    algbw = None if alone else _gb_per_s(operation_bytes, median_s)
     busbw = None if factor is None or algbw is None else factor * algbw
     evidence = conditions.evidence
     limit_gb_per_s, limit_name = bandwidth_limit(
-        job, conditions.wires, conditions.world.node_of, evidence.gpus, evidence.topologies, evidence.copy_gb_per_s
+        job,
+        conditions.wires,
+        conditions.world.node_of,
+        evidence.gpus,
+        evidence.topologies,
+        evidence.copy_gb_per_s,
+        conditions.core_copy_gb_per_s(copied_bytes(job)),
     ) or (None, None)
     return {
         "algbw_gb_per_s": algbw,
-        "algbw_ci_low_gb_per_s": None if algbw is None else _gb_per_s(operation_bytes, summary["ci_high_s"]),
-        "algbw_ci_high_gb_per_s": None if algbw is None else _gb_per_s(operation_bytes, summary["ci_low_s"]),
+        "algbw_ci_low_gb_per_s": None if algbw is None else _gb_per_s(operation_bytes, median.high_s),
+        "algbw_ci_high_gb_per_s": None if algbw is None else _gb_per_s(operation_bytes, median.low_s),
         "busbw_gb_per_s": busbw,
         "wire_gb_per_s": wire_gb_per_s(job, algbw, evidence.algorithm(job)),
         "limit_gb_per_s": limit_gb_per_s,
@@ -210,40 +274,38 @@ def _gb_per_s(operation_bytes: float, seconds: float | None) -> float | None:
     return operation_bytes / seconds / GB if seconds and operation_bytes else None
 
 
-def _machine_flags(job: Planned, samples: Samples, conditions: Conditions, median_s: float) -> list[str]:
+def _machine_flags(job: Planned, record: CaseRecord, conditions: Conditions, median_s: float) -> list[str]:
     """Flags that come from the machine and not from the series."""
-    if samples.engine == "virtual":
+    if record.engine == "virtual":
         return []
     case, layout = job.case, Layout.parse(job.case.layout)
-    device_timed = case.timing_mode in DEVICE_TIMED
-    read_ns = EVENT_NS if device_timed else 2 * conditions.clock.p50_ns
-    sample_s = median_s * job.shape.operations_per_sample * samples.block_k
-    overhead_s, threads = _overhead_s(job, samples, conditions), conditions.threads_per_rank * (case.streams or 1)
-    masks = {int(mask) for one in samples.counts for mask in one.value[one.name == "gpu.throttle_reasons"]}
-    same_clock = layout.nodes == 1 and not device_timed and case.sync == "barrier"
+    timer_s = EVENT_S if case.timing_mode in EVENT_TIMED else conditions.empty_sample_s.get(record.engine, 0.0)
+    sample_s = median_s * job.shape.operations_per_sample * record.block_k
+    overhead_s, threads = _overhead_s(job, record, conditions), conditions.threads_per_rank * (case.streams or 1)
+    called_s = 0.0 if overhead_s is None else overhead_s
+    skew_s, late = _skew_s(job, record, conditions), record.late_repetitions or 0
+    unmeasured_s = (record.latest.unmeasured_s if record.latest else None) or 0.0
     raised = {
         "oversubscribed": layout.ranks_per_node * threads > conditions.cores,
-        "timer_limited": read_ns * 1e-9 > VISIBLE_SHARE * sample_s,
-        "python_bound": samples.engine == "python" and overhead_s is not None and overhead_s > CALL_SHARE * median_s,
-        "in_cache": case.cache == "rotate" and _rotated_bytes(job) < 2 * conditions.cache_bytes,
-        "thinned": samples.series is not None and len(samples.series) < (samples.repetitions or 0),
-        "throttled": any(throttled(mask) for mask in masks),
-        "zero_payload": samples.block_k > 1 and any(job.program(rank).reset for rank in job.active),
-        "skewed": same_clock and _start_skew_s(samples) > VISIBLE_SHARE * median_s,
+        "timer_limited": timer_s > VISIBLE_SHARE * sample_s,
+        "python_bound": record.engine == "python"
+        and (called_s > CALL_SHARE * median_s or record.host_bound_share > VISIBLE_SHARE),
+        "in_cache": case.cache == "rotate" and copied_bytes(job) < 2 * conditions.cache_bytes,
+        "thinned": record.thinned,
+        "rdma_unused": conditions.evidence.rdma_unused(job),
+        "throttled": any(throttled(mask) for mask in record.throttle_masks),
+        "one_buffer": case.buffers == "shared" and (case.window or 1) > 1,
+        "zero_payload": record.block_k > 1 and any(job.program(rank).reset for rank in job.active),
+        "unsteady": not record.steady,
+        "disturbed": record.disturbed(conditions.disturbed),
+        "skewed": skew_s is not None and skew_s > VISIBLE_SHARE * sample_s,
+        "skew_unknown": skew_s is None and case.sync == "barrier" and len(job.active) > 1,
+        "clock_limited": (record.clock_error_s or 0.0) > VISIBLE_SHARE * sample_s,
+        "gaps": unmeasured_s > GAPS_SHARE * (unmeasured_s + record.spent_s),
+        "late_starts": late > VISIBLE_SHARE * (late + record.repetitions),
     }
-    return [flag for flag, present in raised.items() if present]
-
-
-def _rotated_bytes(job: Planned) -> int:
-    """Of the largest buffer of any rank, all copies."""
-    specs = (spec for rank in job.active for spec in job.program(rank).buffers)
-    return max((slot_bytes(spec) * spec.slots * job.pool for spec in specs), default=0)
-
-
-def _start_skew_s(samples: Samples) -> float:
-    """Median difference between the ranks' starts, for ranks that share a clock."""
-    starts = samples.stamps("measure")[:, :, 0]
-    return float(np.median(starts.max(axis=0) - starts.min(axis=0))) * 1e-9 if starts.size else 0.0
+    before = set() if record.earlier is None else OF_SOME_VISIT.intersection(record.earlier.row["warnings"])
+    return [flag for flag, present in raised.items() if present or flag in before]
 
 
 # ---------------------------------------------------------------- load of the wire, by the algorithm that ran
@@ -259,7 +321,7 @@ def wire_gb_per_s(job: Planned, algbw_gb_per_s: float | None, algorithm: str | N
     name, nodes = (algorithm or "").upper(), Layout.parse(job.case.layout).nodes
     factor: float | None = None
     if name == RING:
-        factor = job.benchmark.bus_factor(job.size)
+        factor = job.bus_factor
     elif name == TREE and _is_all_reduce(job):
         factor = 2.0
     elif name == NVLS and _is_all_reduce(job) and nodes == 1:
@@ -289,13 +351,13 @@ def impossible_reason(
             planned_rate and _is_all_reduce(job) and (not ran or any(word in ran for word in SUMMED_BY_SWITCH))
         ),
         "SHARP: the network sums, so fewer bytes enter and leave a node": (
-            not planned_rate and not job.case.pairs and name != COPY and (not ran or "COLLNET" in ran)
+            not planned_rate and not job.case.pairs and name not in (COPY, HOST_COPY) and (not ran or "COLLNET" in ran)
         ),
         "NVLink through a third GPU instead of PCIe": bool(job.case.pairs) and "PCIe" in name,
         "the limit is the rate that NCCL plans with, below the line rate of the link": (
             planned_rate and efficiency <= LINE_RATE_RATIO
         ),
-        "the limit was measured, and that varies": name == COPY,
+        "the limit was measured, and that varies": name in (COPY, HOST_COPY),
         "the bus factor, the limit or a clock is wrong": True,
     }
     causes = ", or ".join(cause for cause, applies in possible.items() if applies)

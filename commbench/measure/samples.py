@@ -21,7 +21,9 @@ LATE = "late"  # measured repetitions that a rank began after the agreed instant
 NS_PER_S = 1e9
 HEADLINES = ("initiator", "max_over_ranks", "max_over_senders")
 RAW_STAMPS = 4_000_000  # of all ranks, 64 MB; beyond it only the deciding rank of each repetition, and quantiles
+KEPT_WARMUP = 2_000  # repetitions of a warm-up whose stamps are kept: its ramp; short messages warm up by the 100,000
 KEPT_REPETITIONS = 1_000_000  # times for the statistics; beyond it every second, then every fourth ... one
+RETRANSMITS = "measured.retransmits"  # of a rank, see Retransmits
 QUANTILES = {"rank.min_s": 0.0, "rank.median_s": 0.5, "rank.p90_s": 0.9, "rank.p99_s": 0.99, "rank.max_s": 1.0}
 
 
@@ -59,11 +61,12 @@ class Counts:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """A measured case. `ranks` are the rows of the stamps: the ranks of the layout that took part.
+    """One visit of a case. `ranks` are the rows of the stamps: the ranks of the layout that took part.
 
     `series` holds the seconds of each sample by the headline rule where the blocks don't give them: a soak writes its
     blocks as it goes, a large world keeps only a part, a window counts from the agreed instant. `repetitions` is their
-    full number then. `late_repetitions` and `clock_error_s` are those of a window.
+    full number then. `spent_s` is the time in measured blocks, `warmup_s` that of the warm-up, which was `steady` or
+    ran into its limit. `late_repetitions` and `clock_error_s` are those of a window, `unmeasured_s` is a soak's.
     """
 
     ranks: tuple[int, ...]
@@ -78,6 +81,10 @@ class Samples:
     first_call_s: float | None = None
     late_repetitions: int | None = None
     clock_error_s: float | None = None
+    spent_s: float = 0.0
+    warmup_s: float = 0.0
+    steady: bool = True
+    unmeasured_s: float | None = None
 
     def stamps(self, phase: str) -> NDArray[np.int64]:
         """The repetitions of a phase for which the stamps of all ranks were kept, [ranks, n, 2]."""
@@ -97,6 +104,22 @@ class Failure:
     """A library call failed on every rank, so that the communicator is still usable."""
 
     reason: str
+
+
+Outcome = Samples | Refused | Failure
+
+
+@dataclass
+class Retransmits:
+    """Counts what one rank's connections have sent again since measuring began, from their own counters."""
+
+    before: float = 0.0
+
+    def reading(self, counters: Mapping[str, float], phase: str) -> dict[str, float]:
+        """The sum as a counter; empty for a backend that does not count any."""
+        values = [value for name, value in counters.items() if name.endswith(".retransmits")]
+        self.before = self.before if phase == "measure" else sum(values)
+        return {RETRANSMITS: sum(values) - self.before} if values else {}
 
 
 # ---------------------------------------------------------------- one time per repetition
@@ -165,6 +188,10 @@ class Timeline:
         if self._intervals is not None and phase == "measure":
             self._counts += self._intervals.add(stamps[0, :, 0], times, self.operations)
 
+    def add_parts(self, phase: str, parts: Sequence[NDArray[np.int64]], rows: Sequence[int]) -> None:
+        """Add some rows of the stamps of all processes."""
+        self.add(phase, np.concatenate(parts, axis=0)[list(rows)])
+
     def times(self, phase: str) -> Series:
         """Seconds of each sample by the headline rule, or of every 2^k-th where there are too many."""
         return self._series[phase].values if phase in self._series else np.zeros(0)
@@ -200,6 +227,8 @@ class Timeline:
         self, phase: str, first: int, stamps: NDArray[np.int64], rows: NDArray[np.intp], decided: NDArray[np.int64]
     ) -> None:
         ranks, n, _ = stamps.shape
+        if phase == "warmup" and first >= KEPT_WARMUP:
+            return
         index, self._next = self._next, self._next + 1
         if self._raw + ranks * n <= RAW_STAMPS:
             self._raw += ranks * n

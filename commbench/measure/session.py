@@ -1,7 +1,7 @@
 """A run inside its world, as each of its ranks executes it: preflight, plan, open the library, measure, record, end.
 
-`run_in_world` leads through it. `_Session.run` measures case after case: `_case` agrees on whether to measure one and
-measures it (case.py), `_record` makes rows of the samples (rows.py) and hands them to the writers, on rank 0.
+`run_in_world` leads through it. `_Session.run` makes passes over the cases: `_visit` agrees on whether to measure one
+and measures it (case.py); on rank 0 recorder.py makes rows of the visits so far and hands them to the writers.
 """
 
 from __future__ import annotations
@@ -11,44 +11,42 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
+import traceback
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from commbench.buffers.host import high_water_bytes, largest_bytes
+from commbench.buffers.memory import high_water_bytes, largest_bytes
 from commbench.config.settings import Settings
-from commbench.core import clock as clocks
 from commbench.core.case import Planned, RankIdentity, World
-from commbench.core.columns import CASES
 from commbench.core.errors import ConfigError, Missing, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.protocols import Communicator, Control
 from commbench.hardware import machine_facts, resource_limits
 from commbench.launchers.registry import join_world
-from commbench.world.core_binding import bind_rank
-from commbench.world.exit_protocol import LostAction, lost_action, report_lost
+from commbench.world.exit_protocol import BrokenAction, action_when_broken, report_reason
 from commbench.world.heartbeat import Heartbeat, Host, Progress
-from commbench.world.identity import check_layouts
+from commbench.world.identity import bind_rank, check_layouts
 from commbench.world.recovery import EarlierStarts, clear_in_flight, mark_in_flight
-from commbench.world.signals import INTERRUPTED, RunEnder, handled_signals
+from commbench.world.signals import SAVE_S, SIGNAL_STATUS, RunEnder, handled_signals
 from commbench.world.supervisor import mapped_shared_memory, remove_shared_memory
-from commbench.writers.fan_out import FanOut
 
-from .case import measure
+from .case import Turn, measure
 from .clock_sync import GlobalClocks
 from .conditions import Conditions, ConditionsReader
-from .plan import Facts, duration_s, plan
+from .plan import Facts, duration_s, pass_order, plan
 from .preflight import MEETING_S, Request, preflight
-from .rows import Outcome, count_table, missed_expectations, row, sample_table, split_rounds
-from .samples import Failure, Refused, Samples
-from .time_limits import case_deadline_s
+from .recorder import BAD, Recorder
+from .reference_case import ReferenceCase
+from .rows import missed_expectations, row_ids
+from .samples import Failure, Outcome, Refused
+from .time_limits import SLOW_START_BYTES, case_deadline_s
 from .transports import library_record
 
-BAD = ("failed", "invalid")
 LOCK_S = 5.0  # for a write of the main thread to end
 
 
@@ -60,6 +58,8 @@ def run_in_world(settings: Settings, request: Request, identity: RankIdentity | 
     world, control = join_world(settings, identity)
     cores, quota = sorted(os.sched_getaffinity(0)), resource_limits.cpu_limit_cores()
     binding = bind_rank(settings.bind, world, settings.backend.threads_per_rank)
+    if not request.parent:  # nobody is there to start another world
+        settings = replace(settings, timing=replace(settings.timing, launches=1))
     layouts = settings.layouts or (Layout(len(world.nodes), min(len(node) for node in world.nodes)),)
     settings = replace(settings, layouts=layouts)
     check_layouts(settings.layouts, world)
@@ -74,7 +74,7 @@ def run_in_world(settings: Settings, request: Request, identity: RankIdentity | 
             session.open(ender)
             status = session.run()
         except (KeyboardInterrupt, SystemExit) as stop:  # finished cases, and a soak's part, are kept
-            session.interrupted(INTERRUPTED + (2 if isinstance(stop, KeyboardInterrupt) else 15))
+            session.interrupted(SIGNAL_STATUS + (2 if isinstance(stop, KeyboardInterrupt) else 15))
             raise
         except ConfigError:  # raised on all ranks: the library can't be opened like that
             ender.claim()
@@ -109,11 +109,11 @@ class _Session:
         self._settings, self._world, self._control = settings, world, control
         self._facts, self._run = facts, run
         self._jobs = plan(settings, world, facts)
-        self._clock = clocks.calibrate()
         self._global_clocks = GlobalClocks(world, settings.interface)
-        self._rows: dict[str, dict[str, Any]] = {}  # by case: a soak's newest counts
-        self._writers = FanOut(settings.writers)
-        self._begun_s = time.monotonic()
+        self._recorder = Recorder(settings, run, sum(len(row_ids(job)) for job in self._jobs))
+        several = settings.timing.visits > 1 and settings.backend.launchers != "none"
+        self._reference = ReferenceCase(settings, world, facts) if several else None
+        self._begun_s = time.monotonic() - run.get("launches", {}).get("spent_s", 0.0)
         self._deadline_s = MEETING_S  # of the next meeting of all ranks
         self._progress = Progress()
         self._heartbeat: Heartbeat | None = None
@@ -122,10 +122,9 @@ class _Session:
         self._conditions: Conditions
         self._opened = False
         self._current: tuple[Planned, datetime] | None = None  # the case being measured, and since when
-        self._lost_ranks = ""  # those that had ended when a signal came, in words
-        self._writing = threading.RLock()  # the heartbeat's thread may have to end the run at any moment
-        self._stopped: str | None = None  # why no further case is measured, on rank 0
-        self._alone = not request.parent  # no parent reports the end of this world
+        self._signalled = False
+        self._lost_ranks = ""  # those that had ended when the first signal came, in words
+        self._has_parent = request.parent  # which reports the end of this world
         self._request = request
         self._earlier = request.earlier or EarlierStarts()
 
@@ -134,21 +133,29 @@ class _Session:
         settings, control = self._settings, self._control
         if len(self._world.hosted) < self._world.size:
             self._heartbeat = Heartbeat(
-                control, self._progress, settings.budget.silence_s, partial(self._end_lost, ender), MEETING_S
+                control, self._progress, settings.budget.silence_s, partial(self._end_broken, ender), MEETING_S
             )
         self._progress.enter("opening the library", limit_s=MEETING_S)
         self._communicator = settings.backend.open(self._world, control, settings.device)
         self._opened = True
+        library = self._communicator.facts().get("library")
+        self._jobs = tuple(replace(job, case=replace(job.case, library=library)) for job in self._jobs)
         if self._request.earlier is not None:
+            self._recorder.continue_visits(self._jobs, self._earlier.visits)
             self._jobs = self._unfinished()
-        groups = sorted({job.members for job in self._jobs if not job.skip} | {(0,)})
+        reference = set() if self._reference is None else self._reference.groups
+        groups = sorted({job.members for job in self._jobs if not job.skip} | {(0,)} | reference)
         self._reader = ConditionsReader(settings, self._world, control, self._run, self._communicator)
         self._communicators = {members: self._reader.subset(members) for members in groups}
         self._progress.enter("opened the library")
 
     def _unfinished(self) -> tuple[Planned, ...]:
         """The cases that earlier starts of this run have not finished, as rank 0 has read."""
-        orders = [job.order for job in self._jobs if self._earlier.unfinished(job.case.case_id, _case_ids(job))]
+        orders = [
+            job.order
+            for job in self._jobs
+            if self._earlier.unfinished(job.case.case_id, row_ids(job)) and not self._recorder.is_settled(job)
+        ]
         chosen = set(self._control.decide(orders, MEETING_S, "what is left"))
         return tuple(job for job in self._jobs if job.order in chosen)
 
@@ -156,57 +163,98 @@ class _Session:
         """Measure and record case after case; returns the exit status."""
         gc.collect()
         gc.freeze()  # what was imported stays: collections between cases then cost microseconds, not 50 ms
-        self._conditions = self._reader.read(self._communicators[0,], self._jobs, self._clock, self._facts)
+        imports_bytes = high_water_bytes()
+        self._conditions = self._reader.read(self._communicators[0,], self._jobs, self._facts)
         if self._world.rank == 0:
-            self._begin_writing()
-        for job in self._jobs:
-            self._run_case(replace(job))  # a copy: the programs of all ranks are released with it
+            self._begin_writing(imports_bytes)
+        number, remaining = 1, self._jobs
+        while remaining:
+            for job in pass_order(remaining, self._settings, number):
+                self._visit(replace(job), number)  # a copy: the programs of all ranks are released with it
+            self._measure_reference(number)
+            remaining, number = self._uncertain(remaining), number + 1
+        self._recorder.flag_disturbed(self._jobs, self._conditions)
         self._run |= self._reader.transports(self._conditions)
         status = self._control.decide(self._finish() if self._world.rank == 0 else 0, self._deadline_s, "end of run")
         return int(status)
 
-    def _begin_writing(self) -> None:
+    def _begin_writing(self, imports_bytes: int | None) -> None:
         """Complete the record of the run with what the opened library reports, and start the writers."""
         self._run["backend"] = {"name": self._settings.backend.name, **library_record(self._communicator.facts())}
         self._run["cuda_ipc"] = {**self._run.get("cuda_ipc", {}), **self._conditions.evidence.cuda_ipc}
         if self._conditions.evidence.ignored:
             print(f"commbench: {self._conditions.evidence.ignored}", file=sys.stderr)
         self._run["processes"] = self._heartbeat.names() if self._heartbeat is not None else self._own_process()
-        self._run["cases"] = sum(len(_case_ids(job)) for job in self._jobs)
-        self._run["at_most_s"] = sum(duration_s(self._settings, job) for job in self._jobs)
+        self._run["cases"] = sum(len(row_ids(job)) for job in self._jobs)
+        launches = self._settings.timing.launches
+        self._run["at_most_s"] = sum(duration_s(self._settings, job) for job in self._jobs) / launches
         self._run["memory"] = {
-            "imports_bytes": high_water_bytes(),
+            "imports_bytes": imports_bytes,
             "buffers_bytes": largest_bytes(self._jobs, self._world.rank),
         }
-        self._run["calibration"] = {"clock_ns": vars(self._clock), "overhead_s": self._conditions.overhead_s}
-        self._writers.begin(self._run)
+        self._run["calibration"] = {
+            "empty_sample_s": self._conditions.empty_sample_s,
+            "overhead_s": self._conditions.overhead_s,
+            "host_copies_gb_per_s": self._conditions.host_copies_gb_per_s,
+        }
+        self._recorder.begin()
 
     def _own_process(self) -> dict[int, str]:
         """By process id: the only rank of a world, which has no heartbeat; empty where one process hosts several."""
         return {os.getpid(): Host.here().describe(0)} if self._world.size == 1 else {}
 
-    def _run_case(self, job: Planned) -> None:
-        """Agree on whether to measure a case, measure it on its ranks, and record it."""
+    def _measure_reference(self, number: int) -> None:
+        """At the end of a pass, so that the first calls of its cases still connect; unless no time is left."""
+        if self._reference is None:
+            return
+        reason = self._recorder.stopped or self._budget_spent()
+        if self._control.decide(reason, self._deadline_s, "the reference case") is not None:
+            return
+        try:
+            self._reference.measure(number, self._communicators, self._control, self._progress)
+        except Missing as error:
+            raise self._with_places(error) from error
+        self._conditions = replace(self._conditions, disturbed=self._reference.disturbed())
+        if self._world.rank == 0:
+            self._run["reference"] = self._reference.record()
+
+    def _uncertain(self, jobs: tuple[Planned, ...]) -> tuple[Planned, ...]:
+        """The cases that need another visit, as rank 0 decides after each pass."""
+        orders = [job.order for job in jobs if self._recorder.uncertain(job)]
+        chosen = set(self._control.decide(orders, self._deadline_s, "the cases of the next pass"))
+        return tuple(job for job in jobs if job.order in chosen)
+
+    def _visit(self, job: Planned, number: int) -> None:
+        """Agree on whether to measure a case, measure it on its ranks, and record it. `number` is that of the pass."""
         given_up = self._earlier.given_up(job.case.case_id)
-        reason = given_up or job.skip or self._stopped or self._budget_spent()
+        reason = given_up or job.skip or self._recorder.stopped or self._budget_spent()
         self._progress.enter(f"the start of {job.case}")
         skip = self._control.decide(reason, self._deadline_s, f"start of {job.case}")
         self._deadline_s = case_deadline_s(job, self._settings)  # the ranks that take no part wait for the next case
         started = datetime.now(timezone.utc)
         if skip is not None:
-            self._record(job, Failure(skip) if given_up else Refused(skip), started)
+            if given_up or job.skip or not self._recorder.end_visits(job, self._conditions, started):
+                self._record(job, Failure(skip) if given_up else Refused(skip), started)
             return
         if self._world.rank == 0:
             mark_in_flight(self._run["folder"], job.case.case_id, str(job.case))
+            self._recorder.reporter.starts(job.case)
         communicator = self._communicators[job.members]
         if communicator is None:
             return
         control = self._control.subset(job.members)
         try:
-            sink = partial(self._record, job, started=started)
             self._current = job, started
             outcome = measure(
-                job, communicator, control, self._settings, self._clock, sink, self._progress, self._global_clocks
+                job,
+                communicator,
+                control,
+                self._settings,
+                self._conditions.empty_sample_s,
+                partial(self._record, job, started=started),
+                self._progress,
+                self._global_clocks,
+                Turn(number, self._recorder.block_k(job), self._over_tcp(job)),
             )
             self._conditions = self._reader.after(self._conditions, job, control, self._deadline_s)
         except WorldBroken as error:
@@ -216,6 +264,12 @@ class _Session:
         finally:
             self._current = None
         self._record(job, outcome, started)
+
+    def _over_tcp(self, job: Planned) -> bool:
+        """Whether large messages of the case start slowly, as far as rank 0 knows."""
+        if Layout.parse(job.case.layout).nodes < 2 or job.case.message_bytes < SLOW_START_BYTES:
+            return False
+        return self._world.rank == 0 and "TCP" in (self._conditions.evidence.of(job)["transport"] or "").upper()
 
     def _budget_spent(self) -> str | None:
         total_s = self._settings.budget.total_s
@@ -230,40 +284,26 @@ class _Session:
         return Missing(missing.ranks, missing.meeting, missing.deadline_s, places)
 
     def _record(self, job: Planned, outcome: Outcome, started: datetime) -> None:
-        """On rank 0: a row for the case, or for each pair of a round."""
-        if self._world.rank != 0:
-            return
-        with self._writing:
-            for single, part in split_rounds(job, outcome):
-                self._write_row(single, part, started)
-
-    def _write_row(self, job: Planned, outcome: Outcome, started: datetime) -> None:
-        run_id = self._run["run_id"]
-        identity = {
-            "run_id": run_id,
-            "sweep_id": self._run["sweep_id"],
-            "launch": self._settings.launch,
-            "label": self._settings.label,
-            "segment": len(self._run.get("segments", [])),
-        }
-        values = row(job, outcome, self._conditions, started) | identity
-        values = {column.name: values[column.name] for column in CASES}
-        samples = sample_table(job, outcome, run_id) if isinstance(outcome, Samples) else {}
-        counters = count_table(job, outcome, run_id) if isinstance(outcome, Samples) else {}
-        self._rows[values["case_id"]] = values
-        if values["status"] in BAD and self._settings.on_error == "stop":
-            self._stopped = self._stopped or f"on_error=stop, after {job.case}"
-        self._writers.case(values, samples, counters)
+        if self._world.rank == 0:
+            self._recorder.record(job, outcome, self._conditions, started)
 
     def _finish(self) -> int:
         """Compare the rows with what the user expects, and end the writers; returns the exit status."""
-        rows = list(self._rows.values())
-        missed = [line for expected in self._settings.expect for line in missed_expectations(expected, rows)]
-        missed += self._request.judged(self._run["folder"]) if self._settings.expect_normal else []
-        now = {case_id: values["status"] for case_id, values in self._rows.items()}
-        bad = [status for status in {**self._earlier.recorded, **now}.values() if status in BAD]
-        status = 1 if bad or missed else 0
+        if self._recorder.stopped or self._budget_spent():
+            for job in self._jobs:
+                self._recorder.end_visits(job, self._conditions, datetime.now(timezone.utc))
         clear_in_flight(self._run["folder"])
+        if self._recorder.more_launches and (Path(self._run["folder"]) / "run.json").exists():
+            self._run["launches"]["spent_s"] = time.monotonic() - self._begun_s
+            self.close("running", 0)
+            return int(self._run["exit_status"])
+        rows = self._recorder.rows
+        missed = [
+            line for expected in self._settings.expect for line in missed_expectations(expected, list(rows.values()))
+        ]
+        missed += self._request.judged(self._run["folder"]) if self._settings.expect_normal else []
+        statuses = {**self._earlier.recorded, **{case_id: values["status"] for case_id, values in rows.items()}}
+        status = 1 if missed or set(BAD).intersection(statuses.values()) else 0
         self.close("done", status, "; ".join(missed) or None)
         for line in missed:
             print(line, file=sys.stderr)
@@ -273,11 +313,7 @@ class _Session:
         """End the writers, on rank 0: merge the parts, write run.json, print the table."""
         if self._world.rank != 0:
             return
-        with self._writing:
-            finished = datetime.now(timezone.utc).isoformat()
-            self._run.setdefault("memory", {})["peak_bytes"] = high_water_bytes()
-            self._run |= {"status": status, "exit_status": exit_status, "reason": reason, "finished_at": finished}
-            self._writers.end(self._run)
+        self._recorder.close(status, exit_status, reason)
 
     def end(self) -> None:
         """Close the library and leave the world, after a run that has ended on all ranks."""
@@ -292,46 +328,54 @@ class _Session:
     def interrupted(self, status: int) -> None:
         """Save what there is after a signal from a user, or from a launcher that has lost another rank."""
         self._abandon()
+        if self._has_parent and self._world.rank != 0 and self._heartbeat is not None and "mpi4py.MPI" in sys.modules:
+            self._heartbeat.wait_for_rank_0(SAVE_S)  # mpirun would kill it at once
         if self._current is not None and self._lost_ranks:
             self._record(self._current[0], Failure(self._lost_ranks), self._current[1])
+        if self._lost_ranks and self._has_parent and self._request.folder is not None:
+            report_reason(self._request.folder, self._lost_ranks)
         self.close("interrupted", status, self._lost_ranks or None)
-        if self._lost_ranks and self._alone:
+        if self._lost_ranks and not self._has_parent:
             self._print_end(self._lost_ranks)
 
     def broken(self, reason: str) -> bool:
         """Save what there is; returns whether the parent will read and report why."""
         self._abandon()
+        self._run["stacks"] = {f"rank {self._world.rank}": traceback.format_exc().splitlines()}
         with suppress(OSError):
             self.close("broken", WorldBroken.exit_status, reason)
-        if self._alone and self._writers.begun:
+        if not self._has_parent and self._recorder.writers.begun:
             self._print_end()
         self._clean_up_host()
-        return not self._alone and bool(self._writers.begun)
+        return self._has_parent and bool(self._recorder.writers.begun)
 
     def find_lost_ranks(self, number: int) -> bool:
         """Called at once on a signal, before the launcher ends more ranks; returns whether all ranks are alive."""
-        if number == signal.SIGTERM and self._heartbeat is not None:
+        first, self._signalled = not self._signalled, True
+        if first and number == signal.SIGTERM and self._heartbeat is not None:
             dead = self._heartbeat.dead_here()
             neighbours = self._world.neighbours
             if self._world.rank == min({0, *neighbours} - {*dead}):  # rank 0, or the first that lives where it does not
-                self._lost_ranks = self._heartbeat.describe(dead)
+                self._lost_ranks = self._heartbeat.describe_lost(dead)
         return not self._lost_ranks
 
-    def _end_lost(self, ender: RunEnder, reason: str, announced: bool) -> None:
+    def _end_broken(self, ender: RunEnder, reason: str, found_by_rank_0: bool) -> None:
         """In the heartbeat's thread, while the main thread may be in a call that never ends."""
-        ender.finish(WorldBroken.exit_status, partial(self._save_lost, reason, announced))
+        ender.finish(WorldBroken.exit_status, partial(self._save_broken, reason, found_by_rank_0))
 
-    def _save_lost(self, reason: str, announced: bool) -> None:
+    def _save_broken(self, reason: str, found_by_rank_0: bool) -> None:
         self._clean_up_host()
         rank, node = self._world.rank, self._world.nodes[self._world.node_of(self._world.rank)]
-        action = lost_action(rank, node, self._alone, bool(self._writers.begun), announced)
-        if action is LostAction.TELL_PARENT and self._request.folder is not None:
-            report_lost(self._request.folder, reason)
-        if action in (LostAction.PRINT, LostAction.PRINT_AND_SAVE):
+        action = action_when_broken(rank, node, self._has_parent, bool(self._recorder.writers.begun), found_by_rank_0)
+        if action in (BrokenAction.TELL_PARENT, BrokenAction.TELL_PARENT_AND_SAVE) and self._request.folder is not None:
+            report_reason(self._request.folder, reason)
+        if action in (BrokenAction.PRINT, BrokenAction.PRINT_AND_SAVE):
             self._print_end(reason)
-        if rank == 0 and self._writing.acquire(timeout=LOCK_S):
+        if rank == 0 and self._recorder.lock.acquire(timeout=LOCK_S):
             if self._current is not None:
                 self._record(self._current[0], Failure(reason), self._current[1])
+            if self._heartbeat is not None:
+                self._run["stacks"] = self._heartbeat.stacks()
             self.close("broken", WorldBroken.exit_status, reason)
 
     def _abandon(self) -> None:
@@ -340,16 +384,12 @@ class _Session:
 
     def _clean_up_host(self) -> None:
         """What a parent would do: end the stopped ranks of this host, and remove the library's shared memory."""
-        if self._alone and self._heartbeat is not None:
+        if not self._has_parent and self._heartbeat is not None:
             self._heartbeat.continue_stopped()
             remove_shared_memory(mapped_shared_memory([os.getpid()]))
 
     def _print_end(self, reason: str | None = None) -> None:
         if reason is not None:
             print(f"commbench: {reason}", file=sys.stderr)
-        if self._writers.begun:
+        if self._recorder.writers.begun:
             print(f"commbench: finish it with: commbench resume {self._run['folder']}", file=sys.stderr, flush=True)
-
-
-def _case_ids(job: Planned) -> list[str]:
-    return [single.case.case_id for single, _ in split_rounds(job, Refused(""))]

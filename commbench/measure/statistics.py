@@ -23,12 +23,6 @@ INDEPENDENT = 0.99  # share n_eff/n from which a series counts as independent
 LAG_PENALTY = 16.0  # AR(1) 0.8 stopped at n = 500: lifts coverage from 0.89 to 0.94; independent: no effect
 TAIL_RISK = 0.05  # a percentile is given if the sample maximum lies above it with 95 % certainty
 
-LONG_S, SHORT_S = 1.0, 0.1  # seconds per sample, at which the least number of repetitions changes
-GROWTH = 1.25  # the interval is looked at each time n has grown by this factor
-STABLE_SPREAD, STABLE_WINDOW = 0.05, 65  # nvbench's stdrel: noise within 5 % over more than 64 samples
-HOPELESS_SHARE = 0.25  # of the affordable repetitions: the rest could at best halve the interval
-HOPELESS_MISS = 1.5  # times the target that would be reached with all of them
-
 STEADY = 0.02  # relative difference of medians that ends the warm-up
 NOISY = DRIFT = 0.05  # relative half-width; relative difference of medians
 MSER_BATCH, MSER_TAIL = 5, 5  # repetitions per batch (the 5 of MSER-5); last batches, where the criterion degenerates
@@ -72,8 +66,9 @@ def effective_size(values: Series) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _binomial_rank(n: int, z: float) -> int:
-    """Largest l with P(Binomial(n, 1/2) < l) within one tail; 0 if there is none."""
+def binomial_rank(n: int, z: float) -> int:
+    """Largest l with P(Binomial(n, 1/2) < l) within one tail: the l-th lowest and highest of n values enclose their
+    median with the confidence of z. 0 if there is none."""
     tail = math.erfc(z / math.sqrt(2)) / 2 * 2**n
     below = rank = 0
     while (below := below + math.comb(n, rank)) <= tail:
@@ -84,7 +79,7 @@ def _binomial_rank(n: int, z: float) -> int:
 def _interval(values: Series, effective: float, z: float) -> tuple[float, float]:
     n, rank = values.size, 1
     if effective >= INDEPENDENT * n and n <= EXACT_RANKS:
-        rank = _binomial_rank(n, z)
+        rank = binomial_rank(n, z)
     elif effective >= SMALLEST_INTERVAL:
         rank = math.floor(n / 2 - z * n / (2 * math.sqrt(effective)))
     ends = max(rank, 1) - 1, n - max(rank, 1)
@@ -121,17 +116,19 @@ def percentile(values: Series, p: float) -> float | None:
     return float(np.partition(values, index)[index])
 
 
+def tukey_outliers(values: Series) -> int:
+    """How many lie more than 1.5 quartile ranges outside of the quartiles (Tukey 1977)."""
+    low, high = np.percentile(values, (25, 75))
+    fence = 1.5 * (high - low)
+    return int(((values < low - fence) | (values > high + fence)).sum())
+
+
 @dataclass(frozen=True)
 class Summary:
-    """A case in numbers, named as the columns of cases.parquet. None where n does not support it."""
+    """All repetitions of a case in numbers, named as the columns of cases.parquet. None where n does not support it."""
 
     repetitions: int
-    effective_repetitions: float
-    lag1: float
     min_s: float
-    median_s: float
-    ci_low_s: float | None
-    ci_high_s: float | None
     mean_s: float
     p90_s: float | None
     p95_s: float | None
@@ -140,17 +137,11 @@ class Summary:
     max_s: float
 
 
-def summarise(values: Series, z: float = Z95) -> Summary:
-    """The summary of at least one repetition, with the corrected interval."""
-    low, high = median_interval(values, z) or (None, None)
+def summarise(values: Series) -> Summary:
+    """The summary of at least one repetition, in seconds."""
     return Summary(
         repetitions=values.size,
-        effective_repetitions=effective_size(values),
-        lag1=lag1(values),
         min_s=float(values.min()),
-        median_s=float(np.median(values)),
-        ci_low_s=low,
-        ci_high_s=high,
         mean_s=float(values.mean()),
         p90_s=percentile(values, 0.9),
         p95_s=percentile(values, 0.95),
@@ -160,7 +151,7 @@ def summarise(values: Series, z: float = Z95) -> Summary:
     )
 
 
-# ---------------------------------------------------------------- when to stop
+# ---------------------------------------------------------------- the end of the warm-up
 
 
 def steady(values: Series) -> bool:
@@ -173,91 +164,12 @@ def steady(values: Series) -> bool:
     return bool(low <= last <= high or abs(last - np.median(middle)) <= STEADY * np.median(middle))
 
 
-@dataclass(frozen=True)
-class StopRule:
-    """When a case has been measured enough , asked by rank 0 between two blocks.
-
-    `target` is the wanted relative half-width of the interval with quantile `z`; `fixed` asks for a number instead.
-    `values` are seconds per sample (of block_k operations); `spent_s` counts from the first measured repetition.
-    """
-
-    target: float
-    z: float
-    min_repetitions: int | None
-    max_repetitions: int
-    budget_s: float
-    fixed: int | None = None
-
-    def reason(self, values: Series, spent_s: float) -> str | None:
-        """The stop reason, or None to continue."""
-        n = values.size
-        if self.fixed is not None:
-            over = n >= 1 and spent_s > self.budget_s
-            return "fixed" if n >= self.fixed else "budget" if over else None
-        width = half_width(values, self.z)
-        if width <= self.target and n >= self._least(float(np.median(values))):
-            return "ci"
-        if n >= self.max_repetitions:
-            return "max_repetitions"
-        # 6 repetitions are worth waiting for, but not longer than twice the budget
-        if spent_s >= self.budget_s and n >= (SMALLEST_INTERVAL if spent_s <= 2 * self.budget_s else 1):
-            return "budget"
-        return "noise_stable" if self._hopeless(values, spent_s, width) else None
-
-    def next_block(
-        self, values: Series, spent_s: float, block_limit_s: float = 0.5, hint_s: float | None = None
-    ) -> int:
-        """Repetitions of the next block, at least 1: half the least number, the rest of it, then growth by 1.25.
-
-        Judged by the times so far, it lasts no longer than `block_limit_s` or the rest of the budget. `hint_s`
-        is a sample's time in the warm-up, for the first block; if nothing is known, a block has 1 repetition.
-        """
-        n = values.size
-        if not n and hint_s is None:
-            return 1
-        sample_s = float(np.median(values)) if n else float(hint_s or 0.0)
-        least = self._least(sample_s)
-        wanted = max(least - n, math.ceil(n * (GROWTH - 1))) if n else math.ceil(least / 2)
-        # stragglers and what lies between the samples (barriers, decisions) spend time too
-        cost_s = max(sample_s, spent_s / n if n else 0.0)
-        if cost_s > 0:
-            wanted = math.floor(min(wanted, block_limit_s / cost_s, (self.budget_s - spent_s) / cost_s))
-        return max(1, min(wanted, (self.fixed or self.max_repetitions) - n))
-
-    def _least(self, sample_s: float) -> int:
-        by_time = 6 if sample_s > LONG_S else 10 if sample_s > SHORT_S else 30
-        return self.fixed or self.min_repetitions or by_time
-
-    def _hopeless(self, values: Series, spent_s: float, width: float) -> bool:
-        """nvbench's exit: the noise is known and stable, and more repetitions would not reach the target.
-
-        A quarter of what budget and maximum allow is taken, all of it would clearly miss the target at 1/sqrt(n),
-        and the relative interquartile range moved less than 5 % over the last third (at least 65 samples).
-        """
-        n, window = values.size, max(STABLE_WINDOW, values.size // 3)
-        affordable = min(self.max_repetitions, self.budget_s * n / spent_s if spent_s > 0 else math.inf)
-        if n < max(3 * STABLE_WINDOW, HOPELESS_SHARE * affordable):
-            return False
-        cuts = [np.percentile(values[: n - back], [25, 50, 75]) for back in (0, window // 2, window)]
-        spreads = [(third - first) / median if median else 0.0 for first, median, third in cuts]
-        misses = width * math.sqrt(n / affordable) > HOPELESS_MISS * self.target
-        return bool(misses and max(spreads) - min(spreads) <= STABLE_SPREAD * max(spreads))
-
-
 # ---------------------------------------------------------------- warnings
 
 
-def flags(values: Series, z: float = Z95) -> list[str]:
-    """What to know before trusting the median: any of noisy, drifting, multimodal.
-
-    noisy: the reported interval is wider than -+ 5 % (fewer than 6 repetitions have none, hence no flag).
-    """
-    raised = {
-        "noisy": NOISY < half_width(values, z) < math.inf,
-        "drifting": _drifting(values, z),
-        "multimodal": _far_group(values) or _dip(values),
-    }
-    return [name for name, present in raised.items() if present]
+def multimodal(values: Series) -> bool:
+    """Whether the times have several typical values, so that the median may represent none of them."""
+    return _far_group(values) or _dip(values)
 
 
 def mser5_cut(values: Series) -> int:
@@ -274,7 +186,7 @@ def mser5_cut(values: Series) -> int:
     return int(np.argmin((squares / left**2)[::-1][: count - MSER_TAIL + 1])) * MSER_BATCH
 
 
-def _drifting(values: Series, z: float) -> bool:
+def drifting(values: Series, z: float = Z95) -> bool:
     """Whether the halves differ, or the parts before and after a late MSER-5 cut.
 
     One straggler moves that cut on a stationary series, so it says where to look but decides nothing.

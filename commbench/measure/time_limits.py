@@ -1,49 +1,247 @@
-"""Limits of time: the rule that ends a case, how many samples lie between two stamps, and when a rank is late."""
+"""Limits of time: the rules that end a visit and a case, samples between two stamps, and when a rank is late."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from commbench.config.settings import Settings
 from commbench.core.case import Planned
-from commbench.core.clock import ClockCost
 
-from .statistics import StopRule
+from .statistics import SMALLEST_INTERVAL, Series, half_width, steady
+from .visits import Visit, estimate
 
 BLOCK_S = 0.5  # the longest time without a decision
 MEMORY_S_PER_BYTE = 1 / 0.2e9  # slow enough for a first touch on a busy machine
 MAX_REPETITIONS = {"initiator": 10_000, "max_over_ranks": 2_000, "max_over_senders": 2_000}
 MAX_WINDOW_REPETITIONS = 200  # where a repetition is a window of messages
-TIMER_SHARE = 0.05  # of a sample that two clock reads may take (Hoefler & Belli 2015)
+TIMER_SHARE = 0.05  # of a sample that reading the clock may take (Hoefler & Belli 2015)
+WARMUP_SHARE = 0.2  # of a visit's time, but
+WARMUP_CAP_S = 5.0  # no longer than this: some series never become steady
+MAX_WARMUP_BLOCK = 10_000  # repetitions: on a virtual clock they take no time, but their samples take memory
+SLOW_START_S, SLOW_START_BYTES = 1.0, 2**20  # of a warm-up over TCP, and for which messages
+SHORT_CALLS, SHORT_CALL_S = 20, 0.01  # of a soak without a warm-up, to learn how many it takes per stamp
 MAX_BLOCK_K = 64
+# of a soak: its stamps are gathered while nothing is measured, so there are fewer
+SOAK_STAMP_S, MAX_SOAK_BLOCK_K = 50e-6, 256
 BATCHED_MODES, BATCH_K = ("throughput", "graph"), 20  # timing modes with several samples per stamp; as in nccl-tests
+
+LONG_S, SHORT_S = 1.0, 0.1  # seconds per sample, at which the least number of repetitions changes
+LONGEST_MEETING_S = 0.005  # that a block is made to last for
+GROWTH = 1.25  # the interval is looked at each time n has grown by this factor
+STABLE_SPREAD, STABLE_WINDOW = 0.05, 65  # nvbench's stdrel: noise within 5 % over more than 64 samples
+HOPELESS_SHARE = 0.25  # of the affordable repetitions: the rest could at best halve the interval
+HOPELESS_MISS = 1.5  # times the target that would be reached with all of them
+
+
+@dataclass(frozen=True)
+class StopRule:
+    """When a visit has been measured enough, asked by rank 0 between two blocks.
+
+    `target` is the wanted relative half-width of the interval with quantile `z`; `fixed` asks for a number instead.
+    `share` is that of one visit in the least number of repetitions of a case. `values` are seconds per sample (of
+    block_k operations); `spent_s` counts from the first measured repetition.
+    """
+
+    target: float
+    z: float
+    max_repetitions: int
+    budget_s: float
+    fixed: int | None = None
+    share: float = 1.0
+
+    def reason(self, values: Series, spent_s: float) -> str | None:
+        """The stop reason, or None to continue."""
+        n = values.size
+        if self.fixed is not None:
+            over = n >= 1 and spent_s > self.budget_s
+            return "fixed" if n >= self.fixed else "budget" if over else None
+        width = half_width(values, self.z)
+        if width <= self.target and n >= self._least(float(np.median(values))):
+            return "ci"
+        if n >= self.max_repetitions:
+            return "max_repetitions"
+        # an interval is worth waiting for, but not longer than twice the budget
+        enough = math.ceil(SMALLEST_INTERVAL * self.share) if spent_s <= 2 * self.budget_s else 1
+        if n >= enough and spent_s * (n + 1) / n > self.budget_s:  # another repetition has no time
+            return "budget"
+        return "noise_stable" if self._hopeless(values, spent_s, width) else None
+
+    def next_block(
+        self,
+        values: Series,
+        spent_s: float,
+        block_limit_s: float = 0.5,
+        hint_s: float | None = None,
+        meeting_s: float = 0.0,
+    ) -> int:
+        """Repetitions of the next block, at least 1: half the least number, the rest of it, then growth by 1.25.
+
+        Judged by the times so far, it lasts no longer than `block_limit_s` or the rest of the budget. `hint_s`
+        is a sample's time in the warm-up, for the first block; if nothing is known, a block has 1 repetition. It lasts
+        no shorter than the meeting of the ranks that follows it, of about `meeting_s`, where repetitions are left.
+        """
+        n = values.size
+        if not n and hint_s is None:
+            return 1
+        sample_s = float(np.median(values)) if n else float(hint_s or 0.0)
+        least = self._least(sample_s)
+        wanted = max(least - n, math.ceil(n * (GROWTH - 1))) if n else math.ceil(least / 2)
+        # stragglers and what lies between the samples (barriers, decisions) spend time too
+        cost_s = max(sample_s, spent_s / n if n else 0.0)
+        if cost_s > 0:
+            wanted = max(wanted, round(min(meeting_s, LONGEST_MEETING_S) / max(sample_s, 1e-9)))
+            wanted = math.floor(min(wanted, block_limit_s / cost_s, (self.budget_s - spent_s) / cost_s))
+        return max(1, min(wanted, (self.fixed or self.max_repetitions) - n))
+
+    def _least(self, sample_s: float) -> int:
+        by_time = 6 if sample_s > LONG_S else 10 if sample_s > SHORT_S else 30
+        return self.fixed or math.ceil(by_time * self.share)
+
+    def _hopeless(self, values: Series, spent_s: float, width: float) -> bool:
+        """nvbench's exit: the noise is known and stable, and more repetitions would not reach the target.
+
+        A quarter of what budget and maximum allow is taken, all of it would clearly miss the target at 1/sqrt(n),
+        and the relative interquartile range moved less than 5 % over the last third (at least 65 samples).
+        """
+        n, window = values.size, max(STABLE_WINDOW, values.size // 3)
+        affordable = min(self.max_repetitions, self.budget_s * n / spent_s if spent_s > 0 else math.inf)
+        if n < max(3 * STABLE_WINDOW, HOPELESS_SHARE * affordable):
+            return False
+        cuts = [np.percentile(values[: n - back], [25, 50, 75]) for back in (0, window // 2, window)]
+        spreads = [(third - first) / median if median else 0.0 for first, median, third in cuts]
+        misses = width * math.sqrt(n / affordable) > HOPELESS_MISS * self.target
+        return bool(misses and max(spreads) - min(spreads) <= STABLE_SPREAD * max(spreads))
+
+
+@dataclass(frozen=True)
+class WarmUpRule:
+    """How long a visit warms up: `repetitions` and `seconds` at least, then until steady, but no longer than `limit_s`.
+
+    A `trial` is the warm-up of a soak that asks for none, which learns from a few short calls how long they take.
+    """
+
+    repetitions: int
+    seconds: float
+    limit_s: float
+    trial: bool = False
+
+    def first_block(self, sample_s: float, connect_times: Series) -> int:
+        """Repetitions of the first block; 0 where the ramp is to be measured, after a first call that was timed."""
+        if self.trial and len(connect_times):
+            return SHORT_CALLS if connect_times[0] < SHORT_CALL_S else 0
+        if len(connect_times) and not self.repetitions and not self.seconds:
+            return 0
+        return self._affordable(sample_s, self.repetitions)
+
+    def next_block(self, values: Series, spent_s: float, last: int, meeting_s: float = 0.0) -> tuple[int, bool]:
+        """Repetitions of the next block, after one of `last`; 0 for an end. And whether the times were steady then.
+
+        `meeting_s` as in StopRule.
+        """
+        is_steady = self.trial or steady(values)
+        enough = len(values) >= self.repetitions and spent_s >= self.seconds
+        if (enough and is_steady) or spent_s >= self.limit_s:
+            return 0, is_steady
+        sample_s = float(np.median(values))
+        least = round(min(meeting_s, LONGEST_MEETING_S) / max(sample_s, 1e-9))
+        return self._affordable(sample_s, max(2 * last, least)), is_steady
+
+    def _affordable(self, sample_s: float, n: int) -> int:
+        """At most n repetitions, as there is time for in one block."""
+        block_s = min(BLOCK_S, self.limit_s)
+        return max(1, min(n, MAX_WARMUP_BLOCK, int(block_s / max(sample_s, 1e-9))))
+
+
+@dataclass(frozen=True)
+class VisitRule:
+    """When a case has been visited often enough, asked by rank 0 after each visit.
+
+    `target` is the wanted relative half-width of the interval over visits, `least` the number of visits that the
+    timing asks for; `budget_s` and `max_repetitions` bound all visits of a launch together.
+    """
+
+    target: float
+    z: float
+    least: int
+    max_repetitions: int
+    budget_s: float
+
+    def reason(self, visits: Sequence[Visit], spent_s: float, last: str, earlier: Sequence[Visit] = ()) -> str | None:
+        """The stop reason; None for another visit. `visits` are those of this launch, at least one, `last` is why the
+        last of them ended, which counts where there is only one. The interval is over `earlier` launches, too."""
+        n, repetitions = len(visits), sum(visit.repetitions for visit in visits)
+        if self.least == 1:
+            return last
+        if n < self.least:  # worth waiting for, but not longer than twice the budget
+            return "budget" if spent_s > 2 * self.budget_s else None
+        width = estimate([*earlier, *visits], self.z).half_width
+        if width <= self.target:
+            return "ci"
+        if repetitions >= self.max_repetitions:
+            return "max_repetitions"
+        if spent_s * (n + 1) / n > self.budget_s:  # another visit has no time
+            return "budget"
+        affordable = min(self.budget_s / spent_s if spent_s > 0 else math.inf, self.max_repetitions / repetitions)
+        return "noise_stable" if width / math.sqrt(affordable) > HOPELESS_MISS * self.target else None
 
 
 def stop_rule(job: Planned, settings: Settings) -> StopRule:
-    """The rule for a case, by the requested timing and by what one repetition of the case is."""
-    timing, windowed = settings.timing, (job.case.window or 1) > 1
-    most = MAX_WINDOW_REPETITIONS if windowed else MAX_REPETITIONS[job.shape.headline]
+    """The rule that ends one visit, which has a share of the time and of the repetitions of its case."""
+    timing = settings.timing
+    visits = timing.visits * timing.launches
     return StopRule(
         target=timing.target,
         z=timing.z,
-        min_repetitions=None,
-        max_repetitions=most if timing.repetitions is None else timing.repetitions,
-        budget_s=settings.case_s,
+        max_repetitions=math.ceil(max_repetitions(job, settings) / visits),
+        budget_s=settings.case_s / visits,
         fixed=timing.repetitions,
+        share=1 / visits,
     )
 
 
-def samples_per_stamp(job: Planned, engine: str, clock: ClockCost, sample_s: float) -> int:
+def warm_up_rule(settings: Settings, budget_s: float, visit: int, slow_start: bool) -> WarmUpRule:
+    """Of a visit with this budget. Later visits find the library connected, and share those of the first among them.
+
+    With `slow_start` the first one warms up for a second, as far as there is time.
+    """
+    timing, share = settings.timing, 1 if visit == 1 else settings.timing.visits
+    seconds = timing.warmup_s / share
+    if visit == 1 and slow_start and seconds > 0:
+        seconds = max(seconds, min(SLOW_START_S, settings.case_s / 2))
+    limit_s = max(seconds, min(WARMUP_CAP_S, WARMUP_SHARE * budget_s))
+    repetitions = math.ceil(timing.warmup_repetitions / share)
+    return WarmUpRule(repetitions, seconds, limit_s, timing.duration_s is not None and not repetitions + seconds)
+
+
+def visit_rule(job: Planned, settings: Settings) -> VisitRule:
+    """The rule that ends the visits of a case in one launch."""
+    timing = settings.timing
+    most = math.ceil(max_repetitions(job, settings) / timing.launches)
+    return VisitRule(timing.target, timing.z, timing.visits, most, settings.case_s / timing.launches)
+
+
+def max_repetitions(job: Planned, settings: Settings) -> int:
+    """Of all visits of a case, by the requested timing and by what one repetition of the case is."""
+    windowed = (job.case.window or 1) > 1
+    most = MAX_WINDOW_REPETITIONS if windowed else MAX_REPETITIONS[job.shape.headline]
+    return most if settings.timing.repetitions is None else settings.timing.repetitions
+
+
+def samples_per_stamp(job: Planned, empty_sample_s: float, sample_s: float, soak: bool = False) -> int:
     """block_k: several samples between two stamps where reading the clock would be a visible part of one.
 
     Calls that follow one another without a wait, and graphs, consist of several by definition.
     """
+    least_s, most = (SOAK_STAMP_S, MAX_SOAK_BLOCK_K) if soak else (empty_sample_s / TIMER_SHARE, MAX_BLOCK_K)
     if job.case.timing_mode in BATCHED_MODES:
         return max(1, min(BATCH_K, int(BLOCK_S / sample_s))) if sample_s > 0 else BATCH_K
-    if not job.benchmark.self_synchronising or job.case.sync != "none" or engine == "virtual":
+    if not job.benchmark.self_synchronising or job.case.sync != "none" or sample_s <= 0:
         return 1
-    needed_s = 2 * clock.p50_ns * 1e-9 / TIMER_SHARE
-    return min(MAX_BLOCK_K, math.ceil(needed_s / sample_s)) if sample_s > 0 else 1
+    return max(1, min(most, math.ceil(least_s / sample_s)))
 
 
 def block_deadline_s(job: Planned, settings: Settings) -> float:

@@ -12,14 +12,15 @@ from typing import Any
 from commbench.core.case import Planned, World
 from commbench.core.protocols import Control
 from commbench.hardware import nvml
-from commbench.hardware.cuda_ipc_setting import CUDA_IPC_VALUES, cuda_ipc_without_effect
+from commbench.hardware.cuda_ipc import CUDA_IPC_VALUES, cuda_ipc_without_effect
 from commbench.hardware.link_limits import Wire
 from commbench.hardware.nccl_log import Chosen, Pair, Transport, effective_ipc, parse_log
 from commbench.hardware.topology import RankGpu, Topology, from_records, shared_link
 
-# keys of a communicator's facts; the libraries are those of commbench.hardware.cuda_ipc_setting
+# keys of a communicator's facts; the libraries are those of commbench.hardware.cuda_ipc
 LOG, IPC, LIBRARIES = "nccl_log", "cuda_ipc_effective", "ipc_libraries"
 FORCED_ALGORITHM = "NCCL_ALGO"
+SOCKETS = "NET/Socket"
 THROUGH_HOST = ("library", "pinned")  # staging that copies through host memory
 
 Kinds = Mapping[Pair, tuple[str, ...]]  # by pairs of world ranks
@@ -32,6 +33,7 @@ class LogReader:
         self._length = 0  # of what was read
         self.kinds: dict[Pair, tuple[str, ...]] = {}
         self.algorithms: tuple[Chosen, ...] = ()
+        self.multicast: tuple[tuple[int, ...], ...] = ()  # the members of communicators with NVLS channels
         self.available = False  # whether the backend has such a log
 
     def read(self, facts: Mapping[str, Any], members: Sequence[int]) -> None:
@@ -40,6 +42,7 @@ class LogReader:
         text = facts.get(LOG) or ""
         log, self._length = parse_log(text[self._length :]), len(text)
         self.algorithms += log.algorithms
+        self.multicast += (tuple(members),) if log.nvls_channels else ()
         for (first, second), kinds in log.kinds.items():
             if max(first, second) < len(members):
                 pair = members[first], members[second]
@@ -52,12 +55,15 @@ class LogReader:
 
 @dataclass(frozen=True)
 class TransportEvidence:
-    """`gpus` are those of the world's ranks, empty on a CPU; `kinds` and `algorithms` come from NCCL's log."""
+    """`gpus` are those of the world's ranks, empty on a CPU; `kinds`, `algorithms` and `multicast` (see LogReader) come
+    from NCCL's log. `rdma_nodes` have an active InfiniBand or RoCE port."""
 
     gpus: tuple[RankGpu, ...] = ()
     topologies: Mapping[int, Topology] = field(default_factory=dict)
     kinds: Kinds = field(default_factory=dict)
     algorithms: tuple[Chosen, ...] = ()
+    multicast: tuple[tuple[int, ...], ...] = ()
+    rdma_nodes: frozenset[int] = frozenset()
     transport: str | None = None  # of all pairs, in the backend's own words
     ipc: str | None = None  # what the backend reports
     forced: str | None = None  # the algorithm set by NCCL_ALGO
@@ -82,23 +88,28 @@ class TransportEvidence:
     @property
     def cuda_ipc(self) -> dict[str, str | None]:
         """Of the whole run, for run.json."""
-        return {"effective": self.ipc or effective_ipc(self.kinds, self._node_of), "ignored": self.ignored}
+        effective = self.ipc or effective_ipc(self.kinds, self._node_of, bool(self.multicast))
+        return {"effective": effective, "ignored": self.ignored}
 
-    def extended(
-        self, pairs_by_rank: Iterable[Iterable[Sequence[Any]]], algorithms: tuple[Chosen, ...]
-    ) -> TransportEvidence:
-        """With the `pairs()` of the log readers of all ranks, and the algorithms in this rank's log."""
+    def rdma_unused(self, job: Planned) -> bool:
+        """Whether NCCL took sockets between ranks of the case, on a node that has an active InfiniBand or RoCE port."""
+        on_sockets = {rank for pair, kinds in self._kinds_between(job).items() if SOCKETS in kinds for rank in pair}
+        return any(self._node_of(rank) in self.rdma_nodes for rank in on_sockets)
+
+    def extended(self, pairs_by_rank: Iterable[Iterable[Sequence[Any]]], reader: LogReader) -> TransportEvidence:
+        """With the `pairs()` of the log readers of all ranks, and what this rank's own has read beside them."""
         kinds = dict(self.kinds)
         for first, second, texts in (line for pairs in pairs_by_rank for line in pairs):
             kinds[first, second] = tuple(dict.fromkeys((*kinds.get((first, second), ()), *texts)))
-        return replace(self, kinds=kinds, algorithms=algorithms)
+        return replace(self, kinds=kinds, algorithms=reader.algorithms, multicast=reader.multicast)
 
     def _ipc(self, job: Planned) -> str | None:
         if job.case.device == "cpu":
             return None
         if job.case.staging in THROUGH_HOST:
             return "off"
-        return self.ipc or effective_ipc(self._kinds_between(job), self._node_of)
+        multicast = not job.case.pairs and job.members in self.multicast
+        return self.ipc or effective_ipc(self._kinds_between(job), self._node_of, multicast)
 
     def _kinds_between(self, job: Planned) -> Kinds:
         """Of the case's pairs; of a collective, all pairs of its ranks."""
@@ -132,10 +143,11 @@ def gather_evidence(
         topologies=from_records(run.get("wiring", [])),
         transport=facts.get("transport"),
         ipc=facts[IPC] if facts.get(IPC) in CUDA_IPC_VALUES else None,
+        rdma_nodes=frozenset(number for number, node in enumerate(nodes) if _has_active_infiniband(node)),
         forced=forced if forced.isalpha() else None,
         ignored=_ignored_setting(run.get("cuda_ipc", {}).get("asked", "auto"), facts.get(LIBRARIES, ())),
     )
-    return evidence.extended((pairs for pairs, _ in gathered), reader.algorithms)
+    return evidence.extended((pairs for pairs, _ in gathered), reader)
 
 
 def _with_active_link(gpu: RankGpu, links: Mapping[int, Sequence[int | None]]) -> RankGpu:

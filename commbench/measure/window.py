@@ -7,6 +7,8 @@ Carpen-Amarie).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -53,6 +55,10 @@ class Window:
             first = self._control.decide(self._next_start_ns(), deadline_s, "window")
         self._starts = first + length_ns * np.arange(n, dtype=np.int64)
         return self._clock.lines[self._control.rank].own(self._starts)
+
+    def add_parts(self, phase: str, parts: Sequence[NDArray[np.int64]], rows: Sequence[int]) -> None:
+        """The same for the stamps of each process."""
+        self.add(phase, np.concatenate(parts, axis=0)[list(rows)])
 
     def add(self, phase: str, stamps: NDArray[np.int64]) -> None:
         """Add stamps [ranks, n, 2] of the last block, in ns, to the timeline; late ones as a phase of their own."""

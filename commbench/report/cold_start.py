@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,10 +10,10 @@ from numpy.typing import NDArray
 
 from commbench.core.columns import VARIABLES
 from commbench.core.units import format_bytes, format_seconds
-from commbench.measure.samples import PHASES
+from commbench.measure.samples import HEADLINES, PHASES
 
-from .load import load
-from .samples import senders
+from .fit import hashable
+from .load import Paths, read_rows, row_dicts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,16 +33,23 @@ SOAK_CASE = ("label", "benchmark", "backend", "layout", "pair", "message_bytes")
 SOAK_INTERVAL = (*CASE_KEY, *SOAK_CASE, "at_s", "repetitions", "busy_s", "rate_gb_per_s")
 SOAK_SPEED = (*CASE_KEY, *SOAK_CASE, "steady_gb_per_s", "full_speed_s", "least_gb_per_s")
 WAITED, REPLAYED = "host_sync", "graph"
-LAUNCH_KEY = [column.name for column in VARIABLES if column.name not in ("timing_mode", "env")]
+OVERHEAD = (
+    "benchmark", "backend", "layout", "dtype", "pair", "message_bytes", "host_sync_s", "graph_s", "overhead_s",
+)  # fmt: skip
+# pairs meet before each repetition that events time, and before each block that a host times
+LAUNCH_KEY = [column.name for column in VARIABLES if column.name not in ("timing_mode", "sync")]
 LAUNCH_HEADS = ("benchmark", "case", "message", "host waits", "graph", "launch", "share")
 
 Times = NDArray[np.float64]
 
 
-def cold_start(*paths: str | Path) -> pd.DataFrame:
+def cold_start(*paths: Paths) -> pd.DataFrame:
     """One row per case and launch that is ok, from all runs below the folders; raises CommbenchError like load.
 
-    first_call_s, steady_s: seconds per operation of the first call and of the median measured repetition.
+        commbench.cold_start("results")[["message_bytes", "first_call_s", "ramp_s"]]
+
+    first_call_s: seconds of the whole first call: a round trip, a window of messages, a collective.
+    steady_s: seconds per operation, the case's median.
     ramp_repetitions: how many repetitions, from the first call on, came before the rate reached 95 % of the steady
     one: before the first repetition that, as well as the median of it and the next four, takes at most
     steady_s / 0.95.
@@ -52,14 +57,12 @@ def cold_start(*paths: str | Path) -> pd.DataFrame:
     ramp_wall_s: from the start of the first call to that repetition on the rank's own clock (the latest rank), with
     the checks and decisions between phases: an upper bound. Null where the rate was never reached.
 
-    The duration of a repetition is the maximum over the senders of its pairs or over all ranks, whichever gives the
-    case's own median_s.
+    The duration of a repetition is that of the ranks whose clock counted (counting_ranks).
     """
     import pandas as pd
 
-    cases = load(*paths)
-    cases = cases[cases["status"] == "ok"]
-    samples = dict(iter(load(*paths, table="samples").groupby(["run_id", "case_id"])))
+    cases = read_rows(paths).query("status == 'ok'")
+    samples = dict(iter(read_rows(paths, "samples").groupby(["run_id", "case_id"])))
     rows = [
         {name: case[name] for name in COLD_START_CASE} | _ramp(case, samples[case["run_id"], case["case_id"]])
         for case in cases.to_dict("records")
@@ -70,9 +73,10 @@ def cold_start(*paths: str | Path) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*COLD_START_CASE, *DERIVED]).astype(kinds)
 
 
-def _ramp(case: dict[Any, Any], samples: pd.DataFrame) -> dict[str, float | None]:
-    """The derived columns of one case."""
-    samples = samples[samples["phase"].isin(PHASES)]  # late repetitions are in no statistic
+def _ramp(case: dict[Any, Any], samples: pd.DataFrame) -> dict[str, float]:
+    """The derived columns of one case; without those of the ramp where the steady rate was never reached."""
+    first_visit = samples["visit"].isna() | (samples["visit"] == samples["visit"].min())
+    samples = samples[samples["phase"].isin(PHASES) & first_visit]  # late repetitions are in no statistic
     phases = samples["phase"].map(PHASES.index)
     values = ["start_ns", "elapsed_ns"]
     table = samples.assign(phase=phases).pivot(index=["phase", "repetition"], columns="rank", values=values)
@@ -80,32 +84,47 @@ def _ramp(case: dict[Any, Any], samples: pd.DataFrame) -> dict[str, float | None
     ranks = table.columns.get_level_values("rank").unique().to_numpy()
     starts, elapsed = (table[[name]].to_numpy(dtype=np.float64) * 1e-9 for name in values)
     operations = np.where(phase == MEASURE, 1, 1 / case["block_k"]) * case["operations_per_sample"]
-    sample_s = _sample_times(case, elapsed, ranks, np.where(phase == MEASURE, operations, np.nan))
+    sample_s, _ = counted_times(case, elapsed, ranks, np.where(phase == MEASURE, operations, np.nan))
     operation_s = sample_s / operations
-    steady_s = float(np.median(operation_s[phase == MEASURE])) if (phase == MEASURE).any() else case["median_s"]
+    steady_s = float(case["median_s"])
+    connected = phase.size and phase[0] == CONNECT  # rows of schema version 1 have it per operation
+    first = {"first_call_s": float(sample_s[0]) if connected else case["first_call_s"], "steady_s": steady_s}
     at = _steady_from(operation_s / _steady_reference(operation_s, phase, steady_s, case["block_k"]))
     if at is None:
-        return {"steady_s": steady_s, "ramp_repetitions": None, "ramp_s": None, "ramp_wall_s": None}
-    return {
-        "steady_s": steady_s,
-        "ramp_repetitions": at,
-        "ramp_s": float(sample_s[:at].sum()),
-        "ramp_wall_s": _latest(starts[at] - starts[0]),
-    }
+        return first
+    wall_s = np.fmax.reduce(starts[at] - starts[0])  # NaN: no rank has stamps (a device clock)
+    return {**first, "ramp_repetitions": at, "ramp_s": float(sample_s[:at].sum()), "ramp_wall_s": float(wall_s)}
 
 
-def _sample_times(case: dict[Any, Any], elapsed: Times, ranks: NDArray[np.int64], operations: Times) -> Times:
-    """Seconds of each sample [n] from those of all ranks [n, ranks]; `operations` is NaN outside of the measured phase.
+def counting_ranks(case: Mapping[Any, Any], ranks: NDArray[np.int64]) -> list[NDArray[np.bool_]]:
+    """Which of the ranks [n] have the clock that counted, by the column `headline`: a repetition takes their maximum.
 
-    The case does not store whose clock counts; its median shows it.
+    Several possibilities [n] for the rows of earlier versions, which do not say: the case's median shows which.
     """
-    sending = np.isin(ranks, senders(case))
-    candidates = [np.fmax.reduce(elapsed, axis=1), np.fmax.reduce(elapsed[:, sending], axis=1, initial=np.nan)]
+    pairs = case["pair"].split() if isinstance(case["pair"], str) else []
+    senders = np.isin(ranks, [int(pair.split("-")[0]) for pair in pairs])
+    everyone = np.full(ranks.size, True)
+    if case.get("headline") in HEADLINES:
+        return [everyone if case["headline"] == "max_over_ranks" else senders]
+    return [everyone, senders] if senders.any() else [everyone]
+
+
+def counted_times(
+    case: Mapping[Any, Any], elapsed_s: Times, ranks: NDArray[np.int64], operations: Times
+) -> tuple[Times, float]:
+    """Seconds of each sample [n] by the clock that counted, and how far their median is from the case's.
+
+    `elapsed_s` [n, ranks]; `operations` [n] of each sample, NaN unless in the measured phase. The distance is relative,
+    and 0 where it is known whose clock counted.
+    """
+    candidates = [np.fmax.reduce(elapsed_s[:, counting], axis=1) for counting in counting_ranks(case, ranks)]
     measured = np.isfinite(operations)
-    medians = np.array([np.median((sample_s / operations)[measured]) for sample_s in candidates if measured.any()])
-    misses = np.nan_to_num(np.abs(medians - case["median_s"]), nan=np.inf)
-    chosen: Times = candidates[int(np.argmin(misses)) if measured.any() else 0]
-    return chosen
+    if case.get("headline") in HEADLINES or not measured.any():
+        return candidates[0], 0.0
+    medians = np.array([np.median((sample_s / operations)[measured]) for sample_s in candidates])
+    misses = np.nan_to_num(np.abs(medians / case["median_s"] - 1), nan=np.inf)
+    best = int(np.argmin(misses))
+    return candidates[best], float(misses[best])
 
 
 def _steady_reference(operation_s: Times, phase: NDArray[np.int64], steady_s: float, block_k: float) -> Times:
@@ -130,32 +149,30 @@ def _steady_from(relative: Times) -> int | None:
     return int(reached.argmax()) if reached.any() else None
 
 
-def _latest(seconds: Times) -> float | None:
-    """The maximum over ranks; None where no rank has stamps (a device clock)."""
-    known = seconds[np.isfinite(seconds)]
-    return float(known.max()) if known.size else None
-
-
 # ---------------------------------------------------------------- soaks
 
 
-def soak_intervals(*paths: str | Path) -> pd.DataFrame:
+def soak_intervals(*paths: Paths) -> pd.DataFrame:
     """One row per interval of each soak below the folders; raises CommbenchError like load.
+
+        commbench.soak_intervals("results").plot("at_s", "rate_gb_per_s")
 
     at_s since the start of the soak, repetitions that began in the interval, busy_s spent in them, rate_gb_per_s
     (their bytes / busy_s, 10^9 B/s).
     """
-    counters = load(*paths, table="counters")
+    wide = intervals_of(read_rows(paths, "counters")).reindex(columns=[*CASE_KEY, "t_ns", "repetitions", "busy_s"])
+    soaks = wide.merge(read_rows(paths).drop(columns="repetitions"), on=list(CASE_KEY))
+    soaks["at_s"] = (soaks["t_ns"] - soaks.groupby(list(CASE_KEY))["t_ns"].transform("min")) * 1e-9
+    bytes_each = soaks["operations_per_sample"] * soaks["message_bytes"]
+    soaks["rate_gb_per_s"] = (soaks["repetitions"] * bytes_each / soaks["busy_s"] * 1e-9).astype("float64")
+    return soaks[list(SOAK_INTERVAL)].sort_values([*CASE_KEY, "at_s"])
+
+
+def intervals_of(counters: pd.DataFrame) -> pd.DataFrame:
+    """A row per case and interval of a soak (CASE_KEY, t_ns), with its counters as columns."""
     counters = counters[counters["name"].str.startswith(INTERVAL)]
-    table = counters.assign(name=counters["name"].str.removeprefix(INTERVAL))
-    wide = table.pivot_table(index=[*CASE_KEY, "t_ns"], columns="name", values="value").reset_index()
-    wide = wide.reindex(columns=[*CASE_KEY, "t_ns", "repetitions", "busy_s"])
-    cases = load(*paths).drop(columns="repetitions")
-    found = wide.merge(cases, on=list(CASE_KEY))
-    found["at_s"] = (found["t_ns"] - found.groupby(list(CASE_KEY))["t_ns"].transform("min")) * 1e-9
-    bytes_each = found["operations_per_sample"] * found["message_bytes"]
-    found["rate_gb_per_s"] = (found["repetitions"] * bytes_each / found["busy_s"] * 1e-9).astype("float64")
-    return found[list(SOAK_INTERVAL)].sort_values([*CASE_KEY, "at_s"])
+    named = counters.assign(name=counters["name"].str.removeprefix(INTERVAL))
+    return named.pivot_table(index=[*CASE_KEY, "t_ns"], columns="name", values="value").reset_index()
 
 
 def full_speed(intervals: pd.DataFrame) -> pd.DataFrame:
@@ -180,57 +197,38 @@ def full_speed(intervals: pd.DataFrame) -> pd.DataFrame:
 # ---------------------------------------------------------------- launching a call from the host
 
 
-@dataclass(frozen=True)
-class LaunchOverhead:
-    """Median seconds over all runs, with the host waiting for the call and replayed as a graph."""
-
-    benchmark: str
-    backend: str
-    layout: str
-    dtype: str
-    pair: str | None
-    message_bytes: int
-    host_sync_s: float
-    graph_s: float
-
-    @property
-    def overhead_s(self) -> float:
-        return self.host_sync_s - self.graph_s
-
-    def cells(self) -> Sequence[str]:
-        where = " ".join(filter(None, (self.backend, self.layout, self.pair, self.dtype)))
-        return (
-            self.benchmark, where, format_bytes(self.message_bytes), format_seconds(self.host_sync_s),
-            format_seconds(self.graph_s), format_seconds(self.overhead_s),
-            f"{100 * self.overhead_s / self.host_sync_s:.0f} %",
-        )  # fmt: skip
-
-
-def launch_overhead(*paths: str | Path) -> pd.DataFrame:
+def launch_overhead(*paths: Paths) -> pd.DataFrame:
     """One row per case that was measured with timing_mode=host_sync and graph: host_sync_s, graph_s, overhead_s.
+
+        commbench.launch_overhead("results").sort_values("overhead_s")
 
     Raises CommbenchError like load.
     """
-    import pandas as pd
-
-    rows = [asdict(one) | {"overhead_s": one.overhead_s} for one in launch_overheads(load(*paths))]
-    return pd.DataFrame(rows, columns=[*(one.name for one in fields(LaunchOverhead)), "overhead_s"])
+    return launch_overheads(read_rows(paths))
 
 
-def launch_overheads(cases: pd.DataFrame) -> list[LaunchOverhead]:
-    """The launch overheads of the rows that are ok, by benchmark and size."""
+def launch_overheads(cases: pd.DataFrame) -> pd.DataFrame:
+    """The launch overheads of the rows that are ok, by benchmark and size: medians over all runs."""
     modes = cases[(cases["status"] == "ok") & cases["timing_mode"].isin([WAITED, REPLAYED])]
-    found = list(_overheads(modes)) if len(modes) else []
-    return sorted(found, key=lambda one: (one.benchmark, one.backend, one.layout, one.pair or "", one.message_bytes))
+    maps = [column.name for column in VARIABLES if column.kind == "map"]
+    hashed = {name: modes[name].map(hashable) for name in maps}
+    grouped = modes.assign(**hashed).groupby([*LAUNCH_KEY, "timing_mode"], dropna=False, sort=False, as_index=False)
+    medians = grouped["median_s"].median()
+    waited, replayed = (
+        medians[medians["timing_mode"] == mode].rename(columns={"median_s": name})
+        for mode, name in ((WAITED, "host_sync_s"), (REPLAYED, "graph_s"))
+    )
+    both: pd.DataFrame = waited.merge(replayed, on=LAUNCH_KEY).astype({"message_bytes": "int64"})
+    both["overhead_s"] = both["host_sync_s"] - both["graph_s"]
+    order = ["benchmark", "backend", "layout", "pair", "message_bytes"]
+    return both.sort_values(order, na_position="first", ignore_index=True).reindex(columns=list(OVERHEAD))
 
 
-def _overheads(cases: pd.DataFrame) -> Iterator[LaunchOverhead]:
-    exported = cases["env"].map(lambda env: str(sorted(env.items())) if isinstance(env, dict) else str(env))
-    for _, group in cases.groupby([*(cases[name] for name in LAUNCH_KEY), exported], dropna=False, sort=False):
-        medians: dict[Any, Any] = group.groupby("timing_mode")["median_s"].median().to_dict()
-        if len(medians) == 2:
-            one = group.iloc[0]
-            pair = one["pair"] if isinstance(one["pair"], str) else None
-            benchmark, backend, layout, dtype = (str(one[name]) for name in ("benchmark", "backend", "layout", "dtype"))
-            size = int(one["message_bytes"])
-            yield LaunchOverhead(benchmark, backend, layout, dtype, pair, size, medians[WAITED], medians[REPLAYED])
+def overhead_cells(overheads: pd.DataFrame) -> list[tuple[str, ...]]:
+    """Cells below LAUNCH_HEADS."""
+    return [
+        (row["benchmark"], " ".join(row[name] for name in ("backend", "layout", "pair", "dtype") if row[name]),
+         format_bytes(row["message_bytes"]), format_seconds(row["host_sync_s"]), format_seconds(row["graph_s"]),
+         format_seconds(row["overhead_s"]), f"{100 * row['overhead_s'] / row['host_sync_s']:.0f} %")
+        for row in row_dicts(overheads)
+    ]  # fmt: skip

@@ -1,13 +1,13 @@
-"""Compare two sides of launches case by case, with a verdict for each."""
+"""Compare two sides of launches case by case: which rows belong together, and a verdict for each case."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,45 +15,33 @@ import numpy as np
 from commbench.core.columns import VARIABLES
 from commbench.core.errors import ConfigError
 from commbench.core.units import format_bytes
-from commbench.measure.statistics import effective_size
 
-from .compare_sides import (
-    NAMES,
-    Difference,
-    Row,
-    Side,
-    check_alike,
-    key_of,
-    parse_by,
-    plain,
-    read_side,
-    rows_by_key,
-    text,
-    with_samples,
-    without_common_value,
-)  # fmt: skip
-from .compare_statistics import (
+from .compare_sides import NAMES, ComparedVariable, Side, parse_by, read_side, sources_of
+from .difference import (
     LEAST_LAUNCHES,
-    Launches,
+    LEAST_PAIRS,
     Series,
-    bootstrap,
     holm,
     mann_whitney,
     missing_launches,
     noise,
     ratio,
+    ratio_interval,
     verdict,
 )
+from .fit import COMPANIONS, OF_BACKEND
+from .load import plain
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    Source = str | Path | pd.DataFrame
+    from .compare_sides import Source
 
-Times = Mapping[tuple[str, str], Series]  # run_id, case_id -> seconds of each repetition
+Row = Mapping[Any, Any]
 
 DELTA = 0.02  # the smallest change that matters
 TAILS = ("p95_s", "p99_s")
+BYTES_TOLERANCE = 1e-6
 NUMBERS = (
     "base_median_s", "new_median_s", "ratio", "ratio_low", "ratio_high", "delta", "p_value", "p_holm",
     "p95_ratio", "p99_ratio",
@@ -62,7 +50,7 @@ COUNTS = ("base_launches", "new_launches", "base_unmeasured", "new_unmeasured", 
 COLUMNS = (
     *NAMES, "sides", "base_launches", "new_launches", "base_unmeasured", "new_unmeasured", "base_median_s",
     "new_median_s", "ratio", "ratio_low", "ratio_high", "delta", "verdict", "missing_launches", "p_value", "p_holm",
-    "p95_ratio", "p99_ratio", "resampled", "reason",
+    "p95_ratio", "p99_ratio", "reason",
 )  # fmt: skip
 
 
@@ -70,11 +58,16 @@ COLUMNS = (
 class Rules:
     """How two sides are compared. `delta` is the smallest threshold; `noise`: key -> relative noise of A/A launches."""
 
-    by: tuple[Difference, ...] = ()
+    by: tuple[ComparedVariable, ...] = ()
     paired: bool = False
     delta: float = DELTA
     seed: int = 0
     noise: Mapping[str, float] | None = None
+
+    @property
+    def least(self) -> int:
+        """Launches per side without which there is no verdict."""
+        return LEAST_PAIRS if self.paired else LEAST_LAUNCHES
 
     def threshold(self, key: str) -> float:
         """Of a case: its own noise, or the largest of all A/A cases where it is not among them; at least delta."""
@@ -90,71 +83,65 @@ def compare(
     aa: Source | Sequence[Source] = (),
     delta: float = DELTA,
     paired: bool = False,
-    samples: bool = True,
     seed: int = 0,
 ) -> pd.DataFrame:
     """One row per case of either side: both medians, their ratio with its 95 % interval, and a verdict.
 
+        commbench.compare("results/before", "results/after").query("verdict == 'SLOWER'")
+
     base, new, aa: folders with runs, parquet files of cases, or data frames from `commbench.load`; each run is one
     launch. by: variables that may differ, `backend` or `backend=gloo:mpi`. aa: launches under identical conditions,
     whose noise raises the threshold `delta` (0.02 is 2 %). paired: launches with the same number ran next to each
-    other. samples: also resample repetitions within launches where samples exist. seed: of the bootstrap.
+    other. seed: of the noise.
 
     ratio: time of NEW / time of BASE, above 1 is slower. verdict: FASTER or SLOWER where the interval is beyond
-    1 + delta, SAME where it is within, else UNDECIDED; null below 4 launches per side. missing_launches: how many more
-    launches per side a verdict needs, null for more than 100. p_value: Mann-Whitney on launch medians; p_holm: the
-    same, corrected for all cases. p95_ratio, p99_ratio: median over launches. sides: both, base, new. Raises
-    ConfigError for sides that can't be compared.
+    1 + delta, SAME where it is within, else UNDECIDED (the rule: commbench/report/difference.py); null below 4
+    launches per side, paired below 6. missing_launches: how many more launches per side a verdict needs, null for more
+    than 100. p_value: Mann-Whitney on launch medians; p_holm: the same, corrected for all cases. p95_ratio, p99_ratio:
+    median over launches. sides: both, base, new. Raises ConfigError for sides that can't be compared.
     """
-    differences = parse_by(by.split(",") if isinstance(by, str) else by)
-    sides = side("BASE", base, samples), side("NEW", new, samples)
-    noise_of = noise_by_key(side("A/A", aa), differences, seed) if _sources(aa) else None
-    for problem in (line for each in sides for line in each.problems):
+    variables = parse_by(by.split(",") if isinstance(by, str) else by)
+    sides = read_side("BASE", base), read_side("NEW", new)
+    noise_of = noise_by_key(read_side("A/A", aa), variables, seed) if sources_of(aa) else None
+    for problem in (line for side in sides for line in side.problems):
         warnings.warn(problem, stacklevel=2)
-    return compare_sides(*sides, Rules(differences, paired, delta, seed, noise_of))
-
-
-def side(name: str, source: Source | Sequence[Source], samples: bool = False) -> Side:
-    """One side, with its samples if asked for; raises ConfigError where nothing can be read."""
-    read = read_side(name, _sources(source))
-    return with_samples(read) if samples else read
-
-
-def _sources(source: Any) -> list[Any]:
-    return list(source) if isinstance(source, (list, tuple)) else [source]
+    return compare_sides(*sides, Rules(variables, paired, delta, seed, noise_of))
 
 
 def compare_sides(base: Side, new: Side, rules: Rules) -> pd.DataFrame:
     """See compare."""
     import pandas as pd
 
-    rows = rows_by_key(base, rules.by), rows_by_key(new, rules.by)
-    if not set(rows[0]) & set(rows[1]):
-        reasons = "; ".join(without_common_value(base, new)) or "their combinations"
+    changed = changed_backends(base, new)
+    for by in (rules.by, with_companions(rules.by)):  # gloo has no native engine, mpi has: a backend brings its engine
+        base_rows, new_rows = (rows_by_key(side, by, changed) for side in (base, new))
+        if base_rows.keys() & new_rows.keys():
+            break
+    else:
+        reasons = "; ".join(_without_common_value(base, new)) or "their combinations"
         raise ConfigError(
             f"BASE and NEW have no case in common; they differ in: {reasons}; name what is compared with --by NAME"
         )
-    times = {**base.times, **new.times}
-    compared = [
-        _compare_case(key, rows[0].get(key, []), rows[1].get(key, []), rules, times) for key in {**rows[0], **rows[1]}
-    ]
+    keys = {**base_rows, **new_rows}
+    compared = [_compare_case(key, base_rows.get(key, []), new_rows.get(key, []), rules) for key in keys]
     tested = [row for row in compared if row["p_value"] is not None]
     for row, adjusted in zip(tested, holm([row["p_value"] for row in tested]), strict=True):
         row["p_holm"] = adjusted
-    compared.sort(key=_order)
-    texts = {one.name for one in rules.by}  # a variable that is compared is text: BASE -> NEW
-    whole = [*COUNTS, *(one.name for one in VARIABLES if one.kind == "integer" and one.name not in texts)]
-    types = dict.fromkeys(whole, "Int64") | dict.fromkeys(NUMBERS, "float64") | {"resampled": "boolean"}
+    compared.sort(key=_variable_order)
+    texts = {variable.name for variable in by}  # a variable that is compared is text: BASE -> NEW
+    whole = [*COUNTS, *(column.name for column in VARIABLES if column.kind == "integer" and column.name not in texts)]
+    types = dict.fromkeys(whole, "Int64") | dict.fromkeys(NUMBERS, "float64")
     return pd.DataFrame(compared, columns=list(COLUMNS)).astype(types)
 
 
-def noise_by_key(aa: Side, by: Sequence[Difference], seed: int) -> dict[str, float]:
+def noise_by_key(aa: Side, by: Sequence[ComparedVariable], seed: int) -> dict[str, float]:
     """Key -> relative noise of launches under identical conditions; raises ConfigError where no case has 4 of them."""
     noise_of: dict[str, float] = {}
     for rows in rows_by_key(aa, ()).values():
-        measured, key = _measured(rows), key_of(rows[0], (one.name for one in by))
+        measured, key = _measured(rows), key_of(rows[0], (variable.name for variable in by))
         if len(measured) >= LEAST_LAUNCHES:
-            level = math.expm1(noise(_column(measured, "median_s"), _generator(seed, key)))
+            key_seed = int(hashlib.sha256(key.encode()).hexdigest()[:16], 16)  # rows do not depend on one another
+            level = math.expm1(noise(_values_of(measured, "median_s"), np.random.default_rng([seed, key_seed])))
             noise_of[key] = max(noise_of.get(key, 0.0), level)
     if not noise_of:
         raise ConfigError(f"--aa {aa.label} has no case with {LEAST_LAUNCHES} measured launches: its noise is unknown")
@@ -164,52 +151,62 @@ def noise_by_key(aa: Side, by: Sequence[Difference], seed: int) -> dict[str, flo
 # ---------------------------------------------------------------- one case
 
 
-def _compare_case(key: str, base: list[Row], new: list[Row], rules: Rules, times: Times) -> dict[str, Any]:
+def _compare_case(key: str, base: list[Row], new: list[Row], rules: Rules) -> dict[str, Any]:
     """The row of a key; numbers are null where a side has no measured launch."""
     rows = [*base, *new]
-    check_alike(case_name(rows[0]), rows)
-    measured = _measured(base), _measured(new)
+    _check_alike(rows)
+    base_measured, new_measured = _measured(base), _measured(new)
     if rules.paired:
-        measured = _matched(*measured)
+        base_measured, new_measured = _matched(base_measured, new_measured)
     row: dict[str, Any] = dict.fromkeys(COLUMNS)
-    row |= {name: _shared_value(name, base, new) for name in NAMES}
+    row |= {name: _shared_value(name, base or new, new or base) for name in NAMES}
     row |= {
         "sides": "both" if base and new else "base" if base else "new",
-        "base_launches": len(measured[0]),
-        "new_launches": len(measured[1]),
-        "base_unmeasured": len(base) - len(measured[0]),
-        "new_unmeasured": len(new) - len(measured[1]),
+        "base_launches": len(base_measured),
+        "new_launches": len(new_measured),
+        "base_unmeasured": len(base) - len(base_measured),
+        "new_unmeasured": len(new) - len(new_measured),
         "reason": "; ".join(sorted({str(row["reason"]) for row in rows if isinstance(row["reason"], str)})) or None,
     }
-    if measured[0] and measured[1]:
-        row |= _numbers(key, *measured, rules, times)
-    return row
+    return row | (_statistics(key, base_measured, new_measured, rules) if base_measured and new_measured else {})
 
 
-def _numbers(key: str, base: list[Row], new: list[Row], rules: Rules, times: Times) -> dict[str, Any]:
-    """Medians and ratios always; interval, verdict and p with at least 4 launches per side."""
-    sides = _launches(base, times), _launches(new, times)
+def _statistics(key: str, base: list[Row], new: list[Row], rules: Rules) -> dict[str, Any]:
+    """Medians and ratios always; interval, verdict and p with enough launches per side."""
+    sides = _values_of(base, "median_s"), _values_of(new, "median_s")
     fewest, delta = min(len(base), len(new)), rules.threshold(key)
     numbers: dict[str, Any] = {
-        "base_median_s": float(np.median(sides[0].medians)),
-        "new_median_s": float(np.median(sides[1].medians)),
+        "base_median_s": float(np.median(sides[0])),
+        "new_median_s": float(np.median(sides[1])),
         "ratio": ratio(*sides, rules.paired),
         "delta": delta,
-        "missing_launches": max(LEAST_LAUNCHES - fewest, 0),
+        "missing_launches": max(rules.least - fewest, 0),
         **{f"{name[:-2]}_ratio": _tail_ratio(name, base, new) for name in TAILS},
     }
-    if fewest < LEAST_LAUNCHES:
+    if fewest < rules.least:
         return numbers
-    interval = bootstrap(*sides, _generator(rules.seed, key), rules.paired)
+    interval = ratio_interval(*sides, rules.paired)
     outcome = verdict(interval, delta)
     return numbers | {
         "ratio_low": interval.low,
         "ratio_high": interval.high,
         "verdict": outcome,
         "missing_launches": missing_launches(interval, delta, fewest) if outcome == "UNDECIDED" else 0,
-        "p_value": mann_whitney(sides[0].medians, sides[1].medians),
-        "resampled": any(one.hierarchical for one in sides),
+        "p_value": mann_whitney(*sides),
     }
+
+
+def _check_alike(rows: Sequence[Row]) -> None:
+    """Raises ConfigError where rows of one key moved different payloads or were timed by different clocks."""
+    clocks = {row["clock"] for row in rows if isinstance(row["clock"], str)}
+    if len(clocks) > 1:
+        listed = ", ".join(sorted(clocks))
+        raise ConfigError(f"{case_name(rows[0])}: seconds of different clocks ({listed}) can't be compared")
+    sizes = _values_of(rows, "algbw_gb_per_s") * 1e9 * _values_of(rows, "median_s")
+    known = sizes[np.isfinite(sizes)]
+    if known.size and known.max() > known.min() * (1 + BYTES_TOLERANCE):
+        seen = f"{known.min():.0f} B and {known.max():.0f} B per operation"
+        raise ConfigError(f"{case_name(rows[0])}: different payloads, {seen}, can't be compared")
 
 
 def _measured(rows: Iterable[Row]) -> list[Row]:
@@ -220,54 +217,133 @@ def _measured(rows: Iterable[Row]) -> list[Row]:
 def _matched(base: list[Row], new: list[Row]) -> tuple[list[Row], list[Row]]:
     """Launches whose number both sides have, by number; raises ConfigError for a number that occurs twice."""
     by_number = [{plain(row["launch"]): row for row in rows} for rows in (base, new)]
-    if len(by_number[0]) < len(base) or len(by_number[1]) < len(new):
-        where = "BASE" if len(by_number[0]) < len(base) else "NEW"
-        raise ConfigError(
-            f"--paired: {where} has a launch number twice in {case_name((base or new)[0])}; number them with launch=N"
-        )
-    both = sorted(set(by_number[0]) & set(by_number[1]))
+    for where, rows, numbered in zip(("BASE", "NEW"), (base, new), by_number, strict=True):
+        if len(numbered) < len(rows):
+            raise ConfigError(
+                f"--paired: {where} has a launch number twice in {case_name(rows[0])}; number them with launch=N"
+            )
+    both = sorted(by_number[0].keys() & by_number[1].keys())
     return [by_number[0][launch] for launch in both], [by_number[1][launch] for launch in both]
 
 
-def _launches(rows: list[Row], times: Times) -> Launches:
-    series = tuple(times.get((row["run_id"], row["case_id"])) for row in rows)
-    effective = tuple(0.0 if one is None else effective_size(one) for one in series)
-    return Launches(_column(rows, "median_s"), series, effective)
-
-
-def _column(rows: Iterable[Row], name: str) -> Series:
+def _values_of(rows: Iterable[Row], name: str) -> Series:
     return np.array([row[name] for row in rows], dtype=np.float64)
 
 
 def _tail_ratio(name: str, base: list[Row], new: list[Row]) -> float | None:
     """The ratio of the medians over the launches that have this percentile."""
-    tails = [values[np.isfinite(values)] for values in (_column(base, name), _column(new, name))]
-    if not all(values.size for values in tails):
-        return None
-    return float(np.median(tails[1]) / np.median(tails[0]))
+    tails = [values[np.isfinite(values)] for values in (_values_of(base, name), _values_of(new, name))]
+    return float(np.median(tails[1]) / np.median(tails[0])) if tails[0].size and tails[1].size else None
 
 
 def _shared_value(name: str, base: list[Row], new: list[Row]) -> Any:
     """The value of a variable; `base -> new` where the sides differ."""
-    values = [plain(rows[0][name]) for rows in (base, new) if rows]
-    if values[0] != values[-1]:
-        return f"{text(values[0])} -> {text(values[-1])}"
-    return text(values[0]) if name == "env" else values[0]
-
-
-def _generator(seed: int, key: str) -> np.random.Generator:
-    """One generator per case, so that rows do not depend on one another."""
-    return np.random.default_rng([seed, int(hashlib.sha256(key.encode()).hexdigest()[:16], 16)])
+    values = [plain_variable(rows[0][name]) for rows in (base, new)]
+    if values[0] != values[1]:
+        return f"{variable_text(values[0])} -> {variable_text(values[1])}"
+    return variable_text(values[0]) if isinstance(values[0], list) else values[0]
 
 
 def case_name(row: Mapping[Any, Any]) -> str:
     """A short name of a case: all_reduce 1x2 1 MiB."""
-    words = [row["benchmark"], row["layout"], row["pair"] if isinstance(row["pair"], str) else ""]
     size = plain(row["message_bytes"])
-    return " ".join([*(str(word) for word in words if word), *([format_bytes(size)] if size else [])])
+    pair = row["pair"] if isinstance(row["pair"], str) else ""
+    return " ".join(filter(None, [row["benchmark"], row["layout"], pair, format_bytes(size) if size else ""]))
 
 
-def _order(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _variable_order(row: Mapping[str, Any]) -> tuple[str, ...]:
     """Sort key: by variables, numbers by size, nulls first."""
-    order = [*(name for name in NAMES if name not in ("message_bytes", "count")), "message_bytes", "count"]
+    order = [*(name for name in NAMES if name not in ("message_bytes", "elements")), "message_bytes", "elements"]
     return tuple(f"{row[name]:020d}" if isinstance(row[name], int) else str(row[name] or "") for name in order)
+
+
+# ---------------------------------------------------------------- which rows belong together
+
+
+def with_companions(by: Sequence[ComparedVariable]) -> tuple[ComparedVariable, ...]:
+    """Also the variables that these choices bring with them: a backend its engine."""
+    names = [variable.name for variable in by]
+    brought = [companion for name in names for companion in COMPANIONS.get(name, ()) if companion not in names]
+    return (*by, *map(ComparedVariable, dict.fromkeys(brought)))
+
+
+def plain_variable(value: Any) -> Any:
+    """The value of a variable as in JSON: any kind of null as None, whole numbers as int, maps as sorted pairs."""
+    value = value.tolist() if hasattr(value, "tolist") else value  # numpy's arrays and scalars
+    if isinstance(value, Mapping):
+        value = list(value.items())
+    if isinstance(value, (list, tuple)):
+        return sorted([str(name), str(setting)] for name, setting in value if setting is not None)
+    return plain(value)
+
+
+def variable_text(value: Any) -> str:
+    """The value of a variable as text: none, false, A=1 B=2."""
+    value = plain_variable(value)
+    if isinstance(value, list):
+        return " ".join("=".join(pair) for pair in value) or "none"
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def key_of(row: Row, by: Iterable[str], changed: Container[tuple[str, str]] = ()) -> str:
+    """The values of all variables except `by` as JSON; rows with equal keys are compared.
+
+    A compared backend implies its library and options. `changed`: see changed_backends.
+    """
+    excluded = set(by)
+    excluded |= {name for name in OF_BACKEND if "backend" in excluded or (row["backend"], name) in changed}
+    return json.dumps([None if name in excluded else plain_variable(row[name]) for name in NAMES])
+
+
+def changed_backends(base: Side, new: Side) -> set[tuple[str, str]]:
+    """(backend, library or backend_options) where no value is on both sides, as after an upgrade: both are compared."""
+    changed = set()
+    for name in OF_BACKEND:
+        before, after = (
+            {str(backend): set(map(variable_text, values)) for backend, values in side.cases.groupby("backend")[name]}
+            for side in (base, new)
+        )
+        changed |= {(backend, name) for backend in before.keys() & after.keys() if not before[backend] & after[backend]}
+    return changed
+
+
+def rows_by_key(
+    side: Side, by: Sequence[ComparedVariable], changed: Container[tuple[str, str]] = ()
+) -> dict[str, list[Row]]:
+    """Key -> the selected rows of a side in the order of their runs, one per run (of two attempts the later).
+
+    Raises ConfigError where nothing is selected, where a side has several values of what is compared, or where the
+    rows of a key are not alike.
+    """
+    cases = side.cases
+    for variable in by:
+        wanted = getattr(variable, side.name.lower())
+        if wanted is not None:
+            values = cases[variable.name].map(variable_text)
+            if wanted not in set(values):
+                listed = ", ".join(sorted(set(values)))
+                raise ConfigError(f"{side.name} has no case with {variable.name}={wanted}; it has {listed}")
+            cases = cases[values == wanted]
+    names = [variable.name for variable in by]
+    by_key: dict[str, dict[str, Row]] = {}
+    for row in cases.to_dict("records"):
+        runs = by_key.setdefault(key_of(row, names, changed), {})
+        first_row = next(iter(runs.values()), row)
+        for name in dict.fromkeys((*names, *OF_BACKEND)):
+            first, last = variable_text(first_row[name]), variable_text(row[name])
+            if first != last:
+                raise ConfigError(
+                    f"{side.name} has {name} {first} and {last} for the same case; select with --by {name}=BASE:NEW"
+                )
+        runs[row["run_id"]] = row
+    return {key: [runs[run_id] for run_id in sorted(runs)] for key, runs in by_key.items()}
+
+
+def _without_common_value(base: Side, new: Side) -> list[str]:
+    """Variables of which the sides have no value in common, as NAME (a / b): why no case is on both sides."""
+    differing = []
+    for name in NAMES:
+        values = [sorted(set(map(variable_text, side.cases[name]))) for side in (base, new)]
+        if not set(values[0]) & set(values[1]):
+            differing.append(f"{name} ({', '.join(values[0][:4])} / {', '.join(values[1][:4])})")
+    return differing

@@ -1,80 +1,119 @@
-"""The two sides of a comparison: what was read, and which of their rows belong together."""
+"""The two sides of a comparison: reading and saving them, and what differs in their run records."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commbench.core.columns import CASES, SCHEMA_VERSION, VARIABLES, arrow_schema
+from commbench.core.columns import CASES, OLD_NAMES, SCHEMA_VERSION, VARIABLES, arrow_schema
 from commbench.core.errors import CommbenchError, ConfigError
+from commbench.core.fact_scopes import scope_of
 from commbench.core.run_folder import publish
 
-from .load import KEYS, NEEDED, RUNS, find_runs, first_line, frame_of, read_cases
-from .samples import Series, repetition_times
+from .load import KEYS, NEEDED, RUNS, as_stored, find_runs, first_line, frame_of, read_cases
 
 if TYPE_CHECKING:
     import pandas as pd
 
-NAMES = tuple(column.name for column in VARIABLES)
-PAYLOAD = ("benchmark", "dtype", "message_bytes", "count")  # what was moved: must be equal on both sides
-BYTES_TOLERANCE = 1e-6
-KINDS = {"number": "float64", "integer": "Int64"}  # the same for every source, also where all values are null
+    Source = str | Path | pd.DataFrame
 
-Row = Mapping[Any, Any]
+NAMES = tuple(column.name for column in VARIABLES)
+PAYLOAD = ("benchmark", "dtype", "message_bytes", "elements")  # what was moved: must be equal on both sides
+KINDS: dict[str, Any] = {
+    "number": "float64",
+    "integer": "Int64",
+}  # also where all values are null
+LONGEST_LIST = 20
+MISSING = "missing"
+LONGEST_VALUE = 60  # characters
+# Facts of the run itself, or derived from what is compared anyway; facts of machines: commbench/core/fact_scopes.py
+IGNORED = {
+    "run_id", "folder", "started_at", "finished_at", "overrides", "sweep_id", "launch", "timing", "layouts", "cases",
+    "at_most_s", "memory", "calibration", "reason", "exit_status", "config_dir", "world.ranks", "config.launch",
+    "processes", "config.label", "config.output", "config.expect", "config.writers",
+}  # fmt: skip
+IGNORED_SUFFIXES = ("_namespace", "._target_")
+NODES = "provenance.nodes"
 
 
 @dataclass(frozen=True)
 class Side:
-    """BASE or NEW. `folders`: the runs whose samples can be read; `problems`: a line for each thing left out."""
+    """BASE or NEW. `problems`: a line for each thing left out."""
 
     name: str
     cases: pd.DataFrame
     runs: tuple[dict[str, Any], ...] = ()
-    folders: Mapping[str, Path] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     label: str = ""
-    times: Mapping[tuple[str, str], Series] = field(default_factory=dict)  # run_id, case_id -> see with_samples
 
 
-def read_side(name: str, sources: Iterable[str | Path | pd.DataFrame]) -> Side:
+@dataclass(frozen=True)
+class ComparedVariable:
+    """A variable in which BASE and NEW may differ; the values, where given, select the rows of each side."""
+
+    name: str
+    base: str | None = None
+    new: str | None = None
+
+
+def parse_by(words: Iterable[str]) -> tuple[ComparedVariable, ...]:
+    """`backend` or `backend=gloo:mpi`; raises ConfigError for unknown variables and for the payload."""
+    variables = []
+    for word in filter(None, map(str.strip, words)):
+        name, given, values = word.partition("=")
+        allowed = ", ".join(name for name in NAMES if name not in PAYLOAD)
+        if name in PAYLOAD:
+            raise ConfigError(f"--by {name}: different payloads can't be compared; allowed: {allowed}")
+        if name not in NAMES:
+            raise ConfigError(f"--by {name} is not a variable; allowed: {allowed}")
+        base, colon, new = values.partition(":")
+        if given and not (base and colon and new):
+            raise ConfigError(f"--by {word} is not NAME or NAME=BASE:NEW, e.g. --by backend=gloo:mpi")
+        variables.append(ComparedVariable(name, base or None, new or None))
+    return tuple(variables)
+
+
+def sources_of(source: Any) -> list[Any]:
+    return list(source) if isinstance(source, (list, tuple)) else [source]
+
+
+def read_side(name: str, source: Source | Sequence[Source]) -> Side:
     """Everything that can be read; what can't be is in `problems`. Raises ConfigError where nothing is left."""
     import pandas as pd
 
     frames: list[pd.DataFrame] = []
     runs: dict[str, dict[str, Any]] = {}
-    folders: dict[str, Path] = {}
     problems: list[str] = []
     labels = []
-    for source in sources:
-        labels.append(str(source) if isinstance(source, (str, Path)) else "a data frame")
-        if not isinstance(source, (str, Path)):
+    for given in sources_of(source):
+        labels.append(str(given) if isinstance(given, (str, Path)) else "a data frame")
+        if not isinstance(given, (str, Path)):
             try:
-                frames.append(_with_all_columns(source, "a data frame"))
+                frames.append(_with_all_columns(as_stored(given), "a data frame"))
             except CommbenchError as error:
                 problems.append(str(error))
             continue
-        path = Path(source)
+        path = Path(given)
         if not path.is_file() and not (path.is_dir() and find_runs(path)):
             raise ConfigError(f"{name}={path} is neither a folder with runs (run.json) nor a parquet file of cases")
-        found, unreadable = read_cases([path])
+        parts, unreadable = read_cases([path])
         problems += unreadable.values()
-        for part in found:
+        for part in parts:
             problems += [] if part.has_version else [f"{path} names no schema version: taken as {SCHEMA_VERSION}"]
             runs |= {str(record.get("run_id")): record for record in part.records}
             frames.append(_with_all_columns(frame_of([part.cases]), str(part.path)))
-            folders |= dict.fromkeys(frames[-1]["run_id"].unique(), part.path) if part.path.is_dir() else {}
     if not frames:
         raise ConfigError(f"{name} has nothing to compare: {'; '.join(problems) or 'no cases in it'}")
     cases = pd.concat(frames, ignore_index=True).drop_duplicates(KEYS["cases"], keep="last", ignore_index=True)
-    return Side(name, cases, tuple(runs.values()), folders, tuple(problems), ", ".join(labels))
+    return Side(name, cases, tuple(runs.values()), tuple(problems), ", ".join(labels))
 
 
 def _with_all_columns(cases: pd.DataFrame, where: str) -> pd.DataFrame:
     """A copy with all columns that a comparison reads; raises CommbenchError for a frame of something else."""
+    cases = cases.rename(columns={old: new for new, old in OLD_NAMES.items() if new not in cases.columns})
     missing = [name for name in NEEDED["cases"] if name not in cases.columns]
     if missing:
         seen = ", ".join(str(name) for name in cases.columns[:6]) or "none"
@@ -87,30 +126,14 @@ def _with_all_columns(cases: pd.DataFrame, where: str) -> pd.DataFrame:
         raise CommbenchError(f"{where} has rows without run_id or case_id")
     absent = [column.name for column in CASES if column.name not in cases.columns]
     frame = cases.reindex(columns=[*cases.columns, *absent])
+    typed: dict[str, Any] = {}
     for column in CASES:
         if column.kind in KINDS:
             try:
-                frame = frame.astype({column.name: KINDS[column.kind]})
+                typed[column.name] = frame[column.name].astype(KINDS[column.kind])
             except (ValueError, TypeError) as error:
                 raise CommbenchError(f"{where}: column {column.name} is not numeric: {error}") from error
-    return frame
-
-
-def with_samples(side: Side) -> Side:
-    """The side with the repetitions of its measured cases; a run whose samples can't be read keeps its medians."""
-    times: dict[tuple[str, str], Series] = {}
-    problems = list(side.problems)
-    measured = side.cases[(side.cases["status"] == "ok") & (side.cases["median_s"] > 0)]
-    for run_id, cases in measured.groupby("run_id"):
-        folder = side.folders.get(str(run_id))
-        if folder is not None:
-            try:
-                series = repetition_times(folder, cases)
-            except CommbenchError as error:
-                problems.append(f"{folder}: samples left out: {error}")
-            else:
-                times |= {(str(run_id), case_id): one for case_id, one in series.items()}
-    return replace(side, times=times, problems=tuple(problems))
+    return frame.assign(**typed)
 
 
 def check_target(target: str | Path) -> None:
@@ -139,109 +162,115 @@ def save(side: Side, target: str | Path) -> None:
         raise ConfigError(f"--save {target} can't be written: {first_line(error)}") from error
 
 
-# ---------------------------------------------------------------- which rows belong together
+# ---------------------------------------------------------------- what else differs
+
+
+def side_lines(*sides: Side) -> list[str]:
+    """What was read, and what was left out."""
+    lines = []
+    for side in sides:
+        states = side.cases["status"].value_counts()
+        bad = "".join(f", {count} {status}" for status, count in states.items() if status != "ok")
+        launches, rows = side.cases["run_id"].nunique(), len(side.cases)
+        lines.append(f"{side.name:4} {side.label}: {plural(launches, 'launch', 'launches')}, {rows} rows{bad}")
+        lines += [f"     note: {problem}" for problem in side.problems]
+    return lines
+
+
+def provenance_lines(base: Side, new: Side, by: Sequence[ComparedVariable]) -> list[str]:
+    """What else differs between the sides, and what weakens the comparison."""
+    common = set(base.cases["run_id"]) & set(new.cases["run_id"])
+    lines = []
+    if common and not any(variable.base for variable in by):
+        lines.append(f"{plural(len(common), 'launch is', 'launches are')} on both sides")
+    without_records = [side.name for side in (base, new) if not side.runs]
+    if without_records:
+        return [*lines, f"provenance of {' and '.join(without_records)} is unknown: no run.json"]
+    facts = differing_facts(base.runs, new.runs)
+    apart = [f"  {fact}" for fact in facts if fact.apart]
+    mixed = [fact.key for fact in facts if not fact.apart]
+    differences = apart[:LONGEST_LIST]
+    differences += [f"  ... and {len(apart) - LONGEST_LIST} more"] if len(apart) > LONGEST_LIST else []
+    differences += [f"  varies within a side: {', '.join(mixed[:LONGEST_LIST])}"] if mixed else []
+    if ran_separately(base.runs, new.runs):
+        differences.append(
+            "  all launches of one side came before the other's: a drift of the machine looks like a change"
+        )
+    if not differences:
+        return [*lines, "nothing else differs in the provenance"]
+    return [*lines, "differs, BASE -> NEW:", *differences]
 
 
 @dataclass(frozen=True)
-class Difference:
-    """A variable in which BASE and NEW may differ; the values, where given, select the rows of each side."""
+class DifferingFact:
+    """A fact with its values on each side, as texts; `apart`: no value is on both sides."""
 
-    name: str
-    base: str | None = None
-    new: str | None = None
+    key: str
+    base: tuple[str, ...]
+    new: tuple[str, ...]
 
+    @property
+    def apart(self) -> bool:
+        return not set(self.base) & set(self.new)
 
-def parse_by(words: Iterable[str]) -> tuple[Difference, ...]:
-    """`backend` or `backend=gloo:mpi`; raises ConfigError for unknown variables and for the payload."""
-    return tuple(_difference(word.strip()) for word in words if word.strip())
-
-
-def _difference(word: str) -> Difference:
-    name, given, values = word.partition("=")
-    allowed = ", ".join(one for one in NAMES if one not in PAYLOAD)
-    if name in PAYLOAD:
-        raise ConfigError(f"--by {name}: different payloads can't be compared; allowed: {allowed}")
-    if name not in NAMES:
-        raise ConfigError(f"--by {name} is not a variable; allowed: {allowed}")
-    base, colon, new = values.partition(":")
-    if given and not (base and colon and new):
-        raise ConfigError(f"--by {word} is not NAME or NAME=BASE:NEW, e.g. --by backend=gloo:mpi")
-    return Difference(name, base or None, new or None)
+    def __str__(self) -> str:
+        return f"{self.key}: {_values_text(self.base)} -> {_values_text(self.new)}"
 
 
-def plain(value: Any) -> Any:
-    """The value of a variable as in JSON: any kind of null as None, whole numbers as int, maps as sorted pairs."""
-    value = value.tolist() if hasattr(value, "tolist") else value  # numpy's arrays and scalars
-    if isinstance(value, Mapping):
-        value = list(value.items())
-    if isinstance(value, (list, tuple)):
-        return sorted([str(name), str(one)] for name, one in value if one is not None)
-    if isinstance(value, float):
-        return None if math.isnan(value) else int(value) if value.is_integer() else value
-    return value if isinstance(value, (str, int)) else None  # pandas has several nulls
+def _values_text(values: Sequence[str]) -> str:
+    shown = [value if len(value) <= LONGEST_VALUE else f"{value[: LONGEST_VALUE - 3]}..." for value in values[:3]]
+    return " | ".join([*shown, *([f"... ({len(values)} values)"] if len(values) > 3 else [])]) or "empty"
 
 
-def text(value: Any) -> str:
-    """The value of a variable as text: none, false, A=1 B=2."""
-    value = plain(value)
-    if isinstance(value, list):
-        return " ".join("=".join(pair) for pair in value) or "none"
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def key_of(row: Row, by: Iterable[str]) -> str:
-    """The values of all variables except `by` as JSON; rows with equal keys are compared."""
-    excluded = set(by)
-    return json.dumps([plain(row[name]) for name in NAMES if name not in excluded])
-
-
-def rows_by_key(side: Side, by: Sequence[Difference]) -> dict[str, list[Row]]:
-    """Key -> the selected rows of a side in the order of their runs, one per run (of two attempts the later).
-
-    Raises ConfigError where nothing is selected, where a side has several values of what is compared, or where the
-    rows of a key are not alike.
-    """
-    cases = side.cases
-    for one in by:
-        wanted = getattr(one, side.name.lower())
-        if wanted is not None:
-            seen = [text(value) for value in cases[one.name]]
-            if wanted not in seen:
-                values = ", ".join(sorted(set(seen)))
-                raise ConfigError(f"{side.name} has no case with {one.name}={wanted}; it has {values}")
-            cases = cases[[value == wanted for value in seen]]
-    by_key: dict[str, dict[str, Row]] = {}
-    for row in cases.to_dict("records"):
-        runs = by_key.setdefault(key_of(row, (one.name for one in by)), {})
-        first_row = next(iter(runs.values()), row)
-        for name in (one.name for one in by):
-            first, last = text(first_row[name]), text(row[name])
-            if first != last:
-                raise ConfigError(
-                    f"{side.name} has {name} {first} and {last} for the same case; select with --by {name}=BASE:NEW"
-                )
-        runs[row["run_id"]] = row
-    return {key: [runs[run_id] for run_id in sorted(runs)] for key, runs in by_key.items()}
-
-
-def check_alike(name: str, rows: Sequence[Row]) -> None:
-    """Raises ConfigError where rows of one key moved different payloads or were timed by different clocks."""
-    clocks = {row["clock"] for row in rows if isinstance(row["clock"], str)}
-    if len(clocks) > 1:
-        raise ConfigError(f"{name}: seconds of different clocks ({', '.join(sorted(clocks))}) can't be compared")
-    sizes = [row["algbw_gb_per_s"] * 1e9 * row["median_s"] for row in rows]
-    known = sorted(size for size in sizes if math.isfinite(size))
-    if known and known[-1] > known[0] * (1 + BYTES_TOLERANCE):
-        raise ConfigError(
-            f"{name}: different payloads, {known[0]:.0f} B and {known[-1]:.0f} B per operation, can't be compared"
-        )
-
-
-def without_common_value(base: Side, new: Side) -> list[str]:
-    """Variables of which the sides have no value in common, as NAME (a / b): why no case is on both sides."""
+def differing_facts(base: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> list[DifferingFact]:
+    """Facts of run.json whose values differ between the sides; empty where a side has no records."""
+    if not base or not new:
+        return []
+    sides = [[compared_facts(run) for run in runs] for runs in (base, new)]
     differing = []
-    for name in NAMES:
-        values = [{text(value) for value in side.cases[name]} for side in (base, new)]
-        if not values[0] & values[1]:
-            differing.append(f"{name} ({', '.join(sorted(values[0])[:4])} / {', '.join(sorted(values[1])[:4])})")
+    for key in sorted({key for runs in sides for facts in runs for key in facts}):
+        values = [tuple(sorted({facts.get(key, MISSING) for facts in runs})) for runs in sides]
+        if values[0] != values[1]:
+            differing.append(DifferingFact(key, *values))
     return differing
+
+
+def compared_facts(run: Mapping[str, Any]) -> dict[str, str]:
+    """Dotted name -> text of its value; of several nodes all values."""
+    values = {key: {_json_text(value)} for key, value in _flat_facts("", run) if not key.startswith(NODES)}
+    provenance = run.get("provenance")
+    nodes = provenance.get("nodes") if isinstance(provenance, Mapping) else None
+    by_key: dict[str, set[str]] = {}
+    for node in nodes if isinstance(nodes, list) else ():
+        for key, value in node.items() if isinstance(node, Mapping) else ():
+            by_key.setdefault(key, set()).add(_json_text(value))
+    return {key: ", ".join(sorted(texts)) for key, texts in (values | by_key).items() if _is_compared(key)}
+
+
+def _flat_facts(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for name, nested in value.items():
+            yield from _flat_facts(f"{prefix}.{name}" if prefix else str(name), nested)
+    else:
+        yield prefix, value
+
+
+def _is_compared(key: str) -> bool:
+    parts = key.split(".")
+    heads = {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
+    return not heads & IGNORED and not key.endswith(IGNORED_SUFFIXES) and scope_of(key).runs == "show"
+
+
+def _json_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+
+
+def ran_separately(base: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether all runs of one side came before all of the other, so that a drift of the machine looks like a change."""
+    before, after = (sorted(str(run.get("started_at") or "") for run in runs) for runs in (base, new))
+    known = before and after and before[0] and after[0]
+    return bool(known) and (before[-1] < after[0] or after[-1] < before[0])
+
+
+def plural(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"

@@ -1,15 +1,17 @@
 """Which backend (engine, layout, ...) is faster at which size, and where that changes.
 
-Two medians count as different only where their intervals are disjoint. A crossover lies between the last size at which
-one was faster and the first at which the other is; within that bracket it is estimated where the medians cross, on
-straight lines between the sizes in log time over log size.
+Which times count as different is decided in difference.py. A crossover lies between the last size at which one was
+faster and the first at which the other is; on each side at least two sizes in a row must agree, because one alone may
+be an outlier. Within that bracket it is estimated where the medians cross, on straight lines between the sizes in log
+time over log size.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,15 +20,20 @@ from numpy.typing import NDArray
 from commbench.core.errors import ConfigError
 from commbench.core.units import format_bytes
 
-from .fit import SHARED, Family, families, key, varying
+from .difference import FEW_LAUNCHES, difference
+from .fit import COMPANIONS, SHARED, Family, answerable, families, key, value_text, varying
 
 if TYPE_CHECKING:
     import pandas as pd
 
-COMPANIONS = {"backend": ("engine", "streams"), "layout": ("pair",)}  # variables that this choice implies
+NO_VALUE: tuple[Any, ...] = (None, "", {})
 UNDECIDED = "not distinguishable"
 CROSSED = ("below", "above", "crossover_bytes", "low_bytes", "high_bytes")
-BEST = ("message_bytes", "best", "median_s", "ci_low_s", "ci_high_s", "second", "ratio", "compared", "alike")
+BEST = (
+    "message_bytes", "best", "median_s", "ci_low_s", "ci_high_s", "second", "ratio", "compared", "alike", "launches",
+)  # fmt: skip
+LEAST_SIZES = 2  # in a row that agree on who is faster
+THIS_RUN = "in this run"
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,8 @@ class Crossing:
 class Comparison:
     """Two families at the sizes [n] that both have. `winners` [n]: 0 the first, 1 the second, -1 undecided.
 
-    `log_ratio` [n]: log of the first median / the second; negative where the first is faster.
+    `log_ratio` [n]: log of the first median / the second; negative where the first is faster. `launches`: the fewest
+    of one size.
     """
 
     names: tuple[str, str]
@@ -52,11 +60,23 @@ class Comparison:
     sizes: NDArray[np.int64]
     winners: NDArray[np.int64]
     log_ratio: NDArray[np.float64]
+    launches: int
+
+    @functools.cached_property
+    def firm(self) -> NDArray[np.int64]:
+        """The winners [n], undecided (-1) where fewer than LEAST_SIZES decided sizes in a row agree."""
+        firm = np.full(self.winners.size, -1)
+        decided = np.flatnonzero(self.winners >= 0)
+        for winner, stretch in itertools.groupby(decided.tolist(), key=lambda at: self.winners[at]):
+            sizes = list(stretch)
+            if len(sizes) >= LEAST_SIZES:
+                firm[sizes] = winner
+        return firm
 
     def crossings(self) -> list[Crossing]:
         """All crossings in the order of sizes."""
-        certain = np.flatnonzero(self.winners >= 0)
-        changes = [(i, j) for i, j in itertools.pairwise(certain.tolist()) if self.winners[i] != self.winners[j]]
+        certain = np.flatnonzero(self.firm >= 0)
+        changes = [(i, j) for i, j in itertools.pairwise(certain.tolist()) if self.firm[i] != self.firm[j]]
         return [self._crossing(first, last) for first, last in changes]
 
     def _crossing(self, first: int, last: int) -> Crossing:
@@ -79,6 +99,8 @@ def _meeting(logs: NDArray[np.float64], ratio: NDArray[np.float64]) -> float:
 def crossovers(cases: pd.DataFrame, variable: str = "backend") -> pd.DataFrame:
     """One row per crossover: what the two families share, below, above, crossover_bytes, low_bytes, high_bytes.
 
+        commbench.crossovers(commbench.load("results"), "backend")
+
     All families that differ only in that variable are compared (a backend implies its engine and streams, a layout its
     pair). Families that do not cross have no row; sentences() mentions them. Raises CommbenchError, and ConfigError for
     an unknown variable.
@@ -86,47 +108,47 @@ def crossovers(cases: pd.DataFrame, variable: str = "backend") -> pd.DataFrame:
     import pandas as pd
 
     rows = [
-        {**pair.shared, **{name: getattr(one, name) for name in CROSSED}}
-        for pair in comparisons(cases, variable)
-        for one in pair.crossings()
+        {**pair.shared, **asdict(crossing)} for pair in comparisons(cases, variable) for crossing in pair.crossings()
     ]
     return pd.DataFrame(rows, columns=[*_remaining(variable), *CROSSED])
 
 
 def sentences(cases: pd.DataFrame, variable: str = "backend") -> list[str]:
     """One line per two families: "all_reduce: mpi below 24 KiB (between 16 KiB and 32 KiB), gloo above (...)"."""
-    found = comparisons(cases, variable)
-    named = ["benchmark", *(name for name in varying(one.shared for one in found) if name != "benchmark")]
-    return [f"{_described(one.shared, named)}: {_outcome(one)} ({_basis(one)})" for one in found]
+    pairs = comparisons(cases, variable)
+    named = ["benchmark", *(name for name in varying(pair.shared for pair in pairs) if name != "benchmark")]
+    return [f"{', '.join(_setting_texts(pair.shared, named))}: {_outcome(pair)} ({_basis(pair)})" for pair in pairs]
 
 
 def best(cases: pd.DataFrame, *variables: str) -> pd.DataFrame:
     """The fastest value of a variable (or of several together; default: backend) at each size that at least two have.
 
     One row per size: what they share, message_bytes, best (its name, or "not distinguishable" where its interval
-    overlaps another's), median_s with its interval, second, ratio (the second median / the best), compared (how many),
-    alike (names whose intervals overlap that of the best, itself included). Raises CommbenchError like crossovers.
+    does not differ from another's), median_s with its interval, second, ratio (the second median / the best), compared
+    (how many), alike (names that do not differ from the best, itself included), launches (the fewest of those compared;
+    below 3 the best is that of this run). Raises CommbenchError like crossovers.
     """
     import pandas as pd
 
     chosen = variables or ("backend",)
-    rows = [row for group in _groups(cases, *chosen) for row in _best_of(group, _remaining(*chosen))]
+    rows = [row for group in _comparable_families(cases, *chosen) for row in _best_of(group, _remaining(*chosen))]
     return pd.DataFrame(rows, columns=[*_remaining(*chosen), *BEST])
 
 
 def comparisons(cases: pd.DataFrame, variable: str = "backend") -> list[Comparison]:
     """Every two families that differ only in that variable and have a size in common."""
     found = []
-    for group in _groups(cases, variable):
+    for group in _comparable_families(cases, variable):
         shared = {name: group[0][1].variables[name] for name in _remaining(variable)}
-        for (first, one), (second, other) in itertools.combinations(group, 2):
-            sizes, left, right = np.intersect1d(one.sizes, other.sizes, return_indices=True)
-            if one.variables[variable] != other.variables[variable] and sizes.size:
-                winners = np.full(sizes.size, -1)
-                winners[one.high_s[left] < other.low_s[right]] = 0
-                winners[other.high_s[right] < one.low_s[left]] = 1
-                log_ratio = np.log(one.median_s[left] / other.median_s[right])
-                found.append(Comparison((first, second), shared, sizes, winners, log_ratio))
+        for (first_name, first), (second_name, second) in itertools.combinations(group, 2):
+            sizes, left, right = np.intersect1d(first.sizes, second.sizes, return_indices=True)
+            if first.variables[variable] != second.variables[variable] and sizes.size:
+                pairs = [(first.times[i], second.times[j]) for i, j in zip(left, right, strict=True)]
+                log_ratio = np.log(first.median_s[left] / second.median_s[right])
+                winners = np.where([bool(difference(*pair)) for pair in pairs], (log_ratio > 0).astype(int), -1)
+                launches = min(len(side.medians) for pair in pairs for side in pair)
+                names = first_name, second_name
+                found.append(Comparison(names, shared, sizes, winners, log_ratio, launches))
     return found
 
 
@@ -148,52 +170,54 @@ def _remaining(*variables: str) -> list[str]:
     return [name for name in SHARED if name not in without]
 
 
-def _groups(cases: pd.DataFrame, *variables: str) -> list[list[tuple[str, Family]]]:
+def _comparable_families(cases: pd.DataFrame, *variables: str) -> list[list[tuple[str, Family]]]:
     """Groups of families that differ only in the variables and their companions, each with its name in the group."""
     remaining = _remaining(*variables)
     groups: dict[tuple[Any, ...], list[Family]] = {}
-    for family in families(cases):
+    for family in families(answerable(cases)):
         groups.setdefault(key({name: family.variables[name] for name in remaining}), []).append(family)
-    return [_named(group, variables) for group in groups.values()]
+    return [_with_names(group, variables) for group in groups.values()]
 
 
-def _named(group: Sequence[Family], variables: Sequence[str]) -> list[tuple[str, Family]]:
+def _with_names(group: Sequence[Family], variables: Sequence[str]) -> list[tuple[str, Family]]:
     """Each family with its name: gloo, or gloo (python) where a companion differs."""
     differing = [name for name in varying(family.variables for family in group) if name not in variables]
     named = []
     for family in group:
-        more = [_value_text(name, family.variables[name]) for name in differing if family.variables[name] is not None]
-        name = " ".join(_value_text(name, family.variables[name]) for name in variables)
+        more = _setting_texts(family.variables, differing)
+        name = " ".join(_setting_text(name, family.variables[name]) for name in variables)
         named.append((f"{name} ({', '.join(more)})" if more else name, family))
     return named
 
 
-def _value_text(name: str, value: Any) -> str:
+def _setting_text(name: str, value: Any) -> str:
     """A value, with the variable's name where the value alone is not clear."""
-    plain = isinstance(value, str) and name not in ("pair", "interface")
-    return str(value) if plain else f"{name} {value}"
+    plain = isinstance(value, str) and name not in ("pair", "interface", "hosts", "label", "bind")
+    return str(value) if plain else f"{name} {value_text(value)}"
 
 
-def _described(shared: Mapping[str, Any], names: Sequence[str]) -> str:
-    return ", ".join(_value_text(name, shared[name]) for name in names if shared[name] is not None)
+def _setting_texts(variables: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    return [_setting_text(name, variables[name]) for name in names if variables[name] not in NO_VALUE]
 
 
 def _outcome(pair: Comparison) -> str:
-    crossings, certain = pair.crossings(), pair.winners[pair.winners >= 0]
+    crossings, certain = pair.crossings(), pair.firm[pair.firm >= 0]
     if not certain.size:
-        return f"{pair.names[0]} and {pair.names[1]} are {UNDECIDED}"
+        decided = pair.winners[pair.winners >= 0]
+        at_one = f"; {pair.names[int(decided[0])]} is faster at one size only" if decided.size else ""
+        return f"{pair.names[0]} and {pair.names[1]} are {UNDECIDED}{at_one}"
+    where = "" if pair.launches >= FEW_LAUNCHES else f"{THIS_RUN} "
     if not crossings:
         faster, slower = pair.names[int(certain[0])], pair.names[1 - int(certain[0])]
-        return f"{faster} is faster than {slower}" + ("" if certain.size == pair.sizes.size else " where they differ")
-    parts = [
-        f"{one.below} {'up to' if index else 'below'} {_crossing_text(one)}" for index, one in enumerate(crossings)
-    ]
-    return ", ".join([*parts, f"{crossings[-1].above} above"])
-
-
-def _crossing_text(one: Crossing) -> str:
-    low, high = format_bytes(one.low_bytes), format_bytes(one.high_bytes)
-    return f"{about(one.crossover_bytes)} (between {low} and {high})"
+        return f"{where}{faster} is faster than {slower}" + (
+            "" if certain.size == pair.sizes.size else " where they differ"
+        )
+    parts: list[str] = []
+    for crossing in crossings:
+        word = "up to" if parts else "below"
+        between = f"between {format_bytes(crossing.low_bytes)} and {format_bytes(crossing.high_bytes)}"
+        parts.append(f"{crossing.below} {word} {about(crossing.crossover_bytes)} ({between})")
+    return where + ", ".join([*parts, f"{crossings[-1].above} above"])
 
 
 def _basis(pair: Comparison) -> str:
@@ -205,17 +229,17 @@ def _basis(pair: Comparison) -> str:
 def _best_of(group: Sequence[tuple[str, Family]], remaining: Sequence[str]) -> Iterator[dict[str, Any]]:
     shared = {name: group[0][1].variables[name] for name in remaining}
     for size in np.unique(np.concatenate([family.sizes for _, family in group])).tolist():
-        rivals = sorted((_at(family, size), name) for name, family in group if size in family.sizes)
+        rivals = sorted(
+            ((family.at(size), name) for name, family in group if size in family.sizes),
+            key=lambda rival: (rival[0].median_s, rival[1]),
+        )
         if len(rivals) < 2:
             continue
-        (median, low, high), name = rivals[0]
-        alike = [name, *(other for (_, other_low, _), other in rivals[1:] if not high < other_low)]
+        fastest, name = rivals[0]
+        alike = [name, *(other for time, other in rivals[1:] if not difference(fastest, time))]
         word = UNDECIDED if len(alike) > 1 else name
-        second, ratio = rivals[1][1], rivals[1][0][0] / median
-        row = (size, word, median, low, high, second, ratio, len(rivals), ", ".join(alike))
+        times = [time for time, _ in rivals]
+        ratio, launches = times[1].median_s / times[0].median_s, min(len(time.medians) for time in times)
+        row = (size, word, fastest.median_s, fastest.low_s, fastest.high_s, rivals[1][1], ratio, len(rivals),
+               ", ".join(alike), launches)  # fmt: skip
         yield {**shared, **dict(zip(BEST, row, strict=True))}
-
-
-def _at(family: Family, size: int) -> tuple[float, float, float]:
-    index = int(np.searchsorted(family.sizes, size))
-    return float(family.median_s[index]), float(family.low_s[index]), float(family.high_s[index])

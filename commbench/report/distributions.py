@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from commbench.core.errors import CommbenchError
 
-from .cold_start import INTERVAL, cold_start
+from .cold_start import cold_start, counted_times, intervals_of
 from .load import first_line, frame_of, run_tables
-from .samples import Series, repetition_times
 from .summary import Results
 
 if TYPE_CHECKING:
     import pandas as pd
 
+Series = NDArray[np.float64]
+
+MEDIAN_TOLERANCE = 0.01  # between a case's median and that of its samples, where it is not known whose clock counted
 MOST_DISTRIBUTIONS, MOST_LAUNCHES, QUANTILES = 120, 6, 61
 MOST_SOAKS, MOST_POINTS = 12, 600
 LARGEST_FILE = 64 * 2**20  # bytes of samples.parquet; a larger one is a soak, which is drawn over time
@@ -28,16 +31,14 @@ LARGEST_FILE = 64 * 2**20  # bytes of samples.parquet; a larger one is a soak, w
 class Distribution:
     """Quantiles [q] in seconds of each launch (run_id, quantiles) of one case; shares [q] run from 0 to 1."""
 
-    case_id: str
     launches: tuple[tuple[str, tuple[float, ...]], ...]
-    counts: tuple[int, ...]
+    repetitions: int  # of all launches
 
 
 @dataclass(frozen=True)
-class TimeLine:
+class SoakTimeLine:
     """A soak: seconds since its start, then minimum, median and maximum seconds per operation in each interval [n]."""
 
-    run_id: str
     case_id: str
     at_s: tuple[float, ...]
     min_s: tuple[float, ...]
@@ -50,7 +51,7 @@ class RawData:
     """What was read; `ramps`: backend -> seconds to 95 % of the steady rate per case; `notes`: what was left out."""
 
     distributions: dict[str, Distribution]
-    time_lines: tuple[TimeLine, ...]
+    time_lines: tuple[SoakTimeLine, ...]
     ramps: dict[str, tuple[float, ...]]
     notes: tuple[str, ...]
 
@@ -64,18 +65,41 @@ def read_raw_data(results: Results) -> RawData:
     for run_id, cases in chosen:
         folder = results.folders[run_id]
         try:
-            for case_id, times in repetition_times(folder, cases).items():
+            for case_id, times in times_by_case(folder, cases).items():
                 series.setdefault(case_id, []).append((run_id, times))
         except CommbenchError as error:
             notes.append(f"{folder}: samples left out: {error}")
-    distributions = {case_id: _distribution(case_id, launches) for case_id, launches in series.items()}
-    time_lines = _time_lines(results, ok, notes)
+    distributions = {case_id: _distribution(launches) for case_id, launches in series.items()}
+    time_lines = _soak_lines(results, ok, notes)
     return RawData(distributions, time_lines, _ramps([results.folders[run] for run, _ in chosen], notes), tuple(notes))
+
+
+def times_by_case(folder: Path, cases: pd.DataFrame) -> dict[str, Series]:
+    """case_id -> seconds per operation of each measured repetition, for the cases of one run that have samples.
+
+    A case of an earlier version whose samples do not give its own median_s within 1 % is left out. Raises
+    CommbenchError for files that can't be read.
+    """
+    import pyarrow as pa
+
+    columns = ("run_id", "case_id", "phase", "repetition", "rank", "elapsed_ns")
+    tables = run_tables(folder, "samples", columns, [("phase", "==", "measure")])
+    samples = dict(iter(pa.concat_tables(tables).drop_columns(["run_id", "phase"]).to_pandas().groupby("case_id")))
+    times = {}
+    for case in cases.to_dict("records"):
+        if case["case_id"] in samples:
+            table = samples[case["case_id"]].pivot(index="repetition", columns="rank", values="elapsed_ns")
+            operations = np.full(len(table), case["operations_per_sample"], dtype=np.float64)
+            sample_s, miss = counted_times(case, table.to_numpy() * 1e-9, table.columns.to_numpy(), operations)
+            if miss <= MEDIAN_TOLERANCE:
+                times[case["case_id"]] = sample_s / operations
+    return times
 
 
 def _chosen_runs(results: Results, ok: pd.DataFrame) -> tuple[list[tuple[str, pd.DataFrame]], int]:
     """The newest runs with their cases, as long as they bring cases with fewer than MOST_LAUNCHES; cases left out."""
-    readable = [run_id for run_id, folder in results.folders.items() if _is_small(folder / "samples.parquet")]
+    files = {run_id: folder / "samples.parquet" for run_id, folder in results.folders.items()}
+    readable = [run_id for run_id, file in files.items() if file.is_file() and file.stat().st_size <= LARGEST_FILE]
     wanted = ok[ok["run_id"].isin(readable) & (ok["timing"] != "soak")]
     launches = wanted[::-1].groupby("case_id", sort=False).cumcount()
     wanted = wanted.loc[launches[launches < MOST_LAUNCHES].index]
@@ -85,45 +109,34 @@ def _chosen_runs(results: Results, ok: pd.DataFrame) -> tuple[list[tuple[str, pd
     return [(str(run_id), cases) for run_id, cases in runs], len(newest_last) - len(drawn)
 
 
-def _is_small(file: Path) -> bool:
-    return file.is_file() and file.stat().st_size <= LARGEST_FILE
-
-
-def _distribution(case_id: str, launches: Sequence[tuple[str, Series]]) -> Distribution:
+def _distribution(launches: Sequence[tuple[str, Series]]) -> Distribution:
     shares = np.linspace(0, 1, QUANTILES)
     quantiles = tuple((run_id, tuple(np.quantile(times, shares).tolist())) for run_id, times in launches)
-    return Distribution(case_id, quantiles, tuple(len(times) for _, times in launches))
+    return Distribution(quantiles, sum(len(times) for _, times in launches))
 
 
-def _time_lines(results: Results, ok: pd.DataFrame, notes: list[str]) -> tuple[TimeLine, ...]:
+def _soak_lines(results: Results, ok: pd.DataFrame, notes: list[str]) -> tuple[SoakTimeLine, ...]:
     soaks = ok[(ok["timing"] == "soak") & ok["run_id"].isin(list(results.folders))]
     if len(soaks) > MOST_SOAKS:
         notes.append(f"time lines are drawn for {MOST_SOAKS} soaks; {len(soaks) - MOST_SOAKS} more have none")
-    keys = [(str(row.run_id), str(row.case_id)) for row in soaks.head(MOST_SOAKS).itertuples()]
-    lines = (_time_line(results.folders[run_id], run_id, case_id) for run_id, case_id in keys)
+    drawn = soaks[:MOST_SOAKS].to_dict("records")
+    lines = (_soak_line(results.folders[row["run_id"]], row["case_id"]) for row in drawn)
     return tuple(line for line in lines if line is not None)
 
 
-def _time_line(folder: Path, run_id: str, case_id: str) -> TimeLine | None:
+def _soak_line(folder: Path, case_id: str) -> SoakTimeLine | None:
     """From the counters of a soak; None where there are none or they can't be read."""
-    import pandas as pd
-
     try:
-        rows = frame_of(run_tables(folder, "counters", None, [("case_id", "==", case_id)]), "counters")
+        counters = frame_of(run_tables(folder, "counters", None, [("case_id", "==", case_id)]), "counters")
     except CommbenchError:
         return None
-    rows = rows[rows["name"].str.startswith(INTERVAL)]
-    table = rows.pivot_table(index="t_ns", columns="name", values="value").sort_index()
+    table = intervals_of(counters).sort_values("t_ns")
     if not len(table):
         return None
-    bins = np.arange(len(table)) // max(1, -(-len(table) // MOST_POINTS))
-
-    def binned(values: Any, how: str) -> tuple[float, ...]:
-        return tuple(values.reset_index(drop=True).groupby(bins).agg(how).tolist())
-
-    seconds = pd.Series((table.index.to_numpy() - table.index[0]) * 1e-9)
-    columns = (binned(table[f"{INTERVAL}{how}_s"], how) for how in ("min", "median", "max"))
-    return TimeLine(run_id, case_id, binned(seconds, "min"), *columns)
+    bins = table.groupby(np.arange(len(table)) // max(1, -(-len(table) // MOST_POINTS)))
+    at_s = (bins["t_ns"].min() - table["t_ns"].iloc[0]) * 1e-9
+    columns = (at_s, bins["min_s"].min(), bins["median_s"].median(), bins["max_s"].max())
+    return SoakTimeLine(case_id, *(tuple(column.tolist()) for column in columns))
 
 
 def _ramps(folders: Sequence[Path], notes: list[str]) -> dict[str, tuple[float, ...]]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from commbench.core.units import format_bytes, format_rate, format_seconds
 
-from .fit import Family, families
+from .fit import families
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,9 +62,8 @@ def _beginning(name: str) -> str:
 
 def ramp(share: float, stops: Sequence[tuple[int, int, int]] = RAMP) -> tuple[str, str]:
     """Fill and text colour for a share between 0 (light) and 1 (dark)."""
-    place = min(max(share, 0.0), 1.0) * (len(stops) - 1)
-    left = min(int(place), len(stops) - 2)
-    mixed = (round(a + (b - a) * (place - left)) for a, b in zip(stops[left], stops[left + 1], strict=True))
+    at, channels = share * (len(stops) - 1), zip(*stops, strict=True)
+    mixed = (round(float(np.interp(at, range(len(stops)), channel))) for channel in channels)
     return "#{:02X}{:02X}{:02X}".format(*mixed), "#FFFFFF" if share > WHITE_INK_FROM else "#111827"
 
 
@@ -91,7 +90,7 @@ def linear_ticks(low: float, high: float) -> list[float]:
     """Round numbers, at most MOST_TICKS of them."""
     rough = (high - low) / (MOST_TICKS - 2)
     scale = 10.0 ** math.floor(math.log10(rough))
-    step = next(one * scale for one in (1, 2, 5, 10) if one * scale >= rough * (1 - 1e-9))
+    step = next(digit * scale for digit in (1, 2, 5, 10) if digit * scale >= rough * (1 - 1e-9))
     return [index * step for index in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
@@ -192,21 +191,19 @@ def curves(
     sizes: list[int] = []
     for values, part in groups:
         name = ", ".join(str(value) for value in values)
-        for one in families(part):
-            _curve(axes, one, name, rate, *chosen.of(name))
-            sizes += one.sizes.tolist()
+        for family in families(part):
+            colour, dashes = chosen.of(name)
+            middle, low, high = family.median_s, family.low_s, family.high_s
+            if rate:
+                middle, low, high = (family.sizes / seconds * 1e-9 for seconds in (middle, high, low))
+            axes.plot(family.sizes, middle, color=colour, linestyle=line_style(dashes), marker="o", markersize=4,
+                      label=name)  # fmt: skip
+            axes.fill_between(family.sizes, low, high, color=colour, alpha=BAND_OPACITY, linewidth=0)
+            sizes += family.sizes.tolist()
     byte_axis(axes, sizes)
     (rate_axis(axes) if rate else seconds_axis(axes, "median time"))
     if len(groups) > 1:
         axes.legend()
-
-
-def _curve(axes: Axes, one: Family, name: str, rate: bool, colour: str, dashes: str) -> None:
-    middle, low, high = one.median_s, one.low_s, one.high_s
-    if rate:
-        middle, low, high = (one.sizes / times * 1e-9 for times in (middle, high, low))
-    axes.plot(one.sizes, middle, color=colour, linestyle=line_style(dashes), marker="o", markersize=4, label=name)
-    axes.fill_between(one.sizes, low, high, color=colour, alpha=BAND_OPACITY, linewidth=0)
 
 
 def published_curve(axes: Axes, values: pd.DataFrame, name: str, colour: str) -> None:
@@ -232,7 +229,7 @@ def heat_map(axes: Axes, matrix: pd.DataFrame, unit: str) -> None:
     """Rates [from, to] with a number in each cell; dark is slow, empty cells were not measured."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    colours = [tuple(part / 255 for part in one) for one in reversed(RAMP)]
+    colours = [ramp(share)[0] for share in (1, 2 / 3, 1 / 3, 0)]
     values = matrix.to_numpy(dtype=float)
     image = axes.imshow(values, cmap=LinearSegmentedColormap.from_list("commbench", colours))
     middle = (np.nanmin(values) + np.nanmax(values)) / 2
@@ -240,8 +237,8 @@ def heat_map(axes: Axes, matrix: pd.DataFrame, unit: str) -> None:
         if np.isfinite(value):
             ink = "white" if value < middle else "black"
             axes.text(column, row, rate_text(value), ha="center", va="center", color=ink)
-    axes.set_xticks(range(values.shape[1]), labels=[str(one) for one in matrix.columns])
-    axes.set_yticks(range(values.shape[0]), labels=[str(one) for one in matrix.index])
+    axes.set_xticks(range(values.shape[1]), labels=[str(rank) for rank in matrix.columns])
+    axes.set_yticks(range(values.shape[0]), labels=[str(rank) for rank in matrix.index])
     axes.set_xlabel("to rank")
     axes.set_ylabel("from rank")
     axes.grid(False)
@@ -252,14 +249,15 @@ def bars(
     axes: Axes, values: pd.Series, label: str, low: pd.Series | None = None, high: pd.Series | None = None
 ) -> None:
     """A horizontal bar from zero for each name, with its interval and its number."""
-    places = np.arange(len(values))
-    axes.barh(places, values, color=[Colours(map(str, values.index)).of(str(one))[0] for one in values.index])
+    places, names = np.arange(len(values)), [str(name) for name in values.index]
+    colours = Colours(names)
+    axes.barh(places, values, color=[colours.of(name)[0] for name in names])
     if low is not None and high is not None:
         axes.errorbar(values, places, xerr=[values - low, high - values], fmt="none", ecolor="black", capsize=3)
     ends = values if high is None else high
     for place, value, end in zip(places, values, ends, strict=True):
         axes.annotate(f"{value:.3g}", (end, place), xytext=(5, 0), textcoords="offset points", va="center")
-    axes.set_yticks(places, labels=[str(one) for one in values.index])
+    axes.set_yticks(places, labels=names)
     axes.invert_yaxis()
     axes.set_xlim(0, float(ends.max()) * 1.15)
     axes.set_xlabel(label)

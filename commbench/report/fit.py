@@ -7,6 +7,7 @@ Reference: R. Hockney, Parallel Computing 20 (1994) 389.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from numpy.typing import NDArray
 from commbench.core.columns import VARIABLES
 from commbench.core.errors import CommbenchError
 
+from .difference import Measured
+from .load import as_stored, row_dicts
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -25,10 +29,17 @@ Sizes = NDArray[np.int64]
 Times = NDArray[np.float64]
 Row = Mapping[str, Any]
 
-SHARED = tuple(column.name for column in VARIABLES if column.name not in ("message_bytes", "count"))
+# What the cases of a family share: all variables but the size, and whose numbers they are
+SHARED = (*(column.name for column in VARIABLES if column.name not in ("message_bytes", "elements")), "label", "hosts")
+OF_BACKEND = ("library", "backend_options")
+COMPANIONS = {
+    "backend": ("engine", "streams", *OF_BACKEND),
+    "layout": ("pair", "hosts"),
+}  # variables that this choice implies
 FAMILY_COLUMNS = ("benchmark", "status", "message_bytes", "median_s", "ci_low_s", "ci_high_s")
 
 MOST_PIECES, LEAST_POINTS = 3, 3
+GOOD_FIT = 0.25  # a piece that misses a size by more answers nothing
 GOOD = 0.01  # a line that misses no size by more is not split
 CLEAR_FACTOR = 4.0  # the sum of squares must shrink by this factor (residuals halve) ...
 CLEAR_F = 10.0  # ... and the F statistic exceed this: by simulation noise alone does in 2 % of series of 6 to 30 sizes
@@ -37,19 +48,38 @@ NOTHING = 1e-30  # a sum of squares below which only rounding errors are left
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """Cases that differ only in their size: `sizes` in bytes, ascending, and the seconds per operation of each size.
+    """Cases that differ only in their size: `sizes` in bytes, ascending, and the time of one operation at each of them.
 
-    Where several runs measured a size, its time is the median over them and its interval the widest; NaN: no interval.
     A window that shrinks at large messages stays in its family; `variables` has the window that was requested.
     """
 
     variables: Mapping[str, Any]
     sizes: NDArray[np.int64]
-    median_s: Times
-    low_s: Times
-    high_s: Times
-    runs: int  # the largest number of runs of one size
-    labels: frozenset[str]
+    times: tuple[Measured, ...]
+
+    @functools.cached_property
+    def median_s(self) -> Times:
+        """Of several launches the median."""
+        return np.array([time.median_s for time in self.times])
+
+    @functools.cached_property
+    def low_s(self) -> Times:
+        """Of several launches the widest interval, which contains the median of each; NaN: no interval."""
+        return np.array([time.low_s for time in self.times])
+
+    @functools.cached_property
+    def high_s(self) -> Times:
+        """See low_s."""
+        return np.array([time.high_s for time in self.times])
+
+    @property
+    def runs(self) -> int:
+        """The largest number of launches of one size."""
+        return max(len(time.medians) for time in self.times)
+
+    def at(self, size: int) -> Measured:
+        """The time at a measured size."""
+        return self.times[int(np.searchsorted(self.sizes, size))]
 
 
 def families(cases: pd.DataFrame) -> list[Family]:
@@ -58,35 +88,39 @@ def families(cases: pd.DataFrame) -> list[Family]:
     Raises CommbenchError where a column is missing.
     """
     groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in _records(cases):
+    for row in _case_rows(cases):
         if _unusable(row) is None and row["message_bytes"] > 0:
-            key = tuple(_hashable(row.get(name)) for name in SHARED if name != "window")
+            key = tuple(hashable(row.get(name)) for name in SHARED if name != "window")
             groups.setdefault(key, []).append(row)
     split = [family for rows in groups.values() for family in _by_window(rows)]
-    return [_family(window, rows) for window, rows in sorted(split, key=lambda one: _family_order(*one))]
+    return sorted((_family(window, rows) for window, rows in split), key=_family_order)
+
+
+def answerable(cases: pd.DataFrame) -> pd.DataFrame:
+    """Without what can't answer a question about machines: one rank that moves nothing, and simulated cases beside real
+    ones."""
+    cases = as_stored(cases)
+    if "world_size" in cases.columns:
+        cases = cases[cases["world_size"] != 1]
+    simulated = cases["engine"] == "virtual" if "engine" in cases.columns else None
+    return cases if simulated is None or simulated.all() else cases[~simulated]
 
 
 def ignored(cases: pd.DataFrame) -> dict[str, int]:
     """Why rows are in no family (skipped, failed, invalid, ok without a time) -> how many rows."""
-    reasons = [reason for reason in map(_unusable, _records(cases)) if reason is not None]
+    reasons = [reason for reason in map(_unusable, _case_rows(cases)) if reason is not None]
     return {reason: reasons.count(reason) for reason in sorted(set(reasons))}
 
 
-def _records(cases: pd.DataFrame) -> list[Row]:
+def _case_rows(cases: pd.DataFrame) -> list[Row]:
+    cases = as_stored(cases)
     absent = [name for name in FAMILY_COLUMNS if name not in cases.columns]
     if absent:
         raise CommbenchError(f"the cases have no column {', '.join(absent)}; give what commbench.load returns")
-    return [{str(name): _plain(value) for name, value in row.items()} for row in cases.to_dict("records")]
+    return [row | {"label": row.get("label") or None} for row in row_dicts(cases)]
 
 
-def _plain(value: Any) -> Any:
-    """Undo that pandas turns nulls into NaN and integers beside nulls into floats."""
-    if isinstance(value, float):
-        return None if math.isnan(value) else int(value) if value.is_integer() else value
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _hashable(value: Any) -> Any:
+def hashable(value: Any) -> Any:
     return tuple(sorted(value.items())) if isinstance(value, dict) else value
 
 
@@ -115,17 +149,17 @@ def _by_window(rows: Sequence[Row]) -> list[tuple[Any, list[Row]]]:
 
 def _shrunk_rows(rows: Sequence[Row], window: Any, largest: int) -> list[Row]:
     """Rows beyond the largest size whose window is smaller than the requested one."""
-    if window is None:
-        return []
-    beyond = [row for row in rows if row["message_bytes"] > largest and (row.get("window") or math.inf) < window]
+    limit = window or 0
+    beyond = [row for row in rows if row["message_bytes"] > largest and (row.get("window") or math.inf) < limit]
     widest: dict[int, int] = {}
     for row in beyond:
         widest[row["message_bytes"]] = max(row["window"], widest.get(row["message_bytes"], 0))
     return [row for row in beyond if row["window"] == widest[row["message_bytes"]]]
 
 
-def _family_order(window: Any, rows: Sequence[Row]) -> tuple[str, ...]:
-    return (*(str(_hashable(rows[0].get(name))) for name in SHARED if name != "window"), f"{window or 0:09}")
+def _family_order(family: Family) -> tuple[str, ...]:
+    texts = (str(hashable(value)) for name, value in family.variables.items() if name != "window")
+    return (*texts, f"{family.variables['window'] or 0:09}")
 
 
 def _family(window: Any, rows: Sequence[Row]) -> Family:
@@ -133,31 +167,42 @@ def _family(window: Any, rows: Sequence[Row]) -> Family:
     for row in rows:
         by_size.setdefault(row["message_bytes"], []).append(row)
     sizes = sorted(by_size)
-    medians, low, high = np.array([_time_over_runs(by_size[size]) for size in sizes]).T
     variables = {name: rows[0].get(name) for name in SHARED} | {"window": window}
-    labels = frozenset(str(row["label"]) for row in rows if row.get("label"))
-    runs = max(len(of_size) for of_size in by_size.values())
-    return Family(variables, np.array(sizes, dtype=np.int64), medians, low, high, runs, labels)
+    times = tuple(_combined(by_size[size]) for size in sizes)
+    return Family(variables, np.array(sizes, dtype=np.int64), times)
 
 
-def _time_over_runs(rows: Sequence[Row]) -> tuple[float, float, float]:
-    """Median over runs with the widest interval, which contains the median of every run."""
-    medians = [row["median_s"] for row in rows]
+def _combined(rows: Sequence[Row]) -> Measured:
+    """The rows of one size; a row may stand for several launches (recommend.choice_of), with their `medians`."""
+    medians = tuple(seconds for row in rows for seconds in (row.get("medians") or [row["median_s"]]))
     low, high = ([row[name] for row in rows if row[name] is not None] for name in ("ci_low_s", "ci_high_s"))
-    if not low or not high:
-        return float(np.median(medians)), math.nan, math.nan
-    return float(np.median(medians)), min(*low, *medians), max(*high, *medians)
+    ends = (min(*low, *medians), max(*high, *medians)) if low and high else (math.nan, math.nan)
+    level = min((row["interval_level"] for row in rows if row.get("interval_level")), default=0.95)
+    in_visits = len(rows) == len(medians) == 1 and rows[0].get("interval_of") == "visits"
+    return Measured(medians, ends[0], ends[1], level, rows[0].get("run_id") if in_visits else None)
 
 
 def varying(variables: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The names of the variables that differ between these, in the order of the columns."""
-    values = list(variables)
-    return [name for name in SHARED if len({_hashable(one.get(name)) for one in values}) > 1]
+    """The names of the variables that differ between these, in the order of the columns.
+
+    A backend implies its library and options: they differ where one backend has several.
+    """
+    differing: dict[str, dict[Any, set[Any]]] = {name: {} for name in SHARED}
+    for values in variables:
+        for name, seen in differing.items():
+            backend = values.get("backend") if name in OF_BACKEND else None
+            seen.setdefault(backend, set()).add(hashable(values.get(name)))
+    return [name for name, seen in differing.items() if any(len(distinct) > 1 for distinct in seen.values())]
+
+
+def value_text(value: Any) -> str:
+    """The value of a variable; a map as A=1 B=2."""
+    return " ".join(f"{name}={one}" for name, one in sorted(value.items())) if isinstance(value, dict) else str(value)
 
 
 def key(variables: Mapping[str, Any], without: Iterable[str] = ()) -> tuple[Any, ...]:
     """A key that families share if they differ only in `without`."""
-    return tuple(_hashable(variables.get(name)) for name in SHARED if name not in without)
+    return tuple(hashable(variables.get(name)) for name in SHARED if name not in without)
 
 
 # ---------------------------------------------------------------- Hockney's model
@@ -173,13 +218,13 @@ class Piece:
     beta_s_per_byte: float
     residuals: tuple[float, ...]
 
-    @property
+    @functools.cached_property
     def squares(self) -> float:
-        return math.fsum(one * one for one in self.residuals)
+        return math.fsum(residual * residual for residual in self.residuals)
 
     @property
     def largest_residual(self) -> float:
-        return max(abs(one) for one in self.residuals)
+        return max(map(abs, self.residuals))
 
     @property
     def asymptotic_gb_per_s(self) -> float | None:
@@ -207,18 +252,21 @@ def pieces(sizes: Sizes, times: Times) -> list[Piece]:
         for first in range(stops - LEAST_POINTS)
         for last in range(first + LEAST_POINTS, stops)
     }
-    squares = {ends: line.squares for ends, line in lines.items()}
     for count in range(2, min(MOST_PIECES, sizes.size // LEAST_POINTS) + 1):
-        better = min(_splits(sizes.size, count), key=lambda ends: sum(squares[one] for one in ends))
-        candidate = [lines[one] for one in better]
+        splits = ([lines[ends] for ends in split] for split in _splits(sizes.size, count))
+        candidate = min(splits, key=_squares)
         if _clearly_better(candidate, chosen, sizes.size):
             chosen = candidate
     return chosen
 
 
+def _squares(lines: Sequence[Piece]) -> float:
+    return sum(line.squares for line in lines)
+
+
 def _clearly_better(more: Sequence[Piece], fewer: Sequence[Piece], points: int) -> bool:
     """The F statistic of nested models; a piece costs three parameters, its line and where it begins."""
-    before, after = sum(one.squares for one in fewer), max(sum(one.squares for one in more), NOTHING)
+    before, after = _squares(fewer), max(_squares(more), NOTHING)
     extra, freedom = 3 * (len(more) - len(fewer)), max(points - 3 * len(more) + 1, 1)
     statistic = (before - after) / extra / (after / freedom)
     return before >= CLEAR_FACTOR * after and statistic > CLEAR_F

@@ -1,19 +1,28 @@
-"""The one reader of result folders and of parquet files of cases, also while a run is still going on."""
+"""The one reader of result folders and of parquet files of cases, also while a run is still going on.
+
+The stored tables have lists and maps, which pandas can't hash, and nulls, for which it would turn integers into floats:
+commbench.load returns them in a form that every operation of pandas takes, and as_stored turns that back.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commbench.core.columns import TABLES, VARIABLES, arrow_schema, check_version
+import numpy as np
+
+from commbench.core.case import options_text
+from commbench.core.columns import OLD_NAMES, SINCE_2, TABLES, VARIABLES, arrow_schema, check_version
 from commbench.core.errors import CommbenchError, ConfigError
+from commbench.core.layout import ends_of_pair
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,44 +34,119 @@ KEYS = {  # columns that identify a row: the same row may be in a part and in th
 }
 NEEDED = {  # columns without which a file is not read; any other may be absent and is null
     table: tuple(column.name for column in columns if column.role != "result") for table, columns in TABLES.items()
-} | {"cases": (*(column.name for column in VARIABLES), "run_id", "case_id", "status", "median_s")}
+}
+NEEDED["cases"] = (
+    *(column.name for column in VARIABLES if column.name not in SINCE_2), "run_id", "case_id", "status", "median_s",
+)  # fmt: skip
+OPERATIONS = (*KEYS["cases"], "operations_per_sample", "block_k")
+SINGLE_PHASES = ("connect", "warmup")  # block_k samples share two stamps later on only
+TIMED_PHASES = (*SINGLE_PHASES, "measure", "late")
+NULLABLE = {"integer": "Int64", "flag": "boolean"}
+HASHABLE: dict[str, Callable[[Any], object]] = {
+    "map": functools.partial(json.dumps, sort_keys=True), "texts": " ".join, "numbers": tuple,
+}  # fmt: skip
 RUN = "commbench_run"  # metadata of a run's own cases.parquet: its run.json
 RUNS = "commbench_runs"  # metadata of a saved baseline: the run.json of each of its launches
 
-
 Columns = tuple[str, ...] | None  # None: all
+Paths = str | Path | Sequence["Paths"]
 
 
 class Damaged(CommbenchError):
     """Raised for a file that can't be read, in one line that names it."""
 
 
-def load(*paths: str | Path, table: str = "cases", skip_damaged: bool = False) -> pd.DataFrame:
+def load(*paths: Paths, table: str = "cases", skip_damaged: bool = False) -> pd.DataFrame:
     """All rows of a table (cases, samples, counters) of all runs below the folders; of two attempts the newer one.
+
+        cases = commbench.load("results").query("status == 'ok' and not warnings.str.contains('noisy')")
+        samples = commbench.load("results/a", ["results/b", "results/c"], table="samples", skip_damaged=True)
+
+    Paths: folders with runs, parquet files of that table, lists of them; the folder `results` without any. Columns and
+    units: commbench/core/columns.py. `warnings` is a text ("noisy skewed", "" for none), `env` and `backend_options`
+    are JSON, lists of numbers are tuples; integers and booleans beside nulls are Int64 and boolean. Samples have
+    `operation_s` too, the seconds of one operation on that rank's clock.
 
     Raises CommbenchError where nothing is found, a run has another schema version or a file can't be read. With
     `skip_damaged` a file that can't be read is left out with a UserWarning that names it.
     """
-    if table not in TABLES:
-        raise CommbenchError(f"table={table} is unknown; allowed: {', '.join(TABLES)}")
-    runs = [run for path in paths or ("results",) for run in find_runs(path)]
-    if not runs:
-        searched = ", ".join(str(path) for path in paths or ("results",))
-        raise CommbenchError(f"no run.json below {searched}; give the folder of a run or of several")
+    frame = read_rows(paths, table, skip_damaged)
+    for column in TABLES[table]:
+        values: Any = frame[column.name]
+        if column.kind in NULLABLE and values.hasnans:
+            frame[column.name] = values.astype(NULLABLE[column.kind])
+        elif column.kind in HASHABLE:
+            frame[column.name] = values.map(HASHABLE[column.kind], na_action="ignore")
+    return frame if table != "samples" else frame.assign(operation_s=_operation_s(frame, paths))
+
+
+def _operation_s(samples: pd.DataFrame, paths: tuple[Paths, ...]) -> pd.Series[Any]:
+    """Seconds of one operation in each sample; NaN where its case has no row."""
+    sources = find_sources(paths)
+    folders = dict.fromkeys(run for path in sources for run in (path.parents[:2] if path.is_file() else [path]))
+    tables = [table for run in folders for table in run_tables(run, "cases", OPERATIONS, damaged=lambda error: None)]
+    rows = samples[[*KEYS["cases"], "phase", "elapsed_ns"]].merge(frame_of(tables), how="left", on=KEYS["cases"])
+    together = rows["block_k"].fillna(1).where(rows["phase"].isin(SINGLE_PHASES), 1)
+    operation_s = rows["elapsed_ns"].astype("float64") * 1e-9 / rows["operations_per_sample"] * together
+    return operation_s.where(rows["phase"].isin(TIMED_PHASES)).set_axis(samples.index)
+
+
+def as_stored(cases: pd.DataFrame) -> pd.DataFrame:
+    """Cases of `load` as they are stored, for readers that take a user's data frame; any other is left as it is."""
+    changed: dict[str, Any] = {}
+    for column in TABLES["cases"]:
+        values: Any = cases.get(column.name)
+        if values is None:
+            continue
+        if str(values.dtype) == "Int64":
+            changed[column.name] = values.astype("float64")
+        elif str(values.dtype) == "boolean":
+            changed[column.name] = values.astype("object").where(values.notna(), None)
+        elif column.kind == "map":
+            changed[column.name] = values.map(lambda value: json.loads(value) if isinstance(value, str) else value)
+        elif column.kind == "texts":
+            changed[column.name] = values.map(lambda value: value.split() if isinstance(value, str) else value)
+    return cases.assign(**changed)
+
+
+def read_rows(paths: Iterable[Paths], table: str = "cases", skip_damaged: bool = False) -> pd.DataFrame:
+    """The rows that commbench.load returns, as they are stored: lists, maps, NaN for null; raises like it."""
+    tables = []
 
     def leave_out(error: Damaged) -> None:
         if not skip_damaged:
             raise CommbenchError(f"{error}; move it away, or use the rest with load(..., skip_damaged=True)") from error
-        warnings.warn(f"{error}; it is left out", stacklevel=4)
+        warnings.warn(f"{error}; it is left out", stacklevel=5)
 
-    tables = []
-    for run in runs:
+    for source in find_sources(paths, table):
         try:
-            load_run(run)
+            if source.is_file():
+                tables.append(read_table(source, table))
+                continue
+            load_run(source)
         except Damaged as error:
             leave_out(error)  # the rows may be used: each parquet file names its schema version too
-        tables += run_tables(run, table, damaged=leave_out)
-    return frame_of(tables, table)
+        if source.is_dir():
+            tables += run_tables(source, table, damaged=leave_out)
+    return frame_of(tables or [_schema(table, None).empty_table()], table)
+
+
+def find_sources(paths: Iterable[Paths], table: str = "cases") -> list[Path]:
+    """The folders of runs at or below the paths, and the paths that are files; raises CommbenchError for none."""
+    if table not in TABLES:
+        raise CommbenchError(f"table={table} is unknown; allowed: {', '.join(TABLES)}")
+    places = flat_paths(paths) or [Path("results")]
+    sources = [source for place in places for source in ([place] if place.is_file() else find_runs(place))]
+    if not sources:
+        searched = ", ".join(map(str, places))
+        raise CommbenchError(f"no run.json below {searched}; give the folder of a run or of several, or a parquet file")
+    return sources
+
+
+def flat_paths(paths: Iterable[Paths]) -> list[Path]:
+    """The paths one by one, of lists within lists too."""
+    single = (str, os.PathLike)
+    return [flat for path in paths for flat in ([Path(path)] if isinstance(path, single) else flat_paths(path))]
 
 
 def find_runs(path: str | Path) -> list[Path]:
@@ -102,19 +186,14 @@ class CaseSource:
     records: tuple[dict[str, Any], ...]
     has_version: bool = True
 
-    @property
-    def folder(self) -> Path | None:
-        """The folder with the run's other tables; None for a file."""
-        return self.path if self.path.is_dir() else None
 
-
-def read_cases(paths: Iterable[str | Path], columns: Columns = None) -> tuple[list[CaseSource], dict[Path, str]]:
+def read_cases(paths: Iterable[Paths], columns: Columns = None) -> tuple[list[CaseSource], dict[Path, str]]:
     """Sources with cases below the paths (folders with runs, parquet files), and path -> why it was left out.
 
     Files are read in parallel: pyarrow reads outside the interpreter's lock. Raises ConfigError for mixed units.
     """
     sources = dict.fromkeys(
-        source for path in map(Path, paths) for source in (path.is_dir() and find_runs(path)) or [path]
+        source for path in flat_paths(paths) for source in (path.is_dir() and find_runs(path)) or [path]
     )
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as readers:
         results = dict(zip(sources, readers.map(lambda path: _read_source(path, columns), sources), strict=True))
@@ -125,9 +204,17 @@ def read_cases(paths: Iterable[str | Path], columns: Columns = None) -> tuple[li
 def _read_source(path: Path, columns: Columns) -> CaseSource | str:
     """The source, or why it can't be used, in one line that names it."""
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
     try:
-        source = _file_source(path, columns) if path.is_file() else _run_source(path, columns)
+        if path.is_file():  # a run's cases.parquet, a saved baseline, or a table from elsewhere with the same columns
+            cases, metadata = read_table(path, "cases", columns), pq.read_schema(path).metadata or {}
+            source = CaseSource(path, cases, tuple(_run_records(metadata, None)), b"schema_version" in metadata)
+        elif (path / "run.json").is_file():
+            record = load_run(path)
+            source = CaseSource(path, pa.concat_tables(run_tables(path, "cases", columns)), (record,))
+        else:
+            return f"{path} {'has no run.json in it or below it' if path.is_dir() else 'does not exist'}"
     except ConfigError:  # mixed units: the answer would be wrong, not incomplete
         raise
     except (CommbenchError, pa.ArrowException, OSError, ValueError, TypeError, RecursionError) as error:
@@ -136,41 +223,19 @@ def _read_source(path: Path, columns: Columns) -> CaseSource | str:
     return source if source.cases.num_rows else f"{path} has no cases"
 
 
-def _run_source(folder: Path, columns: Columns) -> CaseSource:
-    import pyarrow as pa
-
-    if not folder.is_dir():
-        raise CommbenchError(f"{folder} does not exist")
-    if not (folder / "run.json").is_file():
-        raise CommbenchError(f"{folder} has no run.json in it or below it")
-    record = load_run(folder)
-    return CaseSource(folder, pa.concat_tables(run_tables(folder, "cases", columns)), (record,))
-
-
-def _file_source(file: Path, columns: Columns) -> CaseSource:
-    """A run's cases.parquet, a saved baseline, or a table from elsewhere with the same columns."""
-    import pyarrow.parquet as pq
-
-    cases = read_table(file, "cases", columns)
-    metadata = pq.read_schema(file).metadata or {}
-    records = json.loads(metadata.get(RUNS.encode(), b"[]"))
-    records += [json.loads(metadata[RUN.encode()])] if RUN.encode() in metadata else []
-    return CaseSource(file, cases, tuple(record for record in records if record), b"schema_version" in metadata)
-
-
 # ---------------------------------------------------------------- parquet files
 
 
-def _raise(error: Damaged) -> None:
-    raise error
-
-
 def run_tables(
-    run: Path, table: str, columns: Columns = None, filters: Any = None, damaged: Callable[[Damaged], None] = _raise
+    run: Path,
+    table: str,
+    columns: Columns = None,
+    filters: Any = None,
+    damaged: Callable[[Damaged], None] | None = None,
 ) -> list[Any]:
     """The rows of the merged file and of the parts that are not in it yet, newest last; at least an empty table.
 
-    `filters` are those of pyarrow; `damaged` is called for each file that can't be read.
+    `filters` are those of pyarrow; `damaged` is called for each file that can't be read, which is raised without it.
     """
     rows: dict[Path, Any] = {}
     # parts first: a run that merges meanwhile has its rows in both places, never in neither
@@ -182,6 +247,8 @@ def run_tables(
         except FileNotFoundError:  # there is none, or it was merged meanwhile
             continue
         except Damaged as error:
+            if damaged is None:
+                raise
             damaged(error)
     return [rows[file] for file in (merged, *parts) if file in rows] or [_schema(table, columns).empty_table()]
 
@@ -199,11 +266,15 @@ def read_table(file: Path, table: str, columns: Columns = None, filters: Any = N
         if not file.stat().st_size:
             raise Damaged(f"{file} is empty")
         with pq.ParquetFile(file) as opened:
-            _check_schema(file, opened.schema_arrow, table)
-            present = [name for name in schema.names if name in opened.schema_arrow.names]
+            stored = opened.schema_arrow  # pyarrow converts the schema anew at each access
+            _check_schema(file, stored, table)
+            names = set(stored.names)
+            renamed = (name if name in names else OLD_NAMES.get(name) for name in schema.names)
+            present = [name for name in renamed if name in names]
             rows = opened.read(columns=present, use_threads=False) if filters is None else None
         rows = pq.read_table(file, columns=present, filters=filters) if rows is None else rows
-        arrays = [_column(file, rows, field) for field in schema]
+        by_name = dict(zip(rows.column_names, rows.columns, strict=True))
+        arrays = [_column(file, by_name, len(rows), field, stored.metadata or {}) for field in schema]
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -228,7 +299,7 @@ def _check_schema(file: Path, schema: Any, table: str) -> None:
     if b"schema_version" in metadata:
         version = metadata[b"schema_version"].decode(errors="replace")
         check_version(int(version) if version.isdigit() else version, str(file))
-    missing = [name for name in NEEDED[table] if name not in schema.names]
+    missing = [name for name in NEEDED[table] if not {name, OLD_NAMES.get(name)} & set(schema.names)]
     if missing:
         seen = ", ".join(schema.names[:6]) or "none"
         raise ValueError(f"it is not a table of {table}: it has the columns {seen}, but not {', '.join(missing)}")
@@ -242,22 +313,52 @@ def _check_schema(file: Path, schema: Any, table: str) -> None:
             )
 
 
-def _column(file: Path, rows: Any, field: Any) -> Any:
-    """One column with our type; null where the file does not have it."""
+def _column(file: Path, rows: Mapping[str, Any], count: int, field: Any, metadata: Mapping[bytes, bytes]) -> Any:
+    """One column with our type; what the file does not have is null, or as the run's record says."""
     import pyarrow as pa
 
-    if field.name not in rows.column_names:
-        return pa.nulls(len(rows), field.type)
-    column = rows[field.name]
+    name = field.name if field.name in rows else OLD_NAMES.get(field.name, "")
+    if name not in rows:
+        if field.name in ("source", "destination") and "pair" in rows:
+            return pa.array([ends_of_pair(pair)[field.name] for pair in rows["pair"].to_pylist()], type=field.type)
+        if field.name not in SINCE_2 or "run_id" not in rows:
+            return pa.nulls(count, field.type)
+        recorded = {str(run.get("run_id")): _of_record(run).get(field.name) for run in _run_records(metadata, file)}
+        return pa.array([recorded.get(run_id) for run_id in rows["run_id"].to_pylist()], type=field.type)
+    column = rows[name]
     if column.type == field.type:
         return column
-    if pa.types.is_map(field.type):  # pandas writes a map as a list of pairs
-        maps = [value if value is None else [tuple(pair) for pair in value] for value in column.to_pylist()]
+    if pa.types.is_map(field.type):  # pandas writes a map as a list of pairs, and what commbench.load returned as JSON
+        values = (json.loads(value) if isinstance(value, str) else value for value in column.to_pylist())
+        items = (value.items() if isinstance(value, dict) else value for value in values)
+        maps = [value if value is None else [tuple(pair) for pair in value] for value in items]
         return pa.array(maps, type=field.type)
+    if pa.types.is_list(field.type) and field.name == "warnings" and not pa.types.is_list(column.type):
+        return pa.array([value if value is None else str(value).split() for value in column.to_pylist()], field.type)
     try:
         return column.cast(field.type)
     except pa.ArrowException as error:
         raise Damaged(f"{file}: column {field.name} is not of type {field.type}: {first_line(error)}") from error
+
+
+def _run_records(metadata: Mapping[bytes, bytes], file: Path | None) -> list[dict[str, Any]]:
+    """The records of the runs whose cases a file has: in the file, else in the folder of its run."""
+    records = json.loads(metadata.get(RUNS.encode(), b"[]"))
+    records += [json.loads(metadata[RUN.encode()])] if RUN.encode() in metadata else []
+    for folder in (file.parent, file.parent.parent) if file is not None and not records else ():
+        records += [json.loads((folder / "run.json").read_text())] if (folder / "run.json").is_file() else []
+    return [record for record in records if record]
+
+
+def _of_record(run: Mapping[str, Any]) -> dict[str, Any]:
+    """What the rows of version 1 lack."""
+    config, nodes = run.get("config") or {}, (run.get("provenance") or {}).get("nodes") or []
+    return {
+        "library": (run.get("backend") or {}).get("library"),
+        "bind": config.get("bind"),
+        "backend_options": list(options_text(config.get("backend") or {})),
+        "hosts": " ".join(sorted({str(node.get("host.hostname", "?")) for node in nodes})) or None,
+    }
 
 
 def frame_of(tables: Sequence[Any], table: str = "cases") -> pd.DataFrame:
@@ -269,3 +370,19 @@ def frame_of(tables: Sequence[Any], table: str = "cases") -> pd.DataFrame:
         maps_as_pydicts="strict", deduplicate_objects=True, split_blocks=True, self_destruct=True
     )
     return frame.drop_duplicates(KEYS[table], keep="last", ignore_index=True)
+
+
+def row_dicts(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a data frame with plain values."""
+    return [{str(name): plain(value) for name, value in row.items()} for row in frame.to_dict("records")]
+
+
+def plain(value: Any) -> Any:
+    """None for any null; undo that pandas turns integers beside nulls into floats."""
+    if isinstance(value, float):
+        return None if math.isnan(value) else int(value) if value.is_integer() else value
+    if value is None or isinstance(value, (str, int)):
+        return value
+    import pandas as pd
+
+    return None if value is pd.NA or value is pd.NaT else value.item() if isinstance(value, np.generic) else value

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .crossover import about
 
@@ -23,6 +23,7 @@ SHOWN_FACTS = (  # of each machine where they are known
 )  # fmt: skip
 LINKED = re.compile(r"NV[0-9]+|X|PIX|PXB|PHB|NODE|SYS|SOC|PSB|N/A")
 DEVICE = re.compile(r"GPU[0-9]+|NIC[0-9]+|[a-z][a-z0-9_]*[0-9]")
+TOPOLOGY = "topology.nvidia_smi_topo_m"
 PER_RANK = ("run.bind",)  # expected to differ: each rank has cores of its own
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -37,12 +38,10 @@ class Machine:
     facts: tuple[tuple[str, str], ...]
     topology: str | None
     topology_reason: str | None
-    nodes: int
     text: str  # all facts, for the patterns that recognise hardware
 
 
-@dataclass(frozen=True)
-class RunGroup:
+class RunGroup(NamedTuple):
     """Runs with the same backend, layouts, world, CUDA IPC and timing; `runs` is how many."""
 
     backend: str
@@ -61,21 +60,16 @@ def machines_of(records: Iterable[Record]) -> list[Machine]:
     for record in records:
         for node in _list(_mapping(record, "provenance").get("nodes")):
             if isinstance(node, Mapping):
-                groups.setdefault(json.dumps([*_facts(node), _topology(node)]), []).append(node)
+                groups.setdefault(json.dumps([*_facts(node), str(node.get(TOPOLOGY) or "")]), []).append(node)
     return [_machine(nodes) for nodes in sorted(groups.values(), key=len, reverse=True)]
 
 
 def _machine(nodes: Sequence[Mapping[str, Any]]) -> Machine:
     hosts = tuple(dict.fromkeys(str(node.get("host.hostname", "?")) for node in nodes))
     first = nodes[0]
-    reason = first.get("topology.reason")
     text = "; ".join(f"{key}={value}" for key, value in first.items() if not key.startswith("environment."))
-    return Machine(hosts, tuple(_facts(first)), _topology(first), str(reason) if reason else None, len(nodes), text)
-
-
-def _topology(node: Mapping[str, Any]) -> str | None:
-    table = node.get("topology.nvidia_smi_topo_m")
-    return str(table) if table else None
+    topology, reason = (str(first[key]) if first.get(key) else None for key in (TOPOLOGY, "topology.reason"))
+    return Machine(hosts, tuple(_facts(first)), topology, reason, text)
 
 
 def _facts(node: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -103,16 +97,14 @@ def _fact_text(key: str, value: Any) -> str:
 
 def run_groups(records: Iterable[Record]) -> list[RunGroup]:
     """Groups of runs that were made alike, in the order of the runs."""
-    groups: dict[tuple[str, ...], list[Record]] = {}
+    groups: dict[tuple[str, str, str, str, str, str], list[Record]] = {}
     for record in records:
         groups.setdefault(_group_key(record), []).append(record)
-    return [
-        RunGroup(backend, library, layouts, world, ipc, timing, len(group), _labels(group))
-        for (backend, library, layouts, world, ipc, timing), group in groups.items()
-    ]
+    labels = {key: sorted({str(record["label"]) for record in groups[key] if record.get("label")}) for key in groups}
+    return [RunGroup(*key, len(group), ", ".join(labels[key])) for key, group in groups.items()]
 
 
-def _group_key(record: Record) -> tuple[str, ...]:
+def _group_key(record: Record) -> tuple[str, str, str, str, str, str]:
     backend, world = _mapping(record, "backend"), _mapping(record, "world")
     ipc, layouts = _mapping(record, "cuda_ipc"), _list(record.get("layouts"))
     ranks = f"{world.get('size', '?')} ranks on {world.get('nodes', '?')} node(s), {world.get('launcher', '?')}"
@@ -132,20 +124,15 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _labels(group: Sequence[Record]) -> str:
-    return ", ".join(sorted({str(record["label"]) for record in group if record.get("label")}))
-
-
 def rank_differences(records: Iterable[Record]) -> list[tuple[str, str, str]]:
     """Facts that differ between the ranks of a run and should not, as (fact, value, ranks); each once."""
-    found: dict[tuple[str, str, str], None] = {}
+    differences: dict[tuple[str, str, str], None] = {}
     for record in records:
         for key, groups in _mapping(_mapping(record, "provenance"), "differences").items():
             if isinstance(groups, Mapping) and key not in PER_RANK:
-                found |= {
-                    (str(key), str(value), ", ".join(map(str, _list(ranks)))): None for value, ranks in groups.items()
-                }
-    return list(found)
+                for value, ranks in groups.items():
+                    differences[str(key), str(value), ", ".join(map(str, _list(ranks)))] = None
+    return list(differences)
 
 
 def topology_cells(text: str) -> list[tuple[str, list[str]]]:
@@ -157,4 +144,4 @@ def topology_cells(text: str) -> list[tuple[str, list[str]]]:
             links = [word for word in words[1:] if LINKED.fullmatch(word)]
             rows.append((words[0], links))
     width = len(rows)
-    return [(device, links[:width]) for device, links in rows] if all(len(one) >= width for _, one in rows) else []
+    return [(device, links[:width]) for device, links in rows] if all(len(links) >= width for _, links in rows) else []

@@ -14,6 +14,7 @@ from commbench.core.units import format_rate, format_seconds
 
 from .cold_start import LAUNCH_HEADS
 from .distributions import RawData
+from .load import row_dicts
 from .machines import topology_cells
 from .page_figures import (
     Picture,
@@ -26,17 +27,16 @@ from .page_figures import (
     soak_picture,
     waterfalls,
 )  # fmt: skip
-from .recommend import size_text
+from .recommend import interval_text, size_text
 from .reference import NORMAL
 from .slow_pairs import ColouredTable, pairs_table, wiring_table
 from .summary import (
     BEST_HEADS,
+    FLAG_HEADS,
     GROUP_HEADS,
+    LOST_HEADS,
     Summary,
     best_rows,
-    group_rows,
-    interval_text,
-    plain_row,
     reference_note,
 )  # fmt: skip
 from .svg import clean
@@ -44,26 +44,22 @@ from .svg import clean
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-MOST_ROWS, MOST_MACHINES, MOST_MATRICES = 500, 8, 12
+MOST_ROWS, MOST_MACHINES, MOST_MATRICES, MOST_HOSTS = 500, 8, 12, 8
 LEAST_PAIRS = 3  # a case with more pairs is shown as a matrix
 SECTIONS = {
+    "curves": "Time and bandwidth",
+    "soak": "Over time",
     "answers": "Answers",
     "best": "Best for each size",
-    "curves": "Time and bandwidth",
     "layouts": "Layouts",
     "efficiency": "Share of the limit",
-    "layers": "What each layer adds",
+    "layers": "What a layer adds",
     "pairs": "All pairs",
-    "soak": "Over time",
-    "ramps": "From the first call to the steady rate",
-    "distributions": "Distributions",
-    "fits": "Cost of a message and of its bytes",
-    "launches": "Cost of launching a call",
     "normal": "Is this number normal?",
-    "flags": "Flags",
+    "flags": "Warnings",
     "missing": "Not measured",
     "machines": "Machines",
-    "cases": "Cases",
+    "details": "Details",
 }
 
 
@@ -71,7 +67,7 @@ class Table(NamedTuple):
     """The first MOST_ROWS rows of a table; `total` is how many there are."""
 
     heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[object]]
     total: int
 
 
@@ -83,13 +79,12 @@ class Distributed(NamedTuple):
     picture: Picture
 
 
-class MachineView(NamedTuple):
-    """A machine with its facts and its topology: a coloured table, else the text, else why there is none."""
+class Wiring(NamedTuple):
+    """The topology of a machine: a coloured table, else the text, else why there is none."""
 
     name: str
-    facts: Table
-    wiring: ColouredTable | None
-    topology: str | None
+    table: ColouredTable | None
+    text: str | None
     reason: str | None
 
 
@@ -98,8 +93,22 @@ def page(summary: Summary, raw: RawData, title: str = "commbench report") -> str
     data = dict(_sections(summary, raw))
     shown = [(key, name) for key, name in SECTIONS.items() if data[key]]
     results = summary.results
-    counts = f"{len(results.cases)} cases of {len(results.records)} runs."
-    return environment().get_template("page.html.j2").render(title=title, counts=counts, sections=shown, **data)
+    counts = f"{len(results.cases)} cases of {len(results.records)} runs"
+    about = [part for part in (*_origin(summary), counts) if part]
+    template = environment().get_template("page.html.j2")
+    return template.render(title=title, about=about, headline=summary.headline(), sections=shown, **data)
+
+
+def _origin(summary: Summary) -> Iterator[str]:
+    """When, where and under which label the runs were made."""
+    records, cases = summary.results.records, summary.results.cases
+    days = sorted({str(record["started_at"])[:10] for record in records if record.get("started_at")})
+    yield " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
+    hosts = list(dict.fromkeys(host for machine in summary.machines for host in machine.hosts))
+    more = f" and {len(hosts) - MOST_HOSTS} more" if len(hosts) > MOST_HOSTS else ""
+    yield f"host{'s' if len(hosts) > 1 else ''} {', '.join(hosts[:MOST_HOSTS])}{more}" if hosts else ""
+    labels = sorted({str(label) for label in cases["label"].dropna()} - {""})
+    yield f"label {', '.join(labels)}" if labels else ""
 
 
 @functools.cache
@@ -127,42 +136,33 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     titles = _case_titles(summary) if raw.distributions or raw.time_lines else {}
     doubts = set(summary.doubts())
     yield "answers", [(text, text in doubts) for text in summary.sentences()]
-    yield (
-        "best",
-        summary.best
-        and {
-            "table": _table(BEST_HEADS, best_rows(summary)),
-            "crossings": summary.crossings[:MOST_ROWS],
-        },
-    )
+    best = _first_rows(BEST_HEADS, best_rows(summary))
+    yield "best", best and {"table": best, "crossings": summary.crossings[:MOST_ROWS]}
     yield "curves", list(size_panels(curves))
     yield "layouts", layout_pictures(curves)
     yield "efficiency", efficiency_pictures(curves)
     yield "layers", waterfalls(curves)
     yield "pairs", _pair_tables(summary)
-    yield (
-        "soak",
-        [
-            soak_picture(f"{titles.get(one.case_id, one.case_id)}: median and range of each interval", one)
-            for one in raw.time_lines
-        ],
-    )
-    yield "ramps", [ramp_picture(backend, seconds) for backend, seconds in sorted(raw.ramps.items())]
-    yield "distributions", _distributions(summary, raw, titles)
+    what = "median and range of each interval"
+    yield "soak", [soak_picture(f"{titles.get(line.case_id, line.case_id)}: {what}", line) for line in raw.time_lines]
     fit_heads = ("benchmark", "case", "sizes", "alpha, per message", "1 / beta, of its bytes", "n 1/2", "largest miss")
-    fits = [(one.benchmark, one.name, one.sizes, one.alpha, one.rate, one.half, one.miss) for one in summary.fits]
-    yield "fits", fits and _table(fit_heads, fits)
-    yield "launches", summary.overheads and _table(LAUNCH_HEADS, [one.cells() for one in summary.overheads])
+    details = {
+        "distributions": _distributions(summary, raw, titles),
+        "ramps": [ramp_picture(backend, seconds) for backend, seconds in sorted(raw.ramps.items())],
+        "fits": _first_rows(fit_heads, summary.fits),
+        "launches": _first_rows(LAUNCH_HEADS, summary.overheads),
+        "cases": _case_table(summary),
+    }
+    yield "details", details
     yield "normal", {"note": reference_note(summary.judged), "table": _references(summary)}
-    flags = [(one.name, str(one.cases), one.flag.meaning, one.flag.advice) for one in summary.flags]
-    yield "flags", flags and _table(("flag", "cases", "meaning", "what to do"), flags)
+    yield "flags", _first_rows(FLAG_HEADS, summary.flags)
     yield "missing", _missing(summary, raw)
     yield "machines", _machines(summary)
-    yield "cases", _cases(summary)
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    return Table(heads, rows[:MOST_ROWS], len(rows))
+def _first_rows(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Table | None:
+    """None without rows."""
+    return Table(heads, rows[:MOST_ROWS], len(rows)) if rows else None
 
 
 def _pair_tables(summary: Summary) -> dict[str, Any] | None:
@@ -172,15 +172,15 @@ def _pair_tables(summary: Summary) -> dict[str, Any] | None:
     key = ["run_id", "benchmark", "engine", "layout", "message_bytes"]
     many = single[single.groupby(key)["pair"].transform("nunique") > LEAST_PAIRS]
     runs = many["run_id"].drop_duplicates().iloc[-MOST_MATRICES:]
-    found = matrices(plain_row(row) for row in many[many["run_id"].isin(runs)].to_dict("records"))
-    found.sort(key=lambda one: (str(one.run_id), str(one.shared["benchmark"]), int(one.shared["message_bytes"])))
-    return {"tables": list(map(pairs_table, found[:MOST_MATRICES])), "total": len(found)} if found else None
+    newest = matrices(row_dicts(many[many["run_id"].isin(runs)]))
+    newest.sort(key=lambda matrix: (str(matrix.run_id), matrix.shared["benchmark"], matrix.shared["message_bytes"]))
+    return {"tables": list(map(pairs_table, newest[:MOST_MATRICES])), "total": len(newest)} if newest else None
 
 
 def _case_titles(summary: Summary) -> dict[str, str]:
     """case_id -> a title for the figure of a single case."""
     cases = summary.results.cases.drop_duplicates("case_id")
-    return {str(row["case_id"]): _case_title(summary, plain_row(row)) for row in cases.to_dict("records")}
+    return {str(row["case_id"]): _case_title(summary, row) for row in row_dicts(cases)}
 
 
 def _case_title(summary: Summary, row: Mapping[str, Any]) -> str:
@@ -197,56 +197,62 @@ def _distributions(summary: Summary, raw: RawData, titles: Mapping[str, str]) ->
     )
     views = []
     for case_id in order["case_id"]:
-        one = raw.distributions[case_id]
-        times = one.launches[0][1]
+        distribution = raw.distributions[case_id]
+        times = distribution.launches[0][1]
         ends = " .. ".join(format_seconds(times[at]) for at in (0, len(times) // 2, -1))
-        line = f"{titles[case_id]}: {ends} (minimum, median, maximum; n = {sum(one.counts)})"
-        views.append(Distributed(case_id, line, distribution_picture(titles[case_id], one)))
+        line = f"{titles[case_id]}: {ends} (minimum, median, maximum; n = {distribution.repetitions})"
+        views.append(Distributed(case_id, line, distribution_picture(titles[case_id], distribution)))
     return views
 
 
 def _references(summary: Summary) -> Table | None:
-    heads = ("measured case", "measured", "published", "verdict", "hardware", "source", "date", "note")
+    heads = ("measured case", "measured", "known value", "verdict", "hardware", "source", "date", "note")
     rows = [
-        (one.case, one.measured, one.published, one.verdict, one.reference.hardware, one.reference.source,
-         one.reference.date, one.reference.note if one.verdict == NORMAL else f"usual causes: {one.causes}")
-        for one in summary.judged
+        (judged.case, judged.measured, judged.expected, judged.verdict, judged.reference.hardware,
+         judged.reference.source, judged.reference.date,
+         judged.reference.note if judged.verdict == NORMAL else f"usual causes: {judged.causes}")
+        for judged in summary.judged
     ]  # fmt: skip
-    return _table(heads, rows) if rows else None
+    return _first_rows(heads, rows)
 
 
 def _missing(summary: Summary, raw: RawData) -> dict[str, Any] | None:
-    rows = [(one.status, str(one.count), one.reason, one.cases) for one in summary.lost]
     notes = [*summary.results.problems, *raw.notes]
     if summary.choice.left:
         notes.append(f"{summary.choice.left} more distinct cases were not compared")
-    table = _table(("status", "cases", "reason", "which"), rows) if rows else None
-    return {"table": table, "notes": notes} if rows or notes else None
+    return {"table": _first_rows(LOST_HEADS, summary.lost), "notes": notes} if summary.lost or notes else None
 
 
 def _machines(summary: Summary) -> dict[str, Any]:
-    views = []
-    for machine in summary.machines[:MOST_MACHINES]:
-        hosts = ", ".join(machine.hosts[:8]) + (" ..." if len(machine.hosts) > 8 else "")
+    """One table of all machines: what differs first, then what they share, in one cell."""
+    machines = summary.machines[:MOST_MACHINES]
+    hosts = [", ".join(machine.hosts[:4]) + (" ..." if len(machine.hosts) > 4 else "") for machine in machines]
+    names = [f"{name} ({number})" if hosts.count(name) > 1 else name for number, name in enumerate(hosts, start=1)]
+    facts = [dict(machine.facts) for machine in machines]
+    titles = dict.fromkeys(title for machine in machines for title, _ in machine.facts)
+    rows = [(title, [values.get(title, "-") for values in facts]) for title in titles]
+    rows.sort(key=lambda row: len(set(row[1])) == 1)
+    wiring = []
+    for name, machine in zip(names, machines, strict=True):
         links = topology_cells(machine.topology) if machine.topology else []
-        wiring = wiring_table(links) if links else None
-        facts = _table(("fact", "value"), machine.facts)
-        views.append(MachineView(hosts, facts, wiring, machine.topology, machine.topology_reason))
-    differences = _table(("fact", "value", "ranks"), summary.differences) if summary.differences else None
+        table = wiring_table(links) if links else None
+        wiring.append(Wiring(name, table, machine.topology, machine.topology_reason))
     return {
-        "groups": _table(GROUP_HEADS, group_rows(summary)),
-        "machines": views,
-        "left": len(summary.machines) - len(views),
-        "differences": differences,
+        "groups": _first_rows(GROUP_HEADS, summary.groups),
+        "names": names,
+        "facts": rows,
+        "wiring": wiring,
+        "left": len(summary.machines) - len(machines),
+        "differences": _first_rows(("fact", "value", "ranks"), summary.differences),
     }
 
 
-def _cases(summary: Summary) -> Table:
+def _case_table(summary: Summary) -> Table:
     cases = summary.choice.cases
     rows = [
         (_case_title(summary, row), format_seconds(row["median_s"]),
-         interval_text(float(row["ci_low_s"] or "nan"), float(row["ci_high_s"] or "nan")),
+         interval_text(row["ci_low_s"], row["ci_high_s"]),
          format_rate(row["algbw_gb_per_s"]), str(int(row["runs"])))
-        for row in map(plain_row, cases.head(MOST_ROWS).to_dict("records"))
+        for row in row_dicts(cases.head(MOST_ROWS))
     ]  # fmt: skip
     return Table(("case", "median", "95 % interval", "GB/s", "runs"), rows, len(cases))

@@ -12,10 +12,11 @@ from markupsafe import Markup
 
 from commbench.core.units import format_rate, format_seconds
 
-from .distributions import Distribution, TimeLine
-from .figures import BAD, PALETTE, QUIET, Colours, percent_text, ramp, rate_text, seconds_text
-from .recommend import Choice, name_of, size_text
-from .summary import interval_text
+from .distributions import Distribution, SoakTimeLine
+from .figures import BAD, PALETTE, QUIET, Colours, bytes_text, percent_text, ramp, rate_text, seconds_text
+from .fit import answerable
+from .load import row_dicts
+from .recommend import Choice, interval_text, name_of, size_text
 from .svg import Chart
 
 Row = Mapping[str, Any]
@@ -28,12 +29,11 @@ WRITTEN: Mapping[str, Callable[[float], str]] = {
     "efficiency": percent_text,
 }  # fmt: skip
 SAME_LAYER = ("dtype", "device", "timing_mode", "staging")  # must be equal for layers to be compared
-LAYERS = {  # backend and engine -> what they are called
-    ("memory_copy", "native"): "memory copy", ("memory_copy", "python"): "memory copy (Python)",
-    ("mpi", "native"): "MPI from C (native)", ("mpi", "python"): "MPI from Python (mpi4py)",
-    ("tcp", "python"): "plain TCP sockets", ("gloo", "python"): "torch gloo",
-    ("cupy_nccl", "python"): "raw NCCL", ("nccl", "python"): "torch NCCL",
-}  # fmt: skip
+STACKS = (  # backend and engine, each on top of the one before it
+    {("mpi", "native"): "MPI from C (native)", ("mpi", "python"): "MPI from Python (mpi4py)"},
+    {("tcp", "python"): "plain TCP sockets", ("gloo", "python"): "torch gloo"},
+    {("cupy_nccl", "python"): "raw NCCL", ("nccl", "python"): "torch NCCL"},
+)
 LABEL_WIDTH, BAR_STEP = 178.0, 34.0  # of the waterfall, in SVG units
 QUANTILE_MARKS = (0.05, 0.25, 0.5, 0.75, 0.95)
 RAMP_BINS, MOST_TIPS = 24, 100
@@ -69,26 +69,26 @@ class Curves:
 
 
 def curves_of(choice: Choice, linked: Iterable[str]) -> Curves:
-    """The distinct cases with a message."""
+    """The distinct cases with a message; simulated ones and those of one rank only where there are no others."""
+    cases = answerable(choice.cases) if len(answerable(choice.cases)) else choice.cases
     rows: dict[str, dict[str, list[Row]]] = {}
-    for record in choice.cases.sort_values("message_bytes", kind="stable").to_dict("records"):
-        row = {str(name): value for name, value in record.items()}
-        if row["message_bytes"] > 0:
+    for row in row_dicts(cases.sort_values("message_bytes", kind="stable")):
+        if row["message_bytes"]:  # a barrier has none
             name = choice.name(row, without=("window",))
             rows.setdefault(str(row["benchmark"]), {}).setdefault(name, []).append(row)
-    rows = {benchmark: rows[benchmark] for benchmark in dict.fromkeys(choice.cases["benchmark"]) if benchmark in rows}
+    # latency, other operations between two ranks, collectives
+    order = sorted(rows, key=lambda name: (name != "p2p_latency", not name.startswith("p2p"), name))
+    rows = {benchmark: rows[benchmark] for benchmark in order}
     return Curves(rows, frozenset(linked), Colours(sorted({name for lines in rows.values() for name in lines})))
 
 
 def size_panels(curves: Curves) -> Iterator[Panel]:
     """Time and bandwidth over size of each benchmark."""
     for benchmark, lines in list(curves.rows.items())[:MOST_FIGURES]:
-        note = (
-            f"{len(lines)} lines were measured; the first {MOST_LINES} by name are drawn. --benchmark or fewer folders "
-            "show the others."
-        )
-        pictures = [_over_size(curves, benchmark, column) for column in ("median_s", "algbw_gb_per_s")]
-        yield Panel(benchmark, pictures, note if len(lines) > MOST_LINES else "")
+        drawn = f"{len(lines)} lines were measured; the first {MOST_LINES} by name are drawn"
+        note = f"{drawn}. --benchmark or fewer folders show the others." if len(lines) > MOST_LINES else ""
+        pictures = [_over_size(curves, benchmark, column, LABELS[column]) for column in ("median_s", "algbw_gb_per_s")]
+        yield Panel(benchmark, pictures, note)
 
 
 def efficiency_pictures(curves: Curves) -> list[Picture]:
@@ -96,23 +96,23 @@ def efficiency_pictures(curves: Curves) -> list[Picture]:
     known = [
         benchmark
         for benchmark, lines in curves.rows.items()
-        if any(_number(row, "efficiency") > 0 for rows in lines.values() for row in rows)
+        if any((row["efficiency"] or 0) > 0 for rows in lines.values() for row in rows)
     ]
-    return [_over_size(curves, benchmark, "efficiency", heading=benchmark) for benchmark in known[:MOST_FIGURES]]
+    return [_over_size(curves, benchmark, "efficiency", benchmark) for benchmark in known[:MOST_FIGURES]]
 
 
-def _over_size(curves: Curves, benchmark: str, column: str, heading: str = "") -> Picture:
+def _over_size(curves: Curves, benchmark: str, column: str, heading: str) -> Picture:
     """A line per backend, engine, layout, ... with its interval; points link to the distribution of their case."""
     lines = sorted(curves.rows[benchmark].items())[:MOST_LINES]
     chart = Chart(f"{benchmark}: {LABELS[column]} over message size")
     values = {name: np.array([_with_interval(row, column) for row in rows]) for name, rows in lines}
     known = [value for array in values.values() for value in array[np.isfinite(array)].tolist()]
-    chart.byte_x("message size", [row["message_bytes"] for _, rows in lines for row in rows])
+    chart.log("x", "message size", [row["message_bytes"] for _, rows in lines for row in rows], bytes_text)
     if column == "efficiency":
         chart.linear("y", LABELS[column], [*known, 1.0], percent_text)
-        chart.limit(1.0)
+        chart.axes.axhline(1.0, color="black", linestyle=(0, (2, 4)), linewidth=1, clip_on=False)
     else:
-        chart.log_y(LABELS[column], known, seconds_text if column == "median_s" else rate_text)
+        chart.log("y", "", known, seconds_text if column == "median_s" else rate_text)
     for name, rows in lines:
         colour, dashes = curves.colours.of(name)
         xs = [float(row["message_bytes"]) for row in rows]
@@ -126,15 +126,10 @@ def _over_size(curves: Curves, benchmark: str, column: str, heading: str = "") -
     return Picture(heading, Markup(chart.svg()), legend)
 
 
-def _number(row: Row, column: str) -> float:
-    value = row.get(column)
-    return math.nan if value is None else float(value)
-
-
 def _with_interval(row: Row, column: str) -> tuple[float, float, float]:
     """A value with its interval; that of a rate follows from that of the time."""
-    value, median = _number(row, column), _number(row, "median_s")
-    low, high = _number(row, "ci_low_s"), _number(row, "ci_high_s")
+    values = (row[name] for name in (column, "median_s", "ci_low_s", "ci_high_s"))
+    value, median, low, high = (math.nan if value is None else float(value) for value in values)
     if column == "median_s":
         return value, low, high
     return value, value * median / high if high else math.nan, value * median / low if low else math.nan
@@ -157,9 +152,9 @@ def layout_pictures(curves: Curves) -> list[Picture]:
         rows = [row for group in lines.values() for row in group]
         layouts: dict[int, set[str]] = {}
         for row in rows:
-            layouts.setdefault(int(row["message_bytes"]), set()).add(str(row["layout"]))
-        shared = sorted(size for size, names in layouts.items() if len(names) > 1)
-        for size in sorted({shared[0], shared[-1]}) if shared else []:
+            layouts.setdefault(row["message_bytes"], set()).add(row["layout"])
+        shared = [size for size, names in layouts.items() if len(names) > 1]
+        for size in sorted({min(shared), max(shared)}) if shared else []:
             title = f"{benchmark}, {size_text(size)}: time by layout"
             chosen = [row for row in rows if row["message_bytes"] == size][:MOST_STRIP_POINTS]
             pictures.append(_by_layout(title, chosen, curves.colours))
@@ -169,60 +164,59 @@ def layout_pictures(curves: Curves) -> list[Picture]:
 
 
 def _by_layout(title: str, rows: Sequence[Row], colours: Colours) -> Picture:
-    layouts = list(dict.fromkeys(str(row["layout"]) for row in rows))
-    named = [(_layer_name(row), row) for row in rows]
+    layouts = list(dict.fromkeys(row["layout"] for row in rows))
+    named = []
+    for row in rows:
+        more = [name for name in ("timing_mode", "staging") if row[name] not in (None, "host", "none")]
+        named.append((name_of(row, ["backend", "engine", *more]), row))
     names = list(dict.fromkeys(name for name, _ in named))
     chart = Chart(title, height=280.0)
     chart.categories("layout (nodes x ranks per node)", layouts)
     triples = [_with_interval(row, "median_s") for row in rows]
-    chart.log_y(LABELS["median_s"], [value for triple in triples for value in triple], seconds_text)
+    chart.log("y", LABELS["median_s"], [value for triple in triples for value in triple], seconds_text)
     for (name, row), (value, low, high) in zip(named, triples, strict=True):
         beside = (names.index(name) - (len(names) - 1) / 2) * min(0.12, 0.8 / len(names))
-        x, (colour, _) = layouts.index(str(row["layout"])) + beside, colours.of(name)
+        x, (colour, _) = layouts.index(row["layout"]) + beside, colours.of(name)
         tip = f"{name} {row['layout']}: {format_seconds(value)} ({interval_text(low, high)})"
-        chart.whisker(x, low, high, colour, name)
+        if math.isfinite(low + high):
+            chart.line([x, x], [low, high], colour, series=name)
         chart.points([x], [value], [tip], colour, name, radius=5.0)
-    return Picture(title, Markup(chart.svg()), [(name, *colours.of(name)) for name in names])
-
-
-def _layer_name(row: Row) -> str:
-    more = [name for name in ("timing_mode", "staging") if row[name] not in (None, "host", "none")]
-    return name_of(row, ["backend", "engine", *more])
+    return Picture(title, Markup(chart.svg()), [(name, colours.of(name)[0], "") for name in names])
 
 
 def waterfalls(curves: Curves) -> list[Picture]:
-    """The smallest and the largest message that several backends or engines moved in the same layout and pair."""
-    groups: dict[tuple[Any, ...], dict[int, dict[tuple[str, str], Row]]] = {}
+    """The smallest and the largest message that two layers of a stack moved in the same layout and pair."""
+    groups: dict[tuple[Any, ...], dict[int, dict[str, float]]] = {}
     for benchmark, lines in curves.rows.items():
         for row in (row for rows in lines.values() for row in rows):
-            pair = row["pair"] if isinstance(row["pair"], str) else ""
-            key = (benchmark, row["layout"], pair, *(row[name] for name in SAME_LAYER))
-            layers = groups.setdefault(key, {}).setdefault(int(row["message_bytes"]), {})
-            layers.setdefault((str(row["backend"]), str(row["engine"])), row)
+            layer = row["backend"], row["engine"]
+            for number, stack in enumerate(STACKS):
+                if layer in stack and row["streams"] in (None, 1):
+                    key = (benchmark, row["layout"], row["pair"], number, *(row[name] for name in SAME_LAYER))
+                    layers = groups.setdefault(key, {}).setdefault(row["message_bytes"], {})
+                    layers.setdefault(stack[layer], float(row["median_s"]))
     pictures = []
-    for (benchmark, layout, pair, *same), sizes in groups.items():
+    for (benchmark, layout, pair, number, *same), sizes in groups.items():
         mode = same[SAME_LAYER.index("timing_mode")]
         shared = [size for size, layers in sizes.items() if len(layers) > 1]
         for size in sorted({min(shared), max(shared)}) if shared else []:
             title = f"{benchmark}, {size_text(size)}, {layout}{f', ranks {pair}' if pair else ''}"
             title += "" if mode in (None, "host") else f", {mode}"
-            times = [(LAYERS.get(key, " ".join(key)), float(row["median_s"])) for key, row in sizes[size].items()]
-            pictures.append(waterfall(title, times))
-            if len(pictures) == MOST_WATERFALLS:
-                return pictures
-    return pictures
+            times = [(name, sizes[size][name]) for name in STACKS[number].values() if name in sizes[size]]
+            if times == sorted(times, key=lambda layer: layer[1]):  # else nothing was added that could be shown
+                pictures.append(waterfall(title, times))
+    return pictures[:MOST_WATERFALLS]
 
 
 def waterfall(title: str, times: Sequence[tuple[str, float]]) -> Picture:
-    """A bar per layer, the fastest first: light is the time of the layer above, dark is what this layer adds."""
-    order = sorted(times, key=lambda one: one[1])
-    chart = Chart(f"{title}: what each layer adds", height=len(order) * BAR_STEP + 64, left=LABEL_WIDTH)
-    most = order[-1][1]
+    """A bar per layer, the lowest first: light is the time of the layer below, dark is what this layer adds."""
+    chart = Chart(f"{title}: what each layer adds", height=len(times) * BAR_STEP + 64, left=LABEL_WIDTH)
+    most = times[-1][1]
     chart.linear("x", LABELS["median_s"], [most * 1.35], seconds_text)  # room for the numbers
     chart.axes.set_yticks([])
-    chart.axes.set_ylim(len(order) - 0.4, -0.6)
-    for index, (name, seconds) in enumerate(order):
-        before, previous = (order[index - 1][1], order[index - 1][0]) if index else (0.0, "")
+    chart.axes.set_ylim(len(times) - 0.4, -0.6)
+    for index, (name, seconds) in enumerate(times):
+        before, previous = (times[index - 1][1], times[index - 1][0]) if index else (0.0, "")
         added = seconds - before
         tip = f"{name}: {format_seconds(seconds)}"
         tip += f", {format_seconds(added)} more than {previous}" if previous else ""
@@ -237,14 +231,14 @@ def waterfall(title: str, times: Sequence[tuple[str, float]]) -> Picture:
 # ---------------------------------------------------------------- raw samples
 
 
-def distribution_picture(title: str, one: Distribution) -> Picture:
+def distribution_picture(title: str, distribution: Distribution) -> Picture:
     """The share of repetitions that took at most so long, one line per launch."""
-    names = [f"launch {index + 1}: {run_id}" for index, (run_id, _) in enumerate(one.launches)]
+    names = [f"launch {index + 1}: {run_id}" for index, (run_id, _) in enumerate(distribution.launches)]
     colours = Colours(names)
     chart = Chart(f"{title}: distribution", height=260.0)
-    chart.log_x(LABELS["median_s"], [value for _, values in one.launches for value in values], seconds_text)
+    chart.log("x", LABELS["median_s"], [value for _, values in distribution.launches for value in values], seconds_text)
     chart.linear("y", "share of repetitions", [1.0], percent_text)
-    for name, (_, values) in zip(names, one.launches, strict=True):
+    for name, (_, values) in zip(names, distribution.launches, strict=True):
         colour, dashes = colours.of(name)
         shares = np.linspace(0, 1, len(values)).tolist()
         chart.line(values, shares, colour, dashes, name)
@@ -255,33 +249,30 @@ def distribution_picture(title: str, one: Distribution) -> Picture:
     return Picture(title, Markup(chart.svg()), legend)
 
 
-def soak_picture(title: str, line: TimeLine) -> Picture:
+def soak_picture(title: str, line: SoakTimeLine) -> Picture:
     """The median of each interval over time, with a band from minimum to maximum; a gap where nothing was measured."""
     chart, colour = Chart(title, width=WIDE), PALETTE[0]
     chart.linear("x", "time since the start (s)", line.at_s, lambda at: f"{at:g}")
-    chart.log_y(LABELS["median_s"], [*line.min_s, *line.max_s], seconds_text)
+    chart.log("y", LABELS["median_s"], [*line.min_s, *line.max_s], seconds_text)
     steps = np.diff(line.at_s)
     gaps = np.flatnonzero(steps > LARGEST_STEP * np.median(steps)) + 1 if steps.size else np.array([], dtype=int)
-    at, low, median, high = (
-        np.insert(np.array(values, dtype=float), gaps, math.nan).tolist()
-        for values in (line.at_s, line.min_s, line.median_s, line.max_s)
-    )
+    columns = np.array([line.at_s, line.min_s, line.median_s, line.max_s])
+    at, low, median, high = np.insert(columns, gaps, math.nan, axis=1).tolist()
     chart.band(at, low, high, colour)
     chart.line(at, median, colour)
-    every = slice(None, None, max(1, len(line.at_s) // MOST_TIPS))
-    moments = list(zip(line.at_s, line.min_s, line.median_s, line.max_s, strict=True))[every]
+    marked = columns[:, :: max(1, len(line.at_s) // MOST_TIPS)]
     tips = [
         f"at {at_s:.3g} s: median {format_seconds(median_s)}, {interval_text(min_s, max_s)}"
-        for at_s, min_s, median_s, max_s in moments
+        for at_s, min_s, median_s, max_s in marked.T.tolist()
     ]
-    chart.points(line.at_s[every], line.median_s[every], tips, colour, radius=2.6)
+    chart.points(marked[0].tolist(), marked[2].tolist(), tips, colour, radius=2.6)
     return Picture(title, Markup(chart.svg()))
 
 
 def ramp_picture(backend: str, seconds: Sequence[float]) -> Picture:
     """A histogram of the time from the first call to 95 % of the steady rate, with logarithmic bins."""
     chart = Chart(f"{backend}: time from the first call to 95 % of the steady rate", height=240.0)
-    edges = np.geomspace(*chart.log_x("time to 95 % of the steady rate", seconds, seconds_text), RAMP_BINS + 1)
+    edges = np.geomspace(*chart.log("x", "time to 95 % of the steady rate", seconds, seconds_text), RAMP_BINS + 1)
     counts, _ = np.histogram(seconds, bins=edges)
     chart.linear("y", "cases", counts.tolist(), lambda count: f"{count:g}", whole=True)
     for left, right, count in zip(edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True):

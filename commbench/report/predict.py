@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commbench.core.dtypes import dtype as dtype_of
 from commbench.core.errors import CommbenchError, ConfigError
+from commbench.core.payload import dtype as dtype_of
 from commbench.core.units import format_bytes
 
-from .fit import SHARED, Family, families, key, pieces
+from .fit import GOOD_FIT, SHARED, Family, answerable, families, key, pieces
 
 if TYPE_CHECKING:
     import pandas as pd
 
 OPERATION = "all_reduce"
+FARTHEST = 10.0  # times the largest measured size
 PREDICTED = ("bucket_bytes", "buckets", "total_bytes", "step_s", "low_s", "high_s", "gb_per_s", "runs", "warnings")
 
 
@@ -57,7 +58,10 @@ class PredictedTime:
 
 
 def step_of(params: int, dtype: str, bucket_bytes: int) -> Step:
-    """The gradients of a model in buckets of whole elements, the last one smaller; raises ConfigError."""
+    """The gradients of a model in buckets of whole elements, the last one smaller; raises ConfigError.
+
+    commbench.step_of(7_000_000_000, "bfloat16", bucket_bytes=25 * 2**20)
+    """
     itemsize = dtype_of(dtype).itemsize
     if params < 1:
         raise ConfigError(f"params={params} must be at least 1; give the number of parameters, e.g. 7e9")
@@ -72,20 +76,20 @@ def step_of(params: int, dtype: str, bucket_bytes: int) -> Step:
 def predict(cases: pd.DataFrame, steps: Sequence[Step], dtype: str = "float32") -> pd.DataFrame:
     """One row per step and measured family of all_reduce; raises CommbenchError where nothing can be predicted.
 
+        step = commbench.step_of(7_000_000_000, "bfloat16", bucket_bytes=25 * 2**20)
+        commbench.predict(commbench.load("results"), [step], "bfloat16")[["backend", "step_s"]]
+
     Columns: the family's variables (dtype: the measured one), bucket_bytes (the largest), buckets, total_bytes, step_s
     with low_s and high_s, gb_per_s = total_bytes / step_s, runs, warnings. A family of another dtype is used where the
     requested one was not measured; layouts of one rank are left out. Times are null where the measured sizes do not
-    determine them.
+    determine them: beyond 10 times the largest size, or where the fit misses one by over 25 %. Simulated times are
+    left out where others were measured.
     """
     import pandas as pd
 
     dtype_of(dtype)
-    found = _candidates(cases, steps, dtype)
-    rows = [
-        dict(family.variables) | dict(zip(PREDICTED, _predicted(family, step, dtype), strict=True))
-        for step in steps
-        for family in found
-    ]
+    candidates = _candidates(cases, steps, dtype)
+    rows = [{**family.variables, **_predicted(family, step, dtype)} for step in steps for family in candidates]
     frame = pd.DataFrame(rows, columns=[*SHARED, *PREDICTED])
     if frame["step_s"].isna().all():
         reasons = dict.fromkeys(warning for warnings in frame["warnings"] for warning in warnings)
@@ -95,9 +99,8 @@ def predict(cases: pd.DataFrame, steps: Sequence[Step], dtype: str = "float32") 
 
 def _candidates(cases: pd.DataFrame, steps: Sequence[Step], dtype: str) -> list[Family]:
     """The best family of the operation for each set of variables without dtype."""
-    several = cases[cases["world_size"] != 1] if "world_size" in cases.columns else cases
     groups: dict[tuple[Any, ...], list[Family]] = {}
-    for family in families(several):
+    for family in families(answerable(cases)):
         if family.variables["benchmark"] == OPERATION:
             groups.setdefault(key(family.variables, without=("dtype",)), []).append(family)
     if not groups:
@@ -105,7 +108,7 @@ def _candidates(cases: pd.DataFrame, steps: Sequence[Step], dtype: str) -> list[
             f"no usable row of {OPERATION} on two or more ranks among {len(cases)} cases; "
             f"measure with: commbench benchmark={OPERATION} sizes=octaves"
         )
-    return [min(group, key=lambda one: _preference(one, steps, dtype)) for group in groups.values()]
+    return [min(group, key=lambda family: _preference(family, steps, dtype)) for group in groups.values()]
 
 
 def _preference(family: Family, steps: Sequence[Step], dtype: str) -> tuple[Any, ...]:
@@ -117,8 +120,8 @@ def _preference(family: Family, steps: Sequence[Step], dtype: str) -> tuple[Any,
     return not answers, measured != dtype, other_size, -family.sizes.size, measured
 
 
-def _predicted(family: Family, step: Step, dtype: str) -> tuple[Any, ...]:
-    """The values of PREDICTED. All buckets of a size share one median, so its error does not average out."""
+def _predicted(family: Family, step: Step, dtype: str) -> dict[str, Any]:
+    """The columns PREDICTED. All buckets of a size share one median, so its error does not average out."""
     times = {size: time_of(family, size) for size in step.buckets}
     seconds, low, high = (
         sum(getattr(times[size], name) * count for size, count in step.buckets.items())
@@ -129,27 +132,27 @@ def _predicted(family: Family, step: Step, dtype: str) -> tuple[Any, ...]:
         measured = f"{family.variables['dtype']} was measured, not {dtype}"
         warnings.append(f"{measured}: equal bytes are assumed to take equal time, but the summation may differ")
     rate = step.total_bytes / seconds / 1e9
-    return step.largest, step.count, step.total_bytes, seconds, low, high, rate, family.runs, tuple(warnings)
+    values = (max(step.buckets), step.count, step.total_bytes, seconds, low, high, rate, family.runs, tuple(warnings))
+    return dict(zip(PREDICTED, values, strict=True))
 
 
 def time_of(family: Family, size: int) -> PredictedTime:
     """The time of one operation of that many bytes."""
     sizes = family.sizes
-    place = int(np.searchsorted(sizes, size))
-    if place < sizes.size and sizes[place] == size:
-        return PredictedTime(float(family.median_s[place]), float(family.low_s[place]), float(family.high_s[place]))
+    if size in sizes:
+        time = family.at(size)
+        return PredictedTime(time.median_s, time.low_s, time.high_s)
     if sizes.size < 2:
         return _unknown(f"only {format_bytes(int(sizes[0]))} was measured")
-    if 0 < place < sizes.size:
-        return _between(family, place, size)
-    return _beyond(family, size)
+    return _between(family, size) if sizes[0] < size < sizes[-1] else _beyond(family, size)
 
 
 def _unknown(reason: str) -> PredictedTime:
     return PredictedTime(math.nan, math.nan, math.nan, reason)
 
 
-def _between(family: Family, place: int, size: int) -> PredictedTime:
+def _between(family: Family, size: int) -> PredictedTime:
+    place = int(np.searchsorted(family.sizes, size))
     ends = slice(place - 1, place + 1)
     sizes = family.sizes[ends]
 
@@ -165,6 +168,15 @@ def _beyond(family: Family, size: int) -> PredictedTime:
     above = size > family.sizes[-1]
     edge, piece = (-1 if above else 0), pieces(family.sizes, family.median_s)[-1 if above else 0]
     limit = int(family.sizes[edge])
+    if size > FARTHEST * family.sizes[-1]:
+        return _unknown(
+            f"{format_bytes(size)} is over {FARTHEST:g} times the largest measured size, {format_bytes(limit)}"
+        )
+    if piece.largest_residual > GOOD_FIT:
+        return _unknown(
+            f"{format_bytes(size)} is outside of the measured sizes, and the fit misses one of them by "
+            f"{100 * piece.largest_residual:.0f} %"
+        )
     if above and piece.beta_s_per_byte == 0:
         return _unknown(
             f"{format_bytes(size)} is above all measured sizes, and the measured times do not grow with the size"

@@ -6,24 +6,43 @@ Layouts are compared only where they have the same number of ranks: 1x2 has less
 from __future__ import annotations
 
 import functools
+import itertools
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commbench.core.units import format_bytes, format_seconds
+from commbench.core.units import format_bytes, format_factor, format_seconds
 
-from .crossover import UNDECIDED, about, best, sentences
-from .fit import FAMILY_COLUMNS, SHARED, Family, Piece, families, pieces, varying
+from .crossover import NO_VALUE, THIS_RUN, UNDECIDED, about, best, sentences
+from .difference import FEW_LAUNCHES
+from .fit import (
+    FAMILY_COLUMNS,
+    GOOD_FIT,
+    OF_BACKEND,
+    SHARED,
+    Family,
+    Piece,
+    answerable,
+    families,
+    pieces,
+    value_text,
+    varying,
+)
+from .load import row_dicts
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MOST_CASES = 20_000  # distinct cases that are compared; the others are only counted
 MOST_FITS = 60
-FIRST, PLAIN = ("backend", "engine"), ("layout", "dtype", "timing", "reduction")
+FIRST, PLAIN = ("backend", "engine"), ("layout", "dtype", "timing", "reduction", *OF_BACKEND)
+BETWEEN_NAMES = re.compile(r", (?![^(]*\))")  # not the commas in mpi (native, streams 2)
 SHORT = 8  # characters of an exact size
 MATRIX_PAIRS = 4  # from this number on the pairs of a case are shown as a matrix
-PAIRLESS = ["message_bytes", *(name for name in SHARED if name not in ("pair", "env"))]
+VISITS = ("interval_of", "interval_level")  # not in older files
+PAIRLESS = ["message_bytes", *(name for name in SHARED if name not in ("pair", "env", "backend_options"))]
 
 
 @dataclass(frozen=True)
@@ -41,24 +60,32 @@ class Best:
     second: str
     ratio: float
     alike: str
+    launches: int  # the fewest of those compared
 
     @property
     def decided(self) -> bool:
         return self.name != UNDECIDED
 
+    def text(self) -> str:
+        """The fastest with its lead, or the names that are not distinguishable."""
+        time = f"{format_seconds(self.median_s)} ({interval_text(self.low_s, self.high_s)})"
+        if not self.decided:
+            return f"{' and '.join(BETWEEN_NAMES.split(self.alike))} are {UNDECIDED} at {time}"
+        if self.launches < FEW_LAUNCHES:
+            return f"{self.name} took least {THIS_RUN}, {time}; {self.second} took {format_factor(self.ratio)} as long"
+        return f"{self.name} is fastest, {time}; {self.second} takes {format_factor(self.ratio)} as long"
 
-@dataclass(frozen=True)
-class Fit:
+
+class Fit(NamedTuple):
     """A piece of Hockney's model as text for a table."""
 
-    name: str
     benchmark: str
+    name: str
     sizes: str
     alpha: str
     rate: str
     half: str
     miss: str
-    largest_miss: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,24 +105,22 @@ class Choice:
         by_benchmark: dict[str, list[Mapping[str, Any]]] = {}
         for family in self.families:
             by_benchmark.setdefault(str(family.variables["benchmark"]), []).append(family.variables)
-        return list(dict.fromkeys(name for variables in by_benchmark.values() for name in _differing(variables)))
+        return list(dict.fromkeys(name for variables in by_benchmark.values() for name in _distinguishing(variables)))
 
     def name(self, variables: Mapping[str, Any], without: Sequence[str] = ()) -> str:
         """The name of a line: backend and engine, then what distinguishes it from the others."""
-        return name_of(variables, [one for one in self.distinguishing if one not in without])
+        return name_of(variables, [name for name in self.distinguishing if name not in without])
 
     @functools.cached_property
     def best(self) -> list[Best]:
         """By benchmark, ranks and size, for the sizes that at least two have."""
-        if not len(self.cases):
-            return []
         rows = [
             (world, row)
-            for world, cases in self.cases.groupby("world_size", sort=True)
-            for row in best(cases, "backend", "layout").to_dict("records")
+            for world, cases in answerable(self.cases).groupby("world_size", sort=True)
+            for row in row_dicts(best(cases, "backend", "layout"))
         ]
-        names = dict.fromkeys(row["benchmark"] for _, row in rows)
-        more = {one: _differing(row for _, row in rows if row["benchmark"] == one) for one in names}
+        benchmarks = {row["benchmark"] for _, row in rows}
+        more = {name: _distinguishing(row for _, row in rows if row["benchmark"] == name) for name in benchmarks}
         return [_best(row, world, more[row["benchmark"]]) for world, row in rows]
 
     def crossings(self) -> list[str]:
@@ -105,41 +130,51 @@ class Choice:
         return sorted(texts, key=lambda text: (" above " not in text, UNDECIDED in text))
 
     def fits(self) -> list[Fit]:
-        """The fits of the families with at least three sizes; at most MOST_FITS."""
-        fitting = [one for one in self.families if one.sizes.size > 2][:MOST_FITS]
-        rows = [
+        """The pieces of families with at least three sizes that miss none of them by more than GOOD_FIT."""
+        fitting = [family for family in families(answerable(self.cases)) if family.sizes.size > 2][:MOST_FITS]
+        all_fits = (
             _fit(self.name(family.variables), family, piece)
             for family in fitting
             for piece in pieces(family.sizes, family.median_s)
-        ]
-        return rows[:MOST_FITS]
+            if piece.largest_residual <= GOOD_FIT
+        )
+        return list(itertools.islice(all_fits, MOST_FITS))
 
 
 def choice_of(cases: pd.DataFrame) -> Choice:
     """Combine the cases of all runs; raises CommbenchError where a column is missing."""
+    cases = cases.reindex(columns=list(dict.fromkeys([*cases.columns, *SHARED, *VISITS])))
     distinct = _distinct(cases[(cases["status"] == "ok") & (cases["median_s"] > 0)])
     single = _one_pair(distinct)
     return Choice(single.head(MOST_CASES), max(len(single) - MOST_CASES, 0))
 
 
 def _distinct(ok: pd.DataFrame) -> pd.DataFrame:
-    """One row per case_id: the median over runs and the widest interval, as in a Family."""
-    ends = {
-        "ci_low_s": ok[["ci_low_s", "median_s"]].min(axis=1),
-        "ci_high_s": ok[["ci_high_s", "median_s"]].max(axis=1),
-    }
-    ends = {name: values.where(ok[name].notna()) for name, values in ends.items()}
-    frame = ok.assign(**ends, runs=1)
-    totals = {"median_s": "median", "ci_low_s": "min", "ci_high_s": "max", "runs": "sum"}
-    numbers = ("algbw_gb_per_s", "busbw_gb_per_s", "efficiency", "limit_gb_per_s", "p99_s", "overhead_s")
-    totals |= dict.fromkeys(numbers, "median")
-    kept = (*SHARED, *FAMILY_COLUMNS, "world_size", "ranks_per_node", "limit_name", "label")
-    totals |= {name: "first" for name in kept if name not in totals}
-    return frame.groupby("case_id", sort=False).agg(totals).reset_index()
+    """One row per case_id, library, label and hosts: the median over runs and the widest interval, as in a Family.
+
+    `medians` has that of each run; run_id is null where there are several. An older case_id has no library in it.
+    """
+    frame = ok.assign(
+        ci_low_s=ok[["ci_low_s", "median_s"]].min(axis=1, skipna=False),
+        ci_high_s=ok[["ci_high_s", "median_s"]].max(axis=1, skipna=False),
+        runs=1,
+        medians=ok["median_s"],
+        label=ok["label"].fillna(""),
+        interval_level=ok["interval_level"].astype(float),
+    )
+    totals: dict[str, Any] = {"median_s": "median", "ci_low_s": "min", "ci_high_s": "max", "runs": "sum"}
+    totals |= {"medians": list, "interval_level": "min"}
+    totals |= dict.fromkeys(("algbw_gb_per_s", "busbw_gb_per_s", "efficiency", "limit_gb_per_s", "p99_s"), "median")
+    kept = (*SHARED, *FAMILY_COLUMNS, "world_size", "ranks_per_node", "limit_name", "run_id", "interval_of", "warnings")
+    one_each = ["case_id", "library", "label", "hosts"]
+    totals |= {name: "first" for name in kept if name in frame and name not in totals and name not in one_each}
+    grouped = frame.groupby(one_each, sort=False, dropna=False)
+    distinct = grouped.agg(totals).reset_index()
+    return distinct.assign(run_id=distinct["run_id"].where(distinct["runs"] == 1))
 
 
 def _one_pair(cases: pd.DataFrame) -> pd.DataFrame:
-    """Of cases with many pairs the first pair of two ranks. env is not compared: maps can't be hashed."""
+    """Of cases with many pairs the first pair of two ranks. Maps are not compared: they can't be hashed."""
     grouped = cases.groupby(PAIRLESS, dropna=False, sort=False)["pair"]
     many = grouped.transform("nunique") >= MATRIX_PAIRS
     pairs = cases["pair"].astype("string")  # all null they would be numbers
@@ -149,7 +184,7 @@ def _one_pair(cases: pd.DataFrame) -> pd.DataFrame:
     return cases[~many | (pairs == first).fillna(False)].reset_index(drop=True)
 
 
-def _differing(rows: Iterable[Mapping[Any, Any]]) -> list[str]:
+def _distinguishing(rows: Iterable[Mapping[Any, Any]]) -> list[str]:
     return [name for name in varying(rows) if name not in ("benchmark", "env")]
 
 
@@ -159,44 +194,35 @@ def size_text(size: float) -> str:
     return exact if len(exact) <= SHORT else about(size)
 
 
+def interval_text(low: float | None, high: float | None) -> str:
+    """Both ends of an interval of seconds, or `no interval` for null or NaN."""
+    known = low is not None and high is not None and low == low and high == high
+    return f"{format_seconds(low)} .. {format_seconds(high)}" if known else "no interval"
+
+
 def name_of(variables: Mapping[str, Any], distinguishing: Sequence[str]) -> str:
     """Backend and engine, then the distinguishing variables: a plain word alone, any other value with its name."""
     order = sorted((name for name in distinguishing if name not in FIRST), key=lambda name: name not in PLAIN)
-    more = [(name, variables.get(name)) for name in order]
-    rest = [
-        str(value) if name in PLAIN else f"{name} {_as_integer(value)}" for name, value in more if not _is_null(value)
-    ]
-    return " ".join([*(str(variables[name]) for name in FIRST), *rest])
+    texts = {name: value_text(variables[name]) for name in order if variables.get(name) not in NO_VALUE}
+    more = [text if name in PLAIN else f"{name} {text}" for name, text in texts.items()]
+    return " ".join([*(str(variables[name]) for name in FIRST), *more])
 
 
-def _is_null(value: Any) -> bool:
-    return value is None or value != value
-
-
-def _as_integer(value: Any) -> Any:
-    """Undo that pandas turns integers beside nulls into floats."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _best(row: Mapping[Any, Any], world: Any, more: Sequence[str]) -> Best:
-    words = ", ".join(f"{name} {_as_integer(row[name])}" for name in more if not _is_null(row[name]))
+def _best(row: Mapping[str, Any], world: Any, more: Sequence[str]) -> Best:
+    words = ", ".join(f"{name} {value_text(row[name])}" for name in more if row[name] not in NO_VALUE)
+    best_name, second, alike = (row[name].replace("layout ", "") for name in ("best", "second", "alike"))
+    low_s, high_s = (math.nan if row[name] is None else row[name] for name in ("ci_low_s", "ci_high_s"))
     return Best(
-        str(row["benchmark"]), int(world), words, int(row["message_bytes"]), _plain_name(str(row["best"])),
-        float(row["median_s"]), float(row["ci_low_s"]), float(row["ci_high_s"]), _plain_name(str(row["second"])),
-        float(row["ratio"]), _plain_name(str(row["alike"])),
+        row["benchmark"], int(world), words, row["message_bytes"], best_name, row["median_s"], low_s, high_s, second,
+        row["ratio"], alike, row["launches"],
     )  # fmt: skip
-
-
-def _plain_name(text: str) -> str:
-    """gloo 1x2 instead of gloo layout 1x2."""
-    return text.replace("layout ", "")
 
 
 def _fit(name: str, family: Family, piece: Piece) -> Fit:
     sizes = [size_text(float(family.sizes[place])) for place in (piece.first, piece.last - 1)]
     rate, half = piece.asymptotic_gb_per_s, piece.n_half_bytes
     return Fit(
-        name, str(family.variables["benchmark"]), " .. ".join(sizes), format_seconds(piece.alpha_s),
+        str(family.variables["benchmark"]), name, " .. ".join(sizes), format_seconds(piece.alpha_s),
         "not seen" if rate is None else f"{rate:.3g} GB/s", "-" if half is None else about(half),
-        f"{100 * piece.largest_residual:.2g} %", piece.largest_residual,
+        f"{100 * piece.largest_residual:.2g} %",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Published values beside measured ones: ranges per kind of hardware for the report, tables for the experiments.
+"""Known values beside measured ones: ranges per kind of hardware for the report, tables for the experiments.
 
 data/reference.csv: hardware with a pattern for run.json, backend, benchmark, sizes, range, source.
 data/published.csv: the values in the documents that the experiments reproduce, each with its source.
@@ -6,26 +6,26 @@ data/published.csv: the values in the documents that the experiments reproduce, 
 
 from __future__ import annotations
 
-import csv
 import functools
-import io
 import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from commbench.core.errors import ConfigError
+from commbench.core.slow_pairs import UNUSABLE, warnings_of
 from commbench.core.units import format_bytes, format_rate, format_seconds
 
 from .fit import Row
+from .load import row_dicts
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FAR = 1.5  # a factor beyond the published range
-NORMAL, FAST, SLOW = "normal", "faster than published", "slower than published"
+NORMAL, FAST, SLOW = "normal", "faster", "slower"
 CAUSES = {
     ("median_s", SLOW): "another interface or transport than expected, a loaded or throttled machine, ranks that are "
     "not pinned, several threads on one core, a virtual network",
@@ -51,7 +51,7 @@ class Reference:
     benchmark: str
     where: str  # `between` nodes or `within` one
     ranks: int | None
-    least_bytes: int
+    least_bytes: int | None
     most_bytes: int | None
     column: str
     low: float
@@ -60,15 +60,20 @@ class Reference:
     date: str
     note: str
 
+    @property
+    def own(self) -> bool:
+        """Whether it is from commbench's own documents: measured, but not published by anybody else."""
+        return self.source.startswith("commbench ")
+
 
 @dataclass(frozen=True)
 class Judged:
-    """A measured case beside a published value. `texts`: the measured and the published number with units."""
+    """A measured case beside a known value. `expected`: "published 60 us .. 160 us"."""
 
     reference: Reference
     case: str
     measured: str
-    published: str
+    expected: str
     verdict: str
     causes: str
 
@@ -76,8 +81,10 @@ class Judged:
 @functools.cache
 def references() -> tuple[Reference, ...]:
     """All published values."""
-    text = (files("commbench.report") / "data" / "reference.csv").read_text(encoding="utf-8")
-    return tuple(_reference(row) for row in csv.DictReader(io.StringIO(text)))
+    import pandas as pd
+
+    frame = pd.read_csv(str(files("commbench.report") / "data/reference.csv")).fillna({"note": ""})
+    return tuple(Reference(**row) for row in row_dicts(frame))
 
 
 def judge(cases: pd.DataFrame, hardware: Iterable[str]) -> list[Judged]:
@@ -87,32 +94,18 @@ def judge(cases: pd.DataFrame, hardware: Iterable[str]) -> list[Judged]:
     first.
     """
     texts = list(hardware)
-    judged = [
-        one
-        for reference in references()
-        if any(re.search(reference.pattern, text, re.IGNORECASE) for text in texts)
-        for one in _judged_cases(reference, cases)
-    ]
-    return sorted(judged, key=lambda one: one.verdict == NORMAL)
-
-
-def _reference(row: dict[str, str]) -> Reference:
-    return Reference(
-        row["hardware"], row["pattern"], row["backend"], row["benchmark"], row["where"], _whole(row["ranks"]),
-        _whole(row["least_bytes"]) or 0, _whole(row["most_bytes"]), row["column"], float(row["low"]),
-        float(row["high"]), row["source"], row["date"], row["note"],
-    )  # fmt: skip
-
-
-def _whole(text: str) -> int | None:
-    return int(text) if text else None
+    judged: list[Judged] = []
+    for reference in references():
+        if any(re.search(reference.pattern, text, re.IGNORECASE) for text in texts):
+            judged += _judged_cases(reference, cases)
+    return sorted(judged, key=lambda case: case.verdict == NORMAL)
 
 
 def _judged_cases(reference: Reference, cases: pd.DataFrame) -> list[Judged]:
     alike = cases[
         (cases["benchmark"] == reference.benchmark)
         & cases["backend"].str.fullmatch(reference.backend)
-        & (cases["message_bytes"] >= reference.least_bytes)
+        & (cases["message_bytes"] >= (reference.least_bytes or 0))
         & (cases["message_bytes"] <= (reference.most_bytes or math.inf))
         & cases[reference.column].notna()
         & (cases["world_size"] == reference.ranks if reference.ranks else cases["world_size"] > 1)
@@ -120,8 +113,11 @@ def _judged_cases(reference: Reference, cases: pd.DataFrame) -> list[Judged]:
     last = alike.sort_values("message_bytes", kind="stable").drop_duplicates(
         ["backend", "engine", "layout"], keep="last"
     )
-    rows: list[Row] = [{str(name): value for name, value in row.items()} for row in last.to_dict("records")]
-    return [_judged_case(reference, row) for row in rows if _span(row) == reference.where]
+    return [
+        _judged_case(reference, row)
+        for row in row_dicts(last)
+        if _span(row) == reference.where and not warnings_of(row) & UNUSABLE
+    ]
 
 
 def _span(row: Row) -> str:
@@ -140,15 +136,13 @@ def _judged_case(reference: Reference, row: Row) -> Judged:
         verdict = SLOW if seconds else FAST
     elif value < reference.low / FAR:
         verdict = FAST if seconds else SLOW
-    write = format_seconds if seconds else _rate
+    write = format_seconds if seconds else lambda rate: f"{format_rate(rate)} GB/s"
     where = f"{row['backend']} {row['engine']} {row['layout']}"
     case = f"{row['benchmark']} {format_bytes(int(row['message_bytes']))}, {where}"
     causes = "" if verdict == NORMAL else CAUSES["median_s" if seconds else "rate", verdict]
-    return Judged(reference, case, write(value), f"{write(reference.low)} .. {write(reference.high)}", verdict, causes)
-
-
-def _rate(value: Any) -> str:
-    return f"{format_rate(value)} GB/s"
+    origin = f"measured by commbench on {reference.date}:" if reference.own else "published"
+    expected = f"{origin} {write(reference.low)} .. {write(reference.high)}"
+    return Judged(reference, case, write(value), expected, verdict, causes)
 
 
 # ---------------------------------------------------------------- experiments
@@ -163,10 +157,10 @@ def published(experiment: str) -> pd.DataFrame:
     import pandas as pd
 
     frame = pd.read_csv(str(files("commbench.report") / "data/published.csv")).astype({"message_bytes": "Int64"})
-    found = frame[frame["experiment"] == experiment]
-    if found.empty:
+    chosen = frame[frame["experiment"] == experiment]
+    if chosen.empty:
         raise ConfigError(f"{experiment} has no published values; it has: {', '.join(sorted(set(frame.experiment)))}")
-    return found[list(PUBLISHED_COLUMNS)].reset_index(drop=True)
+    return chosen[list(PUBLISHED_COLUMNS)].reset_index(drop=True)
 
 
 def beside(values: pd.DataFrame, ours: pd.DataFrame) -> pd.DataFrame:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commbench.core.pairs import Pair
+from commbench.core.layout import Pair
 from commbench.core.slow_pairs import CLASSES, Finding, Matrix, findings
 from commbench.core.slow_pairs import slow_pairs as slow_pairs_of
 from commbench.core.units import format_bytes, format_rate, format_seconds
 
 from .figures import ramp
-from .load import load
+from .load import Paths, read_rows, row_dicts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,16 +39,18 @@ LINKS = {  # of the topology matrix: fill and text colour, near is green, far is
 UNKNOWN_LINK = ("#FFFFFF", "#374151", "")
 
 
-def slow_pairs(*paths: str | Path) -> pd.DataFrame:
+def slow_pairs(*paths: Paths) -> pd.DataFrame:
     """One row per finding, each run by itself; raises CommbenchError like load.
+
+        commbench.slow_pairs("results").query("kind == 'slow'")
 
     Columns: kind (rank, slow, asymmetric), run_id, benchmark, message_bytes, pair, rank, ratio, text. The rule is in
     commbench/core/slow_pairs.py.
     """
     import pandas as pd
 
-    rows = [{str(name): value for name, value in row.items()} for row in load(*paths).to_dict("records")]
-    frame = pd.DataFrame([asdict(one) for one in findings(rows)], columns=[field.name for field in fields(Finding)])
+    rows = [asdict(finding) for finding in findings(row_dicts(read_rows(paths)))]
+    frame = pd.DataFrame(rows, columns=[field.name for field in fields(Finding)])
     return frame.astype({"rank": "Int64", "message_bytes": "int64", "ratio": "float64"})
 
 
@@ -100,26 +101,17 @@ def _pair_cell(matrix: Matrix, pair: Pair, class_of: Mapping[Pair, str], slow: M
     if row["status"] != "ok":
         return Cell(str(row["status"])[:4], tip=f"{row['status']}: {row['reason']}")
     time_s, rate, name = float(row["median_s"]), row["algbw_gb_per_s"], class_of[pair]
-    fill, ink = _class_colour(name, time_s, *_extremes(matrix.classes[name]))
+    fill, ink = _class_colour(name, time_s, matrix.classes[name].values())
     interval = f"{format_seconds(row['ci_low_s'])} .. {format_seconds(row['ci_high_s'])}"
     tip = f"{pair[0]} to {pair[1]}: {format_seconds(time_s)} ({interval}), {format_rate(rate)} GB/s"
     tip += f", {name}{', slow for its class' if pair in slow else ''}"
-    return Cell(
-        format_rate(rate) if shared_window(matrix) else format_seconds(time_s), fill, ink, tip, slow=pair in slow
-    )
+    text = format_seconds(time_s) if matrix.shared["window"] is None else format_rate(rate)
+    return Cell(text, fill, ink, tip, slow=pair in slow)
 
 
-def shared_window(matrix: Matrix) -> bool:
-    """Whether a window of messages was in flight, so that the rate is the result."""
-    return matrix.shared["window"] is not None
-
-
-def _extremes(times: Mapping[Pair, float]) -> tuple[float, float]:
-    return min(times.values()), max(times.values())
-
-
-def _class_colour(name: str, time_s: float, least_s: float, most_s: float) -> tuple[str, str]:
+def _class_colour(name: str, time_s: float, times_s: Collection[float]) -> tuple[str, str]:
     """Fill and text colour; pairs with nearly equal times stay light."""
+    least_s, most_s = min(times_s), max(times_s)
     share = (
         math.log(time_s / least_s) / max(math.log(most_s / least_s), math.log(FULL_SCALE)) if most_s > least_s else 0.0
     )
@@ -132,7 +124,7 @@ def _class_legend(matrix: Matrix) -> Iterator[tuple[str, str, str]]:
         ends = [f"{format_seconds(times[pair])} ({pair[0]}-{pair[1]})" for pair in (order[0], order[-1])]
         median = format_seconds(times[order[(len(order) - 1) // 2]])
         text = f"{len(order)} pairs {CLASSES[name]}: {median}, {ends[0]} to {ends[1]}"
-        yield _class_colour(name, 1.0, 1.0, 1.0)[0], "", text
+        yield _class_colour(name, 1.0, [1.0])[0], "", text
 
 
 def wiring_table(rows: Sequence[tuple[str, Sequence[str]]]) -> ColouredTable:

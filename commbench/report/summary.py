@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import io
-import os
-import textwrap
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from commbench.core.columns import CASES, SINCE_2
 from commbench.core.errors import ConfigError
-from commbench.core.flags import FLAGS, UNKNOWN_FLAG, Flag
-from commbench.core.slow_pairs import Finding, findings
-from commbench.core.units import format_seconds
+from commbench.core.flags import FLAGS, UNKNOWN_FLAG
+from commbench.core.slow_pairs import UNUSABLE, Finding, findings, warnings_of
+from commbench.core.terminal import Column, Terminal, paragraphs, table_text
+from commbench.core.units import format_factor, format_rate, format_seconds
 
-from .cold_start import LAUNCH_HEADS, LaunchOverhead, launch_overheads
-from .load import NEEDED, frame_of, read_cases
+from .cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
+from .crossover import THIS_RUN
+from .difference import FEW_LAUNCHES
+from .fit import answerable
+from .load import NEEDED, Paths, frame_of, read_cases, row_dicts
 from .machines import Machine, RunGroup, machines_of, rank_differences, run_groups
-from .recommend import Best, Choice, Fit, choice_of, size_text
-from .reference import NORMAL, Judged, judge, references
+from .recommend import VISITS, Best, Choice, Fit, choice_of, interval_text, size_text
+from .reference import FAR, NORMAL, Judged, judge, references
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,15 +32,21 @@ NUMBERS = (
     "operations_per_sample", "block_k", "ci_low_s", "ci_high_s", "p99_s", "algbw_gb_per_s", "busbw_gb_per_s",
     "limit_gb_per_s", "efficiency", "overhead_s",
 )  # fmt: skip
-TEXTS = ("label", "reason", "flags", "limit_name")
-COLUMNS = (*NEEDED["cases"], "launch", "ranks_per_node", "world_size", *TEXTS, *NUMBERS)  # that a report reads
+TEXTS = ("label", "reason", "warnings", "limit_name", "headline")
+READ = (*NEEDED["cases"], *SINCE_2, "launch", "ranks_per_node", "world_size", *TEXTS, *NUMBERS, *VISITS)
+COLUMNS = tuple(column.name for column in CASES if column.name in READ)  # that a report reads
 MOST_SENTENCES, MOST_PAIR_ROWS = 6, 40_000
-GOOD_FIT = 0.25  # a fit that misses a size by more is only in the table
 FINDING_TITLES = {"rank": "Slow rank", "slow": "Slow link", "asymmetric": "Link with two speeds"}
 MATRIX_KEY = ["run_id", "benchmark", "backend", "engine", "layout", "dtype", "message_bytes", "timing"]
 STATUSES = ("invalid", "failed", "skipped")  # the most serious first
-LEAST_WIDTH = 100
-BEST_HEADS = ("benchmark", "ranks", "message", "best", "median", "95 % interval", "second", "takes")
+BEST_HEADS = ("benchmark", "ranks", "message", "best", "median", "95 % interval", "second", "takes", "holds")
+PRIORITIES = {  # of columns that a narrow terminal may lack; the page has them all
+    "95 % interval": 1, "takes": 2, "second": 3, "holds": 4, "timing": 1, "labels": 2, "runs": 3, "CUDA IPC": 4,
+    "what to do": 1, "which": 1, "largest miss": 1, "n 1/2": 2,
+}  # fmt: skip
+FLAG_HEADS = ("flag", "cases", "meaning", "what to do")
+LOST_HEADS = ("status", "cases", "reason", "which")
+LONGEST_CELL = 24  # characters; a longer text may take several lines on a terminal
 GROUP_HEADS = ("backend", "library", "layouts", "world", "CUDA IPC", "timing", "runs", "labels")
 
 
@@ -54,7 +63,7 @@ class Results:
     problems: tuple[str, ...]
 
 
-def read_results(paths: Iterable[str | Path], benchmark: str | None = None) -> Results:
+def read_results(paths: Iterable[Paths], benchmark: str | None = None) -> Results:
     """All runs below the folders and all parquet files of cases; raises ConfigError where nothing is left."""
     sources, problems = read_cases(paths, COLUMNS)
     if not sources:
@@ -71,14 +80,13 @@ def read_results(paths: Iterable[str | Path], benchmark: str | None = None) -> R
     return Results(cases, records, folders, tuple(problems.values()))
 
 
-@dataclass(frozen=True)
-class Lost:
+class Lost(NamedTuple):
     """Cases without a number: how many have this status and reason, and the names of the first ones."""
 
     status: str
+    cases: int
     reason: str
-    count: int
-    cases: str
+    names: str
 
 
 class FlagCount(NamedTuple):
@@ -86,7 +94,8 @@ class FlagCount(NamedTuple):
 
     name: str
     cases: int
-    flag: Flag
+    meaning: str
+    advice: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +107,10 @@ class Summary:
     best: list[Best]
     crossings: list[str]
     fits: list[Fit]
-    overheads: list[LaunchOverhead]
+    overheads: list[tuple[str, ...]]
     slow: list[Finding]
+    unjudged_pairs: str
+    soaks: list[str]
     lost: list[Lost]
     flags: list[FlagCount]
     judged: list[Judged]
@@ -110,15 +121,36 @@ class Summary:
     def sentences(self) -> list[str]:
         """The summary, beginning with what to choose."""
         crossed = [f"{text}." for text in self.crossings if " above " in text]
-        lines = [*self._choices(), *crossed[:MOST_SENTENCES], *self._fits(), *self.doubts()]
+        choices = self._choices() if self._most_runs else ()
+        lines = [*choices, *self.soaks[:MOST_SENTENCES], *crossed[:MOST_SENTENCES], *self._fits(), *self.doubts()]
         if self._most_runs > 1:
             lines.append(f"Cases with several runs (up to {self._most_runs}) show the median and the widest interval.")
         return lines
 
+    def headline(self) -> str:
+        """What was measured, and the extremes of it, in one sentence."""
+        measured = answerable(self.choice.cases)
+        measured = measured if len(measured) else self.choice.cases
+        if not len(measured):
+            return self.soaks[0] if self.soaks else "No case has a number; what was tried is below."
+        sizes = measured["message_bytes"]
+        between = " to ".join(dict.fromkeys(size_text(size) for size in (sizes.min(), sizes.max())))
+        listed = (", ".join(map(str, measured[name].drop_duplicates())) for name in ("benchmark", "backend", "layout"))
+        parts = ["{} over {} in {}, {}".format(*listed, between)]
+        rows = row_dicts(measured)
+        single = [row for row in rows if row["window"] is None] or rows  # the others have many messages in flight
+        quick = min(single, key=lambda row: row["median_s"])
+        wide = max(rows, key=lambda row: row["algbw_gb_per_s"] or 0)
+        time, rate = format_seconds(quick["median_s"]), format_rate(wide["algbw_gb_per_s"])
+        parts.append(f"shortest time {time} ({quick['benchmark']}, {self.choice.name(quick)})")
+        if wide["algbw_gb_per_s"]:
+            parts.append(f"highest bandwidth {rate} GB/s ({wide['benchmark']}, {self.choice.name(wide)})")
+        return "; ".join(parts) + "."
+
     def doubts(self) -> list[str]:
         """What to check before the numbers are used."""
         lines = [*self._slow_links(), *self._lost(), *self._abnormal()]
-        if self._most_runs == 0:
+        if self._most_runs == 0 and not self.soaks:
             lines.append("Nothing was measured.")
         elif self._most_runs == 1:
             lines.append(
@@ -137,8 +169,8 @@ class Summary:
             groups.setdefault((best.benchmark, best.world_size, best.more), []).append(best)
         for (benchmark, world, more), rows in list(groups.items())[:MOST_SENTENCES]:
             where = f"{benchmark} on {world} ranks{f' ({more})' if more else ''}"
-            yield f"{where}: small messages ({size_text(rows[0].size)}): {best_text(rows[0])}." + (
-                f" Large ones ({size_text(rows[-1].size)}): {best_text(rows[-1])}." if len(rows) > 1 else ""
+            yield f"{where}: small messages ({size_text(rows[0].size)}): {rows[0].text()}." + (
+                f" Large ones ({size_text(rows[-1].size)}): {rows[-1].text()}." if len(rows) > 1 else ""
             )
         if not groups:
             yield "There is no choice to make: no two backends or layouts were measured at the same size."
@@ -146,7 +178,7 @@ class Summary:
             yield f"{len(groups) - MOST_SENTENCES} more choices are in the table of the best for each size."
 
     def _fits(self) -> Iterator[str]:
-        good = [fit for fit in self.fits if fit.half != "-" and fit.largest_miss <= GOOD_FIT]
+        good = [fit for fit in self.fits if fit.half != "-"]
         last_pieces = list({(fit.benchmark, fit.name): fit for fit in good}.values())
         for fit in last_pieces[: MOST_SENTENCES // 2]:
             yield (
@@ -155,25 +187,29 @@ class Summary:
             )
 
     def _slow_links(self) -> Iterator[str]:
-        shown = [one for one in self.slow if one.kind != "slow" or one.rank is None]
+        if self.unjudged_pairs:
+            yield self.unjudged_pairs
+        shown = [finding for finding in self.slow if finding.kind != "slow" or finding.rank is None]
         records = {str(record.get("run_id")): record for record in self.results.records}
-        for one in shown[:MOST_SENTENCES]:
-            yield f"{FINDING_TITLES[one.kind]}: {one.text_with_host(records.get(str(one.run_id), {}))}."
+        for finding in shown[:MOST_SENTENCES]:
+            text = finding.text_with_host(records.get(str(finding.run_id), {}))
+            yield f"{FINDING_TITLES[finding.kind]}: {text}."
         if len(shown) > MOST_SENTENCES:
             yield f"{len(shown) - MOST_SENTENCES} more slow pairs; commbench.slow_pairs(PATH) lists all."
 
     def _lost(self) -> Iterator[str]:
         totals = Counter[str]()
-        for one in self.lost:
-            totals[one.status] += one.count
+        for lost in self.lost:
+            totals[lost.status] += lost.cases
         for status, count in totals.items():
-            first = next(one for one in self.lost if one.status == status)
-            yield f"{count} {'case' if count == 1 else 'cases'} {status}: {first.reason} ({first.cases})."
+            first = next(lost for lost in self.lost if lost.status == status)
+            yield f"{count} {'case' if count == 1 else 'cases'} {status}: {first.reason} ({first.names})."
 
     def _abnormal(self) -> Iterator[str]:
-        for one in self.judged:
-            if one.verdict != NORMAL:
-                yield f"{one.case}: {one.measured} is {one.verdict} ({one.published} on {one.reference.hardware})."
+        for judged in self.judged:
+            if judged.verdict != NORMAL:
+                hardware = judged.reference.hardware
+                yield f"{judged.case}: {judged.measured} is {judged.verdict} ({judged.expected} on {hardware})."
         if self.differences:
             names = list(dict.fromkeys(name for name, _, _ in self.differences))
             yield f"Ranks differ in {', '.join(names[:5])}{' and more' if len(names) > 5 else ''}."
@@ -185,37 +221,43 @@ def summarise_results(results: Results) -> Summary:
     choice = choice_of(cases[cases["timing"] != "soak"])
     machines = machines_of(results.records)
     labels = map(str, cases["label"].dropna().unique().tolist())
+    pairs = rows_of_matrices(cases)
     return Summary(
-        results, choice, choice.best, choice.crossings(), choice.fits(), launch_overheads(cases),
-        slow_links(cases), lost_cases(cases), count_flags(cases),
-        judge(choice.cases, [*(one.text for one in machines), *labels]), machines,
+        results, choice, choice.best, choice.crossings(), choice.fits(), overhead_cells(launch_overheads(cases)),
+        findings(pairs), unjudged_pairs(pairs), soak_sentences(cases), lost_cases(cases), count_flags(cases),
+        judge(choice.cases, [*(machine.text for machine in machines), *labels]), machines,
         run_groups(results.records), rank_differences(results.records),
     )  # fmt: skip
 
 
-def best_text(best: Best) -> str:
-    """The winner with its interval and its lead, or the names that are not distinguishable."""
-    time = f"{format_seconds(best.median_s)} ({interval_text(best.low_s, best.high_s)})"
-    if best.decided:
-        return f"{best.name} is fastest, {time}; {best.second} takes {best.ratio:.3g} x as long"
-    return f"{best.alike.replace(', ', ' and ')} are not distinguishable at {time}"
-
-
-def interval_text(low: float, high: float) -> str:
-    """Both ends of an interval of seconds, or `no interval`."""
-    return f"{format_seconds(low)} .. {format_seconds(high)}" if low == low and high == high else "no interval"
-
-
-def slow_links(cases: pd.DataFrame) -> list[Finding]:
-    """Slow ranks and pairs (commbench/core/slow_pairs.py) of the cases with several pairs."""
+def rows_of_matrices(cases: pd.DataFrame) -> list[dict[str, Any]]:
+    """The cases of one pair each, where several pairs were measured alike."""
     single = cases[cases["pair"].notna() & ~cases["pair"].str.contains(" ", na=False)]
     several = single[single.groupby(MATRIX_KEY, dropna=False)["pair"].transform("nunique") > 1].head(MOST_PAIR_ROWS)
-    return findings([plain_row(row) for row in several.to_dict("records")])
+    return row_dicts(several)
 
 
-def plain_row(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """A row of a data frame with None for NaN."""
-    return {str(name): None if isinstance(value, float) and value != value else value for name, value in row.items()}
+def soak_sentences(cases: pd.DataFrame) -> list[str]:
+    """One for each soak that has a number."""
+    soaks = cases[(cases["timing"] == "soak") & (cases["status"] == "ok") & (cases["median_s"] > 0)]
+    lines = []
+    for row in row_dicts(soaks):
+        size, where = size_text(row["message_bytes"] or 0), f"{row['backend']} {row['engine']} {row['layout']}"
+        rate = f", {format_rate(row['algbw_gb_per_s'])} GB/s" if row["algbw_gb_per_s"] else ""
+        slow = f"; 99 % take at most {format_seconds(row['p99_s'])}" if row["p99_s"] else ""
+        median = format_seconds(row["median_s"])
+        lines.append(f"Soak of {row['benchmark']} {size}, {where}: median {median}{rate}{slow}.")
+    return lines
+
+
+def unjudged_pairs(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A sentence where most rows of the matrices say nothing about a link (core/slow_pairs.py); else empty."""
+    ok = [warnings_of(row) for row in rows if row["status"] == "ok"]
+    unusable = [warnings & UNUSABLE for warnings in ok if warnings & UNUSABLE]
+    if 2 * len(unusable) <= len(ok):
+        return ""
+    why = ", ".join(sorted(set().union(*unusable)))
+    return f"Links can't be judged: {len(unusable)} of {len(ok)} pairs and sizes are {why}."
 
 
 def lost_cases(cases: pd.DataFrame) -> list[Lost]:
@@ -223,26 +265,31 @@ def lost_cases(cases: pd.DataFrame) -> list[Lost]:
     rows = cases[cases["status"] != "ok"]
     lost = []
     for (status, reason), group in rows.groupby(["status", rows["reason"].fillna("no reason given")], sort=False):
-        names = list(
-            dict.fromkeys(f"{row.benchmark} {row.backend} {row.layout}" for row in group.head(200).itertuples())
-        )
+        names = (group["benchmark"] + " " + group["backend"] + " " + group["layout"]).head(200).unique()
         text = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
-        lost.append(Lost(str(status), str(reason), len(group), text))
-    return sorted(lost, key=lambda one: (STATUSES.index(one.status) if one.status in STATUSES else 0, -one.count))
+        lost.append(Lost(str(status), len(group), str(reason), text))
+    order = {status: place for place, status in enumerate(STATUSES)}
+    return sorted(lost, key=lambda group: (order.get(group.status, 0), -group.cases))
 
 
 def count_flags(cases: pd.DataFrame) -> list[FlagCount]:
     """The flags of the measured cases, the most frequent first."""
-    lists = cases.loc[cases["status"] == "ok", "flags"]
+    lists = cases.loc[cases["status"] == "ok", "warnings"]
     counts = Counter(str(flag) for flags in lists if flags is not None for flag in flags)
-    return [FlagCount(name, count, FLAGS.get(name, UNKNOWN_FLAG)) for name, count in counts.most_common()]
+    flags = {name: FLAGS.get(name, UNKNOWN_FLAG) for name in counts}
+    return [FlagCount(name, count, flags[name].meaning, flags[name].advice) for name, count in counts.most_common()]
 
 
 def reference_note(judged: Sequence[Judged]) -> str:
-    """How many published values apply."""
+    """How many known values apply."""
     if judged:
-        return f"{len(judged)} numbers have a published value for similar hardware; far is beyond a factor of 1.5."
-    return f"No published value is for this hardware and these cases ({len(references())} are known)."
+        own = sum(case.reference.own for case in judged)
+        counts = [f"{len(judged) - own} published"] if own < len(judged) else []
+        counts += [f"{own} measured by commbench itself"] if own else []
+        return f"Known values of similar hardware: {', '.join(counts)}; far is beyond a factor of {FAR}."
+    return (
+        f"Nothing to compare with: none of the {len(references())} known values is for this hardware and these cases."
+    )
 
 
 # ---------------------------------------------------------------- rows of tables
@@ -251,19 +298,12 @@ def reference_note(judged: Sequence[Judged]) -> str:
 def best_rows(summary: Summary) -> list[tuple[str, ...]]:
     """Cells below BEST_HEADS."""
     return [
-        (f"{one.benchmark} {one.more}".strip(), str(one.world_size), size_text(one.size),
-         one.name if one.decided else f"not distinguishable: {one.alike}", format_seconds(one.median_s),
-         interval_text(one.low_s, one.high_s), one.second, f"{one.ratio:.3g} x")
-        for one in summary.best
+        (f"{best.benchmark} {best.more}".strip(), str(best.world_size), size_text(best.size),
+         best.name if best.decided else f"not distinguishable: {best.alike}", format_seconds(best.median_s),
+         interval_text(best.low_s, best.high_s), best.second, format_factor(best.ratio),
+         "" if not best.decided else THIS_RUN if best.launches < FEW_LAUNCHES else f"over {best.launches} launches")
+        for best in summary.best
     ]  # fmt: skip
-
-
-def group_rows(summary: Summary) -> list[tuple[str, ...]]:
-    """Cells below GROUP_HEADS."""
-    return [
-        (one.backend, one.library, one.layouts, one.world, one.ipc, one.timing, str(one.runs), one.labels)
-        for one in summary.groups
-    ]
 
 
 # ---------------------------------------------------------------- the terminal
@@ -271,51 +311,43 @@ def group_rows(summary: Summary) -> list[tuple[str, ...]]:
 
 def summary_text(summary: Summary, top: int) -> str:
     """The whole report, tables cut after `top` rows with a line that says so."""
-    width = max(int(os.environ.get("COLUMNS", "0") or 0), LEAST_WIDTH)
+    terminal = Terminal.of(sys.stdout)
     title = f"{len(summary.results.cases)} cases of {len(summary.results.records)} runs"
-    fits = [(one.benchmark, one.name, one.sizes, one.alpha, one.rate, one.half, one.miss) for one in summary.fits]
+    launching = "Cost of launching a call: waiting for it, and replaying it"
     fit_heads = ("benchmark", "case", "sizes", "alpha", "1 / beta", "n 1/2", "largest miss")
-    flags = [(one.name, str(one.cases), one.flag.meaning, one.flag.advice) for one in summary.flags]
-    lost = [(one.status, str(one.count), one.reason, one.cases) for one in summary.lost]
-    overheads = [one.cells() for one in summary.overheads]
     parts = [
-        "\n".join([_table(title, GROUP_HEADS, group_rows(summary), top, width), _wrapped(_places(summary), width)]),
-        "\n".join(["Answers", _wrapped((f"  * {text}" for text in summary.sentences()), width)]),
-        _table("Best backend and layout for each size", BEST_HEADS, best_rows(summary), top, width),
-        _table("Costs: time = alpha + beta x bytes", fit_heads, fits, top, width),
-        _table("Cost of launching a call: waiting for it, and replaying it", LAUNCH_HEADS, overheads, top, width),
-        _wrapped(_reference_lines(summary), width),
-        _table("Flags", ("flag", "cases", "meaning", "what to do"), flags, len(flags), width),
-        _table("Not measured", ("status", "cases", "reason", "which"), lost, top, width)
-        + _wrapped((f"left out: {line}" for line in summary.results.problems), width),
+        _titled_table(title, GROUP_HEADS, summary.groups, top, terminal)
+        + "\n"
+        + paragraphs(_machine_lines(summary), terminal),
+        "\n".join(["Answers", paragraphs((f"  * {text}" for text in summary.sentences()), terminal)]),
+        _titled_table("Best backend and layout for each size", BEST_HEADS, best_rows(summary), top, terminal),
+        _titled_table("Costs: time = alpha + beta x bytes", fit_heads, summary.fits, top, terminal),
+        _titled_table(launching, LAUNCH_HEADS, summary.overheads, top, terminal),
+        paragraphs(_reference_lines(summary), terminal),
+        _titled_table("Flags", FLAG_HEADS, summary.flags, len(summary.flags), terminal),
+        _titled_table("Not measured", LOST_HEADS, summary.lost, top, terminal)
+        + paragraphs((f"left out: {line}" for line in summary.results.problems), terminal),
     ]
     lines = "\n\n".join(part for part in parts if part).splitlines()
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], top: int, width: int) -> str:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    if not rows:
+def _titled_table(
+    title: str, heads: Sequence[str], values: Sequence[Sequence[Any]], top: int, terminal: Terminal
+) -> str:
+    if not values:
         return ""
-    table = Table(box=None, title=Text(title, style="bold"), title_justify="left", pad_edge=False)
-    for head in heads:
-        table.add_column(head, overflow="fold")
-    for row in rows[:top]:
-        table.add_row(*(Text(cell) for cell in row))
-    console = Console(file=io.StringIO(), width=width, highlight=False, markup=False)
-    console.print(table)
-    text: str = console.file.getvalue()  # type: ignore[attr-defined]
-    return text + (f"... and {len(rows) - top} more: --top {len(rows)}\n" if len(rows) > top else "")
+    rows = [tuple(map(str, row)) for row in values]
+    columns = [
+        Column(head, priority=PRIORITIES.get(head, 0), prose=max(len(row[index]) for row in rows) > LONGEST_CELL)
+        for index, head in enumerate(heads)
+    ]
+    table = table_text(columns, rows[:top], terminal)
+    more = f"\n... and {len(rows) - top} more: --top {len(rows)}" if len(rows) > top else ""
+    return f"{terminal.styled(title, 'bold')}\n{table}{more}\n"
 
 
-def _wrapped(lines: Iterable[str], width: int) -> str:
-    return "\n".join(textwrap.fill(line, width, subsequent_indent="    ", break_long_words=False) for line in lines)
-
-
-def _places(summary: Summary) -> Iterator[str]:
+def _machine_lines(summary: Summary) -> Iterator[str]:
     """The machines and the differences between ranks."""
     for machine in summary.machines[:3]:
         facts = ", ".join(f"{name} {value}" for name, value in machine.facts)
@@ -330,7 +362,7 @@ def _places(summary: Summary) -> Iterator[str]:
 
 def _reference_lines(summary: Summary) -> Iterator[str]:
     yield f"Is this number normal? {reference_note(summary.judged)}"
-    for one in summary.judged:
-        causes = f"; usual causes: {one.causes}" if one.verdict != NORMAL else ""
-        yield f"  {one.case}: {one.measured}, published {one.published}: {one.verdict}{causes}"
-        yield f"    {one.reference.hardware}; {one.reference.source}, {one.reference.date}"
+    for judged in summary.judged:
+        causes = f"; usual causes: {judged.causes}" if judged.verdict != NORMAL else ""
+        yield f"  {judged.case}: {judged.measured}, {judged.expected}: {judged.verdict}{causes}"
+        yield f"    {judged.reference.hardware}; {judged.reference.source}, {judged.reference.date}"

@@ -72,27 +72,18 @@ class Chart:
             self.axes.xaxis.set_label_coords(0.5, (12 - BOTTOM) / inside[1])
             self.axes.yaxis.set_label_coords((20 - left) / inside[0], 0.5)
 
-    def log_x(self, label: str, values: Iterable[float], text: Callable[[float], str]) -> tuple[float, float]:
-        """A logarithmic x axis around the values; returns its ends."""
-        return self._log(self.axes.xaxis, label, values, text, log_ticks)
+    def log(self, name: str, label: str, values: Iterable[float], text: Callable[[float], str]) -> tuple[float, float]:
+        """A logarithmic axis (`x` or `y`) with all positive values and some room, at least a factor of two wide.
 
-    def byte_x(self, label: str, values: Iterable[float]) -> None:
-        """A logarithmic x axis with binary units."""
-        self._log(self.axes.xaxis, label, values, bytes_text, byte_ticks)
-
-    def log_y(self, label: str, values: Iterable[float], text: Callable[[float], str]) -> None:
-        """A logarithmic y axis around the values."""
-        self._log(self.axes.yaxis, label, values, text, log_ticks)
-
-    def _log(self, axis: Any, label: str, values: Iterable[float], text: Any, ticks: Any) -> tuple[float, float]:
-        """All positive values with some room; at least a factor of two wide."""
+        Returns its ends. With bytes_text its ticks are powers of two.
+        """
         known = [value for value in values if 0 < value < math.inf] or [1.0]
         low, high = min(known), max(known)
         spread = max(math.log(high / low), math.log(2))
         room = spread * ROOM + max(math.log(2) - math.log(high / low), 0) / 2
         low, high = low * math.exp(-room), high * math.exp(room)
-        getattr(self.axes, f"set_{axis.axis_name}scale")("log")
-        self._limits(axis, label, (low, high), ticks(low, high), text)
+        getattr(self.axes, f"set_{name}scale")("log")
+        self._limits(name, label, (low, high), (byte_ticks if text is bytes_text else log_ticks)(low, high), text)
         return low, high
 
     def linear(
@@ -101,17 +92,17 @@ class Chart:
         """A linear axis (`x` or `y`) from 0 to the largest value; `whole`: ticks at whole numbers only."""
         high = max([value for value in values if math.isfinite(value)], default=0.0) * (1 + ROOM) or 1.0
         ticks = [tick for tick in linear_ticks(0.0, high) if not whole or tick.is_integer()]
-        self._limits(self.axes.xaxis if name == "x" else self.axes.yaxis, label, (0.0, high), ticks, text)
+        self._limits(name, label, (0.0, high), ticks, text)
 
     def categories(self, label: str, names: Sequence[str]) -> None:
         """An x axis with a tick per name at 0, 1, 2 ..."""
-        ends = (-0.5, len(names) - 0.5)
-        self._limits(self.axes.xaxis, label, ends, range(len(names)), lambda at: clean(names[round(at)]))
+        self._limits("x", label, (-0.5, len(names) - 0.5), range(len(names)), lambda at: clean(names[round(at)]))
 
-    def _limits(self, axis: Any, label: str, ends: tuple[float, float], ticks: Sequence[float], text: Any) -> None:
+    def _limits(self, name: str, label: str, ends: tuple[float, float], ticks: Sequence[float], text: Any) -> None:
         with _settings():
+            axis = self.axes.xaxis if name == "x" else self.axes.yaxis
             set_ticks(axis, ticks, text)
-            getattr(self.axes, f"set_{axis.axis_name}lim")(*ends)
+            getattr(self.axes, f"set_{name}lim")(*ends)
             axis.set_label_text(clean(label))
 
     def line(self, xs: Sequence[float], ys: Sequence[float], colour: str, dashes: str = "", series: str = "") -> None:
@@ -127,10 +118,10 @@ class Chart:
         for is_known, stretch in itertools.groupby(range(len(known)), key=known.__getitem__):
             at = list(stretch)
             if is_known and len(at) > 1:
-                there, back = at, at[::-1]
-                outline = [lows[i] for i in there] + [highs[i] for i in back]
+                there_and_back = [xs[i] for i in at + at[::-1]]
+                outline = [lows[i] for i in at] + [highs[i] for i in at[::-1]]
                 (area,) = self.axes.fill(
-                    [xs[i] for i in there + back], outline, color=colour, alpha=BAND_OPACITY, linewidth=0, clip_on=False
+                    there_and_back, outline, color=colour, alpha=BAND_OPACITY, linewidth=0, clip_on=False
                 )
                 self._mark(area, Marks({"class": "band"} | _series(series)))
 
@@ -145,15 +136,6 @@ class Chart:
         )
         chosen = [links[i] for i in at] if links else []
         self._mark(dots, Marks(_series(series), [tips[i] for i in at], chosen, radius, colour))
-
-    def whisker(self, x: float, low: float, high: float, colour: str, series: str = "") -> None:
-        """A vertical interval bar; nothing where an end is NaN."""
-        if math.isfinite(low) and math.isfinite(high):
-            self.line([x, x], [low, high], colour, series=series)
-
-    def limit(self, y: float) -> None:
-        """A dotted horizontal line."""
-        self.axes.axhline(y, color="black", linestyle=(0, (2, 4)), linewidth=1, clip_on=False)
 
     def bar(
         self, left: float, bottom: float, width: float, height: float, colour: str, tip: str, group: str = ""
@@ -186,7 +168,7 @@ class Chart:
         root = ElementTree.fromstring(file.getvalue())
         for parent in list(root.iter()):
             parent.tag = parent.tag.rpartition("}")[2]
-            for child in [one for one in parent if one.tag.endswith(("}defs", "}metadata"))]:
+            for child in [node for node in parent if node.tag.endswith(("}defs", "}metadata"))]:
                 parent.remove(child)
         for node in list(root.iter()):
             marks = self._marks.get(node.attrib.pop("id", ""))

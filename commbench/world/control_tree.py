@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import json
 import socket
-import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from itertools import accumulate, pairwise
 from typing import Any
 
 from commbench.core.case import World
 from commbench.core.errors import Missing
 
 from .control import PATIENCE, GatherDecideControl, StoreControl
+from .rendezvous import BACKLOG, LOOPBACK, client_store, inherited_store
+from .store import KeyValueStore, packed, unpacked
 
-LOOPBACK = "127.0.0.1"
 MIN_WAIT_S = 0.05  # to find out who else is late when the deadline has passed already
 FLAT_RANKS = 64  # up to here rank 0's store alone is cheap enough: below 0.1 s of its CPU time per case
 JOIN_S = 120.0  # the slowest rank may still be importing from a network file system
@@ -77,7 +76,7 @@ class NodeControl(GatherDecideControl):
         # as long as any rank waits for rank 0: whether the ranks of this node are late is decided by rank 0's deadline
         parts = self._local.meet(payload, PATIENCE * deadline_s, meeting, self._report)
         self._retract()
-        return self._across.meet(_packed(parts), deadline_s, meeting)
+        return self._across.meet(packed(parts), deadline_s, meeting)
 
     def _meet_all(self, across: StoreControl, payload: bytes, deadline_s: float, meeting: str) -> list[bytes]:
         """On rank 0: one deadline for both levels; raises Missing with the late ranks of both."""
@@ -95,7 +94,7 @@ class NodeControl(GatherDecideControl):
             late += [rank for leader in missing.ranks for rank in self._late_behind(leader)]
         if late:
             raise Missing(sorted(late), meeting, deadline_s)
-        parts += [part for package in packages[1:] for part in _unpacked(package)]
+        parts += [part for package in packages[1:] for part in unpacked(package)]
         return [part for _, part in sorted(zip(self._order, parts, strict=True))]
 
     # ------------------------------------------------------------ who is late
@@ -169,23 +168,21 @@ def join_nodes(world: World, wide: StoreControl, deadline_s: float) -> GatherDec
 
 def _hosted_store(wide: StoreControl, key: str) -> Any:
     """A store that only this node can reach; its port is written to the wide store."""
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-    listener = socket.create_server((LOOPBACK, 0))
+    listener = socket.create_server((LOOPBACK, 0), backlog=BACKLOG)
     port = int(listener.getsockname()[1])
-    store = TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+    store = inherited_store(LOOPBACK, port, listener.detach(), _is_torchs(wide))
     wide.store.set(key, str(port))
     return store
 
 
 def _node_store(wide: StoreControl, key: str, deadline_s: float) -> Any:
     """The store of this node, as soon as its port is known."""
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    wide.store.set_timeout(timedelta(seconds=deadline_s))
+    return client_store(LOOPBACK, int(wide.store.get(key)), _is_torchs(wide), deadline_s)
 
-    timeout = timedelta(seconds=deadline_s)
-    wide.store.set_timeout(timeout)
-    port = int(wide.store.get(key))
-    return TCPStore(LOOPBACK, port, is_master=False, wait_for_workers=False, timeout=timeout)
+
+def _is_torchs(control: StoreControl) -> bool:
+    return not isinstance(control.store, KeyValueStore)
 
 
 def _report_key(leader: int) -> str:
@@ -199,14 +196,3 @@ def _partition(ranks: Sequence[int], nodes: Sequence[Sequence[int]]) -> list[lis
     for position, rank in enumerate(ranks):
         groups.setdefault(node_index[rank], []).append(position)
     return list(groups.values())
-
-
-def _packed(parts: Sequence[bytes]) -> bytes:
-    """Number of parts, their lengths (64 bits each), the parts."""
-    return struct.pack(f"{1 + len(parts)}q", len(parts), *map(len, parts)) + b"".join(parts)
-
-
-def _unpacked(package: bytes) -> list[bytes]:
-    (count,) = struct.unpack_from("q", package)
-    ends = list(accumulate(struct.unpack_from(f"{count}q", package, 8), initial=8 * (1 + count)))
-    return [package[begin:end] for begin, end in pairwise(ends)]

@@ -3,20 +3,22 @@
 Exit statuses: 0 all cases ok, 1 a case failed or missed `expect`, 2 bad configuration, 3 the world broke, 128 + signal.
 
 The ranks of a world were started by a parent (`commbench` outside of any world, which exports FOLDER), or by the user's
-own launcher ("given"). A parent can't rely on its launcher for the status of the run, for launchers replace it by their
-own. So the ranks leave files in the run's folder, and each of them exits with 0 once the run has an end:
+own launcher. A parent can't rely on its launcher for the status of the run, for launchers replace it by their own. So
+the ranks leave files in the run's folder, and each of them exits with 0 once the run has an end:
 
     how the run ends             rank 0 leaves                    the parent then
     ---------------------------  -------------------------------  ----------------------------------------------
     done                         run.json with exit_status        exits with that status
+    done, but launches are left  run.json: running, exit_status   starts a fresh world, which visits all cases again
     done, without a run.json     STATUS_FILE (leave_status)       exits with that status
     error before there is a run  STATUS_FILE (report_refusal)     exits with that status
     broken, or a signal          run.json: broken or interrupted  prints its reason; a fresh world takes the rest
-    rank 0 is gone or silent     nothing; another rank: LOST      prints LOST's text; as above
+    rank 0 is gone or silent     nothing; another rank leaves     prints that reason; as above
+                                 REASON_FILE
     all are killed               nothing                          prints who ended first; as above
 
-Where the launcher is a rank server (launcher=local), FAILURE_FILE names the rank that failed first and its signal or
-exit status, also before a rank has sent a heartbeat; the parent puts it into the reason.
+What the ranks write says where they were; the parent adds which process failed first and how (WorldEnd), which it has
+seen as their parent or from the kernel.
 
 Who prints, when a rank's command ends with an error (who_prints):
 
@@ -29,15 +31,15 @@ Who prints, when a rank's command ends with an error (who_prints):
                               says the same                          lives after RANK_0_FIRST_S
     another rank              any other WorldBroken                  the line with its rank and host, at once
 
-What a rank does whose heartbeat thread ends the run (lost_action):
+What a rank does when it finds the world broken (action_when_broken):
 
-    rank   world     found by   action
-    -----  --------  ---------  ------------------------------------------------------------------
-    0      given     any rank   prints and saves
-    0      parent's  any rank   saves, for the parent to read; prints where there is no run.json yet
-    other  either    rank 0     nothing
-    other  parent's  this rank  writes LOST, for the parent to read
-    other  given     this rank  prints, if it is the lowest on its node apart from rank 0
+    rank   started by     found by   action
+    -----  -------------  ---------  ------------------------------------------------------------------
+    0      own launcher   any rank   prints and saves
+    0      a parent       any rank   saves, for the parent to read; leaves REASON_FILE where there is no run.json yet
+    other  either         rank 0     nothing
+    other  a parent       this rank  leaves REASON_FILE, for the parent to read
+    other  own launcher   this rank  prints, if it is the lowest on its node apart from rank 0
 """
 
 from __future__ import annotations
@@ -50,26 +52,29 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from commbench.core.case import RankIdentity
 from commbench.core.errors import CommbenchError, Missing, WorldBroken
 from commbench.core.run_folder import write_json
-from commbench.core.text import printable
+from commbench.core.terminal import printable
 from commbench.hardware.mpi_library import give_up
+
+from .output import LOG
+from .recovery import case_in_flight
+from .signals import SIGNAL_STATUS
 
 # what a parent exports to the ranks that it starts
 FOLDER = "COMMBENCH_FOLDER"  # the run's folder
-RESUME = "COMMBENCH_RESUME"  # how a world continues a run: retry, force, or rest (what a broken world has left)
+JOB = "COMMBENCH_JOB"  # the checked configuration (config.settings.Job)
+RESUME = "COMMBENCH_RESUME"  # how a world continues a run: retry, force, rest (what a broken one has left), launch
 
 # what ranks leave in the folder for their parent
 STATUS_FILE = "refused"  # the exit status of a world that leaves no run.json
-LOST = "lost"  # the reason, from a rank whose rank 0 is silent
-FAILURE_FILE = (
-    "first_failure.json"  # the rank that failed first, from the parent of the ranks, if that is a rank server
-)
+REASON_FILE = "reason"  # why the world is broken, where rank 0 can't write run.json
 
 # the first rank that exits ends the world: torchrun and mpirun kill the others, rank 0 perhaps before it has printed
 RANK_0_FIRST_S = 10.0
@@ -77,7 +82,7 @@ RANK_0_FIRST_S = 10.0
 
 @dataclass(frozen=True)
 class RankFailure:
-    """The first rank of a world that did not end with status 0, and how: `was killed by SIGKILL`."""
+    """A rank that failed before the others, and how: `was killed by SIGKILL`."""
 
     rank: int
     pid: int
@@ -93,6 +98,24 @@ class RankFailure:
         return f"{self.process} {self.how}"
 
 
+@dataclass(frozen=True)
+class WorldEnd:
+    """How a world ended, as its parent saw it. `launcher` is its name and process id; `cause` says what ended it
+    where that was not the end of a rank.
+
+    `failures` are the ranks that ended first: empty where nobody knows, or where all ended at once.
+    """
+
+    status: int
+    launcher: str
+    failures: tuple[RankFailure, ...] = ()
+    cause: str | None = None
+
+    def __str__(self) -> str:
+        failed = "; ".join(str(failure) for failure in self.failures)
+        return self.cause or failed or f"{self.launcher} {exit_text(self.status)}"
+
+
 class Print(Enum):
     """When a rank prints the error that ends it."""
 
@@ -101,12 +124,13 @@ class Print(Enum):
     NEVER = "never"
 
 
-class LostAction(Enum):
-    """What a rank does whose heartbeat has found the world broken."""
+class BrokenAction(Enum):
+    """What a rank does that has found the world broken."""
 
     SAVE = "save"
     PRINT_AND_SAVE = "print and save"
     TELL_PARENT = "tell the parent"
+    TELL_PARENT_AND_SAVE = "tell the parent and save"
     PRINT = "print"
     NOTHING = "nothing"
 
@@ -124,15 +148,19 @@ def who_prints(error: CommbenchError, identity: RankIdentity | None, mpi_loaded:
     return Print.AFTER_RANK_0 if same_on_rank_0 else Print.NOW
 
 
-def lost_action(rank: int, node: Sequence[int], given: bool, has_record: bool, from_rank_0: bool) -> LostAction:
+def action_when_broken(
+    rank: int, node: Sequence[int], has_parent: bool, has_record: bool, found_by_rank_0: bool
+) -> BrokenAction:
     """The third table; `node` has the ranks of this rank's node, `has_record` says whether run.json was begun."""
+    if rank == 0 and not has_parent:
+        return BrokenAction.PRINT_AND_SAVE
     if rank == 0:
-        return LostAction.PRINT_AND_SAVE if given or not has_record else LostAction.SAVE
-    if from_rank_0:
-        return LostAction.NOTHING
-    if not given:
-        return LostAction.TELL_PARENT
-    return LostAction.PRINT if rank == min(other for other in node if other != 0) else LostAction.NOTHING
+        return BrokenAction.SAVE if has_record else BrokenAction.TELL_PARENT_AND_SAVE
+    if found_by_rank_0:
+        return BrokenAction.NOTHING
+    if has_parent:
+        return BrokenAction.TELL_PARENT
+    return BrokenAction.PRINT if rank == min(other for other in node if other != 0) else BrokenAction.NOTHING
 
 
 # ---------------------------------------------------------------- the end of a command
@@ -149,7 +177,8 @@ def end_with_error(error: CommbenchError, identity: RankIdentity | None) -> int:
         speaker = "" if identity is None or identity.rank == 0 else f"rank {identity.rank} on {socket.gethostname()}: "
         print(f"commbench: {speaker}{printable(str(error))}", file=sys.stderr)
     sys.stderr.flush()
-    give_up(error.exit_status)
+    if FOLDER not in os.environ:  # else the parent ends the other ranks
+        give_up(error.exit_status)
     if isinstance(error, WorldBroken):
         exit_rank(error.exit_status, identity)
     return error.exit_status
@@ -190,16 +219,10 @@ def leave_status(folder: str, status: int) -> None:
             (Path(folder) / STATUS_FILE).write_text(str(status))
 
 
-def report_lost(folder: str, reason: str) -> None:
-    """On another rank, in place of a rank 0 that is silent."""
+def report_reason(folder: str, reason: str) -> None:
+    """Why the world is broken, from a rank, where rank 0 has no run.json to write it to."""
     with suppress(OSError):
-        (Path(folder) / LOST).write_text(reason)
-
-
-def record_failure(folder: Path, failure: RankFailure) -> None:
-    """In a rank server, for the parent."""
-    with suppress(OSError):
-        (folder / FAILURE_FILE).write_text(json.dumps(asdict(failure)))
+        (Path(folder) / REASON_FILE).write_text(reason)
 
 
 # ---------------------------------------------------------------- in the parent
@@ -211,70 +234,107 @@ def reopen(folder: Path) -> None:
     write_json(folder / "run.json", run | {"exit_status": None})
 
 
-def run_status(folder: Path, launcher_status: int, first_ended: Sequence[str]) -> int:
-    """The exit status of the run, by the first table. Raises WorldBroken.
+def has_ended(folder: Path, run: Mapping[str, Any]) -> bool:
+    """Whether the run has an end, good or bad; `run` is its run.json."""
+    return (folder / STATUS_FILE).exists() or run.get("exit_status") is not None
 
-    `first_ended` names the ranks that ended before all others.
-    """
-    status_file, record, failure = folder / STATUS_FILE, folder / "run.json", take_failure(folder)
+
+def is_broken(folder: Path, run: Mapping[str, Any]) -> bool:
+    """Whether a rank has found the world broken."""
+    return (folder / REASON_FILE).exists() or (run.get("status") == "broken" and run.get("exit_status") is not None)
+
+
+def has_launches_left(run: Mapping[str, Any]) -> bool:
+    """Whether a world has ended well, and another launch of its run is to follow."""
+    return run.get("status") == "running" and run.get("exit_status") == 0
+
+
+def run_status(folder: Path, end: WorldEnd) -> int:
+    """The exit status of the run, by the first table. Raises WorldBroken."""
+    status_file, record, log = folder / STATUS_FILE, folder / "run.json", folder / LOG
     if status_file.exists():
         status = int(status_file.read_text() or WorldBroken.exit_status)  # a full disk takes the file, not the number
-        with suppress(OSError):
-            status_file.unlink()
-        _remove_if_empty(folder)
+        for file in (status_file, *([] if record.exists() else [log])):  # the rank has said why
+            with suppress(OSError):
+                file.unlink(missing_ok=True)
+        remove_if_empty(folder)
         return status
-    ended = f"the launcher {exit_text(launcher_status)}" if failure is None else str(failure)
-    own_message = "" if "was killed" in ended or "is stopped" in ended else "; its own message is above"
-    if not folder.exists():
-        raise WorldBroken(f"{folder} is gone; {ended}{own_message}")
-    if not record.exists():
-        _remove_if_empty(folder)
-        raise WorldBroken(f"{ended} before anything was measured{own_message}")
-    run = json.loads(record.read_text())
+    run = read_record(folder)
     ended_by_rank_0 = run.get("exit_status") is not None
+    # interrupted, too, but not by a signal to this process: it would not be here
     if ended_by_rank_0 and run.get("status") not in ("broken", "interrupted"):
         return int(run["exit_status"])
-    # interrupted, too, but not by a signal to this process: it would not be here
-    cause = ended if failure is not None or launcher_status < 0 else None
-    reason = run.get("reason") if ended_by_rank_0 else lost_reason(folder, first_ended, cause)
-    reason = reason or f"{ended} in the middle of the run"
-    if failure is not None:  # heartbeats only see that a process is gone
-        reason = reason.replace(f"{failure.process} has ended", str(failure))
+    told = run.get("reason") if ended_by_rank_0 else None
     with suppress(OSError):
-        write_json(record, run | {"status": "broken", "exit_status": WorldBroken.exit_status, "reason": reason})
-    raise WorldBroken(f"{reason}; finished cases are in {folder}")
-
-
-def lost_reason(folder: Path, first_ended: Sequence[str], cause: str | None = None) -> str:
-    """Why rank 0 did not end the run itself; removes LOST. `cause` is what is known of the end of the processes."""
-    try:
-        return (folder / LOST).read_text()
-    except OSError:
-        if cause is not None:
-            return cause
-        return f"{', '.join(first_ended)} ended first" if first_ended else "rank 0 left no message"
-    finally:
-        (folder / LOST).unlink(missing_ok=True)
-
-
-def take_failure(folder: Path) -> RankFailure | None:
-    """The failure that a rank server has recorded; removes its file."""
-    file = folder / FAILURE_FILE
-    try:
-        return RankFailure(**json.loads(file.read_text()))
-    except (OSError, ValueError, TypeError):
-        return None
-    finally:
+        told = told or (folder / REASON_FILE).read_text()
+        (folder / REASON_FILE).unlink()
+    reason = broken_reason(end, told, _when(folder, run))
+    kept = [f"finished cases are in {folder}"] if run else []
+    kept += [f"the launcher's own messages are in {log}"] if log.exists() else []
+    if run:
         with suppress(OSError):
-            file.unlink(missing_ok=True)
+            ended = {"status": "broken", "exit_status": WorldBroken.exit_status, "reason": reason}
+            write_json(record, run | ended)
+    remove_if_empty(folder)
+    raise WorldBroken("; ".join([reason, *kept]))
 
 
-def exit_text(code: int) -> str:
+def broken_reason(end: WorldEnd, told: str | None, when: str) -> str:
+    """Why a world broke: what the ranks have `told` with what their parent has seen, else that and `when` it was."""
+    if end.cause is not None:
+        return f"{end.cause} {when}"
+    for failure in end.failures:  # the ranks only see that a process is gone
+        if told is not None and failure.process in told:
+            return told.replace(f"{failure.process} has ended", str(failure))
+    # a rank that ends itself because of an error has said why; what killed one, only the parent knows
+    if told is not None and all(failure.how == exit_text(WorldBroken.exit_status) for failure in end.failures):
+        return told
+    return f"{end} {when}"
+
+
+def _when(folder: Path, run: Mapping[str, Any]) -> str:
+    if not folder.exists():
+        return f"and {folder} is gone"
+    if not run:
+        return "while starting, before anything was measured"
+    case = case_in_flight(folder)
+    return "before the first case" if case is None else f"while measuring {case[1]}"
+
+
+def end_interrupted(folder: Path, status: int) -> bool:
+    """After a signal to the parent: complete run.json where no rank could; whether there is anything to resume."""
+    run = read_record(folder)
+    with suppress(OSError):
+        (folder / REASON_FILE).unlink(missing_ok=True)
+        if run and (run.get("exit_status") is None or has_launches_left(run)):
+            write_json(folder / "run.json", run | {"status": "interrupted", "exit_status": status})
+        if not run:
+            (folder / LOG).unlink(missing_ok=True)
+    remove_if_empty(folder)
+    return bool(run)
+
+
+def exit_text(code: int | None) -> str:
     """How a process ended: `was killed by SIGSEGV` for -11, as subprocess counts, `exited with status 3`."""
+    if code is None:
+        return "has ended"
+    if code in (-signal.SIGTERM, SIGNAL_STATUS + signal.SIGTERM):
+        return "was ended by SIGTERM"
+    if code == -signal.SIGBUS:
+        return "was killed by SIGBUS, as if /dev/shm were full,"
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
 
 
-def _remove_if_empty(folder: Path) -> None:
+def read_record(folder: Path) -> dict[str, Any]:
+    """run.json; empty where there is none."""
+    try:
+        run = json.loads((folder / "run.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return run if isinstance(run, dict) else {}
+
+
+def remove_if_empty(folder: Path) -> None:
     with suppress(OSError):  # somebody else has removed it
         if not any(folder.iterdir()):
             folder.rmdir()

@@ -30,6 +30,7 @@ READ_S = 5.0  # for the progress of another rank
 MAX_NAMED_RANKS = 8
 MAX_FRAMES = 4
 PATH_PREFIX = re.compile(r".*/(site-packages|commbench|lib/python[0-9.]+)/")
+LIBRARY_ERROR = re.compile(r", \w*(Error|Exception): .*", re.DOTALL)
 PROCESS_STATES = {"Z": "has ended", "X": "has ended", "T": "is stopped by a signal", "t": "is stopped by a debugger"}
 
 OnBroken = Callable[[str, bool], None]  # the reason, and whether rank 0 has found it
@@ -136,7 +137,7 @@ class Heartbeat:
         self.rank, self.size = control.rank, control.size
         self._store, self._progress_store = control.store.clone(), control.store.clone()
         self._progress, self._on_broken = progress, on_broken
-        self._beats_sent, self._from_rank_0 = 0, False
+        self._beats_sent, self._found_by_rank_0 = 0, False
         self._verdict: str | None = None  # of rank 0: why the world is broken
         self._silence, self._silence_s = SilenceDetector(silence_s), silence_s
         self._answered_at = time.monotonic()
@@ -170,6 +171,31 @@ class Heartbeat:
         texts = [self._with_progress(rank) for rank in ranks[:MAX_NAMED_RANKS]]
         return "; ".join(texts) + (f"; and {len(ranks) - MAX_NAMED_RANKS} more" if len(ranks) > MAX_NAMED_RANKS else "")
 
+    def describe_lost(self, ranks: Sequence[int]) -> str:
+        """Ranks that have ended, and where this one was at that time: they go through a case together."""
+        if not ranks:
+            return ""
+        lost = "; ".join(self._with_state(rank) for rank in ranks[:MAX_NAMED_RANKS])
+        here = LIBRARY_ERROR.sub("", self._progress.text())  # of the library, because the other rank is gone
+        return f"{lost} while rank {self.rank} was in {here}"
+
+    def stacks(self) -> dict[str, list[str]]:
+        """Where the ranks were last seen, by rank, as "file:line function"; of this one, where it is now."""
+        found = {f"rank {self.rank}": main_stack()}
+        for rank in range(min(self.size, MAX_NAMED_RANKS)):
+            if rank != self.rank:
+                with suppress(RuntimeError, ValueError):
+                    found[f"rank {rank}"] = self._last_seen(rank)[1]
+        return found
+
+    def wait_for_rank_0(self, timeout_s: float) -> None:
+        """Until its process has ended, on the same host: a launcher that loses another rank would end it before."""
+        until = time.monotonic() + timeout_s
+        while self._state(self.hosts[0]) is None and self.hosts[0].kernel == self._host.kernel:
+            if time.monotonic() > until:
+                return
+            time.sleep(0.02)
+
     def dead_here(self) -> list[int]:
         """The ranks on this host whose process has ended."""
         return [rank for rank, host in enumerate(self.hosts) if self._state(host) == "has ended"]
@@ -187,10 +213,17 @@ class Heartbeat:
     def _with_progress(self, rank: int) -> str:
         seen = ""
         with suppress(RuntimeError, ValueError):
-            key = f"heartbeat/{rank}/progress"
-            phase, stack = json.loads(self._progress_store.get(key)) if self._progress_store.check([key]) else ("", [])
-            seen = f", last seen in {phase}" + (f" at {' > '.join(stack)}" if stack else "")
+            phase = self._last_seen(rank)[0]
+            seen = f", last seen in {phase}" if phase else ""
         return self._with_state(rank) + seen
+
+    def _last_seen(self, rank: int) -> tuple[str, list[str]]:
+        """Phase and stack; raises RuntimeError where the store is gone."""
+        key = f"heartbeat/{rank}/progress"
+        if not self._progress_store.check([key]):
+            return "", []
+        phase, stack = json.loads(self._progress_store.get(key))
+        return str(phase), list(stack)
 
     def _with_state(self, rank: int) -> str:
         host = self.hosts[rank]
@@ -207,7 +240,7 @@ class Heartbeat:
                 cause = str(error).splitlines()[0]
                 reason = f"{self._with_state(self.rank)} lost its connection to {self._with_state(0)}: {cause}"
             if reason is not None:
-                self._end(reason, from_rank_0=self._from_rank_0)
+                self._end(reason, self._found_by_rank_0)
 
     def _watch_store(self) -> None:
         """While the network is down the store answers nobody, and its calls wait for ever: this thread ends them."""
@@ -221,10 +254,10 @@ class Heartbeat:
                 rank, owner = self._with_state(self.rank), self._with_state(0)
                 self._end(f"{rank} got no answer for {self._silence_s:g} s; {owner}")
 
-    def _end(self, reason: str, from_rank_0: bool = False) -> None:
+    def _end(self, reason: str, found_by_rank_0: bool = False) -> None:
         if not self._ended.is_set():
             self._ended.set()
-            self._on_broken(reason, from_rank_0)
+            self._on_broken(reason, found_by_rank_0)
 
     def _beat(self) -> str | None:
         """Send one heartbeat and check the others; why the world is broken, if it is."""
@@ -236,7 +269,7 @@ class Heartbeat:
             return self._verdict
         verdict, beat = json.loads(self._store.get("heartbeat/0"))
         if verdict is not None:
-            self._from_rank_0 = True
+            self._found_by_rank_0 = True
             return str(verdict)
         if self._silence.check([(0, beat)], time.monotonic()):
             return f"no sign of life for {self._silence_s:g} s: {self.describe([0])}"
@@ -246,7 +279,8 @@ class Heartbeat:
         """On rank 0: whether a rank is silent, or this one has been inside of a call of the library for too long."""
         silent = self._silence.check(self._newest_beats(range(1, self.size)), time.monotonic())
         if silent:
-            return f"no sign of life for {self._silence_s:g} s: {self.describe(silent)}"
+            here = LIBRARY_ERROR.sub("", self._progress.text())
+            return f"no sign of life for {self._silence_s:g} s: {self.describe(silent)}; rank 0 is in {here}"
         late_s = self._progress.late_s()
         if late_s is not None:
             return f"no end after {late_s:.0f} s: {self.describe(range(self.size))}"

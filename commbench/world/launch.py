@@ -3,39 +3,41 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from commbench.config.settings import Settings
+from commbench.config.settings import Job, Settings
+from commbench.core.errors import WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.protocols import Launcher
 from commbench.hardware.software import is_recorded
 
-from .exit_protocol import FOLDER, RESUME, reopen, run_status
-from .supervisor import supervise
+from .exit_protocol import FOLDER, JOB, REASON_FILE, RESUME, read_record, reopen, run_status
+from .output import RELAYED, Output
+from .rank_server import QUIET, ForkedWorld, inherited_environment, rank_server, stop_rank_server
+from .supervisor import LaunchedWorld, RunningWorld, supervise
 
 SWEEP = "COMMBENCH_SWEEP"  # shared by the jobs of one command
 CONFIG_DIR = "COMMBENCH_CONFIG_DIR"  # the user's own YAML, for every world of a command
-TERMINAL = "COMMBENCH_TERMINAL"  # a person watches the parent's stderr: mpirun's ranks can't see that
+LONGEST_VARIABLE = 100_000  # bytes; Linux refuses 128 KiB
 # ranks on other hosts need these as they are here
 FORWARDED = (SWEEP, CONFIG_DIR, "PYTHONPATH", "LD_LIBRARY_PATH", "PATH")
 
 
 @dataclass(frozen=True)
 class WorldSpec:
-    """A world to start. `mpi_library` is what its ranks load, if they do; `overrides` are their command line.
+    """A world to start. `mpi_library` is what its ranks load, if they do.
 
     `own_variables`: prefixes of what launchers forward themselves. `resume`: how the world continues the folder's run.
     """
 
-    settings: Settings
+    job: Job
     launcher: Launcher
     mpi_library: str | None
     layout: Layout
-    overrides: Sequence[str]
     folder: str
     own_variables: tuple[str, ...] = ()
     resume: str | None = None
@@ -43,27 +45,61 @@ class WorldSpec:
 
 def start(spec: WorldSpec) -> int:
     """Run one world to its end; the exit status of its run. Raises ConfigError or WorldBroken."""
+    folder, settings = Path(spec.folder), spec.job.settings
     if spec.resume is not None:
-        reopen(Path(spec.folder))
-    nodes, ranks_per_node = spec.layout.nodes, spec.layout.ranks_per_node
-    # an address that somebody exported for another job is not ours
-    inherited = {key: value for key, value in os.environ.items() if key not in ("MASTER_ADDR", "MASTER_PORT")}
+        reopen(folder)
+    with suppress(OSError):
+        (folder / REASON_FILE).unlink()  # of an earlier world
+    with Output(folder, f"starting {spec.layout.size} ranks of {settings.backend.name}") as output:
+        end = supervise(partial(_start_world, spec, output.exports()), folder, settings.budget.silence_s)
+    try:
+        return run_status(folder, end)
+    except WorldBroken as error:
+        stacks = read_record(folder).get("stacks") or {}
+        lines = [f"  {rank}: {call}" for rank, calls in stacks.items() for call in calls]
+        if lines and settings.verbose:
+            raise WorldBroken("\n".join([str(error), *lines])) from error
+        raise
+
+
+def _start_world(spec: WorldSpec, terminal: Mapping[str, str]) -> RunningWorld:
+    launcher, job, folder = spec.launcher, spec.job, Path(spec.folder)
+    shape = spec.layout.nodes, spec.layout.ranks_per_node
+    exports = _exports(spec, terminal)
+    if launcher.forks:
+        environment = inherited_environment() | exports
+        server = rank_server(environment, job.settings.launch)
+        return ForkedWorld(server, shape[1], job.overrides, environment)
+    stop_rank_server()  # of an earlier job, or in vain
+    command = launcher.command(*shape, job.overrides, spec.mpi_library, sorted(exports))
+
+    def rank_of(environ: Mapping[str, str]) -> int | None:
+        identity = launcher.detect(environ) if environ.get(FOLDER) == spec.folder else None
+        return None if identity is None else identity.rank
+
+    size = shape[1] if launcher.reach == 1 else 0
+    return LaunchedWorld(launcher.name, command, inherited_environment() | exports, folder, rank_of, size)
+
+
+def _exports(spec: WorldSpec, terminal: Mapping[str, str]) -> dict[str, str]:
+    """What this command adds to the environment of the ranks, or ranks on other hosts need as it is here."""
+    inherited, settings = inherited_environment(), spec.job.settings
     own = (*spec.own_variables, "COMMBENCH_")
     # settings of libraries are compared before the first case, and ranks on other hosts need them, too
     forwarded = (key for key in inherited if key in FORWARDED or (is_recorded(key) and not key.startswith(own)))
-    exports = {
-        "TORCH_CPP_LOG_LEVEL": inherited.get("TORCH_CPP_LOG_LEVEL", "ERROR"),  # its warnings would bury our one line
-        **spec.launcher.environment(nodes, ranks_per_node, spec.mpi_library),
-        **_backend_exports(spec.settings),
-        **dict(spec.settings.env),
+    text = spec.job.text()
+    return {
+        **{key: inherited.get(key, value) for key, value in QUIET.items()},
+        **spec.launcher.environment(spec.layout.nodes, spec.layout.ranks_per_node, spec.mpi_library),
+        **_backend_exports(settings),
+        **dict(settings.env),
         **{key: inherited[key] for key in forwarded},
         FOLDER: spec.folder,
         **({RESUME: spec.resume} if spec.resume is not None else {}),
-        **({TERMINAL: "1"} if sys.stderr.isatty() else {}),
+        **terminal,
+        **({} if spec.launcher.forks else {RELAYED: "1"}),
+        **({JOB: text} if len(text) < LONGEST_VARIABLE else {}),  # else each rank composes it again
     }
-    command = spec.launcher.command(nodes, ranks_per_node, spec.overrides, spec.mpi_library, sorted(exports))
-    launcher_status, first_ended = supervise(command, inherited | exports, Path(spec.folder))
-    return run_status(Path(spec.folder), launcher_status, first_ended)
 
 
 def _backend_exports(settings: Settings) -> dict[str, str]:

@@ -1,77 +1,276 @@
-"""Starts the ranks of a world on this machine by fork, from a process that has imported what every rank needs.
+"""A process that has imported what every rank needs, and forks the ranks of one world after another; and its client.
 
-`launcher=local` runs it as `python -m commbench.world.rank_server RANKS WORD...`. It gives each rank the environment
-that torchrun would give, waits for all of them as their parent, and ends the world when one of them fails. It prints
-nothing: how the first rank failed is written to the run's folder for the process that started it.
+`launcher=local` starts it as `python -m commbench.world.rank_server`, with a socket as standard input.
+It has no threads, no CUDA context and no open library, so that a fork is safe and a rank reads the variables of the
+libraries as a fresh process would. Each request is a line of JSON with the number of ranks, the arguments and the
+environment of a world. The answers, a line each: the process ids of the ranks, then how each of them ended.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
+import json
 import os
+import select
 import signal
 import socket
+import subprocess
 import sys
-import time
+import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
+from typing import Any
 
-from .exit_protocol import FOLDER, RankFailure, exit_text, record_failure
-from .rendezvous import BACKLOG
+from commbench.core.protocols import Launcher
 
-LOOPBACK = "127.0.0.1"
+from .rendezvous import BACKLOG, LOOPBACK
+from .signals import SIGNAL_STATUS, die_with_parent, ignore_terminal
+from .supervisor import RunningWorld
+
+QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # unless the user exports another: torch's warnings would bury our one line
+
+# of variables that torch and its libraries read when a rank opens them, not when they are loaded
+READ_BY_RANKS = (
+    "COMMBENCH_", "GLOO_", "NCCL_", "TORCH_NCCL_", "OMPI_", "PMIX_", "PRTE_", "MPICH_", "MPIR_", "MV2_", "UCX_", "FI_",
+    "MPI4PY_", "MASTER_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
+)  # fmt: skip
 LAUNCHER = "COMMBENCH_LAUNCHER"  # who has started this rank, where its variables do not say it
 STORE_FD = "COMMBENCH_STORE_FD"  # rank 0's listening socket: no port is free in between, so nobody else can take it
-PRELOADED = ("torch", "torch.distributed", "commbench.cli.run", "commbench.measure.session")
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
-POLL_S = 0.05
-STOPPED_S = 9.0  # heartbeats, which know more, find a stopped rank after 8 s
-TERMINATE_S = 10.0  # between SIGTERM and SIGKILL
-GRACE_S = 2.0  # of a world that ends after a stopped rank: nothing is left to wait for
+PRELOADED = ("torch.distributed.distributed_c10d", "commbench.cli.rank", "commbench.measure.session", "pyarrow.parquet")
+TOLD_TO_END = (SIGNAL_STATUS + signal.SIGINT, SIGNAL_STATUS + signal.SIGTERM)  # a rank that was told to end, as all are
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Exit status 0 if every rank exited with 0, else 1. `arguments`: the number of ranks, and a rank's own."""
-    size, words = int(arguments[0]), list(arguments[1:])
-    _die_with_parent()
+# ---------------------------------------------------------------- its client, in the parent of the ranks
+
+
+class RankServer:
+    """A rank server, and the environment in which it has loaded torch. `launch` is that of the jobs it has served."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.environment = dict(environment)
+        self.launch: int | None = None
+        self.socket, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", "commbench.world.rank_server"]
+            self.process = subprocess.Popen(
+                command, env=self.environment, stdin=theirs.fileno(), preexec_fn=ignore_terminal
+            )
+
+    def suits(self, environment: Mapping[str, str], launch: int) -> bool:
+        """Whether it can fork ranks with this environment: what differs must be read by the ranks.
+
+        Launches are to be independent of each other: ranks of one server would share the addresses of all libraries.
+        """
+        names = {*self.environment, *environment}
+        changed = (name for name in names if self.environment.get(name) != environment.get(name))
+        fresh = self.launch in (None, launch) and self.process.poll() is None
+        return fresh and all(name.startswith(READ_BY_RANKS) for name in changed)
+
+    def close(self) -> None:
+        self.socket.close()
+        self.process.kill()
+        self.process.wait()
+
+
+_running: RankServer | None = None  # of this process, for its next world
+
+
+def rank_server(environment: Mapping[str, str], launch: int | None = None) -> RankServer:
+    """The one that runs if it suits a job of this launch and environment, else a fresh one in its place.
+
+    `launch` is None before it is known.
+    """
+    global _running
+    if _running is not None and (launch is None or not _running.suits(environment, launch)):
+        stop_rank_server()
+    _running = _running or RankServer(environment)
+    _running.launch = launch
+    return _running
+
+
+def start_rank_server(launcher: Launcher) -> None:
+    """Before it is known what the ranks will do: torch is imported while this process composes the configuration."""
+    rank_server(QUIET | launcher.environment(1, 1, None) | inherited_environment())
+
+
+def inherited_environment() -> dict[str, str]:
+    """That of this process, but for an address that somebody exported for another job."""
+    return {key: value for key, value in os.environ.items() if key not in ("MASTER_ADDR", "MASTER_PORT")}
+
+
+def stop_rank_server() -> None:
+    global _running
+    if _running is not None:
+        _running.close()
+    _running = None
+
+
+class ForkedWorld(RunningWorld):
+    """Ranks that a rank server has forked. It serves the next world if this one leaves it alive."""
+
+    name = "the rank server"
+
+    def __init__(self, server: RankServer, size: int, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        super().__init__()
+        self._server, self.pid, self._unread = server, server.process.pid, b""
+        request = {"size": size, "words": list(words), "environment": dict(environment)}
+        data = json.dumps(request).encode() + b"\n"
+        with suppress(BrokenPipeError, ConnectionResetError):  # it has ended, which `wait` sees
+            # the ranks print to what this process prints to now, not when the server was started
+            sent = socket.send_fds(server.socket, [data], [1, 2])
+            server.socket.sendall(data[sent:])
+
+    def wait(self, timeout_s: float) -> list[int]:
+        poll = select.poll()
+        poll.register(self._server.socket, select.POLLIN)
+        if not poll.poll(1000 * timeout_s):
+            return []
+        data = b""
+        with suppress(OSError):
+            data = self._server.socket.recv(1 << 20)
+        if not data:
+            self.status = self._server.process.wait()
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        return [pid for line in lines for pid in self._read(json.loads(line))]
+
+    def _read(self, answer: Mapping[str, Any]) -> list[int]:
+        if "ranks" in answer:
+            self.ranks = {int(pid): rank for pid, rank in answer["ranks"].items()}
+            return []
+        self.codes[answer["ended"]] = answer["code"]
+        if len(self.codes) == len(self.ranks):
+            self.status = int(any(self.codes.values()))
+        return [answer["ended"]]
+
+    def end(self, patience_s: float) -> None:
+        """A server whose ranks do not end, that is stopped, or that is still importing, ends with them."""
+        self.signal_ranks(signal.SIGTERM)
+        if self.signal_ranks(signal.SIGCONT):
+            self.wait_for_end(patience_s)
+        if self.status is None and self.signal_ranks(signal.SIGKILL):
+            self.wait_for_end(1.0)
+        if self.status is None:
+            self._server.close()
+            self.status = -signal.SIGKILL
+
+
+# ---------------------------------------------------------------- the server
+
+
+def main() -> int:
+    """Serve worlds until the socket closes."""
+    die_with_parent(signal.SIGKILL)
+    ignore_terminal()
     for module in PRELOADED:
         import_module(module)
     gc.collect()
     gc.freeze()  # a collection in a rank would otherwise copy every page that the ranks share
-    with socket.create_server((LOOPBACK, 0), backlog=BACKLOG) as listener:
-        port = listener.getsockname()[1]
-        ranks = {_fork(rank, size, port, listener.fileno(), words): rank for rank in range(size)}
-    return _Ranks(ranks, os.environ.get(FOLDER)).wait()
+    with socket.socket(fileno=os.dup(0)) as parent:
+        _Server(parent).serve()
+    return 0
 
 
-def _fork(rank: int, size: int, port: int, store_fd: int, words: list[str]) -> int:
-    """The process id of a new rank."""
-    pid = os.fork()
-    if pid:
-        return pid
-    status = 1
-    try:
-        _die_with_parent()
-        os.environ |= rank_environment(rank, size, port)
-        if rank == 0:
-            os.environ[STORE_FD] = str(os.dup(store_fd))
-        os.close(store_fd)
-        sys.argv = ["commbench", *words]
-        status = import_module("commbench.__main__").main(words)
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 1
-    except BaseException:
-        import traceback
+class _Server:
+    """The ranks of the present world, by process id, and the connection to the process that wants them."""
 
-        traceback.print_exc()
-    finally:
-        with suppress(OSError, ValueError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(status)
+    def __init__(self, parent: socket.socket) -> None:
+        self._parent, self._unread = parent, b""
+        self._files: list[int] = []  # standard output and error of the next world
+        self._ranks: dict[int, int] = {}
+        self._wakeup, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: self._signal(signal.SIGTERM))
+
+    def serve(self) -> None:
+        while True:
+            sources: list[Any] = [self._parent, self._wakeup]
+            ready, _, _ = select.select(sources, [], [])
+            if self._wakeup in ready:
+                os.read(self._wakeup, 4096)
+                self._report_ends()
+            if self._parent in ready and not self._read_requests():
+                return
+
+    def _read_requests(self) -> bool:
+        """Returns whether the parent is still there."""
+        data, files, _, _ = socket.recv_fds(self._parent, 1 << 20, 2)
+        if files:
+            self._files = files
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            request = json.loads(line)
+            self._start(request)
+        return bool(data)
+
+    def _start(self, world: Mapping[str, Any]) -> None:
+        with socket.create_server((LOOPBACK, 0), backlog=BACKLOG) as listener:
+            for rank in range(world["size"]):
+                environment = {
+                    **world["environment"],
+                    **rank_environment(rank, world["size"], listener.getsockname()[1]),
+                    **({STORE_FD: str(listener.fileno())} if rank == 0 else {}),
+                }
+                pid = os.fork()
+                if pid == 0:
+                    if rank != 0:
+                        listener.close()
+                    self._become_rank(environment, world["words"])
+                self._ranks[pid] = rank
+        for file in self._files:
+            os.close(file)
+        self._files = []
+        self._tell({"ranks": self._ranks})
+
+    def _become_rank(self, environment: Mapping[str, str], words: Sequence[str]) -> None:
+        """In the new process; does not return."""
+        status = 1
+        try:
+            die_with_parent(signal.SIGKILL)
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGTERM, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            self._parent.close()
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            for descriptor, file in zip((1, 2), self._files, strict=True):
+                os.dup2(file, descriptor)
+                os.close(file)
+            os.environ.clear()
+            os.environ.update(environment)
+            sys.argv = ["commbench", *words]
+            status = import_module("commbench.__main__").main(words)
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with suppress(OSError, ValueError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(status)
+
+    def _report_ends(self) -> None:
+        """The first rank that fails ends the others, as torchrun and mpirun do."""
+        while self._ranks:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            if self._ranks.pop(pid, None) is not None:
+                code = os.waitstatus_to_exitcode(status)
+                self._tell({"ended": pid, "code": code})
+                if code not in (0, *TOLD_TO_END):
+                    self._signal(signal.SIGTERM)
+
+    def _signal(self, number: int) -> None:
+        for pid in self._ranks:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _tell(self, answer: Mapping[str, Any]) -> None:
+        with suppress(OSError):  # the parent has just ended; so does this process, by die_with_parent
+            self._parent.sendall(json.dumps(answer).encode() + b"\n")
 
 
 def rank_environment(rank: int, size: int, port: int) -> Mapping[str, str]:
@@ -87,74 +286,5 @@ def rank_environment(rank: int, size: int, port: int) -> Mapping[str, str]:
     }
 
 
-def _die_with_parent() -> None:
-    """SIGKILL for this process when its parent dies, however that is ended."""
-    parent = os.getppid()
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before the call
-        os._exit(1)
-
-
-class _Ranks:
-    """The ranks of one world, by process id, until all have ended."""
-
-    def __init__(self, ranks: dict[int, int], folder: str | None) -> None:
-        self._ranks, self._folder = ranks, None if folder is None else Path(folder)
-        self._stopped: dict[int, float] = {}  # since when, by process id
-        self._failed = False
-        self._kill_at: float | None = None
-
-    def wait(self) -> int:
-        signal.signal(signal.SIGTERM, lambda *_: self._terminate(TERMINATE_S))
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the ranks themselves
-        while self._ranks:
-            pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
-            if pid:
-                self._changed(pid, status)
-            else:
-                self._look_at_time()
-                time.sleep(POLL_S)
-        return 1 if self._failed else 0
-
-    def _changed(self, pid: int, status: int) -> None:
-        if os.WIFSTOPPED(status):
-            self._stopped[pid] = time.monotonic()
-        elif os.WIFCONTINUED(status):
-            self._stopped.pop(pid, None)
-        elif pid in self._ranks:
-            rank = self._ranks.pop(pid)
-            self._stopped.pop(pid, None)
-            if status != 0:
-                self._fail(rank, pid, exit_text(os.waitstatus_to_exitcode(status)))
-                self._terminate(TERMINATE_S)
-
-    def _look_at_time(self) -> None:
-        now = time.monotonic()
-        for pid, since in list(self._stopped.items()):
-            if now - since > STOPPED_S:
-                self._fail(self._ranks[pid], pid, "is stopped by a signal")
-                self._terminate(GRACE_S)
-        if self._kill_at is not None and now > self._kill_at:
-            self._signal(signal.SIGKILL)
-
-    def _fail(self, rank: int, pid: int, how: str) -> None:
-        """Record the first failure; those that follow are its consequences, or our own signals."""
-        if not self._failed and self._kill_at is None and self._folder is not None:
-            record_failure(self._folder, RankFailure(rank, pid, socket.gethostname(), how))
-        self._failed = True
-
-    def _terminate(self, patience_s: float) -> None:
-        if self._kill_at is None:
-            self._kill_at = time.monotonic() + patience_s
-            self._signal(signal.SIGTERM)
-            self._signal(signal.SIGCONT)
-
-    def _signal(self, number: signal.Signals) -> None:
-        for pid in self._ranks:
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

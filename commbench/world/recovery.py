@@ -9,21 +9,39 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from commbench.core.run_folder import write_json
 
 MAX_BREAKS = 2  # a case that broke the world this often is not tried again
-UNFINISHED = ("running", "interrupted")  # stop reasons of a soak that is continued
 GIVEN_UP = "broke the world"
 FINISHED = ("ok", "skipped")
 IN_FLIGHT = "in_flight"  # file in the run's folder: the case that is being measured
 
 
+@dataclass(frozen=True, eq=False)
+class EarlierVisits:
+    """What earlier starts have measured for a row of cases.parquet, from samples.parquet.
+
+    `times` are the seconds per operation of each visit that `row` counts; empty where the case begins anew. `last` is
+    the number of the last visit there, `blocks` and `repetitions` (by phase) are the numbers that follow.
+    """
+
+    row: Mapping[str, Any]
+    times: tuple[NDArray[Any], ...]
+    last: int
+    blocks: int
+    repetitions: Mapping[str, int]
+
+
 @dataclass(frozen=True)
 class EarlierStarts:
-    """`recorded`: case -> status, `reasons`: case -> why it failed, `broken`: case -> how often it broke the world.
+    """`recorded`: case -> status, `reasons`: case -> why it failed, `broken`: case -> how often it broke the world,
+    `visits`: case -> what there is of one that is not finished.
 
     `run` is run.json. Only rank 0 has the contents; the other ranks only know that the run is continued. With `retry`,
-    which the user asks for, failed cases are tried again; without it only what a broken world has left.
+    which the user asks for, failed cases are tried again; without it only what a broken world has left. With `launch`
+    another launch of the run begins, which visits all its cases again.
     """
 
     recorded: Mapping[str, str] = field(default_factory=dict)
@@ -32,6 +50,8 @@ class EarlierStarts:
     retry: bool = False
     force: bool = False
     reasons: Mapping[str, str] = field(default_factory=dict)
+    visits: Mapping[str, EarlierVisits] = field(default_factory=dict)
+    launch: bool = False
 
     @property
     def segment(self) -> int:
@@ -78,17 +98,28 @@ def clear_in_flight(folder: str) -> None:
         (Path(folder) / IN_FLIGHT).unlink()
 
 
+def case_in_flight(folder: str | Path) -> tuple[str, str] | None:
+    """The id and the name of the case that is being measured, or was when the world broke."""
+    try:
+        case_id, text = json.loads((Path(folder) / IN_FLIGHT).read_text())
+    except (OSError, ValueError):
+        return None
+    return str(case_id), str(text)
+
+
 def count_suspect(folder: str) -> str | None:
     """Count the case in flight, in run.json, as one that broke the world; its name.
 
     None where no case was in flight, or nothing can be written: a fresh world could not write either.
     """
-    mark, record = Path(folder) / IN_FLIGHT, Path(folder) / "run.json"
+    case, record = case_in_flight(folder), Path(folder) / "run.json"
     try:
-        case_id, text = json.loads(mark.read_text())
         run = json.loads(record.read_text())
     except (OSError, ValueError):
         return None
+    if case is None:
+        return None
+    case_id, text = case
     clear_in_flight(folder)
     broken = dict(run.get("broken", {}))
     broken[case_id] = broken.get(case_id, 0) + 1
@@ -96,4 +127,4 @@ def count_suspect(folder: str) -> str | None:
         write_json(record, run | {"broken": broken})
     except OSError:
         return None
-    return str(text)
+    return text

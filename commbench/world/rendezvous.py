@@ -1,4 +1,7 @@
-"""How the ranks of a world find each other: a TCPStore at an exported address, or at one that is sent over MPI."""
+"""How the ranks of a world find each other: a store at an exported address, or at one that is sent over MPI.
+
+It is torch's TCPStore, and in worlds whose ranks do not need torch that of store.py.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,14 @@ from typing import Any
 
 from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError
+from commbench.core.protocols import Backend
 from commbench.hardware.mpi_library import load, mismatch
 from commbench.hardware.network import is_loopback, meeting_address, own_address
 
 from .identity import host_identity
+from .store import KeyValueStore, hosted_store
 
+LOOPBACK = "127.0.0.1"
 BACKLOG = 1024  # all ranks of a world connect at once
 CONNECT_S = 120.0  # the slowest rank may still be importing from a network file system
 
@@ -26,26 +32,26 @@ def exported_address(environ: Mapping[str, str]) -> tuple[str, int] | None:
     return None
 
 
-def store_at(host: str, port: int, owner: bool) -> Any:
-    """The TCPStore at a given address; its owner listens at that address only, where it is its own.
+def store_at(host: str, port: int, owner: bool, torch: bool = True) -> Any:
+    """The store at a given address, torch's or ours; its owner listens at that address only, where it is its own.
 
     A name that resolves to loopback here (/etc/hosts often says so of a host's own name) may be another address
     elsewhere: then the owner listens at all addresses. Raises OSError or RuntimeError.
     """
     if not owner:
-        return _client_store(host, port)
+        return client_store(host, port, torch)
     address = own_address(host)
     if address is None or (is_loopback(address) and host not in (address, "localhost")):
-        return _server_store(host, port, "")
-    return _server_store(host, port, address)
+        address = ""
+    return _server_store(host, port, address, torch)
 
 
-def store_over_mpi(identity: RankIdentity, library: str, threads: str, interface: str | None) -> Any:
-    """The TCPStore of a world without an exported address: rank 0 opens a port and broadcasts it over MPI.
+def store_over_mpi(identity: RankIdentity, backend: Backend, interface: str | None) -> Any:
+    """The store of a world without an exported address: rank 0 opens a port and broadcasts it over MPI.
 
-    `library` and `threads` are those of `load`. Raises ConfigError on all ranks if rank 0 can't open it.
+    Raises ConfigError on all ranks if rank 0 can't open it.
     """
-    mpi = load(library, threads)
+    mpi = load(backend.library or "auto", backend.threads)
     world = mpi.COMM_WORLD
     if world.size != identity.size:
         raise ConfigError(mismatch(identity.size, mpi))
@@ -55,14 +61,14 @@ def store_over_mpi(identity: RankIdentity, library: str, threads: str, interface
     if world.rank == 0:
         try:
             address = rendezvous_address(identities, interface)
-            store = _server_store(address, 0, address)
+            store = _server_store(address, 0, address, backend.needs_torch)
             offer = (address, store.port, None)
         except (ConfigError, OSError, RuntimeError) as error:  # the other ranks must not wait for an address
             offer = ("", 0, f"rank 0 can't host the rendezvous: {error}")
     host, port, problem = world.bcast(offer)
     if problem is not None:
         raise ConfigError(problem)
-    return store if store is not None else _client_store(host, port)
+    return store if store is not None else client_store(host, port, backend.needs_torch)
 
 
 def rendezvous_address(identities: list[str], interface: str | None) -> str:
@@ -74,13 +80,18 @@ def rendezvous_address(identities: list[str], interface: str | None) -> str:
     return meeting_address(interface, *others)
 
 
-def _client_store(host: str, port: int) -> Any:
+def client_store(host: str, port: int, torch: bool, timeout_s: float | None = None) -> Any:
+    """The store that another rank hosts."""
+    if not torch:
+        return KeyValueStore(host, port, timeout_s or CONNECT_S)
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=CONNECT_S), wait_for_workers=False)
+    return TCPStore(
+        host, port, is_master=False, timeout=timedelta(seconds=timeout_s or CONNECT_S), wait_for_workers=False
+    )
 
 
-def _server_store(host: str, port: int, address: str) -> Any:
+def _server_store(host: str, port: int, address: str, torch: bool) -> Any:
     """A store that listens at `address` only ("": at all addresses); others know it as `host`. Port 0: a free one."""
     # one connection per rank: the usual limit of 1024 files would end a world of 1000 ranks
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -90,11 +101,13 @@ def _server_store(host: str, port: int, address: str) -> Any:
         listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
     else:
         listener = socket.create_server((address, port), family=family, backlog=BACKLOG)
-    return inherited_store(host, int(listener.getsockname()[1]), listener.detach())
+    return inherited_store(host, int(listener.getsockname()[1]), listener.detach(), torch)
 
 
-def inherited_store(host: str, port: int, listening_fd: int) -> Any:
-    """The TCPStore of rank 0 on a socket that listens already."""
+def inherited_store(host: str, port: int, listening_fd: int, torch: bool = True) -> Any:
+    """The store that this rank hosts, on a socket that listens already."""
+    if not torch:
+        return hosted_store(host, port, listening_fd)
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     return TCPStore(

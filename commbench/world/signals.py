@@ -7,18 +7,20 @@ a second thread reads.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
 UNWIND_S = 1.0  # for the main thread to return from C by itself
 SAVE_S = 10.0  # for saving results at the end; a file system may be what hangs
-INTERRUPTED = 128  # + the signal's number: 130 and 143
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+SIGNAL_STATUS = 128  # + the signal's number: 130 and 143
 
 Save = Callable[[int], None]  # with the exit status
 OnSignal = Callable[[int], bool]  # with the signal's number
@@ -61,7 +63,7 @@ class RunEnder:
                 return  # a second signal while the first one unwinds
             _wait_for_exit()
         self._main_thread_ends.set()
-        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(INTERRUPTED + number)
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(SIGNAL_STATUS + number)
 
     def claim(self) -> None:
         """In the main thread, which ends the run for a reason of its own."""
@@ -93,9 +95,27 @@ class RunEnder:
             if number in (signal.SIGINT, signal.SIGTERM):
                 patience_s = UNWIND_S if self._on_signal(number) else 0.0
                 if not self._main_thread_ends.wait(patience_s):
-                    self.finish(INTERRUPTED + number, partial(self._save, INTERRUPTED + number))
+                    self.finish(SIGNAL_STATUS + number, partial(self._save, SIGNAL_STATUS + number))
 
 
 def _wait_for_exit() -> None:
     """The other thread saves, and then exits this process."""
     time.sleep(6 * SAVE_S)
+
+
+# ---------------------------------------------------------------- of a process's parent and terminal
+
+
+def ignore_terminal() -> None:
+    """What a terminal sends to all processes on it: the parent decides what it means, and tells the ranks."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def die_with_parent(number: signal.Signals) -> None:
+    """This signal for this process when its parent dies, however that is ended."""
+    parent = os.getppid()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+    if os.getppid() != parent:  # it died before the call
+        os._exit(1)

@@ -1,39 +1,52 @@
-"""The table of a run on stdout, with units; progress on stderr while it runs."""
+"""The table of a run on stdout, fitted to the terminal (in a file one line a row), and what stands around it."""
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from commbench.core.columns import INTERRUPTED
 from commbench.core.flags import FLAGS, UNKNOWN_FLAG
-from commbench.core.slow_pairs import FACTOR, SPREADS, Matrix, findings, matrices, slow_pairs
-from commbench.core.text import printable
-from commbench.core.units import format_bytes, format_count, format_rate, format_seconds
+from commbench.core.slow_pairs import FACTOR, SPREADS, findings, matrices, slow_pairs
+from commbench.core.terminal import Column, Terminal, paragraphs, printable, table_text
+from commbench.core.units import format_bytes, format_number, format_seconds
 
+from .parquet import recorded_rows
 from .table import is_matrix, matrix_text
 
-MIN_WIDTH = 140
+Row = Mapping[str, Any]
+
 CONSTANT = (  # named once in the title where all rows share them
-    "layout", "pair", "dtype", "engine", "schedule", "window", "streams", "root", "reduction", "in_place", "staging",
-    "link", "device", "timing_mode",
+    "layout", "pair", "dtype", "engine", "schedule", "window", "buffers", "streams", "root", "reduction", "in_place",
+    "staging", "link", "device", "timing_mode",
 )  # fmt: skip
-COLUMNS = (  # heading, justification
-    ("benchmark", "left"), ("layout", "left"), ("pair", "left"), ("dtype", "left"), ("engine", "left"),
-    ("schedule", "left"), ("window", "right"), ("streams", "right"), ("root", "right"), ("reduction", "left"),
-    ("in_place", "left"), ("staging", "left"), ("link", "left"), ("message", "right"), ("median", "right"),
-    ("95 % interval", "right"), ("p99", "right"),
-    ("algbw GB/s", "right"), ("busbw GB/s", "right"), ("of limit", "right"), ("messages/s", "right"), ("n", "right"),
-    ("notes", "left"),
-)  # fmt: skip
-TEXT_COLUMNS = 13  # before the numbers
+VARIABLES = ("benchmark", *(name for name in CONSTANT if name not in ("device", "timing_mode")))
+RIGHT = ("window", "streams", "root")
 DEFAULTS = {  # values that are not shown: no message, pair after pair, and the usual on a CPU
     ("dtype", "none"), ("schedule", "serial"), ("staging", "none"), ("device", "cpu"), ("timing_mode", "host"),
 }  # fmt: skip
+NUMBERS = (  # the columns that a narrow terminal lacks are those with the highest numbers
+    Column("message\nB", right=True),
+    Column("median\nus", right=True, style="bold"),
+    Column("interval\nus", right=True, priority=2),
+    Column("p99\nus", right=True, priority=4),
+    Column("algbw\nGB/s", right=True, priority=5),
+    Column("busbw\nGB/s", right=True, priority=1),
+    Column("of limit\n%", right=True, priority=3),
+    Column("messages\n1/s", right=True, priority=7),
+    Column("n", right=True, priority=6),
+)
+MARK = Column("", style="yellow")  # on a terminal: this row differs from its neighbours, see below the table
+FLAGS_COLUMN = Column("flags", priority=8)  # in a file
+MEANING = "median: per message (half a round trip for p2p_latency) or per collective; GB/s is 10^9 B/s"
+DIVIDED = "message: in total; gather, scatter, all_gather, all_to_all and reduce_scatter divide it among the ranks"
 CLOCKS = {
     "host": "the host's clock around the calls",
     "host_sync": "the host's clock around calls and synchronisation: what waits for the result sees this",
@@ -41,8 +54,16 @@ CLOCKS = {
     "throughput": "the GPU's events around calls that follow one another without a wait",
     "graph": "the GPU's events around the replay of a captured graph of calls",
 }
-MAX_NAMED_PAIRS = 3  # of those that run at once
-MAX_FINDINGS = 10
+MOST_NAMED_PAIRS = 3  # of those that run at once
+MOST_FINDINGS = 10
+LONG_PASS_S = 10.0  # of the first pass: a shorter run has its table soon
+WIDEST_MATRIX = 200  # characters, in a file
+MOST_SERIES = 6  # that a line names
+LONGEST_REASON = 400  # characters on a terminal: a reason can be a stack of 50 lines
+TIME_LINES = 20  # of one case
+TIME_LINE_HEADINGS = ("from\ns", "median\nus", "min\nus", "max\nus", "repetitions")
+MOST_INTERVALS = 4096  # kept of one case; beyond it neighbours are merged
+BAR = 24
 
 
 @dataclass
@@ -50,191 +71,330 @@ class Console:
     """See Writer."""
 
     def __post_init__(self) -> None:
-        self._rows: dict[str, Mapping[str, Any]] = {}  # by case: a soak reports its newest numbers
-        self._progress: Any = None
-        self._task: Any = None
-        self._cases = 0
+        self._rows: dict[str, Row] = {}  # by case: a soak reports its newest numbers
+        self._time_lines: dict[str, TimeLine] = {}
+        self._run: Mapping[str, Any] = {}
+        self._begun_s = time.monotonic()
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
-        self._cases = int(run["cases"])
-        bound = format_seconds(run["at_most_s"])
-        print(f"{self._cases} cases, at most {bound}: {run['folder']}", file=sys.stderr, flush=True)
-        if terminal(sys.stderr):
-            self._progress = _progress_bar()
-            self._task = self._progress.add_task("starting", total=self._cases)
-            self._progress.start()
+        """Rows of earlier starts of the run are in its table, too."""
+        self._run, self._begun_s = run, time.monotonic()
+        if run.get("segments"):
+            self._rows = {row["case_id"]: row for row in recorded_rows(Path(folder))}
 
-    def case(
-        self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
-    ) -> None:
-        again = row["case_id"] in self._rows
+    def case(self, row: Row, samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]) -> None:
+        first_pass = len(self._rows) < self._run.get("cases", 0)
         self._rows[row["case_id"]] = row
-        words = (row["benchmark"], row["layout"], _variable_text(row, "pair"), _message_text(row))
-        text = " ".join(word for word in words if word not in ("", "-"))
-        if self._progress is not None:
-            self._progress.update(self._task, advance=0 if again else 1, description=text)
-            return
-        result = format_seconds(row["median_s"]) if row["status"] == "ok" else f"{row['status']}: {row['reason']}"
-        print(printable(f"[{len(self._rows)}/{self._cases}] {text}: {result}"), file=sys.stderr, flush=True)
+        if first_pass and len(self._rows) >= self._run["cases"]:
+            self._show_first_pass()
+        self._time_lines.setdefault(row["case_id"], TimeLine()).add(counters)
+
+    def _show_first_pass(self) -> None:
+        """For a person who watches and has to wait for more passes: the table as it is now."""
+        rows, terminal = list(self._rows.values()), Terminal.of(sys.stderr)
+        waiting = sum(row["stop_reason"] == INTERRUPTED for row in rows)
+        if waiting and terminal.width is not None and time.monotonic() - self._begun_s > LONG_PASS_S:
+            print(run_text(self._run, rows, terminal), file=sys.stderr)
+            sys.stderr.write(f"the first pass is through; further passes over {waiting} cases follow\n\n")
 
     def end(self, run: Mapping[str, Any]) -> None:
-        if self._progress is not None:
-            self._progress.update(self._task, description="done")
-            self._progress.stop()
-        print(printable(table_text(run, list(self._rows.values()))))
-        print(f"results: {run['folder']}")
-        print(f"open:    python -c \"import commbench; print(commbench.load('{run['folder']}'))\"", flush=True)
+        if run.get("status") == "running":  # further launches follow
+            return
+        terminal = Terminal.of(sys.stdout)
+        print(run_text(run, list(self._rows.values()), terminal, self._time_lines))
+        folder = printable(str(run["folder"]))
+        print(f"results: {folder}\nopen:    commbench report {folder} --html report.html", flush=True)
 
 
-def terminal(stream: Any) -> bool:
-    """Whether the stream is a terminal, or that of the parent that started this world is one."""
-    return bool(stream.isatty() or os.environ.get("COMMBENCH_TERMINAL"))
-
-
-def table_text(run: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> str:
-    """Title, table, a matrix where there are many pairs, a caption, and slow or asymmetric pairs."""
-    import io
-
-    from rich.console import Console as RichConsole
-
-    width = max(int(os.environ.get("COLUMNS", "0")), MIN_WIDTH)
-    together = sorted(filter(is_matrix, matrices(rows)), key=lambda one: _row_order(next(iter(one.rows.values()))))
-    inside = {id(row) for matrix in together for row in matrix.rows.values()}
-    listed = [row for row in rows if id(row) not in inside]
-    console = RichConsole(file=io.StringIO(), width=width, highlight=False, markup=False)
-    console.print(_title(run, rows))
-    for mode, alike in (_rows_by_clock(listed) or ({} if together else {None: []})).items():
+def run_text(
+    run: Mapping[str, Any], rows: list[Row], terminal: Terminal, time_lines: Mapping[str, TimeLine] | None = None
+) -> str:
+    """Title, table, a matrix where there are many pairs, flags and reasons, slow or asymmetric pairs."""
+    if not rows:
+        return f"{terminal.paragraph(_title(run, rows))}\nno case is finished\n"
+    shown_matrices = sorted(
+        filter(is_matrix, matrices(rows)), key=lambda matrix: row_order(next(iter(matrix.rows.values())))
+    )
+    in_matrix = {id(row): row for matrix in shown_matrices for row in matrix.rows.values()}
+    listed = sorted((row for row in rows if id(row) not in in_matrix), key=row_order)
+    series, common = _rows_by_series(rows, listed), common_flags(rows)
+    parts = [terminal.styled(terminal.paragraph(_title(run, rows)), "bold")]
+    parts += [terminal.paragraph(f"every row: {', '.join(common)}")] if common else []
+    modes = dict.fromkeys(row["timing_mode"] for row in listed)
+    for mode in modes if len(modes) > 1 else [None]:  # times of different clocks are never in one table
         if mode is not None:
-            console.print(f"timing_mode {mode}: {CLOCKS.get(mode, '')}")
-        console.print(_rich_table(rows, alike), *([""] if together or mode is not None else []))
-    for matrix in together:
-        console.print(_matrix_section(matrix, rows, width), end="\n\n")
-    console.print("\n".join([_caption(rows), *_finding_lines(run, rows)]))
-    text: str = console.file.getvalue()  # type: ignore[attr-defined]
-    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+            parts.append(f"timing_mode {mode}: {CLOCKS.get(mode, '')}")
+        alike = [row for row in listed if mode in (None, row["timing_mode"])]
+        if alike or not shown_matrices:
+            parts.append(_table(rows, alike, terminal, _marked(series), common))
+            parts += [""] if shown_matrices or mode is not None else []
+    named = [name for name in CONSTANT if not _is_constant(rows, name)]
+    for matrix in shown_matrices:
+        text = matrix_text(matrix, slow_pairs(matrix), named, terminal.width or WIDEST_MATRIX)
+        parts.append(f"{printable(text)}\n")
+    own = flags_in(listed) - {*common}
+    flags = [f"{name}: {_flag_sizes(name, series)}: {flag_text(name)}" for name in sorted(own)]
+    flags += [
+        f"{name}: {flag_text(name)}" for name in [*common, *sorted(flags_in(in_matrix.values()) - own - {*common})]
+    ]
+    parts.append(paragraphs([*_reason_texts(series, terminal), *flags, *_meaning(rows)], terminal))
+    for case_id, line in (time_lines or {}).items():
+        title = next((_case_title(row) for row in rows if row["case_id"] == case_id), case_id)
+        parts += [f"\n{text}"] if (text := line.text(title, terminal)) else []
+    return "\n".join([*parts, *_finding_lines(run, rows, terminal)]) + "\n"
 
 
-def _rows_by_clock(rows: list[Mapping[str, Any]]) -> dict[str | None, list[Mapping[str, Any]]]:
-    """Rows by timing mode, which are never in one table; the key is None if there is only one."""
-    modes = dict.fromkeys(row["timing_mode"] for row in rows)
-    if len(modes) < 2:
-        return {None: rows} if rows else {}
-    return {mode: [row for row in rows if row["timing_mode"] == mode] for mode in modes}
-
-
-def _rich_table(rows: list[Mapping[str, Any]], listed: list[Mapping[str, Any]]) -> Any:
+def _table(
+    rows: Sequence[Row], listed: Sequence[Row], terminal: Terminal, marked: Container[str], common: Sequence[str]
+) -> str:
     """The listed rows, without the columns that all rows share."""
-    from rich.table import Table
-
-    table = Table(box=None)
-    shown = [index for index, (name, _) in enumerate(COLUMNS) if not _left_out(rows, name)]
-    for index in shown:
-        heading, side = COLUMNS[index]
-        table.add_column(heading, justify=side, no_wrap=heading != "notes", overflow="fold")  # type: ignore[arg-type]
-    common = _common_flags(rows)
-    for row in sorted(listed, key=_row_order):
-        cells = _row_cells(row, common)
-        table.add_row(*(cells[index] for index in shown))
-    return table
-
-
-def _matrix_section(matrix: Matrix, rows: list[Mapping[str, Any]], width: int) -> str:
-    return matrix_text(matrix, slow_pairs(matrix), [name for name in CONSTANT if not _is_constant(rows, name)], width)
+    names = [name for name in VARIABLES if name == "benchmark" or not _is_constant(rows, name)]
+    columns = [Column(name, right=name in RIGHT) for name in names]
+    last = FLAGS_COLUMN if terminal.width is None else MARK
+    cells, styles = [], {}
+    for number, row in enumerate(listed):
+        flags = ",".join(flag for flag in flags_of(row) if flag not in common)
+        if row["status"] != "ok":
+            flags, styles[number] = f"{row['status']}: {row['reason']}", "red"
+        mark = flags if terminal.width is None else "!" if row["case_id"] in marked else ""
+        cells.append((*(_variable_text(row, name) for name in names), *_number_cells(row), mark))
+    shown = [*columns, *NUMBERS, *([last] if any(row[-1] for row in cells) else [])]
+    return table_text(shown, [row[: len(shown)] for row in cells], terminal, styles)
 
 
-def _finding_lines(run: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _number_cells(row: Row) -> tuple[str, ...]:
+    """Cells below NUMBERS."""
+    median, low, high, p99 = (
+        format_number(None if row[name] is None else 1e6 * row[name])
+        for name in ("median_s", "ci_low_s", "ci_high_s", "p99_s")
+    )
+    return (
+        str(row["message_bytes"] or "-"), median if row["status"] == "ok" else str(row["status"]),
+        "-" if row["ci_low_s"] is None else f"{low} .. {high}", p99, format_number(row["algbw_gb_per_s"]),
+        format_number(row["busbw_gb_per_s"]),
+        "-" if row["efficiency"] is None else format_number(100 * row["efficiency"]),
+        format_number(row["message_rate_per_s"]), "-" if row["repetitions"] is None else str(row["repetitions"]),
+    )  # fmt: skip
+
+
+def _finding_lines(run: Mapping[str, Any], rows: Sequence[Row], terminal: Terminal) -> list[str]:
     """A line for each rank and pair that differs from its class, but none for the pairs of a slow rank."""
-    found = [one for one in findings(rows) if one.kind != "slow" or one.rank is None]
-    lines = [f"  {one.text_with_host(run)}" for one in found[:MAX_FINDINGS]]
-    if len(found) > MAX_FINDINGS:
-        lines.append(f"  ... and {len(found) - MAX_FINDINGS} more: commbench.slow_pairs('{run['folder']}')")
+    shown = [finding for finding in findings(rows) if finding.kind != "slow" or finding.rank is None]
+    lines = [f"  {finding.text_with_host(run)}" for finding in shown[:MOST_FINDINGS]]
+    if len(shown) > MOST_FINDINGS:
+        lines.append(f"  ... and {len(shown) - MOST_FINDINGS} more: commbench.slow_pairs('{run['folder']}')")
     rule = f"slow: above {FACTOR} x the median of its class (self, same node, other node) and {SPREADS:g} x its spread"
-    return ["", rule, *lines] if lines else []
+    return ["", paragraphs([rule, *lines], terminal)] if lines else []
 
 
-def _row_order(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def row_order(row: Row) -> tuple[Any, ...]:
     """Sort key: by text, then the ranks of the pair and the other numbers by size."""
-    pair = [int(rank) for one in (row["pair"] or "").split() for rank in one.split("-")]
+    ranks = [int(rank) for pair in (row["pair"] or "").split() for rank in pair.split("-")]
     numbers = [-1 if row[name] is None else row[name] for name in ("root", "streams", "message_bytes", "window")]
     texts = [row[name] or "" for name in ("benchmark", "layout", "engine", "dtype", "schedule")]
-    return (*texts, len(pair), pair, *numbers)
+    return (*texts, len(ranks), ranks, *numbers)
 
 
-def _value_or_none(row: Mapping[str, Any], name: str) -> Any:
-    """The value of a variable; None for a default that is not shown."""
-    return None if (name, row[name]) in DEFAULTS else row[name]
+# ---------------------------------------------------------------- title and meaning
 
 
-def _variable_text(row: Mapping[str, Any], name: str) -> str:
-    """The value in a title or a cell; of many pairs at once the first and the last."""
-    value = _value_or_none(row, name)
-    pairs = str(value).split() if name == "pair" and value else []
-    if len(pairs) > MAX_NAMED_PAIRS:
-        return f"{pairs[0]} .. {pairs[-1]} ({len(pairs)} at once)"
-    return "" if value is None else str(value)
-
-
-def _message_text(row: Mapping[str, Any]) -> str:
-    return "-" if row["message_bytes"] == 0 else format_bytes(row["message_bytes"])
-
-
-def _left_out(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
-    if name == "of limit":
-        return all(row["efficiency"] is None for row in rows)
-    return name in CONSTANT and _is_constant(rows, name)
-
-
-def _is_constant(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
-    return len({_value_or_none(row, name) for row in rows} - {None}) < 2
-
-
-def _title(run: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> str:
-    parts = [f"{run['backend']['name']} ({run['backend'].get('library', '')})", f"{run['world']['size']} ranks"]
-    parts += [f"{run['world']['nodes']} node(s)", f"timing {run['timing']}"]
+def _title(run: Mapping[str, Any], rows: Sequence[Row]) -> str:
+    parts = [f"{run['backend']['name']} ({run['backend'].get('library', '')})", _counted(run["world"]["size"], "rank")]
+    parts += [_counted(run["world"]["nodes"], "node"), f"timing {run['timing']}"]
     for name in CONSTANT:
         value = next(filter(None, (_variable_text(row, name) for row in rows)), None)
         parts += [f"{name} {value}"] if value is not None and _is_constant(rows, name) else []
     return ", ".join([*parts, *([f"label {run['label']}"] if run["label"] else [])])
 
 
-def _caption(rows: list[Mapping[str, Any]]) -> str:
-    everywhere = _common_flags(rows)
-    noted = sorted({flag for row in rows for flag in row["flags"] or ()})
-    lines = ["median: per message (half a round trip for p2p_latency) or per collective; GB/s is 10^9 B/s"]
-    lines += [f"every row: {', '.join(sorted(everywhere))}"] if everywhere else []
-    return "\n".join([*lines, *map(_flag_text, noted)])
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _flag_text(name: str) -> str:
+def _value_or_none(row: Row, name: str) -> Any:
+    """The value of a variable; None for a default that is not shown."""
+    return None if (name, row[name]) in DEFAULTS else row[name]
+
+
+def _is_constant(rows: Sequence[Row], name: str) -> bool:
+    return len({_value_or_none(row, name) for row in rows} - {None}) < 2
+
+
+def _variable_text(row: Row, name: str) -> str:
+    """The value in a title or a cell; of many pairs at once the first and the last."""
+    value = _value_or_none(row, name)
+    pairs = str(value).split() if name == "pair" and value else []
+    if len(pairs) > MOST_NAMED_PAIRS:
+        return f"{pairs[0]} .. {pairs[-1]} ({len(pairs)} at once)"
+    return "" if value is None else str(value)
+
+
+def _case_title(row: Row) -> str:
+    size = format_bytes(row["message_bytes"]) if row["message_bytes"] else ""
+    return " ".join(filter(None, (row["benchmark"], row["layout"], _variable_text(row, "pair"), size)))
+
+
+def _meaning(rows: Sequence[Row]) -> list[str]:
+    """What median and interval are."""
+    known = [row for row in rows if row["status"] == "ok" and row["ci_low_s"] is not None]
+    kinds = {(row.get("visits"), row.get("interval_of"), row.get("interval_level")) for row in known}
+    texts = [interval_meaning(*kind) for kind in sorted(kinds, key=str)]
+    over = [(visits, 100 * level) for visits, of, level in kinds if of == "visits" and visits and level]
+    if len(over) == len(kinds) > 2:
+        visits, levels = zip(*over, strict=True)
+        texts = [
+            f"{min(levels):.3g} to {max(levels):.3g} % over {min(visits)} to {max(visits)} visits in this run"
+            " (columns interval_level, visits)"
+        ]
+    divided = any(row["bytes_per_rank"] not in (None, row["message_bytes"]) for row in rows)
+    interval = [f"interval: {'; '.join(dict.fromkeys(texts))}"] if texts else []
+    return [MEANING, *([DIVIDED] if divided else []), *interval]
+
+
+def interval_meaning(visits: int | None, of: str | None, level: float | None) -> str:
+    """What an interval holds: `95 % over 6 visits in this run`."""
+    percent = f"{100 * (level or 0.95):.3g} %"
+    if of == "visits" and visits:
+        return f"{percent} over {visits} visits in this run"
+    return f"{percent} of this run's repetitions" if of is None else f"{percent} over {of}"
+
+
+# ---------------------------------------------------------------- flags and reasons
+
+
+def flags_of(row: Row) -> list[str]:
+    """The flags of a measured row."""
+    return list(row["warnings"] or ()) if row["status"] == "ok" else []
+
+
+def flags_in(rows: Iterable[Row]) -> set[str]:
+    return {flag for row in rows for flag in flags_of(row)}
+
+
+def common_flags(rows: Sequence[Row]) -> list[str]:
+    """Flags that all measured rows share; none where there is only one row."""
+    measured = [set(flags_of(row)) for row in rows if row["status"] == "ok"]
+    return sorted(set.intersection(*measured)) if len(measured) > 1 else []
+
+
+def flag_text(name: str) -> str:
+    """Meaning and advice."""
     flag = FLAGS.get(name, UNKNOWN_FLAG)
-    return f"{name}: {flag.meaning}; {flag.advice}"
+    return f"{flag.meaning}; {flag.advice}"
 
 
-def _common_flags(rows: list[Mapping[str, Any]]) -> set[str]:
-    """Flags that all measured rows share, which are named once."""
-    measured = [set(row["flags"] or ()) for row in rows if row["status"] == "ok"]
-    return set.intersection(*measured) if len(measured) > 1 else set()
+def _rows_by_series(rows: Sequence[Row], listed: Iterable[Row]) -> dict[str, list[Row]]:
+    """The listed rows by what distinguishes them from others but their sizes: a window shrinks with the message."""
+    names = [name for name in CONSTANT if name != "window" and not _is_constant(rows, name)]
+    several = len({row["benchmark"] for row in rows}) > 1
+    series: dict[str, list[Row]] = {}
+    for row in listed:
+        parts = [_variable_text(row, name) for name in names]
+        words = [row["benchmark"] if several or not any(parts) else "", *parts]
+        series.setdefault(" ".join(filter(None, words)), []).append(row)
+    return series
 
 
-def _row_cells(row: Mapping[str, Any], common: set[str]) -> tuple[str, ...]:
-    interval = "-"
-    if row["ci_low_s"] is not None:
-        interval = f"{format_seconds(row['ci_low_s'])} .. {format_seconds(row['ci_high_s'])}"
-    flags = " ".join(flag for flag in row["flags"] or () if flag not in common)
-    return (
-        *(_variable_text(row, name) for name, _ in COLUMNS[:TEXT_COLUMNS]),
-        _message_text(row), format_seconds(row["median_s"]), interval, format_seconds(row["p99_s"]),
-        format_rate(row["algbw_gb_per_s"]), format_rate(row["busbw_gb_per_s"]),
-        "-" if row["efficiency"] is None else f"{100 * row['efficiency']:.3g} %",
-        format_count(row["message_rate_per_s"]), format_count(row["repetitions"]),
-        flags if row["status"] == "ok" else f"{row['status']}: {row['reason']}",
-    )  # fmt: skip
+def _marked(series: Mapping[str, Sequence[Row]]) -> set[str]:
+    """case_id of the rows with a flag that most rows of their series do not have, and of those without numbers."""
+    marked = {row["case_id"] for rows in series.values() for row in rows if row["status"] != "ok"}
+    for rows in series.values():
+        measured = [row for row in rows if row["status"] == "ok"]
+        for flag in flags_in(measured):
+            having = [row["case_id"] for row in measured if flag in flags_of(row)]
+            marked |= set(having) if 2 * len(having) <= len(measured) else set()
+    return marked
 
 
-def _progress_bar() -> Any:
-    from rich.console import Console as RichConsole
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+def _flag_sizes(flag: str, series: Mapping[str, Sequence[Row]]) -> str:
+    """The sizes with this flag: `4 MiB, 8 MiB`, `all but 8 B`."""
+    texts: dict[str, str] = {}
+    for name, rows in series.items():
+        measured = [row for row in rows if row["status"] == "ok"]
+        having = [row for row in measured if flag in flags_of(row)]
+        without = [row for row in measured if flag not in flags_of(row)]
+        if having and not without and len(having) > 1:
+            texts[name] = "all sizes"
+        elif having:
+            most = len(having) > max(len(without), 2) and without
+            texts[name] = f"all but {_sizes(without)}" if most else _sizes(having)
+    return _by_series(texts, len(series) > 1)
 
-    console = RichConsole(file=sys.stderr, force_terminal=True)
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False), TimeRemainingColumn())
-    return Progress(*columns, console=console, transient=True)
+
+def _reason_texts(series: Mapping[str, Sequence[Row]], terminal: Terminal) -> list[str]:
+    """`failed: all_reduce 1 MiB: reason`, a line for each status and reason."""
+    rows_by_reason: dict[tuple[str, str], dict[str, list[Row]]] = {}
+    for name, rows in series.items():
+        for row in rows:
+            if row["status"] != "ok":
+                key = row["status"], row["reason"] or "no reason given"
+                rows_by_reason.setdefault(key, {}).setdefault(name, []).append(row)
+    texts = []
+    for (status, reason), groups in sorted(rows_by_reason.items()):
+        line = " ".join(reason.split())
+        if terminal.width is not None and len(line) > LONGEST_REASON:
+            line = f"{line[: LONGEST_REASON // 2]} ... {line[-LONGEST_REASON // 2 :]}"
+        sizes = {name: _sizes(rows) for name, rows in groups.items()}
+        texts.append(f"{status}: {_by_series(sizes, len(series) > 1)}: {line}")
+    return texts
+
+
+def _by_series(texts: Mapping[str, str], several: bool) -> str:
+    """`p2p_latency 8 B, 1 KiB; all_reduce all sizes`; the names only where there are several series."""
+    parts = [f"{name} {text}".strip() if several else text for name, text in list(texts.items())[:MOST_SERIES]]
+    more = [f"and {len(texts) - MOST_SERIES} more"] if len(texts) > MOST_SERIES else []
+    return "; ".join([*filter(None, parts), *more]) or "all"
+
+
+def _sizes(rows: Iterable[Row]) -> str:
+    return ", ".join(format_bytes(size) for size in sorted({row["message_bytes"] or 0 for row in rows}) if size)
+
+
+# ---------------------------------------------------------------- a soak
+
+
+class TimeLine:
+    """The intervals of a soak in bounded memory: [n, (begin in s, median, min, max in s, repetitions)]."""
+
+    def __init__(self) -> None:
+        self._intervals = np.empty((0, 5))
+
+    def add(self, counters: Mapping[str, Any]) -> None:
+        """Take the counters interval.* of a case; others are left out."""
+        if not counters:
+            return
+        values: dict[int, dict[str, float]] = {}
+        for t_ns, name, value in zip(counters["t_ns"], counters["name"], counters["value"], strict=True):
+            if str(name).startswith("interval."):
+                values.setdefault(int(t_ns), {})[str(name).removeprefix("interval.")] = float(value)
+        names = ("median_s", "min_s", "max_s", "repetitions")
+        rows = [[t_ns / 1e9, *(values[t_ns][name] for name in names)] for t_ns in sorted(values)]
+        self._intervals = np.concatenate([self._intervals, np.array(rows).reshape(-1, 5)])
+        while len(self._intervals) > MOST_INTERVALS:
+            self._intervals = _merged(self._intervals, 2)
+
+    def text(self, title: str, terminal: Terminal) -> str:
+        """A table of TIME_LINES lines at most; empty without intervals."""
+        if len(self._intervals) < 2:
+            return ""
+        begin_s, end_s = self._intervals[[0, -1], 0]
+        lines = _merged(self._intervals, -(-len(self._intervals) // TIME_LINES))
+        longest = lines[:, 1].max() or 1.0
+        columns = [Column(text, right=True, priority=index) for index, text in enumerate(TIME_LINE_HEADINGS)]
+        columns.append(Column("median", priority=len(columns)))
+        rows = [
+            (f"{at_s - begin_s:.1f}", *(format_number(1e6 * seconds) for seconds in (median_s, min_s, max_s)),
+             f"{repetitions:.0f}", "#" * max(1, round(BAR * median_s / longest)))
+            for at_s, median_s, min_s, max_s, repetitions in lines.tolist()
+        ]  # fmt: skip
+        head = f"{title}: time line of {format_seconds(end_s - begin_s)}, median: mean of the medians of its intervals"
+        return f"{terminal.paragraph(head)}\n{table_text(columns, rows, terminal)}"
+
+
+def _merged(intervals: NDArray[np.float64], each: int) -> NDArray[np.float64]:
+    """As many neighbours in one."""
+    firsts = np.arange(0, len(intervals), each)
+    _, median_s, min_s, max_s, repetitions = intervals.T
+    medians_s = np.add.reduceat(median_s, firsts) / np.diff(firsts, append=len(intervals))
+    ends_s = np.minimum.reduceat(min_s, firsts), np.maximum.reduceat(max_s, firsts)
+    return np.stack([intervals[firsts, 0], medians_s, *ends_s, np.add.reduceat(repetitions, firsts)], axis=1)

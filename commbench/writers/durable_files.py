@@ -75,6 +75,15 @@ class DurableFiles:
         """A file that was merged into another one: its absence means nothing."""
         self._published.discard(name)
 
+    def replace(self, earlier: str, newer: str) -> None:
+        """Remove a file whose content is also in a newer one, once that is written."""
+        if newer in self.waiting:
+            return
+        self.waiting.pop(earlier, None)
+        self._published.discard(earlier)
+        with suppress(OSError):
+            (self.folder / earlier).unlink(missing_ok=True)
+
     def rescue(self, more: Mapping[str, bytes]) -> Path | None:
         """Move what waits, and `more`, to a new temporary folder, rows first; None if that is impossible.
 

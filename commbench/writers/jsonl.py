@@ -25,7 +25,7 @@ NAME = "cases.jsonl"
 class Jsonl:
     """A Writer of JSON lines. A later row of a case follows the earlier one: the last line of a case_id counts.
 
-    Each line has the columns of cases.parquet, and schema_version and library of the run.
+    Each line has the columns of cases.parquet and the run's schema_version.
     pandas.read_json(FILE, lines=True, dtype=False) reads it, with times as text; without dtype=False a label of
     digits becomes a number.
     """
@@ -35,7 +35,7 @@ class Jsonl:
         self._identity: dict[str, Any] = {}
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
-        self._identity = {"schema_version": SCHEMA_VERSION, "library": run["backend"].get("library")}
+        self._identity = {"schema_version": SCHEMA_VERSION}
         path = Path(folder) / NAME
         with opening(path):
             drop_torn_line(path)
@@ -46,7 +46,8 @@ class Jsonl:
         self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
     ) -> None:
         assert self._files is not None
-        text = line({**self._identity, **row, "env": dict(row["env"] or {})})
+        maps = {name: dict(row.get(name) or {}) for name in ("env", "backend_options")}
+        text = line({**self._identity, **row, **maps})
         self._files.append(NAME, text.encode())
 
     def end(self, run: Mapping[str, Any]) -> None:
@@ -79,9 +80,9 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(name): _json_value(one) for name, one in value.items()}
+        return {str(name): _json_value(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_json_value(one) for one in value]
+        return [_json_value(item) for item in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value.isoformat() if isinstance(value, datetime) else value

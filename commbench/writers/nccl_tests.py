@@ -33,7 +33,9 @@ PROGRAMS = {
 }
 TYPES = {"float64": "double", "float32": "float", "float16": "half"}  # the others have the same names
 COLUMNS = ("reduction", "root", "in_place")  # beside the sizes
-LINE = ("reduction", "root", "message_bytes", "count")  # what both halves of a line share
+LINE = ("reduction", "root", "message_bytes", "elements")  # what both halves of a line share
+HEADS = ("size", "count", "type", "redop", "root", *("time", "algbw", "busbw", "#wrong") * 2)
+UNITS = ("(B)", "(elements)", "", "", "", *("(us)", "(GB/s)", "(GB/s)", "") * 2)
 WIDTHS = (12, 12, 8, 6, 6)
 HALF_WIDTHS = (10, 10, 10, 7)
 MEANING = (
@@ -53,57 +55,47 @@ MEAN_OF_RATES = (
 @dataclass
 class NcclTests(Listing):
     def text(self, run: Mapping[str, Any], rows: Sequence[Row]) -> str:
-        return nccl_text(run, rows)
+        """A table with its closing lines for what one program of nccl-tests would have printed."""
+        listed = tables((row for row in rows if row["benchmark"] in PROGRAMS), COLUMNS)
+        lines = [*preface(run, rows, TOOL), *(comment(text) for text in MEANING if listed)]
+        for table in listed:
+            lines += ["", heading(table, rows, PROGRAMS[table[0]["benchmark"]], COLUMNS), *_table_lines(table)]
+        foreign = missing_program_lines((row for row in rows if row["benchmark"] not in PROGRAMS), TOOL)
+        return "\n".join([*lines, *([""] if foreign else []), *foreign])
 
 
-def nccl_text(run: Mapping[str, Any], rows: Sequence[Row]) -> str:
-    """A table with its closing lines for what one program of nccl-tests would have printed."""
-    found = tables((row for row in rows if row["benchmark"] in PROGRAMS), COLUMNS)
-    lines = [*preface(run, rows, TOOL), *(comment(text) for text in MEANING if found)]
-    for table in found:
-        lines += ["", heading(table, rows, PROGRAMS[table[0]["benchmark"]], COLUMNS), *_table(table)]
-    foreign = missing_program_lines((row for row in rows if row["benchmark"] not in PROGRAMS), TOOL)
-    return "\n".join([*lines, *([""] if foreign else []), *foreign])
-
-
-def _table(table: Sequence[Row]) -> list[str]:
-    lines = _head()
+def _table_lines(table: Sequence[Row]) -> list[str]:
+    half = sum(HALF_WIDTHS)
+    above = " " * (sum(WIDTHS) - 1) + f"{'out-of-place':^{half}}{'in-place':^{half}}"
+    widths = (WIDTHS[0] - 1, *WIDTHS[1:], *HALF_WIDTHS * 2)
+    lines = [f"#{line}".rstrip() for line in (above, _aligned(HEADS, widths), _aligned(UNITS, widths))]
     for _, group in groupby(table, key=lambda row: [row[name] for name in LINE]):
         halves = list(group)
         if any(row["status"] == "ok" for row in halves):
-            lines.append(_line(halves))
-        lines += [status_line(row, _place(row)) for row in halves if row["status"] != "ok"]
+            lines.append(_size_line(halves))
+        lost = [row for row in halves if row["status"] != "ok"]
+        lines += [status_line(row, ", in place" if _in_place(row) else ", out of place") for row in lost]
     return lines + flag_lines(table) + _closing(table)
 
 
-def _head() -> list[str]:
-    half = sum(HALF_WIDTHS)
-    above = " " * (sum(WIDTHS) - 1) + f"{'out-of-place':^{half}}{'in-place':^{half}}"
-    names = ("size", "count", "type", "redop", "root", *("time", "algbw", "busbw", "#wrong") * 2)
-    units = ("(B)", "(elements)", "", "", "", *("(us)", "(GB/s)", "(GB/s)", "") * 2)
-    widths = (WIDTHS[0] - 1, *WIDTHS[1:], *HALF_WIDTHS * 2)
-    return [f"#{line}".rstrip() for line in (above, _cells(names, widths), _cells(units, widths))]
-
-
-def _cells(texts: Sequence[str], widths: Sequence[int]) -> str:
+def _aligned(texts: Sequence[str], widths: Sequence[int]) -> str:
     return "".join(f" {text:>{width - 1}}" for text, width in zip(texts, widths, strict=True))
 
 
-def _line(halves: Sequence[Row]) -> str:
+def _size_line(halves: Sequence[Row]) -> str:
     row = halves[0]
     root = -1 if row["root"] is None else row["root"]
     kind = TYPES.get(row["dtype"], row["dtype"])
-    texts = (row["message_bytes"], row["count"], kind, row["reduction"] or "none", root)
-    measured = {_in_place(one): one for one in halves if one["status"] == "ok"}
-    sides = (_half(measured.get(False)), _half(measured.get(True)))
-    return _cells([str(text) for text in texts], WIDTHS) + "".join(sides)
+    texts = (row["message_bytes"], row["elements"], kind, row["reduction"] or "none", root)
+    measured = {_in_place(half): half for half in halves if half["status"] == "ok"}
+    return _aligned(list(map(str, texts)), WIDTHS) + _half(measured.get(False)) + _half(measured.get(True))
 
 
 def _half(row: Row | None) -> str:
     if row is None:
-        return _cells(["N/A"] * len(HALF_WIDTHS), HALF_WIDTHS)
+        return _aligned(["N/A"] * len(HALF_WIDTHS), HALF_WIDTHS)
     numbers = (row["median_s"] and row["median_s"] * 1e6, row["algbw_gb_per_s"], row["busbw_gb_per_s"])
-    return _cells([*(number(one) for one in numbers), str(row["wrong_elements"])], HALF_WIDTHS)
+    return _aligned([*map(number, numbers), str(row["wrong_elements"])], HALF_WIDTHS)
 
 
 def _closing(table: Sequence[Row]) -> list[str]:
@@ -117,7 +109,3 @@ def _closing(table: Sequence[Row]) -> list[str]:
 def _in_place(row: Row) -> bool:
     """One buffer is both: a broadcast has no other form here."""
     return row["in_place"] is not False
-
-
-def _place(row: Row) -> str:
-    return ", in place" if _in_place(row) else ", out of place"

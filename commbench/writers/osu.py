@@ -47,30 +47,7 @@ def _per_second(quantity: Callable[[Row], float]) -> Value:
 
 
 MB_PER_S = _per_second(lambda row: row["message_bytes"] / 1e6)
-LATENCY = Program(
-    "osu_latency",
-    (("Avg Latency(us)", _microseconds("mean_s")),),
-    ("Avg Latency(us): mean_s, the mean over repetitions of half a round trip on the first rank's clock",),
-)
 WINDOW = "a sample is a window of messages and its answer; MB is 10^6 B"
-BANDWIDTH = Program(
-    "osu_bw",
-    (("Bandwidth (MB/s)", MB_PER_S),),
-    (f"Bandwidth (MB/s): message_bytes / mean_s on the sender's clock; {WINDOW}",),
-)
-BIBANDWIDTH = Program(
-    "osu_bibw",
-    (("Bandwidth (MB/s)", MB_PER_S),),
-    ("Bandwidth (MB/s): message_bytes / mean_s, the sum of both directions; MB is 10^6 B",),
-)
-MULTI_PAIR = Program(
-    "osu_mbw_mr",
-    (("MB/s", MB_PER_S), ("Messages/s", _per_second(lambda row: 1.0))),
-    (
-        f"MB/s: message_bytes / mean_s, Messages/s: 1 / mean_s, of all pairs together; {WINDOW}",
-        "mean_s is here the mean over repetitions of the slowest sender's time; OSU's is the mean over senders",
-    ),
-)
 OVER_REPETITIONS = (
     "Avg, Min, Max Latency(us): mean_s, min_s, max_s over the repetitions, each the maximum over ranks",
     "OSU's are over ranks, of each rank's mean over repetitions: its Avg is lower by nature, its Min and Max are "
@@ -82,16 +59,35 @@ COLLECTIVE = tuple(
 )
 BLOCK = "Size: the block of one rank, as OSU counts it: message_bytes / ranks"
 PROGRAMS = {
-    "p2p_latency": LATENCY,
-    "p2p_bandwidth": BANDWIDTH,
-    "p2p_bibandwidth": BIBANDWIDTH,
-    "p2p_multi_pair": MULTI_PAIR,
+    "p2p_latency": Program(
+        "osu_latency",
+        (("Avg Latency(us)", _microseconds("mean_s")),),
+        ("Avg Latency(us): mean_s, the mean over repetitions of half a round trip on the first rank's clock",),
+    ),
+    "p2p_bandwidth": Program(
+        "osu_bw",
+        (("Bandwidth (MB/s)", MB_PER_S),),
+        (f"Bandwidth (MB/s): message_bytes / mean_s on the sender's clock; {WINDOW}",),
+    ),
+    "p2p_bibandwidth": Program(
+        "osu_bibw",
+        (("Bandwidth (MB/s)", MB_PER_S),),
+        ("Bandwidth (MB/s): message_bytes / mean_s, the sum of both directions; MB is 10^6 B",),
+    ),
+    "p2p_multi_pair": Program(
+        "osu_mbw_mr",
+        (("MB/s", MB_PER_S), ("Messages/s", _per_second(lambda row: 1.0))),
+        (
+            f"MB/s: message_bytes / mean_s, Messages/s: 1 / mean_s, of all pairs together; {WINDOW}",
+            "mean_s is here the mean over repetitions of the slowest sender's time; OSU's is the mean over senders",
+        ),
+    ),
     "barrier": Program("osu_barrier", COLLECTIVE, OVER_REPETITIONS, None),
     **{
         ours: Program(theirs, COLLECTIVE, OVER_REPETITIONS)
         for ours, theirs in (
             ("all_reduce", "osu_allreduce"), ("broadcast", "osu_bcast"), ("reduce", "osu_reduce"),
-            ("reduce_scatter", "osu_reduce_scatter"),
+            ("reduce_scatter", "osu_reduce_scatter_block"),
         )
     },
     **{
@@ -107,33 +103,30 @@ PROGRAMS = {
 @dataclass
 class Osu(Listing):
     def text(self, run: Mapping[str, Any], rows: Sequence[Row]) -> str:
-        return osu_text(run, rows)
+        """All tables of a run; every line that is no number begins with #."""
+        known = [row for row in rows if row["benchmark"] in PROGRAMS]
+        lines = [*preface(run, rows, TOOL), comment(MEANS)]
+        explained: set[str] = set()
+        for table in tables(known, ()):
+            program = PROGRAMS[table[0]["benchmark"]]
+            lines += ["", heading(table, rows, program.name, ())]
+            lines += [] if program.name in explained else [comment(text) for text in program.meaning]
+            explained.add(program.name)
+            lines += _program_lines(table, program)
+        foreign = missing_program_lines((row for row in rows if row["benchmark"] not in PROGRAMS), TOOL)
+        return "\n".join([*lines, *([""] if foreign else []), *foreign])
 
 
-def osu_text(run: Mapping[str, Any], rows: Sequence[Row]) -> str:
-    """All tables of a run; every line that is no number begins with #."""
-    known = [row for row in rows if row["benchmark"] in PROGRAMS]
-    lines, told = [*preface(run, rows, TOOL), comment(MEANS)], set()
-    for table in tables(known, ()):
-        program = PROGRAMS[table[0]["benchmark"]]
-        lines += ["", heading(table, rows, program.name, ())]
-        lines += [] if program.name in told else [comment(text) for text in program.meaning]
-        told.add(program.name)
-        lines += _table(table, program)
-    foreign = missing_program_lines((row for row in rows if row["benchmark"] not in PROGRAMS), TOOL)
-    return "\n".join([*lines, *([""] if foreign else []), *foreign])
-
-
-def _table(table: Sequence[Row], program: Program) -> list[str]:
+def _program_lines(table: Sequence[Row], program: Program) -> list[str]:
     names = [name for name, _ in program.columns]
     first = f"{'# Size':<14}" if program.size else f"{'#':<2}"
     lines = [first + "".join(f"{name:>18}" for name in names)]
     for row in table:
-        lines.append(_line(row, program) if row["status"] == "ok" else status_line(row))
+        lines.append(_size_line(row, program) if row["status"] == "ok" else status_line(row))
     return lines + flag_lines(table)
 
 
-def _line(row: Row, program: Program) -> str:
+def _size_line(row: Row, program: Program) -> str:
     cells = "".join(f"{number(value(row)):>18}" for _, value in program.columns)
     if program.size is None:
         return f"  {cells}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +43,7 @@ class Parquet:
             # a resumed run: the parts of an earlier start come first
             self._next = 1 + max((int(part.name.split(".")[0]) for part in parts.glob("*.parquet")), default=-1)
             self._files.place(RECORD, json_text(run).encode())
+        self._encoded(arrow_schema("samples").empty_table())  # pyarrow loads for a second: before anything is measured
 
     def case(
         self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
@@ -54,11 +55,16 @@ class Parquet:
         self._next += 1
         for table, columns in (("samples", samples), ("counters", counters)):
             if columns:
-                content = self._encoded(pa.table(dict(columns), schema=arrow_schema(table)))
+                schema = arrow_schema(table)
+                arrays = {name: _arrow(columns[name], schema.field(name).type) for name in schema.names}
+                content = self._encoded(pa.table(arrays, schema=schema))
                 self._files.put(f"{stem}.{table}.parquet", content, keep=False)
         # the case comes last: a reader that finds it finds its samples and counters too
+        earlier, _ = self._rows.get(row["case_id"], (None, row))
         self._rows[row["case_id"]] = f"{stem}.cases.parquet", row
         self._put_row(row["case_id"])
+        if earlier is not None:  # of an earlier visit of this case
+            self._files.replace(earlier, f"{stem}.cases.parquet")
 
     def end(self, run: Mapping[str, Any]) -> None:
         """Merge the parts and write run.json. Raises Unsaved, and then leaves the parts as they are."""
@@ -148,14 +154,23 @@ class Parquet:
                         done.append(part)
                     elif part == target:
                         return []
-                    if sum(map(len, group)) >= GROUP_ROWS:
+                    if sum(map(len, group)) >= GROUP_ROWS and table != "cases":
                         _write_group(writer, group)
-                _write_group(writer, group)
+                _write_group(writer, [_newest_rows(group, self._rows)] if group and table == "cases" else group)
             publish(aside, target)
         finally:
             with suppress(OSError):
                 aside.unlink()
         return [part for part in done if part != target]
+
+
+def _arrow(column: NDArray[Any], kind: Any) -> Any:
+    """A pyarrow array. A column of one object (stride 0) needs no conversion, which would keep the GIL for long."""
+    import pyarrow as pa
+
+    if column.dtype == object and len(column) and column.strides == (0,):
+        return pa.repeat(pa.scalar(column[0], kind), len(column))
+    return pa.array(column, kind)
 
 
 def _write_group(writer: Any, group: list[Any]) -> None:
@@ -165,6 +180,15 @@ def _write_group(writer: Any, group: list[Any]) -> None:
     if group:
         writer.write_table(pa.concat_tables(group))
     group.clear()
+
+
+def _newest_rows(tables: Sequence[Any], case_ids: Iterable[str]) -> Any:
+    """The last row of each case, in the order of the case ids; cases of earlier starts of the run come first."""
+    import pyarrow as pa
+
+    rows, place = pa.concat_tables(tables), {case_id: index for index, case_id in enumerate(case_ids)}
+    newest = {case_id: index for index, case_id in enumerate(rows["case_id"].to_pylist())}
+    return rows.take([newest[case_id] for case_id in sorted(newest, key=lambda case_id: place.get(case_id, -1))])
 
 
 def _read_part(file: Path, table: str, schema: Any) -> Any:
@@ -181,6 +205,22 @@ def _read_part(file: Path, table: str, schema: Any) -> Any:
     except (pa.ArrowException, OSError, ValueError) as error:
         warn(f"{file} can't be read, and stays: {str(error).splitlines()[0]}")
         return None
+
+
+def recorded_rows(folder: Path) -> list[dict[str, Any]]:
+    """The rows that earlier starts of a run have left in its folder; of a case the newest."""
+    schema, rows = arrow_schema("cases"), dict[str, dict[str, Any]]()
+    for file in (folder / "cases.parquet", *sorted((folder / "parts").glob("*.cases.parquet"))):
+        table = _read_part(file, "cases", schema) if file.exists() else None
+        for row in [] if table is None else plain_rows(table):
+            rows.setdefault(row["case_id"], row).update(row)
+    return list(rows.values())
+
+
+def plain_rows(table: Any) -> list[dict[str, Any]]:
+    """The rows of a pyarrow table of cases as writers get them: maps are dictionaries."""
+    maps = [column.name for column in TABLES["cases"] if column.kind == "map"]
+    return [{**row, **{name: dict(row[name] or ()) for name in maps}} for row in table.to_pylist()]
 
 
 def _stem(name: str) -> str:

@@ -14,14 +14,15 @@ from typing import Any
 from numpy.typing import NDArray
 
 from commbench.core.columns import VARIABLES
-from commbench.core.pairs import Pair, pairs_text
+from commbench.core.layout import Pair, pairs_text
 from commbench.core.slow_pairs import MATRIX_VARIABLES, Matrix
-from commbench.core.text import printable
+from commbench.core.terminal import printable
 from commbench.core.units import format_bytes, format_rate, format_seconds
 
 Row = Mapping[str, Any]
 IN_EVERY_HEADING = ("layout", "pair", "dtype", "engine")  # so that a table is complete when it is cut out
-SIZES = ("benchmark", "message_bytes", "count")  # in the name of the program and in the lines
+SIZES = ("benchmark", "message_bytes", "elements")  # in the name of the program and in the lines
+NAMES = tuple(column.name for column in VARIABLES if column.name not in SIZES)
 LONGEST_PAIR_TABLE = 12  # rows; more pairs are printed as a matrix
 MAX_MATRIX_RANKS = 16  # that fit a terminal
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -44,7 +45,7 @@ class Listing(ABC):
         self._rows[row["case_id"]] = row
 
     def end(self, run: Mapping[str, Any]) -> None:
-        if "backend" in run:  # a run may end before it has begun
+        if "backend" in run and run.get("status") != "running":  # it may not have begun, or further launches follow
             print(printable(self.text(run, list(self._rows.values()))), flush=True)
 
     @abstractmethod
@@ -75,8 +76,8 @@ def preface(run: Mapping[str, Any], rows: Sequence[Row], tool: str) -> list[str]
         comment(f"measured by commbench, printed in the columns of {tool}: run {run['run_id']}{label}"),
         comment(f"{library}, {world['size']} ranks, {world['nodes']} node(s), timing {run['timing']}"),
     ]
-    shared = [name for name in _variables() if name not in IN_EVERY_HEADING and not _varies(rows, name)]
-    lines += [comment(f"wherever it applies: {_values(rows, shared)}")] if rows else []
+    shared = [name for name in NAMES if name not in IN_EVERY_HEADING and not _varies(rows, name)]
+    lines += [comment(f"wherever it applies: {_first_values(rows, shared)}")] if rows else []
     if any(row["segment"] for row in rows):
         lines.append(comment("this run went on after a stop: rows of earlier starts are in its folder only"))
     return lines
@@ -88,18 +89,18 @@ def tables(rows: Iterable[Row], columns: Collection[str]) -> list[list[Row]]:
     shared = [column.name for column in VARIABLES if column.name not in varying]
     rows_by_table: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        rows_by_table.setdefault(tuple(_natural(row[name]) for name in shared), []).append(row)
-    order = (*(name for name in columns if name != "in_place"), "message_bytes", "count", "in_place")
+        rows_by_table.setdefault(tuple(_natural_key(row[name]) for name in shared), []).append(row)
+    order = (*(name for name in columns if name != "in_place"), "message_bytes", "elements", "in_place")
     return [
-        sorted(rows_by_table[key], key=lambda row: [_natural(row[name]) for name in order])
+        sorted(rows_by_table[key], key=lambda row: [_natural_key(row[name]) for name in order])
         for key in sorted(rows_by_table)
     ]
 
 
 def heading(table: Sequence[Row], rows: Sequence[Row], program: str, columns: Collection[str]) -> str:
     """The program of the other tool, and the variables of this table that are not the same everywhere."""
-    shown = [name for name in _variables() if name not in columns and (name in IN_EVERY_HEADING or _varies(rows, name))]
-    return comment(f"{table[0]['benchmark']}, as {program}: {_values(table, shown)}")
+    shown = [name for name in NAMES if name not in columns and (name in IN_EVERY_HEADING or _varies(rows, name))]
+    return comment(f"{table[0]['benchmark']}, as {program}: {_first_values(table, shown)}")
 
 
 def status_line(row: Row, more: str = "") -> str:
@@ -111,47 +112,41 @@ def flag_lines(table: Iterable[Row]) -> list[str]:
     """A line for each flag of the measured rows, with their sizes."""
     sizes: dict[str, dict[str, None]] = {}
     for row in table:
-        for flag in row["flags"] or () if row["status"] == "ok" else ():
+        for flag in row["warnings"] or () if row["status"] == "ok" else ():
             sizes.setdefault(flag, {})[format_bytes(row["message_bytes"] or 0)] = None
-    return [comment(f"{flag}: {', '.join(found)}") for flag, found in sorted(sizes.items())]
+    return [comment(f"{flag}: {', '.join(texts)}") for flag, texts in sorted(sizes.items())]
 
 
 def missing_program_lines(rows: Iterable[Row], tool: str) -> list[str]:
     """A line for each operation that the other tool lacks."""
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row["benchmark"]] = counts.get(row["benchmark"], 0) + 1
+    counts = Counter(row["benchmark"] for row in rows)
     return [
         comment(f"{name}: no such program in {tool}; its {count} row(s) are in writer=console, parquet and jsonl")
         for name, count in sorted(counts.items())
     ]
 
 
-def _variables() -> list[str]:
-    return [column.name for column in VARIABLES if column.name not in SIZES]
-
-
 def _varies(rows: Iterable[Row], name: str) -> bool:
-    return len({_text(row[name]) for row in rows if row[name] is not None}) > 1
+    return len({_variable_text(row[name]) for row in rows if row[name] is not None}) > 1
 
 
-def _values(rows: Sequence[Row], names: Iterable[str]) -> str:
+def _first_values(rows: Sequence[Row], names: Iterable[str]) -> str:
     """The first value of each variable that has one."""
     first = {name: next((row[name] for row in rows if row[name] is not None), None) for name in names}
-    return ", ".join(f"{name} {_text(value)}" for name, value in first.items() if value not in (None, {}, ()))
+    return ", ".join(f"{name} {_variable_text(value)}" for name, value in first.items() if value not in (None, {}, ()))
 
 
-def _text(value: Any) -> str:
+def _variable_text(value: Any) -> str:
     if isinstance(value, Mapping):
         value = tuple(value.items())
-    return " ".join(f"{name}={one}" for name, one in value) if isinstance(value, tuple) else str(value)
+    return " ".join(f"{name}={setting}" for name, setting in value) if isinstance(value, tuple) else str(value)
 
 
-def _natural(value: Any) -> tuple[Any, ...]:
+def _natural_key(value: Any) -> tuple[Any, ...]:
     """A key that sorts 0-2 before 0-10, and None first."""
     if value is None:
         return ()
-    parts = re.split(r"(\d+)", _text(value))
+    parts = re.split(r"(\d+)", _variable_text(value))
     return tuple(int(part) if index % 2 else part for index, part in enumerate(parts))
 
 
@@ -168,14 +163,12 @@ def matrix_text(matrix: Matrix, slow: Collection[Pair], named: Sequence[str], wi
 
     `named` are the variables to name in the heading. Windows of messages are shown by their rate, others by time.
     """
-    rate = matrix.shared["window"] is not None
-    unit = "GB/s" if rate else _time_unit(matrix)
-    more = [
-        f"{name} {matrix.shared[name]}"
-        for name in MATRIX_VARIABLES
-        if name in named and matrix.shared[name] is not None
-    ]
-    head = f"{matrix.shared['benchmark']}, {', '.join([format_bytes(matrix.shared['message_bytes']), *more])}"
+    times = [time for cells in matrix.classes.values() for time in cells.values()]
+    time_unit = format_seconds(median(times)).split()[1] if times else "us"  # that fits the median of all cells
+    unit = "GB/s" if matrix.shared["window"] is not None else time_unit
+    shared = matrix.shared
+    more = [f"{name} {shared[name]}" for name in MATRIX_VARIABLES if name in named and shared[name] is not None]
+    head = f"{shared['benchmark']}, {', '.join([format_bytes(shared['message_bytes']), *more])}"
     cells = _matrix_lines(matrix, slow, unit)
     if len(matrix.ranks) > MAX_MATRIX_RANKS or max(map(len, cells)) > width:
         cells, head = [], f"{head}: median in {unit}"
@@ -205,12 +198,6 @@ def _pair_number(row: Row, unit: str) -> str:
     return format_rate(row["algbw_gb_per_s"] if unit == "GB/s" else row["median_s"] / SECONDS[unit])
 
 
-def _time_unit(matrix: Matrix) -> str:
-    """The unit that fits the median of all cells."""
-    times = [time for cells in matrix.classes.values() for time in cells.values()]
-    return format_seconds(median(times)).split()[1] if times else "us"
-
-
 def _class_lines(matrix: Matrix, unit: str) -> list[str]:
     """Median, fastest and slowest pair of each class."""
     lines = []
@@ -225,7 +212,7 @@ def _class_lines(matrix: Matrix, unit: str) -> list[str]:
 def _note_lines(matrix: Matrix) -> list[str]:
     """How often each flag was raised, and the reasons of what was not measured."""
     rows = matrix.rows.values()
-    flags = Counter(flag for row in rows for flag in row["flags"] or ())
+    flags = Counter(flag for row in rows for flag in row["warnings"] or ())
     reasons: dict[tuple[str, str], list[Pair]] = {}
     for pair, row in matrix.rows.items():
         if row["status"] != "ok":

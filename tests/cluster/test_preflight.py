@@ -129,7 +129,7 @@ def test_warn_says_it_and_measures(start: Callable[..., Any], hosts: VirtualHost
 def test_off_is_silent_and_the_record_has_all(start: Callable[..., Any], hosts: VirtualHosts) -> None:
     run = start("openmpi", "all", *PLANTS.values(), CLOCK, words=("preflight=off",))
     assert run.status == 0, run.explain()
-    assert [line for line in run.stderr.splitlines() if not re.match(r"1 cases, at most |\[1/1\] barrier ", line)] == []
+    assert [line for line in run.stderr.splitlines() if not re.match(r"1 case, at most |\[1/1\] barrier ", line)] == []
     assert run.cases.status.to_list() == ["ok"]
     [folder] = run.output.iterdir()
     record = json.loads((folder / "run.json").read_text())

@@ -39,7 +39,7 @@ def row_of(status: str, size: int) -> dict[str, Any]:
     values: dict[str, Any] = {column.name: None for column in CASES}
     texts = {column.name: "x" for column in CASES if column.kind == "text"}
     numbers = {column.name: 1.5 for column in CASES if column.kind == "number" and status == "ok"}
-    values |= texts | numbers | {"case_id": f"{status}{size}", "run_id": "r", "env": {"A": "b"}, "flags": ["noisy"]}
+    values |= texts | numbers | {"case_id": f"{status}{size}", "run_id": "r", "env": {"A": "b"}, "warnings": ["noisy"]}
     return values | {"status": status, "reason": "why [bold]", "message_bytes": size, "pair": None, "order": size}
 
 
@@ -49,6 +49,7 @@ def samples_of(case_id: str) -> dict[str, Any]:
     return {
         "run_id": text, "case_id": np.full(2, case_id, dtype=object), "phase": np.full(2, "measure", dtype=object),
         "block": one, "repetition": one, "rank": one, "start_ns": one, "end_ns": one + 5, "elapsed_ns": one * 0 + 5,
+        "visit": one * 0 + 1,
     }  # fmt: skip
 
 
@@ -82,7 +83,7 @@ def test_parquet_gives_back_what_it_took_before_and_after_the_end(tmp_path: Path
     writer.end(run)
     after = commbench.load(tmp_path)
     assert before.equals(after) and list(after.case_id) == ["ok8", "skipped16"]
-    assert after.env[0] == {"A": "b"} and list(after["flags"][0]) == ["noisy"]
+    assert after.env[0] == '{"A": "b"}' and after["warnings"][0] == "noisy"
     assert list(commbench.load(tmp_path, table="samples").elapsed_ns) == [5, 5]
     assert not (tmp_path / "parts").exists()
 

@@ -57,7 +57,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     words = ["backend=simulated", "writer=parquet", "timing=quick", "benchmark=[all_reduce]", "layout=1x2"]
     commbench.run(*words, f"sizes={sizes}", f"output={folder / 'results'}")
     lines = [
-        (101.5, "commbench: rank 1 on a (pid 7) has ended; in all_reduce 1x2 float32 32 B. A fresh world takes ...")
+        (101.5, "commbench: rank 1 on a (pid 7) was killed by SIGKILL; it happened in x; fresh ranks measure the rest")
     ]
     return Scene(one, sizes, folder, begun=90.0, ended=115.0, status=0, marks=[100.0], lines=lines)
 
@@ -65,7 +65,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Scene:
 def test_a_good_end_has_nothing_wrong(finished: Scene) -> None:
     verdict = judge(finished)
     assert (verdict.wrong, verdict.lost, verdict.finished, verdict.seconds) == ([], 0, 3, 1.5)
-    assert verdict.message.startswith("rank 1 on a (pid 7) has ended")
+    assert verdict.message.startswith("rank 1 on a (pid 7) was killed")
 
 
 @pytest.mark.parametrize(

@@ -8,24 +8,31 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from places import ROOT, TOOLS
+from places import ROOT, SUPPORT, TOOLS
+from shown_gpus import hgx, libraries
 
 from commbench.config.compose import ConfigComposer
 from commbench.core.errors import ConfigError
+from commbench.core.layout import Layout
+from commbench.measure.plan import Facts, plan
+from commbench.world.identity import hosted_world
 
 sys.path.insert(0, str(TOOLS / "gpu"))
 
 import checks
-from check import Outcome
-from machine import Machine, gpu_count
-from sights import column, counted, ends_with, filled, measured, measured_or_refused, recorded, says, skipped
+from check import Check, Outcome, run
+from machine import PLUGINS, PROBES, Machine, environment, gpu_count, importable
+from sights import answered, column, counted, ends_with, filled, measured, measured_or_refused, recorded, says, skipped
 from stand_in import library_folder
+from steps import STEPS
 
 EVERYTHING = Machine(4, "2.11", "13.0", "2.28", ("A",) * 4, (1 << 36,) * 4, "14.0", 22800, "4.1", "libmpi.so")
-ALL = {check.name: check for check in checks.checks(EVERYTHING)}
+ALL = {check.name: check for step in STEPS.values() for check in step.checks(EVERYTHING)}
+COMMANDS = [name for name, check in ALL.items() if check.program is None and check.words != ("doctor",)]
 LIMIT_S = 100
 
 
@@ -81,26 +88,141 @@ def test_an_unknown_check_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 2 and "unknown checks: nosuch; allowed: doctor, " in done.stderr
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_every_command_line_is_one(name: str) -> None:
-    """Those that are to be refused as bad input are, if this needs no GPU; the others are valid configurations."""
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_line_is_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are to be refused as bad input are, if this needs no GPU; the others have cases to measure."""
     words = [word for word in ALL[name].words if word != "-m"]
-    if words == ["doctor"]:
-        return
-    with ConfigComposer() as door:
-        backend = words[0].removeprefix("backend=")
-        if backend not in door.options("backend"):
-            pytest.skip(f"conf/backend has no {backend}")
+    folder = words[1] if words[0] == "--config-dir" else None
+    monkeypatch.syspath_prepend(str(PLUGINS))
+    with ConfigComposer(folder) as door:
+        given = words[2:] if folder else words
         if name == "bad_graph_on_cpu":
             with pytest.raises(ConfigError, match="timing_mode=graph needs device=cuda"):
-                door.jobs(words, multirun=False)
-        else:
-            assert door.jobs(words, multirun="-m" in ALL[name].words)
+                door.jobs(given, multirun=False)
+            return
+        for job in door.jobs(given, multirun="-m" in ALL[name].words):
+            settings = job.settings
+            layouts = settings.layouts or (Layout(1, 2),)
+            world = hosted_world(1, max(layout.size for layout in layouts))[0]
+            cases = plan(replace(settings, layouts=layouts), world, Facts(2**42, 2**26, 64, 2**40))
+            refused = name.endswith(("bad_ipc_off", "ipc_copy_off", "gloo_none", "mpi_none"))
+            assert refused or any(case.skip is None for case in cases), [case.skip for case in cases]
 
 
 def test_together_they_fit_into_the_time_where_nothing_hangs() -> None:
     alone = [one for one in checks.checks(EVERYTHING) if one.possible(Machine(1, "2.11", "13.0", "2.28")) is None]
-    assert len(alone) > 8 and all(one.timeout_s <= 120 for one in ALL.values())
+    assert len(alone) > 8 and all(one.timeout_s <= 270 for one in ALL.values())
+    assert list(STEPS) == list(range(1, len(STEPS) + 1)) and all(step.limit_s <= 570 for step in STEPS.values())
+    assert len(ALL) == sum(len(list(step.checks(EVERYTHING))) for step in STEPS.values()), "each has its own name"
+
+
+# ---------------------------------------------------------------- probes and plugins, on stand-ins for CuPy and NCCL
+
+
+@pytest.fixture(scope="module")
+def on_host(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of all checks, on a machine that shows one GPU to a CuPy and an NCCL that are none."""
+    folder = tmp_path_factory.mktemp("machine")
+    (folder / "ids").mkdir()
+    (folder / "nvidia/nccl/lib").mkdir(parents=True)
+    (folder / "nvidia/nccl/lib/libnccl.so.2").touch()
+    (folder / "machine").write_text(hgx(1))
+    known = environment(importable(folder / "site"))
+    return {
+        **known,
+        "PYTHONPATH": os.pathsep.join([str(SUPPORT / "cupy_on_host"), str(SUPPORT), str(folder), known["PYTHONPATH"]]),
+        "LD_LIBRARY_PATH": str(libraries()),
+        "SHOWN_GPUS": str(folder / "machine"),
+        "CUPY_ON_HOST_GPUS": "1",
+        "CUPY_ON_HOST_STORE": str(folder / "ids"),
+    }
+
+
+def missed(check: Check, end: Outcome) -> dict[str, str]:
+    return {one.text: seen for one in check.seen if (seen := one.missed(end)) is not None}
+
+
+@pytest.mark.long
+def test_ranks_on_one_gpu_claim_hosts_of_their_own(on_host: dict[str, str], tmp_path: Path) -> None:
+    check = ALL["shared_cupy_some_ranks"]
+    end = run(check, tmp_path, on_host, LIMIT_S)
+    assert missed(check, end) == {}, end.stderr
+    assert {run["label"] for run in end.runs} == {"shared_gpu_so_times_mean_nothing"}
+    assert {row["backend"] for row in end.rows} == {"shared_cupy"} and len(end.rows) == 6
+    code = "import os, shared_gpu; shared_gpu.claim_a_host(3); print(os.environ['NCCL_HOSTID'])"
+    done = subprocess.run([sys.executable, "-c", code], env=on_host, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.stdout == "commbench-rank-3\n", done.stderr
+
+
+@pytest.mark.parametrize("name", ["clocks_cupy", pytest.param("lifetime_cupy", marks=pytest.mark.long)])
+def test_a_probe_runs_to_its_end(on_host: dict[str, str], tmp_path: Path, name: str) -> None:
+    """Sleeping is no kernel, so what the clocks show is not judged here."""
+    check = ALL[name]
+    end = run(check, tmp_path, on_host, LIMIT_S)
+    assert end.status == 0, end.stderr
+    assert end.answer["library"] == "cupy"
+    if name == "lifetime_cupy":
+        assert missed(check, end) == {}
+    else:
+        modes = {(row["mode"], row["asked_us"]) for row in end.answer["kernels"]}
+        assert len(modes) == 16 and all(row["median_us"] > 0 for row in end.answer["kernels"])
+        assert {(row["mode"], row["held"]) for row in end.answer["all_gather_8B"]} >= {
+            ("graph", True),
+            ("graph", False),
+        }
+
+
+TORCH = """
+import sys
+from types import SimpleNamespace
+import torch.distributed as dist
+import world
+from host_gpu import HostNccl
+from commbench.world.identity import hosted_world
+world.opened = lambda library: HostNccl().open(hosted_world(1, 1)[0], SimpleNamespace(store=dist.HashStore()))
+import clocks, lifetime
+clocks.REPETITIONS, lifetime.ROUNDS, lifetime.free_bytes = 20, 3, lambda library: 0
+(clocks if sys.argv[1] == "clocks" else lifetime).main("torch")
+"""
+
+
+@pytest.mark.parametrize("name", ["clocks", "lifetime"])
+def test_a_probe_runs_to_its_end_on_torch(on_host: dict[str, str], tmp_path: Path, name: str) -> None:
+    """On torch's CPU tensors (tests/support/host_gpu): everything but CUDA and NCCL themselves."""
+    paths = [str(SUPPORT / "host_gpu"), str(PROBES), on_host["PYTHONPATH"]]
+    done = subprocess.run(
+        [sys.executable, "-c", TORCH, name], env=on_host | {"PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True, text=True, timeout=LIMIT_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert len(seen["kernels"]) == 16 if name == "clocks" else len(seen["rounds_s"]) == 3
+
+
+def test_what_a_probe_answered_is_judged(tmp_path: Path) -> None:
+    clocks = ALL["clocks_torch"]
+    rows = [{"mode": mode, "asked_us": 20.0, "true_us": 21.0, "median_us": 22.0} for mode in checks.CLOCKS]
+    calls = [{"mode": mode, "held": held, "median_us": 9.0} for mode in checks.CLOCKS for held in (True, False)]
+    seen = {"kernels": rows, "all_gather_8B": calls}
+
+    def end(value: object) -> Outcome:
+        return Outcome(tmp_path, 0, f"some text\n{json.dumps(value)}\n", "", 1.0)
+
+    assert missed(clocks, end(seen)) == {}
+    slow = [{**row, "median_us": 29.0} for row in rows]
+    assert list(missed(clocks, end({**seen, "kernels": slow}))) == [
+        "events are within 10 % + 1 us of the kernel's length"
+    ]
+    late = [{**row, "median_us": 10.0 if row["held"] else 9.0} for row in calls]
+    assert "with a hold" in " ".join(missed(clocks, end({**seen, "all_gather_8B": late})))
+    assert (
+        "not complete: KeyError"
+        in missed(clocks, end({"kernels": rows}))[
+            "with a hold, throughput and graph of 8 B are not slower than without"
+        ]
+    )
+    assert answered("x", lambda value: True).missed(end([])) == "no answer: nothing"
+    assert {check.program for check in ALL.values()} - {None} <= {file.name for file in PROBES.glob("*.py")}
 
 
 @pytest.fixture(scope="module")

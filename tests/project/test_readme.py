@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,43 +15,100 @@ import pytest
 from places import ROOT
 
 from commbench.cli.doctor import matrix
+from commbench.cli.main import main
 
 README = (ROOT / "README.md").read_text()
 CHEAP = ("sizes=[8]", "timing=fixed", "timing.repetitions=6", "timing.warmup_repetitions=1", "timing.warmup_s=0")
 BLOCKS = dict(re.findall(r"```(python|yaml)\n(.*?)```", README.partition("## Add a benchmark")[2], flags=re.S))
+READING = re.findall(r"```python\n(.*?)```", README.partition("## Read\n")[2], flags=re.S)[0]
+SIMULATED = "commbench backend=simulated "  # in the README with what they print
+ELSEWHERE = ("backend=nccl", "env.UCX_NET_DEVICES=mlx5_0:1")  # GPUs, an InfiniBand device: composed and checked
+FOLDERS = ("commbench report ", "commbench show ")  # of results that must exist: test_reading_as_printed
+NOT_HERE = ("make bench",)  # it installs; .ci runs it
 
 
 def commands() -> list[str]:
-    """Lines of the section Run, without comments."""
-    block = re.findall(r"## Run\n\n```\n(.*?)```", README, flags=re.S)[0]
-    return [line.split("   #")[0].split("  #")[0].strip() for line in block.splitlines()]
+    """The command lines of all blocks without a language, without their comments."""
+    lines = [line for block in re.findall(r"^```\n(.*?)^```", README, flags=re.S | re.M) for line in block.splitlines()]
+    starts = ("commbench", "torchrun ", "mpirun ", "srun ", "make ")
+    return [line.split("   #")[0].split("  #")[0].strip() for line in lines if line.startswith(starts)]
 
 
 def test_it_is_short_and_opens_with_the_command() -> None:
-    assert len(README.splitlines()) <= 200
+    assert len(README.splitlines()) <= 235
     assert "make bench" in "\n".join(README.splitlines()[:8])
 
 
 SHORT = ("commbench", "torchrun --nproc-per-node 2 -m commbench backend=gloo")
+RUN_HERE = [one for one in commands() if not one.startswith((SIMULATED, *FOLDERS, *NOT_HERE))]
+
+
+def is_short(command: str) -> bool:
+    return command in SHORT or any(word in command for word in ELSEWHERE)
 
 
 @pytest.mark.parametrize(
-    "command", [one if one in SHORT else pytest.param(one, marks=pytest.mark.long) for one in commands()]
+    "command", [one if is_short(one) else pytest.param(one, marks=pytest.mark.long) for one in RUN_HERE]
 )
 def test_commands_run(world: Callable[..., Any], command: str) -> None:
     words = shlex.split(command)
+    if any(one in words for one in ELSEWHERE):
+        words = [*words[words.index("commbench") :], "plan=true"]  # without its launcher
+    if words[1:2] == ["ab"]:  # tests/unit/cli/test_ab.py runs both sides
+        words.insert(2, "plan=true")
     if words[0] == "mpirun":
         pytest.skip("mpirun belongs to whichever wheel came last; tests/contracts starts both by their own names")
     if "-m" in words:  # tests/worlds/test_session.py runs a sweep; here every job of this one is composed and checked
         words.append("plan=true")
+    if "plan=true" in words:
+        run = world(*words)
+        assert run.status == 0 and "nothing was started" in run.stdout + run.stderr, run.explain()
+        return
     plain = [word for word in words if not word.startswith(("sizes=", "timing=quick", "timing=rigorous"))]
-    run = world(*plain, *(("sizes=[8]",) if "timing=soak" in words else CHEAP))
+    run = world(*plain, *(("sizes=[8]", "timing.duration_s=1") if "timing=soak" in words else CHEAP))
     assert run.status == 0, run.explain()
-    assert "plan=true" in words or "results: " in run.stdout
+    assert "results: " in run.stdout + run.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", [one for one in commands() if one.startswith(SIMULATED)])
+def test_illustrations_are_what_the_simulated_world_prints(world: Callable[..., Any], command: str) -> None:
+    run = world(*shlex.split(command))
+    printed = README.partition(command)[2].split("```")[2].strip("\n").splitlines()
+    assert run.status == 0 and len(printed) > 3, run.explain()
+    shown = " ".join(run.stdout.split())
+    numbers = [" ".join(line.split()[: None if "  n" in line else -1]) for line in printed]  # n depends on the machine
+    assert [line for line in numbers if line not in shown] == []
+
+
+@pytest.mark.long
+def test_reading_as_printed(world: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = world("commbench", "backend=simulated", "benchmark=[p2p_latency,all_reduce]", "pairs=all", *CHEAP)
+    assert run.status == 0, run.explain()
+    run.output.rename(tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(READING, "README.md", "exec"), {})
+    for command in (one for one in commands() if one.startswith(FOLDERS)):
+        assert main(shlex.split(command)[1:]) == 0
+    assert (tmp_path / "report.html").stat().st_size > 10_000
 
 
 def test_the_table_of_operations_is_what_the_backends_declare() -> None:
-    assert matrix() in README
+    assert matrix() in (ROOT / "docs" / "backends.md").read_text()
+
+
+def test_the_picture_is_drawn_from_the_results_beside_the_notebooks(tmp_path: Path) -> None:
+    """By `python notebooks/readme_picture.py`. Its texts are compared: a point may move with matplotlib's version."""
+    drawn, kept = tmp_path / "drawn.svg", ROOT / "docs" / "quickstart.svg"
+    subprocess.run([sys.executable, ROOT / "notebooks" / "readme_picture.py", drawn], check=True)
+    texts = [re.findall(r"<text[^>]*>([^<]*)</text>", file.read_text()) for file in (drawn, kept)]
+    assert texts[0] == texts[1] and {"gloo", "mpi", "bandwidth, GB/s"} <= set(texts[1])
+    assert kept.stat().st_size < 60_000 and "<script" not in kept.read_text()
+
+
+def test_every_page_is_in_the_index() -> None:
+    linked = re.findall(r"\]\(([\w.]+\.md)\)", (ROOT / "docs" / "README.md").read_text())
+    assert sorted(linked) == sorted(path.name for path in ROOT.glob("docs/*.md") if path.name != "README.md")
 
 
 @pytest.mark.long
@@ -87,3 +146,12 @@ def test_files_that_are_named_exist(file: str) -> None:
         r"(?<![\w/.-])((?:tests|tools|commbench|deploy|conf|notebooks)/[\w./*-]*[\w*])", (ROOT / file).read_text()
     )
     assert [name for name in named if not name.endswith("/NAME") and not list(ROOT.glob(name))] == []
+
+
+@pytest.mark.parametrize("file", sorted(["README.md", *(f"docs/{path.name}" for path in ROOT.glob("docs/*.md"))]))
+def test_modules_that_are_named_exist(file: str) -> None:
+    """Also by their place in the package or among the tests: `measure/rows.py`, `unit/measure/test_rows.py`."""
+    named = set(re.findall(r"`([\w*-]+(?:/[\w*-]+)+\.(?:py|yaml))", (ROOT / file).read_text()))
+    roots = (ROOT, ROOT / "commbench", ROOT / "tests")
+    absent = {name for name in named if not any(list(root.glob(name)) for root in roots)}
+    assert {name for name in absent if not name.startswith("DIR/")} == set()

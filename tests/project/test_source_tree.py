@@ -13,7 +13,8 @@ from places import TOOLS
 
 sys.path.insert(0, str(TOOLS / "gpu"))
 
-from machine import importable
+from machine import PLUGINS, Machine, importable
+from steps import STEPS
 
 
 @pytest.fixture
@@ -41,7 +42,19 @@ def test_the_version_is_source(uninstalled: dict[str, str]) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "commbench source\n", "")
 
 
+@pytest.mark.parametrize("name", ["doctor", "nccl_one_gpu", "shared_nccl_messages"])
+def test_the_checks_of_gpus_find_all_they_need(uninstalled: dict[str, str], name: str) -> None:
+    """The command lines of `make gpu-check`, which installs nothing."""
+    known = {check.name: check for step in STEPS.values() for check in step.checks(Machine(1))}
+    more = {"PYTHONPATH": f"{uninstalled['PYTHONPATH']}{os.pathsep}{PLUGINS}"}
+    done = python(
+        uninstalled | more, "-m", "commbench", *known[name].words, *([] if name == "doctor" else ["plan=true"])
+    )
+    assert done.returncode == 0, done.stderr
+    assert "nccl  " in done.stdout if name == "doctor" else "nothing was started" in done.stdout
+
+
 def test_the_configuration_is_found(uninstalled: dict[str, str]) -> None:
     done = python(uninstalled, "-m", "commbench", "plan=true", "layout=1x2")
     assert done.returncode == 0, done.stderr
-    assert "p2p_latency 1x2" in done.stdout
+    assert "p2p_latency 1x2" in " ".join(done.stdout.split())

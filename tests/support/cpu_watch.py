@@ -51,7 +51,8 @@ class CpuWatch:
 
     def _rank(self, process: Path) -> int | None:
         """None for processes that are no ranks of this world, such as its launcher and what a rank has started."""
-        if b"commbench" not in (process / "cmdline").read_bytes():
+        command = (process / "cmdline").read_bytes()
+        if b"commbench" not in command or b"/store.py" in command:  # that store has rank 0's environment
             return None
         words = (word.partition("=") for word in (process / "environ").read_text(errors="replace").split("\0"))
         environment = {name: value for name, _, value in words}

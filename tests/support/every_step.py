@@ -20,12 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.backends.mpi.backend import Mpi
-from commbench.backends.mpi.native import NativeLowering
-from commbench.backends.mpi.python import PythonLowering
+from commbench.backends.mpi.lowering import NativeLowering, PythonLowering
 from commbench.backends.torch.gloo import Gloo
 from commbench.core.case import Case, Mode, World
-from commbench.core.dtypes import DTYPES, dtype
 from commbench.core.errors import Unsupported
+from commbench.core.payload import DTYPES, dtype
 from commbench.core.program import (
     AllGather,
     AllReduce,
@@ -77,7 +76,7 @@ class Trial:
     @property
     def label(self) -> str:
         case = self.case
-        words = (case.benchmark, case.dtype, case.count, case.in_place, case.reduction, case.root)
+        words = (case.benchmark, case.dtype, case.elements, case.in_place, case.reduction, case.root)
         return " ".join(str(word) for word in words)
 
 
@@ -85,7 +84,7 @@ def case_of(name: str, kind: str, count: int, **more: Any) -> Case:
     given = {"in_place": None, "reduction": None, "root": None, "pair": None} | more
     return Case(
         benchmark=name, backend="", engine="", timing_mode="host", timing="", sync="none", device="cpu", dtype=kind,
-        layout="", message_bytes=count * dtype(kind).itemsize, count=count, window=None, schedule=None, streams=None,
+        layout="", message_bytes=count * dtype(kind).itemsize, elements=count, window=None, schedule=None, streams=None,
         staging="none", cache="warm", cuda_ipc="auto", interface=None, **given,
     )  # fmt: skip
 

@@ -46,7 +46,8 @@ def row(run_id: str, benchmark: str, way: Any, layout: str, size: int, rng: np.r
     values: dict[str, Any] = {column.name: None for column in CASES}
     values |= {name: getattr(case, name) for name in case.__dataclass_fields__}
     return values | {
-        "env": {}, "run_id": run_id, "case_id": case.case_id, "status": "ok", "flags": ["noisy"] if size == 8 else [],
+        "env": {}, "run_id": run_id, "case_id": case.case_id, "status": "ok",
+        "warnings": ["noisy"] if size == 8 else [],
         "nodes": nodes, "ranks_per_node": per_node, "world_size": nodes * per_node, "label": "", "launch": 0,
         "operations_per_sample": 1, "block_k": 1, "repetitions": 30, "median_s": median, "ci_low_s": median * 0.98,
         "ci_high_s": median * 1.02, "algbw_gb_per_s": size / median / 1e9, "limit_gb_per_s": 12.5,

@@ -8,21 +8,27 @@ from functools import cache
 from places import HARDWARE_TEXTS
 
 from commbench.config.compose import ConfigComposer
+from commbench.config.settings import Settings
 from commbench.core.case import Planned
+from commbench.core.layout import Layout
 from commbench.hardware.topology import Topology, parse_topo
 from commbench.measure.plan import Facts, plan
 from commbench.world.identity import hosted_world
 
 
 @cache
-def planned(benchmark: str, layout: str, *words: str, device: str = "cuda") -> Planned:
-    """The only case of a benchmark in a world of exactly this layout."""
+@cache
+def settings_of(benchmark: str, *words: str) -> Settings:
     with ConfigComposer() as door:
         sizes = [] if benchmark == "barrier" else ["sizes=[4kB]"]
-        given = ["backend=simulated", f"benchmark={benchmark}", f"layout={layout}", *sizes, *words]
-        settings = door.jobs(given, multirun=False)[0].settings
-    nodes, ranks = settings.layouts[0].nodes, settings.layouts[0].ranks_per_node
-    job = plan(settings, hosted_world(nodes, ranks)[0], Facts(2**40, 2**20, 2))[0]
+        return door.jobs(["backend=simulated", f"benchmark={benchmark}", *sizes, *words], multirun=False)[0].settings
+
+
+def planned(benchmark: str, layout: str, *words: str, device: str = "cuda") -> Planned:
+    """The only case of a benchmark in a world of exactly this layout."""
+    of_world = Layout.parse(layout)
+    settings = replace(settings_of(benchmark, *words), layouts=(of_world,))
+    job = plan(settings, hosted_world(of_world.nodes, of_world.ranks_per_node)[0], Facts(2**40, 2**20, 2))[0]
     return replace(job, case=replace(job.case, device=device))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.dtypes import DTYPES, DType
+from commbench.core.payload import DTYPES, DType
 
 KINDS = {"INT8": "int8", "UINT8": "uint8", "INT32": "int32", "INT64": "int64", "FLOAT16": "float16"} | {
     "FLOAT32": "float32", "FLOAT64": "float64", "BFLOAT16": "bfloat16",

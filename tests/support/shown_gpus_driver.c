@@ -330,6 +330,12 @@ int nvmlDeviceGetFieldValues(Gpu *gpu, int n, FieldValue *asked) {
 
 /* ---------------------------------------------------------------- cuda */
 
+int cuDriverGetVersion(int *version) {
+    load();
+    *version = cuda_version;
+    return 0;
+}
+
 static int visible[MOST], visible_count = -1;
 
 static int ordered(int place) {

@@ -1,7 +1,7 @@
 """A `python` for tests whose start costs 20 ms: a server that has imported torch forks each process.
 
 `warm_python()` starts the server and gives the path of an executable that takes the words of python. For
-`-m commbench`, `-m torch.distributed.run` and `FILE.py` it hands its words, environment, working directory and open
+`-m` of FORKED below and `FILE.py` it hands its words, environment, working directory and open
 files to the server, passes signals on, and ends as the forked process does; everything else goes to
 the real python. In the forked process
 `sys.executable` is that executable again, so launchers that it starts get warm ranks.
@@ -49,6 +49,7 @@ CLIENT = """\
 #!{python} -IS
 import array, os, signal, socket, struct, sys
 REAL, SOCKET, START, FORWARDED = {real!r}, {socket!r}, {start!r}, {forwarded!r}
+FORKED = ["commbench", "commbench.world.rank_server", "torch.distributed.run"]
 
 def is_warm(words):
     if any(os.environ.get(name) != value for name, value in START.items()):
@@ -56,7 +57,7 @@ def is_warm(words):
     folders = os.environ.get("PYTHONPATH", "").split(":")
     if any(os.path.exists(os.path.join(folder, "sitecustomize.py")) for folder in folders if folder):
         return False
-    return words[:1] == ["-m"] and words[1:2] in [["commbench"], ["torch.distributed.run"]] or (
+    return words[:1] == ["-m"] and words[1:2] in [[name] for name in FORKED] or (
         bool(words) and words[0].endswith(".py"))  # submitit's modules look for their own process id
 
 def run_warm(words):

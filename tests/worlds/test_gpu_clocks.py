@@ -55,7 +55,7 @@ def test_sums_in_place_between_two_stamps_move_zeros_and_say_so(world: Callable[
         "dtype=[float16,int8]", env=env,
     )  # fmt: skip
     assert run.status == 0, run.explain()
-    zeros = {(row.timing_mode, "zero_payload" in row.flags) for row in run.cases.itertuples()}
+    zeros = {(row.timing_mode, "zero_payload" in row.warnings) for row in run.cases.itertuples()}
     assert zeros == {("host_sync", False), ("throughput", True)}
     checked = run.samples.merge(run.cases[["case_id", "timing_mode"]], on="case_id")
     assert set(checked[checked.phase == "check"].timing_mode) == {"throughput"}

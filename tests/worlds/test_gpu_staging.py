@@ -29,7 +29,7 @@ def test_every_operation_is_exact_through_the_host(world: Callable[..., Any], en
         "root=1", "in_place=[true,false]", env=env,
     )  # fmt: skip
     assert run.status == 0, run.explain()
-    cases = run.cases
+    cases = run.cases[~run.cases.benchmark.str.startswith("copy_")]
     measured = cases[cases.status == "ok"]
     assert set(cases.staging) == {"pinned"} and set(measured.benchmark) == set(cases.benchmark)
     assert (measured.wrong_elements == 0).all() and (measured.median_s > 0).all()

@@ -79,7 +79,8 @@ def listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
     ]
 
 
-@pytest.mark.parametrize("kind", ["openmpi", pytest.param("mpich", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["openmpi", "mpich"])
 def test_in_a_world_of_mpirun_the_meeting_point_and_tcp_listen_on_loopback_only(kind: str, tmp_path: Path) -> None:
     library = find(kind)
     assert library is not None, f"{kind}: make test installs both wheels"
@@ -127,15 +128,17 @@ def outer() -> list[str]:
 
 
 def bound(store: object, port: int) -> set[str]:
-    return {ip for ip, its in listening([psutil.Process()]) if its == port}
+    here = psutil.Process()
+    return {ip for ip, its in listening([here, *here.children()]) if its == port}
 
 
+@pytest.mark.parametrize("torch", [True, False])
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", *outer()[:1]])
-def test_a_given_meeting_point_is_all_that_rank_0_listens_at(host: str) -> None:
+def test_a_given_meeting_point_is_all_that_rank_0_listens_at(host: str, torch: bool) -> None:
     port = free_port()
-    store = rendezvous.store_at(host, port, owner=True)
+    store = rendezvous.store_at(host, port, owner=True, torch=torch)
     assert bound(store, port) == {network.own_address(host)}
-    client = rendezvous.store_at(host, port, owner=False)
+    client = rendezvous.store_at(host, port, owner=False, torch=torch)
     client.set("key", "value")
     assert store.get("key") == b"value"
 
@@ -165,3 +168,29 @@ def test_the_meeting_address_of_several_nodes_is_not_loopback() -> None:
     homes = [f"{socket.gethostname()}|1|2", "no-such-host.invalid|1|2"]
     assert rendezvous.rendezvous_address(homes, None) in outer()
     assert network.own_address("no-such-host.invalid") is None
+
+
+# ---------------------------------------------------------------- what ranks import
+
+RANK = """\
+import sys
+from commbench.__main__ import main
+status = main()
+sys.exit(status or f"imported: {loaded}" if (loaded := {"torch"} & {*sys.modules}) else status)
+"""
+
+
+def test_mpi_ranks_do_not_import_torch_and_their_store_ends_with_them(tmp_path: Path) -> None:
+    library = find("openmpi")
+    assert library is not None
+    words = ["--personality", "ompi", "--oversubscribe"] if library.version >= 5 else []
+    command = [library.launcher(), *words, "-n", "2", sys.executable, "-c", RANK, "backend=mpi", *SOAK]
+    with running(tmp_path, *command, "timing.duration_s=2", "writer=parquet") as process:
+        until_measuring(tmp_path)
+        children = psutil.Process(process.pid).children(recursive=True)
+        stores = [one for one in children if any("world/store.py" in word for word in one.cmdline())]
+        assert len(stores) == 1 and {ip for ip, _ in listening(stores)} == {"127.0.0.1"}
+        assert process.wait(60) == 0, (tmp_path / "log").read_text()[-3000:]
+        assert not psutil.wait_procs(stores, timeout=10)[1]
+    (record,) = (tmp_path / "results").glob("*/run.json")
+    assert "versions.torch_git_commit" in record.read_text()

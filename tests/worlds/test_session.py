@@ -79,7 +79,7 @@ def test_statistics_can_be_computed_again_from_the_samples(tmp_path: Path) -> No
 
 def test_the_record_explains_itself(tmp_path: Path) -> None:
     run = load_run(simulated(tmp_path, "label=try", "sizes=[8]", "env.GLOO_TEST=1", *FIXED))
-    assert (run["label"], run["status"], run["exit_status"], run["schema_version"]) == ("try", "done", 0, 1)
+    assert (run["label"], run["status"], run["exit_status"], run["schema_version"]) == ("try", "done", 0, 2)
     assert run["config"]["timing"]["repetitions"] == 40
     assert run["cuda_ipc"] == {"asked": "auto", "effective": None, "ignored": None}
     assert "topology" in run and run["backend"]["clock"] == "virtual"
@@ -182,7 +182,7 @@ def test_more_ranks_than_cores_run_and_say_so(world: Callable[..., Any]) -> None
     ranks = 2 * len(os.sched_getaffinity(0))
     run = world("commbench", "backend=mpi", f"layout=1x{ranks}", "benchmark=all_reduce", "sizes=[8]", *FIXED)
     assert run.status == 0, run.explain()
-    assert "oversubscribed" in run.cases.iloc[0]["flags"]
+    assert "oversubscribed" in run.cases.iloc[0]["warnings"]
 
 
 @pytest.mark.long
@@ -227,10 +227,10 @@ def test_a_rank_that_differs_is_named(world: Callable[..., Any]) -> None:
     ("words", "line"),
     [
         (["backend=mpi"], "backend=mpi can't run under torchrun"),
-        (["layout=1x4"], "layout 1x4 does not fit"),
+        pytest.param(["layout=1x4"], "layout 1x4 does not fit", marks=pytest.mark.long),
         pytest.param(["-m", "layout=1x1,1x2"], "a sweep needs fresh worlds", marks=pytest.mark.long),
         pytest.param(["backend=foo"], "backend=foo is unknown", marks=pytest.mark.long),
-        (["output=/proc/nowhere"], "output=/proc/nowhere can't be written"),
+        pytest.param(["output=/proc/nowhere"], "output=/proc/nowhere can't be written", marks=pytest.mark.long),
     ],
 )
 def test_a_given_world_refuses_in_one_line_of_rank_0(tmp_path: Path, words: list[str], line: str) -> None:
@@ -368,21 +368,38 @@ def test_a_round_of_pairs_gives_every_pair_a_row_and_samples_of_its_own(tmp_path
     assert ranks.to_dict() == own
 
 
-@pytest.mark.long
 def test_a_soak_keeps_a_time_line_of_all_repetitions(world: Callable[..., Any]) -> None:
-    soak = ("timing=soak", "timing.duration_s=3", "timing.interval_s=0.1")
-    run = world("commbench", "benchmark=p2p_latency", "sizes=[8]", "layout=1x2", *soak)
+    """5.5 s: it is saved once while it runs."""
+    soak = ("timing=soak", "timing.duration_s=5.5", "timing.interval_s=0.1")
+    run = world("commbench", "benchmark=p2p_latency", "sizes=[1KiB]", "layout=1x2", *soak)
     assert run.status == 0, run.explain()
     (case,) = run.cases.to_dict("records")
     assert (case["stop_reason"], case["status"]) == ("duration", "ok")
     counters = commbench.load(run.output, table="counters").pivot(index="t_ns", columns="name", values="value")
     assert counters["interval.repetitions"].sum() == case["repetitions"]
     assert set(np.diff(counters.index) % 100_000_000) == {0}
-    assert 2 < (counters.index[-1] - counters.index[0]) * 1e-9 < 5
+    assert 5 < (counters.index[-1] - counters.index[0]) * 1e-9 < 20, "generous: a block may be slowed down tenfold"
+    assert case["unmeasured_s"] < 0.1 * 5.5, "generous: other tests run beside this one"
     measured = run.samples[(run.samples.phase == "measure") & (run.samples["rank"] == 0)]
     assert len(measured) == case["repetitions"]
     assert list(measured.repetition) == list(range(len(measured))), "saved in pieces, and every repetition once"
     assert counters["interval.busy_s"].sum() == pytest.approx(measured.elapsed_ns.sum() * 1e-9)
+
+
+@pytest.mark.long
+@pytest.mark.serial
+@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+def test_a_soak_measures_99_percent_of_the_time(world: Callable[..., Any], backend: str) -> None:
+    words = ("benchmark=[p2p_latency]", "sizes=[1KiB]", "layout=1x2", "timing=soak", "timing.duration_s=60")
+    run = world("commbench", f"backend={backend}", *words)
+    assert run.status == 0, run.explain()
+    (case,) = run.cases.to_dict("records")
+    assert case["unmeasured_s"] <= 0.01 * 60
+    assert "gaps" not in case["warnings"]
+    counters = commbench.load(run.output, table="counters").pivot(index="t_ns", columns="name", values="value")
+    assert counters["interval.repetitions"].sum() == case["repetitions"]
+    assert counters["interval.busy_s"].sum() > 0.98 * 60, "the loops themselves, without gathering and deciding"
+    assert np.diff(counters.index).max() * 1e-9 < 1, "no hole in the time line"
 
 
 @pytest.mark.long
@@ -411,3 +428,19 @@ def test_a_world_without_a_run_json_tells_its_status(world: Callable[..., Any], 
     run = world("commbench", *words)
     assert run.status == status, run.explain()
     assert not list(run.output.rglob("refused"))
+
+
+def test_each_pass_has_the_reference_case_and_each_visit_its_context_switches(world: Callable[..., Any]) -> None:
+    words = ("backend=gloo", "benchmark=[all_reduce]", "sizes=[8,1KiB]", "timing=quick", "timing.case_s=0.3")
+    done = world("commbench", *words, "writer=[parquet]")
+    assert done.status == 0, done.explain()
+    run, counters = load_run(find_runs(done.output)[0]), commbench.load(done.output, table="counters")
+    visits = done.cases.set_index("case_id").visits
+    assert [one["pass"] for one in run["reference"]] == list(range(1, visits.max() + 1)), "one a pass"
+    assert all(0 < one[kind][0] < 1 for one in run["reference"] for kind in ("p2p_latency_s", "copy_s"))
+    read = counters[counters.name == "os.involuntary_switches"].groupby(["case_id", "rank"]).value
+    assert all(read.count()[case_id, rank] == 2 * visits[case_id] for case_id in visits.index for rank in (0, 1))
+    assert (read.max() > 0).any() and 0 < run["calibration"]["empty_sample_s"]["python"] < 1e-5
+    disturbed = {one["pass"] for one in run["reference"] if one["moved"]}
+    for case in done.cases.itertuples():
+        assert ("disturbed" in case.warnings) == (2 * len([n for n in disturbed if n <= case.visits]) >= case.visits)

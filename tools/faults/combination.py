@@ -6,11 +6,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-OWN = ("gloo", "openmpi", "mpich", "tcp")  # worlds that commbench starts
+OWN = ("gloo", "openmpi", "mpich", "tcp", "own torchrun")  # worlds that commbench starts
 GIVEN = ("torchrun", "mpirun openmpi", "mpirun openmpi 4", "mpirun mpich")  # started by hand: gloo, then mpi
 HOSTS = ("torchrun, 2 hosts", "openmpi, 2 hosts", "mpich, 2 hosts")
 PHASES = ("starting", "opening", "preparing", "at the start", "in a call", "in a check", "between cases", "closing")
 EARLY = ("starting", "opening")  # no case has begun: nothing can be lost, and a fresh world would fail as well
+LAUNCHER = ("launcher SIGKILL", "launcher SIGTERM", "launcher SIGSTOP")  # the rank server, torchrun or mpirun
+PARENT = ("parent SIGKILL", "parent SIGSTOP")  # commbench itself; the second one goes on after PAUSE_S
+PAUSE_S = 4.0
+FULL_SHM = "/dev/shm full"
+CAUSES = {  # what the line says of a process that has failed
+    "kill": "SIGKILL", "segfault": "SIGSEGV", "stop": "is stopped", "exit 0": "status 0", "exit 1": "status 1",
+    "raise": "planted", "hang": "no end after", "hang with GIL": "no sign of life", FULL_SHM: "SIGBUS",
+    "launcher SIGKILL": "was killed by SIGKILL", "launcher SIGSTOP": "is stopped",
+    "launcher SIGTERM": "was ended by SIGTERM|exited with status",  # mpirun ends its ranks, and exits with 1
+}  # fmt: skip
 SIGNALS = {"SIGINT": 130, "Ctrl-C": 130, "SIGTERM": 143, "SIGHUP": 129}
 LATE_S = 3.0  # budget.late_s of the combinations that reach it
 DEATH_S = 20.0  # 10 s until the heartbeat is missed, and the end of the world
@@ -52,7 +62,7 @@ class Combination:
     @property
     def bound_s(self) -> float:
         """Seconds allowed from the fault until the world is gone."""
-        if self.fault in SIGNALS:
+        if self.fault in SIGNALS or self.fault == "parent SIGKILL":
             return SIGNAL_S
         return LATE_S + 25.0 if self.waits else DEATH_S
 
@@ -61,7 +71,9 @@ class Combination:
         """Correct exit statuses. A launcher that was started by hand replaces 3 by its own."""
         if self.fault in SIGNALS:
             return (SIGNALS[self.fault], -1) if self.fault == "SIGHUP" else (SIGNALS[self.fault],)
-        if self.fault == "no memory":
+        if self.fault == "parent SIGKILL":
+            return (-9,)
+        if self.fault in ("no memory", "parent SIGSTOP"):
             return (0,)
         if self.phase == "closing":  # everything is measured, but the world broke
             return (0, 3)
@@ -71,20 +83,27 @@ class Combination:
             return (3,)
         return (1,) if self.times > 1 else (0,)
 
-    def hydras_own(self, left: str) -> bool:
-        """Whether hydra itself left this: it kills all ranks at once when one dies, so that none can clean up."""
-        return self.world == "mpirun mpich" and self.fault == "kill" and left.startswith("/dev/shm/mpich_shm_")
+    def library_leaves(self, left: str) -> bool:
+        """Whether an MPI library left this, and nobody lives who could remove it: hydra kills all ranks at once when
+        one dies, and so do launchers whose parent is killed."""
+        nobody = (self.world == "mpirun mpich" and self.fault == "kill") or self.fault == "parent SIGKILL"
+        return nobody and left.startswith(("/dev/shm/mpich_shm_", "/dev/shm/sm_segment."))
 
     @property
     def complete(self) -> bool:
         """Whether all other cases must be measured in the end."""
         return (self.statuses[0] in (0, 1) and self.own) or self.fault == "no memory"
 
+    @property
+    def silent(self) -> bool:
+        """Whether nobody has failed, or nobody is left to say so."""
+        return self.fault in ("no memory", *SIGNALS, *PARENT) or self.phase == "closing"
+
 
 def table() -> Iterator[Combination]:
     """All combinations, without duplicates."""
     seen = set()
-    for one in (*_deaths(), *_hangs(), *_memory(), *_signals(), *_given(), *_links()):
+    for one in (*_deaths(), *_hangs(), *_memory(), *_signals(), *_launchers(), *_given(), *_links()):
         if one not in seen:
             seen.add(one)
             yield one
@@ -161,6 +180,22 @@ def _signals() -> Iterator[Combination]:
         yield Combination("SIGHUP", "in a call", 0, world)
     yield Combination("SIGTERM", "at the start", 0, "gloo")
     yield Combination("Ctrl-C", "in a check", 1, "mpich")
+
+
+def _launchers() -> Iterator[Combination]:
+    """Faults of the processes between the terminal and the ranks, and of what ranks do before they meet."""
+    for fault, world in product(LAUNCHER, ("gloo", "openmpi", "own torchrun")):
+        yield Combination(fault, "in a call", 0, world, restarts=2 if fault == "launcher SIGKILL" else 0)
+    for world in ("gloo", "openmpi", "mpich"):
+        yield Combination("parent SIGKILL", "in a call", 0, world)
+    yield Combination("parent SIGSTOP", "in a call", 0, "gloo")
+    for fault, world in product(("Ctrl-C", "SIGTERM", "kill"), ("own torchrun",)):
+        yield Combination(fault, "in a call", 1, world)
+    yield Combination("SIGHUP", "in a call", 0, "own torchrun")
+    for world in ("gloo", "openmpi", "own torchrun"):
+        yield Combination("stop", "starting", 1, world)
+        yield Combination("exit 0", "starting", 1, world)
+    yield Combination(FULL_SHM, "starting", 0, "mpich")
 
 
 def _given() -> Iterator[Combination]:

@@ -30,7 +30,11 @@ cases. *Finished*: cases that had ended before the fault. *Gone*: seconds from t
 gone. If commbench started the world, a fresh one then measures the remaining cases (exit status 0, or 1 if the case
 broke two worlds), unless restarts are disabled (`budget.restarts=0`: 3). Launchers started by hand exit with a status
 of their own; hydra (MPICH) kills all ranks at once when one dies and leaves their segment in /dev/shm, as no rank is
-left to remove it.
+left to remove it; so do MPI's launchers when commbench itself is killed (parent SIGKILL).
+
+*Launcher* is the process between commbench and the ranks: the rank server (gloo), mpirun, torchrun. *Parent* is
+commbench itself; stopped, it goes on after 4 s, and nothing is lost. Every line of a world that commbench has started
+must name the rank or launcher that failed, and how.
 """
 COLUMNS = ("fault", "times", "phase", "rank", "world", "finished", "lost", "gone", "exit", "message")
 

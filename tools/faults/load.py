@@ -16,7 +16,7 @@ import pandas as pd
 from scene import TIMING
 from traces import TOKEN, Traces
 
-from commbench.report.load import find_runs, load, load_run
+from commbench.report.load import find_runs, load_run, read_rows
 
 LIMIT_S = 1200.0  # of a section, plus the soak's own time
 SOAK_S = 300.0
@@ -76,7 +76,7 @@ def _burden(name: str, commands: list[list[str]], limit_s: float, check: Callabl
         wrong += [f"left over: {', '.join(left)}"] if left else []
         if len(find_runs(output)) != len(commands):
             return Burden(name, seconds, "", "; ".join([*wrong, "results are missing"]))
-        cases = load(output)
+        cases = read_rows([output])
         wrong += [] if set(cases.status) == {"ok"} else [f"cases are {cases.status.value_counts().to_dict()}"]
         wrong += [text for text in [check(cases)] if text]
         return Burden(name, seconds, _result(output, cases), "; ".join(wrong))

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from combination import FULL_SHM, LAUNCHER, PARENT, SIGNALS
 from numpy.typing import NDArray
 
 from commbench.backends.mpi.backend import Mpi
@@ -119,8 +120,9 @@ FAULTS: dict[str, Any] = {
     "raise": _refuse,
     "hang": _sleep,
     "hang with GIL": _hold,
+    FULL_SHM: lambda: None,  # it has been full from the start
 }
-OUTSIDE = ("SIGINT", "Ctrl-C", "SIGTERM", "SIGHUP", "link down", "launcher killed")
+OUTSIDE = (*SIGNALS, *LAUNCHER, *PARENT, "link down")
 FAULTS |= dict.fromkeys(OUTSIDE, lambda: time.sleep(WAIT_S))
 SENT = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "segfault": signal.SIGSEGV}  # by another rank
 

@@ -11,13 +11,16 @@ import signal
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
-from combination import FINISHED, HOSTS, LATE_S, Combination
+import psutil
+from combination import FINISHED, FULL_SHM, HOSTS, LATE_S, PAUSE_S, Combination
 from planted import PLAN, Plan
 from sizes import as_given, in_order
 from stack import STACKS, command, commands_on_hosts
@@ -29,6 +32,9 @@ LIMIT_S = 120.0  # of a combination; a run that has not ended by then hangs
 TICK_S = 0.05
 LOOK_S = 1.0
 TIMING = ("timing=fixed", "timing.repetitions=30", "timing.warmup_repetitions=1", "timing.warmup_s=0")
+
+# a mount namespace of its own: nobody else's /dev/shm is touched
+FULL = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=4k tmpfs /dev/shm && exec "$@"', "sh")
 
 Act = Callable[[subprocess.Popen[bytes]], object]
 
@@ -69,6 +75,7 @@ def play(one: Combination, folder: Path) -> Scene:
     with where as hosts, _terminal(one) as ends:
         words = [*TIMING, *_budget(one), as_given(scene.sizes), f"output={scene.output}"]
         lines = [command(one.world, words)] if hosts is None else commands_on_hosts(one.world, hosts, words)
+        lines = [[*FULL, *line] for line in lines] if one.fault == FULL_SHM else lines
         processes = [_start(scene, number, line, environment, ends) for number, line in enumerate(lines)]
         try:
             _watch(scene, processes, traces, _act(one, hosts, ends), _remaining_host(one, hosts))
@@ -129,10 +136,25 @@ def _act(one: Combination, hosts: VirtualHosts | None, ends: list[int]) -> Act |
         "Ctrl-C": lambda process: os.killpg(process.pid, signal.SIGINT),
         "SIGHUP": lambda process: os.close(ends.pop(0)),
     }
+    acts |= {
+        f"launcher {signal.Signals(number).name}": partial(_signal_launcher, number)
+        for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
+    }
+    acts |= {"parent SIGKILL": lambda process: process.kill(), "parent SIGSTOP": _pause}
     if hosts is not None:
         down = ["ip", "-n", hosts.hosts[one.rank].name, "link", "set", "eth0", "down"]
         acts["link down"] = lambda process: subprocess.run(down, check=True, timeout=10)
     return acts.get(one.fault)
+
+
+def _signal_launcher(number: int, process: subprocess.Popen[bytes]) -> None:
+    """To what commbench has started: the rank server, torchrun or mpirun."""
+    psutil.Process(process.pid).children()[0].send_signal(number)
+
+
+def _pause(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGSTOP)
+    threading.Timer(PAUSE_S, process.send_signal, [signal.SIGCONT]).start()
 
 
 @contextmanager

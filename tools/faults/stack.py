@@ -43,6 +43,7 @@ STACKS = {
     "openmpi": Stack("mpi", "openmpi"),
     "mpich": Stack("mpi", "mpich"),
     "tcp": Stack("tcp", None),
+    "own torchrun": Stack("gloo", None),
     "torchrun": Stack("gloo", None),
     "mpirun openmpi": Stack("mpi", "openmpi"),
     "mpirun openmpi 4": Stack("mpi", str(DEBIAN)),
@@ -69,7 +70,8 @@ def command(world: str, extra: list[str]) -> list[str]:
     stack = STACKS[world]
     words = [*stack.words, *extra]
     if world in OWN:
-        return [sys.executable, "-m", "commbench", *words, "layout=1x2"]
+        launcher_word = ["launcher=torchrun"] if world == "own torchrun" else []
+        return [sys.executable, "-m", "commbench", *words, *launcher_word, "layout=1x2"]
     launcher = Torchrun() if stack.library is None else Mpirun()
     return launcher.command(1, 2, words, stack.library)
 

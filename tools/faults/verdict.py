@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from combination import EARLY, FINISHED, SIGNALS, Combination
+from combination import CAUSES, FINISHED, SIGNALS, Combination
 from scene import Scene
 
 from commbench.core.errors import CommbenchError
-from commbench.report.load import find_runs, load
+from commbench.report.load import find_runs, read_rows
 
 PREFIX = "commbench: "
-NAMED = re.compile(r"ranks? [\d, ]+ (on|at|did)|; in \w+ \d+x\d+")  # a rank with its host, or the case
-PATH = re.compile(r"; finished cases are in [^\s;]+")
+NAMED = re.compile(r"ranks? [\d, ]+ (on|at|did)|(server|torchrun|mpirun) \(pid")  # a rank with its host, or a launcher
+PATH = re.compile(r"; (finished cases|the launcher's own messages) are in [^\s;]+")
 # messages of torchrun, prterun and hydra about a rank that was ended by a signal
 LAUNCHERS = re.compile(
     r"prun:\S+|prterun:\S+|rank\s+: \d+ \(local_rank|with PID \d+ on node|RUNNING AT \w+|exited on signal"
@@ -47,7 +47,7 @@ def judge(scene: Scene) -> Verdict:
     seconds, message = _seconds(scene), _message(scene)
     wrong = [f"lost: {size} B is {status_of.get(size, 'nowhere')}" for size in lost]
     wrong += _wrong_end(scene, seconds) + _wrong_words(scene, message) + _wrong_rest(scene, status_of)
-    wrong += [f"left over: {what}" for what in scene.left if not one.hydras_own(what)]
+    wrong += [f"left over: {what}" for what in scene.left if not one.library_leaves(what)]
     whole_s, status = scene.ended - scene.begun, "launcher waits" if scene.stays else scene.status
     return Verdict(one, len(scene.marks), len(ended), len(lost), seconds, whole_s, status, message, wrong)
 
@@ -57,7 +57,7 @@ def _statuses(scene: Scene) -> dict[int, str]:
     if not find_runs(scene.output):
         return {}
     try:
-        cases = load(scene.output)
+        cases = read_rows([scene.output])
     except CommbenchError:  # a folder without any row yet
         return {}
     return dict(zip(cases.message_bytes.astype(int), cases.status.astype(str), strict=True))
@@ -67,7 +67,7 @@ def _seconds(scene: Scene) -> float:
     """Seconds from the fault until its world was gone: a fresh one is announced, or the command ends."""
     longest = 0.0
     for mark in scene.marks:
-        announced = [at for at, line in scene.lines if at > mark and "A fresh world" in line]
+        announced = [at for at, line in scene.lines if at > mark and "fresh ranks measure" in line]
         longest = max(longest, min([*announced, scene.ended]) - mark)
     return longest
 
@@ -92,18 +92,17 @@ def _wrong_end(scene: Scene, seconds: float) -> list[str]:
         wrong.append("did not end by itself")
     elif not scene.stays and scene.status not in one.statuses:
         wrong.append(f"exit status {scene.status}, allowed are {one.statuses[0]} .. {one.statuses[-1]}")
-    if seconds > one.bound_s and one.fault != "no memory":
+    if seconds > one.bound_s and one.fault not in ("no memory", "parent SIGSTOP"):  # the case goes on
         wrong.append(f"took {seconds:.1f} s, allowed {one.bound_s:g} s")
     return wrong
 
 
 def _wrong_words(scene: Scene, message: str) -> list[str]:
     one, wrong = scene.one, []
-    silent = (
-        one.fault == "no memory" or one.fault in SIGNALS or one.phase in ("closing", *EARLY)
-    )  # in these the launcher reports it
-    if not silent and not NAMED.search(message) and not LAUNCHERS.search(message):
-        wrong.append("no line names a rank and its host, or the case")
+    if not one.silent and not NAMED.search(message) and (one.own or not LAUNCHERS.search(message)):
+        wrong.append("no line names a rank and its host, or its launcher")
+    if one.own and not one.silent and re.search(CAUSES[one.fault], message) is None:
+        wrong.append(f"the line does not say {CAUSES[one.fault]!r}")
     if one.fault in SIGNALS and one.fault != "SIGHUP" and str(scene.output) not in scene.stderr + scene.stdout:
         wrong.append("no line names the folder of the results")
     if "Traceback" in scene.stderr and "commbench/" in scene.stderr:

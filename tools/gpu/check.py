@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from machine import Machine
+from machine import PROBES, Machine
 
 GRACE_S = 10.0
 
@@ -46,6 +46,15 @@ class Outcome:
         return set(commbench.load(self.folder / "results", table="counters").name) if self.runs else set()
 
     @cached_property
+    def answer(self) -> dict[str, Any]:
+        """What a probe has printed last, as JSON; empty if it did not get that far."""
+        try:
+            found = json.loads(self.stdout.strip().splitlines()[-1])
+        except (IndexError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    @cached_property
     def runs(self) -> list[dict[str, Any]]:
         files = sorted((self.folder / "results").glob("*/run.json"))
         return [json.loads(file.read_text()) for file in files]
@@ -61,7 +70,9 @@ class Sight:
 
 @dataclass(frozen=True)
 class Check:
-    """`possible`: why the check is not possible on this machine, or None. `beside`: a program that prints `ready` and
+    """A command line of commbench, or of `program`, a file of probes/.
+
+    `possible`: why the check is not possible on this machine, or None. `beside`: a program that prints `ready` and
     runs as long as the command. `meanwhile`: called while the command runs. `ranks`: start this many ranks with
     torchrun, which exits with 1 if a rank exits with any other status than 0."""
 
@@ -74,6 +85,7 @@ class Check:
     beside: str | None = None
     meanwhile: Callable[[Path], None] | None = None
     ranks: int | None = None
+    program: str | None = None
 
 
 def run(check: Check, out: Path, environment: Mapping[str, str], left_s: float) -> Outcome:
@@ -82,7 +94,9 @@ def run(check: Check, out: Path, environment: Mapping[str, str], left_s: float) 
     folder.mkdir(parents=True, exist_ok=True)
     launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={check.ranks}", "-m"] if check.ranks else []
     command = [sys.executable, "-m", *launcher, "commbench", *check.words]
-    if check.words[:1] != ("doctor",):
+    if check.program is not None:
+        command = [sys.executable, str(PROBES / check.program), *check.words]
+    elif check.words[:1] != ("doctor",):
         command.append(f"output={folder / 'results'}")
     (folder / "command.txt").write_text(" ".join([*(f"{k}={v}" for k, v in check.env.items()), *command]) + "\n")
     env = {**environment, **check.env}

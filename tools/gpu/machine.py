@@ -11,7 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent.parent
+TOOL = Path(__file__).parent
+PLUGINS, PROBES = TOOL / "plugins", TOOL / "probes"
+ROOT = TOOL.parent.parent
 ASK_TORCH = """
 import json, torch
 seen = torch.cuda.is_available()
@@ -112,5 +114,5 @@ def importable(folder: Path) -> Path:
 def environment(folder: Path) -> dict[str, str]:
     """The environment of all checks: commbench from this source tree, without variables of another job."""
     kept = {name: value for name, value in os.environ.items() if name not in ("MASTER_ADDR", "MASTER_PORT")}
-    path = os.pathsep.join(part for part in (str(folder), kept.get("PYTHONPATH", "")) if part)
+    path = os.pathsep.join(part for part in (str(folder), str(PLUGINS), kept.get("PYTHONPATH", "")) if part)
     return {**kept, "PYTHONPATH": path, "RES_OPTIONS": "timeout:1 attempts:1"}

@@ -128,6 +128,20 @@ def compared(text: str, true: Callable[[list[Row]], bool]) -> Sight:
     return Sight(text, missed)
 
 
+def answered(text: str, true: Callable[[dict[str, Any]], bool]) -> Sight:
+    """A relation in the JSON that a probe has printed."""
+
+    def missed(end: Outcome) -> str | None:
+        if not end.answer:
+            return f"no answer: {last_line(end.stderr)}"
+        try:
+            return None if true(end.answer) else "it does not hold; see stdout.txt"
+        except (KeyError, TypeError) as error:
+            return f"the answer is not complete: {type(error).__name__} {error}"
+
+    return Sight(text, missed)
+
+
 def last_line(text: str) -> str:
     """The last line of commbench, else the last line."""
     lines = [line for line in text.strip().splitlines() if line.strip()]

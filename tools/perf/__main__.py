@@ -19,6 +19,7 @@ from engines import claims_gloo, claims_mpi
 from growth import claims_growth
 from matrix import claims_matrix
 from reading import claims_report
+from start import claims_start
 from wire import claims_link, claims_loopback
 
 HERE = Path(__file__).parent
@@ -57,6 +58,7 @@ def claims_memory() -> list[Claim]:
 
 SECTIONS: dict[str, Callable[[], list[Claim]]] = {
     "startup": claims_startup,
+    "start": claims_start,
     "openmpi": lambda: claims_mpi("openmpi"),
     "mpich": lambda: claims_mpi("mpich"),
     "gloo": claims_gloo,

@@ -33,6 +33,9 @@ def claims_mpi(kind: str) -> list[Claim]:
     own = ratio(launches, "p2p_latency 8", "c", "by_hand")
     wanted: list[Wanted] = [("p2p_latency 8", "native", "by_hand", max(0.4, C_BOUND * own[0]) if own else 0.4)]
     wanted += [(case, "native", "c", C_BOUND) for case in C_CASES]
+    for size in (8192, MIB):  # one buffer for all messages of a window, as osu_bw has it: 0.95 to 1.05
+        case = f"p2p_bandwidth buffers=shared {size}"
+        wanted += [(case, "native", "c", C_BOUND), (case, "c", "native", 1 / 0.95)]
     wanted += [("p2p_latency 8", "python", "by_hand", 1.05)]
     wanted += [(f"p2p_latency {size}", "python", "by_hand", 1.02) for size in (65536, 4 * MIB)]
     return claims(kind, launches, wanted)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from claim import Claim, run
 
-from commbench.report.load import load
+from commbench.report.load import read_rows
 
 BACKENDS = ("gloo", "mpi")
 WORDS = ("benchmark=all", "layout=1x2", "sizes=octaves", "timing=quick")
@@ -33,7 +33,7 @@ def whole(backend: str) -> Whole:
         begin = time.perf_counter()
         run([sys.executable, "-m", "commbench", f"backend={backend}", *WORDS, f"output={output}"], LIMIT_S)
         seconds = time.perf_counter() - begin
-        status = load(output)["status"]
+        status = read_rows([output])["status"]
     return Whole(backend, seconds, int((status == "ok").sum()), len(status))
 
 

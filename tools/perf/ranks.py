@@ -27,6 +27,7 @@ CASES = {
     "mpi": {
         "p2p_latency": {8: 3000, 1024: 3000, 65536: 400, 4 * MIB: 12},
         "p2p_bandwidth": {65536: 40, 4 * MIB: 3},
+        "p2p_bandwidth buffers=shared": {8192: 100, MIB: 6},
         "all_reduce": {8: 3000, 1024: 3000, MIB: 40},
     },
     "gloo": {"p2p_latency": {8: 200, 65536: 150, 4 * MIB: 10}},
@@ -46,7 +47,8 @@ class Library:
 def compare(backend: str, library: Library) -> None:
     results = {}
     for benchmark, sizes in CASES[backend].items():
-        words = [f"backend={backend}", f"benchmark={benchmark}", f"sizes={list(sizes)}", "in_place=false"]
+        name, *axes = benchmark.split()
+        words = [f"backend={backend}", f"benchmark={name}", *axes, f"sizes={list(sizes)}", "in_place=false"]
         for job in planned(words, library.rank):
             n = sizes[job.case.message_bytes]
             results[f"{benchmark} {job.case.message_bytes}"] = blocks(job, library, n, BLOCKS[backend])
@@ -94,7 +96,7 @@ def mpi_library(path: str | None) -> Library:
             engine: ours.prepare({rank: program}, {rank: held}, mode) for engine, mode in modes.items()
         }
         if job.case.benchmark == "p2p_latency":
-            messages = ([held[name].words(), job.case.count, mpi.FLOAT] for name in ("send", "recv"))
+            messages = ([held[name].words(), job.case.elements, mpi.FLOAT] for name in ("send", "recv"))
             made["by_hand"] = hand_mpi(comm, *messages)
         if reference is not None:
             made["c"] = reference.side(job, held)

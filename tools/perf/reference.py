@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.backends.mpi.datatypes import operation, typed
-from commbench.backends.mpi.native import handle
-from commbench.buffers.host import HostBuffer
+from commbench.backends.mpi.lowering import handle, operation, typed
+from commbench.buffers.memory import HostBuffer
 from commbench.core.case import Planned
 
 Addresses = ctypes.POINTER(ctypes.c_void_p)
@@ -39,7 +38,7 @@ class Reference:
     def side(self, planned: Planned, held: Mapping[str, HostBuffer]) -> Callable[[int], NDArray[np.int64]]:
         """Runs n repetitions; stamps [1, n, 2] in ns as commbench's runners return them."""
         function = getattr(self._library, planned.case.benchmark)
-        slots = max(buffer.spec.slots for buffer in held.values())
+        slots = planned.case.window or 1
         requests = np.zeros(slots * self._mpi._sizeof(self._mpi.Request), dtype=np.uint8)
         statuses = np.zeros(slots * self._mpi._sizeof(self._mpi.Status), dtype=np.uint8)
         job = self._job(planned, held, slots)
@@ -55,11 +54,11 @@ class Reference:
 
     def _job(self, planned: Planned, held: Mapping[str, HostBuffer], slots: int) -> Job:
         mpi, case, rank = self._mpi, planned.case, self._comm.rank
-        kind = typed(mpi, case.dtype, case.count, case.reduction)
+        kind = typed(mpi, case.dtype, case.elements, case.reduction)
         return Job(
-            send=_addresses(held, "send", "source"),
-            recv=_addresses(held, "recv", "data"),
-            ack=_addresses(held, "ack"),
+            send=_addresses(held, slots, "send", "source"),
+            recv=_addresses(held, slots, "recv", "data"),
+            ack=_addresses(held, 1, "ack"),
             request_bytes=mpi._sizeof(mpi.Request),
             type=handle(mpi, kind.datatype),
             ack_type=handle(mpi, mpi.UINT8_T),
@@ -73,10 +72,14 @@ class Reference:
         )
 
 
-def _addresses(held: Mapping[str, HostBuffer], *names: str) -> Any:
-    """[pool][slots] addresses of the first of these buffers that exists; null if this rank has none."""
+def _addresses(held: Mapping[str, HostBuffer], slots: int, *names: str) -> Any:
+    """[pool][slots] addresses of the first of these buffers that exists; null if this rank has none.
+
+    Where messages share one buffer, its address is there for each of them.
+    """
     buffer = next((held[name] for name in names if name in held), None)
     if buffer is None:
         return None
-    words = [buffer.address(slot, copy) for copy in range(buffer.pool) for slot in range(buffer.spec.slots)]
+    own = buffer.spec.slots
+    words = [buffer.address(slot % own, copy) for copy in range(buffer.pool) for slot in range(slots)]
     return ctypes.cast((ctypes.c_void_p * len(words))(*words), Addresses)

@@ -27,15 +27,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.buffers.host import high_water_bytes
+from commbench.buffers.memory import high_water_bytes
 from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Settings
 from commbench.core.case import Mode, Planned, World
-from commbench.core.clock import ClockCost
 from commbench.core.layout import Layout
 from commbench.core.program import BufferSpec, Pattern, Program
 from commbench.core.protocols import Buffer, Control
 from commbench.measure.case import measure
+from commbench.measure.case_record import CaseRecord
 from commbench.measure.conditions import Conditions
 from commbench.measure.plan import Facts, plan
 from commbench.measure.rows import row, sample_table
@@ -50,7 +50,6 @@ from commbench.writers.parquet import Parquet
 PROCESSES = 8
 RANKS_PER_NODE = 8
 CONNECT_S = 300.0
-CLOCK = ClockCost(20.0, 20.0, 20.0)
 WORDS = ["benchmark=[all_reduce]", "sizes=[8]", "timing=quick", "preflight=off"]
 
 
@@ -110,7 +109,7 @@ class Instant:
 
 
 def take_part(control: Control, settings: Settings, job: Planned) -> Any:
-    return measure(job, Instant(control.rank), control, settings, CLOCK, lambda _: None, Progress())  # type: ignore[arg-type]
+    return measure(job, Instant(control.rank), control, settings, {}, lambda _: None, Progress())  # type: ignore[arg-type]
 
 
 def store(port: int, owner: bool) -> Any:
@@ -201,7 +200,7 @@ def recording_cost(size: int) -> dict[str, float]:
     prepare = communicator.prepare
     communicator.prepare = lambda *words: Stopwatch(prepare(*words), watch)  # type: ignore[assignment,method-assign]
     begin = time.perf_counter()
-    outcome = measure(job, communicator, control, settings, CLOCK, lambda _: None, Progress())
+    outcome = measure(job, communicator, control, settings, {}, lambda _: None, Progress())
     decide_s = time.perf_counter() - begin - watch["simulated"]
     assert isinstance(outcome, Samples)
     begin = time.perf_counter()
@@ -216,8 +215,10 @@ def recording_cost(size: int) -> dict[str, float]:
 
 
 def record(job: Planned, outcome: Samples, world: World) -> None:
-    around = Conditions(CLOCK, {}, 8, 1, 2**20, TransportEvidence(), world, ())
-    values = row(job, outcome, around, datetime.now(timezone.utc)) | {"run_id": "scale"}
+    around = Conditions({}, {}, 8, 1, 2**20, TransportEvidence(), world, ())
+    visited = CaseRecord()
+    visited.add(job, outcome)
+    values = row(job, visited, around, datetime.now(timezone.utc)) | {"run_id": "scale"}
     with tempfile.TemporaryDirectory() as folder:
         writer = Parquet()
         writer.begin({"run_id": "scale"}, folder)

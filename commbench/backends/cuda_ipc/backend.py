@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from commbench.buffers.cuda_ipc import CudaExporter, Exporter, probe_cuda_ipc, probe_refusals
-from commbench.buffers.device import DeviceBuffer
+from commbench.buffers.cuda_ipc import CudaExporter, Exporter, IpcMemory, probe_cuda_ipc, probe_refusals
+from commbench.buffers.memory import DeviceBuffer
+from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import Case, Mode, World
 from commbench.core.errors import ConfigError, Unsupported
 from commbench.core.program import BufferSpec, Program
@@ -16,9 +17,7 @@ from commbench.core.protocols import Backend, Buffer, Control
 from commbench.engines.loop import PythonRunner
 from commbench.hardware.cuda_driver import CudaError, driver_missing
 
-from .allocator import IpcMemory
-from .handshake import NO_COLLECTIVES, Offer, check_program, make_offer, mismatch, own_counters
-from .lowering import Channels, IpcLowering
+from .lowering import NO_COLLECTIVES, Channels, IpcLowering, Offer, check_program, make_offer, mismatch, own_counters
 from .protocol import Mailbox, NodeBarrier, ProgressEngine, ReceiveChannel, SendChannel, create_mailbox
 
 DEADLINE_S = 120.0  # of every exchange over the control plane
@@ -43,7 +42,7 @@ class IpcCopy(Backend):
     def supports(self, case: Case, size: int) -> str | None:
         if any(value is not None for value in (case.reduction, case.root, case.in_place)):
             return NO_COLLECTIVES
-        if case.timing_mode in ("device_event", "graph", "throughput"):
+        if case.timing_mode in EVENT_TIMED:
             return HOST_CLOCK
         if case.staging != "none":
             return f"ipc_copy copies from GPU memory to GPU memory; staging={case.staging} would be another transport"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from commbench.buffers.cuda_ipc import Exporter
-from commbench.buffers.host import LINE_BYTES
+from commbench.buffers.memory import LINE_BYTES
 
 SHARED_MEMORY = Path("/dev/shm")
 LINE_WORDS = LINE_BYTES // 8

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from commbench.backends.nccl_library import NcclBackend, NcclLog
-from commbench.backends.support import UnsupportedForms
-from commbench.buffers.device import DeviceBuffer
-from commbench.buffers.host import rotation_pool
+from commbench.buffers.memory import DeviceBuffer, rotation_pool
+from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import Mode, World
 from commbench.core.errors import CommunicationError
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Buffer, Control
 from commbench.engines.device import DeviceRunner, device_runner
-from commbench.engines.lowered import Call, Lowered
-from commbench.hardware.cuda_driver import driver_missing
+from commbench.engines.lowered import Call, Lowered, UnsupportedForms
+from commbench.hardware.cuda_driver import driver_missing, driver_too_old
+from commbench.hardware.software import installed_version
 
 from .cuda import CupyDevice, CupyMemory
 from .lowering import UNSUPPORTED_FORMS, CupyLowering
@@ -28,6 +28,7 @@ from .lowering import UNSUPPORTED_FORMS, CupyLowering
 ID_DEADLINE_S = 60.0  # until all ranks know the id of a communicator
 BARRIER_BYTES = 256  # device memory for the element that barriers reduce
 LIBRARY = "libnccl.so.2"
+CUDA_OF_WHEELS = ("13", "12", "11")
 INSTALL = "pip install 'commbench[cuda]'"
 
 
@@ -45,7 +46,11 @@ class CupyNccl(NcclBackend):
             return f"{driver}; use a machine or container with an NVIDIA GPU, or take backend=gloo"
         if find_spec("cupy") is None:
             return f"cupy is not installed; {INSTALL}"
-        return None if _has_nccl() else f"{LIBRARY} was not found, and CuPy does not include it; {INSTALL}"
+        if not _has_nccl():
+            return f"{LIBRARY} was not found, and CuPy does not include it; {INSTALL}"
+        wheels = (major for major in CUDA_OF_WHEELS if installed_version((f"cupy-cuda{major}x",)) is not None)
+        older = "pip install 'commbench[cuda12]', or take backend=gloo"
+        return next((reason for major in wheels if (reason := driver_too_old("cupy", major, older))), None)
 
     def open(self, world: World, control: Control, device: str = "cuda") -> CupyCommunicator:
         log = NcclLog(os.environ)
@@ -93,7 +98,7 @@ class CupyCommunicator:
     ) -> DeviceRunner:
         rank = self.hosted[0]
         own = cast(Mapping[str, DeviceBuffer], buffers[rank])
-        if mode.timing_mode == "device_event":
+        if mode.timing_mode in EVENT_TIMED:
             self._device.ready_to_hold()
         lowering = CupyLowering(self._nccl, self._comm, self._device, own, self._barrier_memory.address)
         calls: Lowered[Call] = Lowered.of(programs[rank], mode.sync, lowering.call)
@@ -111,7 +116,6 @@ class CupyCommunicator:
 
     def close(self, abort: bool = False) -> None:
         """Does nothing to NCCL in a broken world: destroying it waits for work that never ends."""
-        self._log.remove()
         if abort:
             return
         for communicator in self._subsets.values():

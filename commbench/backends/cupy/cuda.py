@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from commbench.backends.torch.cuda import DEFAULT_SM_HZ, NS_PER_MS, gpu_ordinal
 from commbench.core.case import World
 from commbench.core.errors import Unsupported
+from commbench.engines.device import HOST_BOUND
 from commbench.hardware.nvml import Monitor
 
 HOLD_KERNEL = """
@@ -30,6 +31,9 @@ class CupyEvent:
     def record(self) -> None:
         self._event.record(self._stream)
 
+    def happened(self) -> bool:
+        return bool(self._event.done)
+
     def elapsed_ns(self, since: Any) -> int:
         elapsed_ms: float = self._cupy.cuda.get_elapsed_time(since._event, self._event)
         return round(elapsed_ms * NS_PER_MS)
@@ -43,6 +47,7 @@ class CupyDevice:
 
         self._cupy: Any = cupy
         self._runtime: Any = cupy.cuda.runtime
+        self.host_bound = 0
         self._runtime.setDevice(index)
         self.stream: Any = cupy.cuda.Stream(non_blocking=True)
         self.pointer = int(self.stream.ptr)
@@ -68,7 +73,7 @@ class CupyDevice:
         except Exception as error:  # CuPy's errors have no common base, and NVRTC may not even be there
             first = (str(error).splitlines() or [""])[0]
             raise Unsupported(
-                f"timing_mode=device_event needs a kernel that CuPy can't compile here: {type(error).__name__}: {first}"
+                f"timing by events needs a kernel that CuPy can't compile here: {type(error).__name__}: {first}"
             ) from error
 
     def hold(self, seconds: float) -> None:
@@ -99,11 +104,11 @@ class CupyDevice:
 
     def readings(self) -> dict[str, float]:
         """Clocks, temperature, throttle reasons and byte counters, as far as NVML provides them."""
-        return self._monitor.readings()
+        return {**self._monitor.readings(), HOST_BOUND: float(self.host_bound)}
 
 
 class CupyMemory:
-    """See buffers.device.Allocation: bytes of CuPy's pool. Raises MemoryError (CuPy's OutOfMemoryError is one)."""
+    """See buffers.memory.Allocation: bytes of CuPy's pool. Raises MemoryError (CuPy's OutOfMemoryError is one)."""
 
     def __init__(self, size: int) -> None:
         import cupy

@@ -7,32 +7,15 @@ All messages posted between two waits are one group of calls, and so are the ope
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from commbench.backends.support import UnsupportedForms, check_form, in_place
-from commbench.buffers.device import DeviceBuffer
-from commbench.core.dtypes import dtype
+from commbench.buffers.memory import DeviceBuffer
+from commbench.core import program as steps
 from commbench.core.errors import Unsupported
-from commbench.core.program import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    Barrier,
-    Broadcast,
-    Copy,
-    Gather,
-    Irecv,
-    Isend,
-    Recv,
-    Reduce,
-    ReduceScatter,
-    Scatter,
-    Send,
-    Step,
-    View,
-    WaitAll,
-)
-from commbench.engines.lowered import Call, Rotating
+from commbench.core.payload import dtype
+from commbench.core.program import Step, View
+from commbench.engines.lowered import Call, Rotating, UnsupportedForms, check_form, in_place
 
 from .cuda import CupyDevice
 
@@ -71,77 +54,68 @@ class CupyLowering:
         self._nccl, self._comm, self._device, self._buffers = nccl, communicator, device, buffers
         self._barrier_address = barrier_address
         self._rank, self._size, self._stream = communicator.rank_id(), communicator.size(), device.pointer
-        self._in_group = False  # a group of calls has begun
+        self._posted: list[Message] | None = None  # since the first Isend or Irecv behind the last WaitAll
         self._addresses: dict[View, Rotating] = {}
 
     def call(self, step: Step) -> Call:
-        """Called in program order: a group begins with the first Isend or Irecv and ends with the next WaitAll."""
+        """Called in program order: what is posted is one group of calls, which the next WaitAll starts."""
         comm = self._comm
         match step:
-            case Isend(data, peer, _):
-                return self._posted(comm.send, *self._message(data), peer)
-            case Irecv(data, peer, _):
-                return self._posted(comm.recv, *self._message(data), peer)
-            case WaitAll():
-                if not self._in_group:  # a second wait for parts of a group, which has ended as a whole
+            case steps.Isend(data, peer, _) | steps.Irecv(data, peer, _):
+                function = comm.send if isinstance(step, steps.Isend) else comm.recv
+                self._posted = [*(self._posted or ()), (function, data, 0, peer)]
+                return NO_CALL
+            case steps.Send(data, peer) | steps.Recv(data, peer):
+                function = comm.send if isinstance(step, steps.Send) else comm.recv
+                if self._posted is not None:  # in the same group, so that a rank can send to itself
+                    self._posted.append((function, data, 0, peer))
                     return NO_CALL
-                self._in_group = False
-                return Call(self._nccl.groupEnd)
-            case Send(data, peer):
-                return Call(comm.send, (*self._message(data), peer, self._stream))
-            case Recv(data, peer):
-                return Call(comm.recv, (*self._message(data), peer, self._stream))
-            case Copy(source, target):
+                return Call(function, (*self._message(data), peer, self._stream))
+            case steps.WaitAll():
+                # a second wait for parts of a group, which has run as a whole, has nothing to do
+                posted, self._posted = self._posted or (), None
+                return self._grouped(posted)
+            case steps.Copy(source, target):
                 size = self._count(target) * self._itemsize(target)
                 return Call(self._device.move, (self._address(target), self._address(source), size))
             case _:
                 return self._collective(step)
 
     def finish(self) -> None:
-        """Raises Unsupported for messages without a WaitAll: their group would never end."""
-        if self._in_group:
+        """Raises Unsupported for messages without a WaitAll: their group would never run."""
+        if self._posted is not None:
             raise Unsupported("NCCL needs a WaitAll after Isend and Irecv")
-
-    def _posted(self, function: Any, *args: Any) -> Call:
-        begins, self._in_group = not self._in_group, True
-        if begins:
-            return Call(self._begin_with, (function, *args, self._stream))
-        return Call(function, (*args, self._stream))
-
-    def _begin_with(self, function: Any, *args: Any) -> None:
-        self._nccl.groupStart()
-        function(*args)
 
     def _collective(self, step: Step) -> Call:
         check_form(UNSUPPORTED_FORMS, step)
         comm, stream = self._comm, self._stream
         match step:
-            case Barrier():
+            case steps.Barrier():
                 element = self._barrier_address
                 return Call(comm.allReduce, (element, element, 1, self._nccl.NCCL_INT8, self._nccl.NCCL_SUM, stream))
-            case Broadcast(data, root):
+            case steps.Broadcast(data, root):
                 return Call(comm.bcast, (*self._message(data), root, stream))
-            case AllGather(send, recv):
+            case steps.AllGather(send, recv):
                 address, count, kind = self._message(send)
                 return Call(comm.allGather, (address, self._address(recv), count, kind, stream))
-            case Gather(send, recv, root):
+            case steps.Gather(send, recv, root):
                 return self._rooted(step, (comm.send, send), (comm.recv, recv), root)
-            case Scatter(send, recv, root):
+            case steps.Scatter(send, recv, root):
                 return self._rooted(step, (comm.recv, recv), (comm.send, send), root)
-            case AllToAll(send, recv):
+            case steps.AllToAll(send, recv):
                 peers = range(self._size)
                 sends = ((comm.send, send, peer, peer) for peer in peers)
                 receives = ((comm.recv, recv, peer, peer) for peer in peers)
                 return self._grouped([*sends, *receives], self._count(send) // self._size)
-            case AllReduce(send, recv, reduction):
+            case steps.AllReduce(send, recv, reduction):
                 address, *message = self._message(send)
                 operation = self._operation(reduction)
                 return Call(comm.allReduce, (address, self._address(recv), *message, operation, stream))
-            case Reduce(send, recv, reduction, root):
+            case steps.Reduce(send, recv, reduction, root):
                 address, *message = self._message(send)
                 target = self._address(recv) if self._rank == root else NULL
                 return Call(comm.reduce, (address, target, *message, self._operation(reduction), root, stream))
-            case ReduceScatter(send, recv, reduction):
+            case steps.ReduceScatter(send, recv, reduction):
                 address, *block = self._message(recv)
                 operation = self._operation(reduction)
                 return Call(comm.reduceScatter, (self._address(send), address, *block, operation, stream))
@@ -158,20 +132,28 @@ class CupyLowering:
             messages += [(root_call, root_view, peer, peer) for peer in peers]
         return self._grouped(messages, self._count(leaf_view))
 
-    def _grouped(self, messages: Sequence[Message], count: int) -> Call:
-        """One group of messages of `count` elements each."""
+    def _grouped(self, messages: Sequence[Message], block_count: int | None = None) -> Call:
+        """One group of messages of `block_count` elements each, or of as many as their views have."""
         rows = []
         for function, view, block, peer in messages:
-            kind, begin = self._kind(view), block * count * self._itemsize(view)
-            addresses = self._address(view).values
+            count, kind = self._count(view) if block_count is None else block_count, self._kind(view)
+            begin, addresses = block * count * self._itemsize(view), self._address(view).values
             rows.append([(function, (address + begin, count, kind, peer, self._stream)) for address in addresses])
-        groups = tuple(list(calls) for calls in zip(*rows, strict=True))
+        # buffers that do not rotate have one copy, which belongs to every copy of the others
+        copies = max((len(row) for row in rows), default=0)
+        groups = tuple([row[copy % len(row)] for row in rows] for copy in range(copies))
         return Call(self._group, (Rotating(groups),)) if groups else NO_CALL
 
     def _group(self, calls: list[tuple[Any, tuple[int, ...]]]) -> None:
+        """A call that fails must not leave the group open: later calls would only be added to it."""
         self._nccl.groupStart()
-        for function, args in calls:
-            function(*args)
+        try:
+            for function, args in calls:
+                function(*args)
+        except Exception:
+            with suppress(Exception):
+                self._nccl.groupEnd()
+            raise
         self._nccl.groupEnd()
 
     def _message(self, view: View) -> tuple[Rotating, int, int]:

@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, ClassVar, cast
 
-from commbench.backends.support import skip_reason
 from commbench.backends.torch.cuda import cuda_missing
-from commbench.buffers.host import HostBuffer
+from commbench.buffers.memory import HostBuffer, rotation_pool
 from commbench.core.case import Case, Mode, World
 from commbench.core.errors import ConfigError
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Control, Runner
 from commbench.engines.loop import PythonRunner
-from commbench.engines.lowered import Lowered
-from commbench.engines.native import NativeRunner
-from commbench.hardware.cuda_ipc_setting import MPICH, MVAPICH, OPEN_MPI, UCX, cuda_ipc_exports
+from commbench.engines.lowered import Lowered, skip_reason
+from commbench.hardware.cuda_ipc import MPICH, MVAPICH, OPEN_MPI, UCX, cuda_ipc_exports
 from commbench.hardware.mpi_library import CHOICES, THREADS, find, library_name, load, mismatch
 from commbench.hardware.network import interface_name
 
@@ -30,9 +28,7 @@ from .cuda import (
     cuda_runner,
     cuda_skip_reason,
 )
-from .datatypes import UNSUPPORTED_FORMS, reduction_problem
-from .native import NativeLowering
-from .python import PythonLowering
+from .lowering import UNSUPPORTED_FORMS, NativeLowering, PythonLowering, reduction_problem
 
 # of Open MPI's TCP, of UCX below either library, of libfabric below MPICH, and of MPICH's older device
 INTERFACE_NAMES = ("OMPI_MCA_btl_tcp_if_include", "UCX_NET_DEVICES", "FI_TCP_IFACE", "MPIR_CVAR_NETWORK_IFACE")
@@ -47,6 +43,7 @@ class Mpi(Backend):
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     engines: ClassVar[tuple[str, ...]] = ("native", "python")
     launchers: ClassVar[str] = "starts_mpi"
+    needs_torch: ClassVar[bool] = False  # but on CUDA tensors
     library: str = "auto"
     threads: str = "funneled"
 
@@ -65,7 +62,7 @@ class Mpi(Backend):
     def supports(self, case: Case, size: int) -> str | None:
         reason = skip_reason(UNSUPPORTED_FORMS, case)
         if reason is None and case.reduction is not None:
-            reason = reduction_problem(case.dtype, case.reduction, case.count)
+            reason = reduction_problem(case.dtype, case.reduction, case.elements)
         if reason is None and case.device == "cuda":
             reason = cuda_skip_reason(case, self._cuda_aware_by_files())
         return reason
@@ -133,8 +130,10 @@ class MpiCommunicator:
         if self._gpu is not None:
             return cuda_runner(self._mpi, self._comm, self._gpu, self._aware, program, buffers[rank], mode)
         host_buffers = cast(Mapping[str, HostBuffer], buffers[rank])
-        pool = max((buffer.pool for buffer in host_buffers.values()), default=1)
+        pool = rotation_pool(host_buffers)
         if mode.engine == "native":
+            from commbench.engines.native import NativeRunner
+
             native = NativeLowering(self._mpi, self._comm, host_buffers, program)
             return NativeRunner(Lowered.of(program, mode.sync, native.call), pool, keep=(native, host_buffers))
         python = PythonLowering(self._mpi, self._comm, host_buffers)
@@ -145,17 +144,17 @@ class MpiCommunicator:
 
     def facts(self) -> dict[str, Any]:
         level = {getattr(self._mpi, f"THREAD_{name.upper()}"): name for name in THREADS}
-        return {
-            "library": library_name(self._mpi),
+        library = library_name(self._mpi)
+        facts = {
+            "library": library,
             "standard": ".".join(str(part) for part in self._mpi.Get_version()),
             "thread_level": level[self._mpi.Query_thread()],
-            **({} if self._gpu is None else self._cuda_facts()),
         }
-
-    def _cuda_facts(self) -> dict[str, Any]:
-        kind = OPEN_MPI if library_name(self._mpi).startswith("Open MPI") else MPICH
+        if self._gpu is None:
+            return facts
+        kind = OPEN_MPI if library.startswith("Open MPI") else MPICH
         aware = {"cuda_aware": self._aware.answer, "cuda_aware_by": self._aware.source}
-        return {**aware, "ipc_libraries": [kind, UCX]}
+        return {**facts, **aware, "ipc_libraries": [kind, UCX]}
 
     def close(self, abort: bool = False) -> None:
         if abort:

@@ -27,20 +27,18 @@ from typing import Any, Protocol
 import numpy as np
 
 from commbench.backends.torch.cuda import CudaDevice, CudaMemory
-from commbench.buffers.device import DeviceBuffer
-from commbench.buffers.host import HostBuffer
+from commbench.buffers.memory import DeviceBuffer, HostBuffer, rotation_pool
 from commbench.buffers.staging import CudaPageLock, PinnedBuffer, with_staging
 from commbench.core.case import Case, Mode, World
-from commbench.core.dtypes import dtype
 from commbench.core.errors import Unsupported
+from commbench.core.payload import dtype
 from commbench.core.program import BufferSpec, Copy, Program, Step, View
 from commbench.engines.device import Device, DeviceRunner, device_runner
 from commbench.engines.lowered import Call, Lowered, Rotating
-from commbench.hardware.cuda_ipc_setting import includes_any
+from commbench.hardware.cuda_ipc import includes_any
 from commbench.hardware.mpi_library import MpiLibrary
 
-from .native import loaded_library
-from .python import PythonLowering
+from .lowering import PythonLowering, loaded_library
 
 GPU_SUPPORT_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA of MPICH's mpi.h
 SWITCHES = {
@@ -241,7 +239,7 @@ def cuda_runner(
     elif buffers and aware.answer is not True:
         raise Unsupported(f"this MPI library {aware}; use staging=pinned")
     lowering = CudaLowering(mpi, communicator, buffers, gpu)
-    pool = max((buffer.pool for buffer in buffers.values()), default=1)
-    runner = device_runner(gpu.device, Lowered.of(program, mode.sync, lowering.call), pool, mode)
+    calls = Lowered.of(program, mode.sync, lowering.call)
+    runner = device_runner(gpu.device, calls, rotation_pool(buffers), mode)
     weakref.finalize(runner, dict(buffers).clear).atexit = False  # pages stay locked while the runner may use them
     return runner

@@ -34,6 +34,7 @@ class Tcp(Backend):
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
     launchers: ClassVar[str] = "any"
     axes: ClassVar[tuple[str, ...]] = ("streams",)
+    joins_messages: ClassVar[bool] = True  # one sendmsg
     library: str = "auto"
     buffer_bytes: int | None = None
     no_delay: bool = True

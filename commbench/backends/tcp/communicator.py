@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from commbench.buffers.host import HostBuffer
+from commbench.buffers.memory import HostBuffer, rotation_pool
 from commbench.core.case import Mode
 from commbench.core.errors import Unsupported
 from commbench.core.program import Barrier, BufferSpec, Copy, Irecv, Isend, Program, Recv, Send, Step, View, WaitAll
@@ -68,8 +68,7 @@ class TcpCommunicator:
         self._used = [(peer, stream) for peer in peers_of(program) for stream in range(mode.streams)]
         self._endpoint.connect([*((self._ranks[peer], stream) for peer, stream in self._used), *self._barrier_keys()])
         lowering = TcpLowering(self._endpoint, self._ranks, rank, mode.streams, named_buffers)
-        pool = max((buffer.pool for buffer in named_buffers.values()), default=1)
-        return PythonRunner(lowering.lower(program, mode.sync), pool)
+        return PythonRunner(lowering.lower(program, mode.sync), rotation_pool(named_buffers))
 
     def counters(self) -> dict[str, float]:
         """TCP_INFO of the connections of the program prepared last, counted since each was made."""
@@ -125,7 +124,7 @@ class TcpLowering:
     ) -> None:
         self._endpoint, self._ranks, self._rank, self._streams = endpoint, ranks, rank, streams
         self._buffers = buffers
-        self._pool = max((buffer.pool for buffer in buffers.values()), default=1)
+        self._pool = rotation_pool(buffers)
         self._sends: list[tuple[int, View]] = []
         self._receives: list[tuple[int, View]] = []
         self._send_deferred = False

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.buffers.device import DeviceBuffer
+from commbench.buffers.memory import DeviceBuffer
 from commbench.buffers.staging import CudaPageLock
 from commbench.core.case import World
-from commbench.core.dtypes import dtype
 from commbench.core.errors import Unsupported
-from commbench.hardware.cuda_driver import driver_missing
+from commbench.core.payload import dtype
+from commbench.core.terminal import first_line
+from commbench.engines.device import HOST_BOUND
+from commbench.hardware.cuda_driver import CudaDriver, driver_missing, driver_too_old
 from commbench.hardware.gpu import VISIBLE_DEVICES
 from commbench.hardware.nvml import Monitor
 
@@ -35,17 +37,24 @@ def cuda_missing(instead: str) -> str | None:
     if driver is not None:
         return f"{driver}; use a machine or container with an NVIDIA GPU, or {instead}"
     spec = find_spec("torch")
-    if spec is None or spec.origin is None or _is_cpu_build(Path(spec.origin).with_name("version.py")):
+    built_for = "None" if spec is None or spec.origin is None else _cuda_of_build(Path(spec.origin))
+    if built_for == "None":
         return f"torch is built without CUDA; install a CUDA build (pytorch.org/get-started/locally), or {instead}"
+    if built_for is not None:
+        too_old = driver_too_old("torch", built_for, f"a torch for an older CUDA, or {instead}")
+        if too_old is not None:
+            return too_old
     visible = os.environ.get(VISIBLE_DEVICES)
     if visible is not None and (not visible.strip() or visible.lstrip().startswith("-")):
         return f"{VISIBLE_DEVICES}={visible!r} hides every GPU; unset it or name some, or {instead}"
     return None
 
 
-def _is_cpu_build(version: Path) -> bool:
+def _cuda_of_build(torch: Path) -> str | None:
+    """13.0, or None as text for a build without CUDA, from torch/version.py; None where it does not say."""
+    version = torch.with_name("version.py")
     match = CUDA_OF_BUILD.search(version.read_text()) if version.exists() else None
-    return match is not None and match[1] == "None"
+    return match[1] if match is not None and re.fullmatch(r"None|[0-9]+(\.[0-9]+)*", match[1]) else None
 
 
 def gpu_ordinal(world: World, visible: int) -> int:
@@ -70,6 +79,9 @@ class CudaEvent:
     def record(self) -> None:
         self._event.record(self._stream)
 
+    def happened(self) -> bool:
+        return bool(self._event.query())
+
     def elapsed_ns(self, since: Any) -> int:
         """Since another CudaEvent."""
         return int(since._event.elapsed_time(self._event) * NS_PER_MS)
@@ -93,7 +105,8 @@ class CudaDevice:
         self._stream: Any = self._cuda.current_stream(index)
         self.synchronise: Callable[[], None] = self._stream.synchronize
         self._failed_graphs: list[Any] = []
-        self._monitor = Monitor(f"GPU-{str(getattr(properties, 'uuid', '')).removeprefix('GPU-')}")
+        self.host_bound = 0
+        self._monitor = Monitor(CudaDriver().pci_bus_id(index))  # a MIG part's UUID is unknown to it, the bus id is not
 
     @classmethod
     def of(cls, world: World) -> CudaDevice:
@@ -123,11 +136,26 @@ class CudaDevice:
                 enqueue()
         except RuntimeError as error:
             self._failed_graphs.append(graph)  # the allocator still points at it
-            raise Unsupported(f"CUDA can't capture these calls in a graph: {_first_line(error)}") from error
+            raise Unsupported(f"CUDA can't capture these calls in a graph: {first_line(error)}") from error
         finally:
             self._cuda.set_stream(self._stream)  # a capture that fails at its end leaves the other stream current
         replay: Callable[[], None] = graph.replay
         return replay
+
+    def side_stream(self) -> Any:
+        return self._cuda.Stream(self.place)
+
+    def on_side_stream(self, stream: Any, enqueue: Callable[..., None], *args: Any) -> Any:
+        """Enqueue work on another stream, behind what the current one has up to now; returns that stream for `join`."""
+        stream.wait_stream(self._cuda.current_stream())  # in a capture that is not the stream of this device
+        with self._cuda.stream(stream):
+            enqueue(*args)
+        return stream
+
+    def join(self, streams: list[Any]) -> None:
+        """What follows on the current stream waits for what these have up to now."""
+        for stream in streams:
+            self._cuda.current_stream().wait_stream(stream)
 
     def pages(self) -> CudaPageLock:
         """Locks host memory for this GPU."""
@@ -135,11 +163,11 @@ class CudaDevice:
 
     def readings(self) -> dict[str, float]:
         """Clocks, temperature, throttle reasons and byte counters, as far as NVML provides them."""
-        return self._monitor.readings()
+        return {**self._monitor.readings(), HOST_BOUND: float(self.host_bound)}
 
 
 class CudaMemory:
-    """See buffers.device.Allocation: bytes of torch's allocator. Raises MemoryError."""
+    """See buffers.memory.Allocation: bytes of torch's allocator. Raises MemoryError."""
 
     def __init__(self, size: int, place: Any) -> None:
         import torch
@@ -147,7 +175,7 @@ class CudaMemory:
         try:
             self.tensor = torch.empty(size, dtype=torch.uint8, device=place)
         except torch.OutOfMemoryError as error:
-            raise MemoryError(f"{size} B on {place}: {_first_line(error)}") from error
+            raise MemoryError(f"{size} B on {place}: {first_line(error)}") from error
         self.address = int(self.tensor.data_ptr())
 
     def upload(self, offset: int, data: NDArray[np.uint8]) -> None:
@@ -170,7 +198,3 @@ def tensor_of_slot(buffer: Any, slot: int, copy: int) -> Any:
         size = buffer.spec.count * dtype(buffer.spec.dtype).itemsize
         return buffer.allocation.tensor[start : start + size].view(kind)
     return torch.from_numpy(buffer.words(slot, copy)).view(kind)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -6,39 +6,19 @@ import weakref
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
+from inspect import signature
 from typing import Any
 
-from commbench.backends.support import UnsupportedForms, check_form
-from commbench.buffers.device import DeviceBuffer
-from commbench.buffers.host import HostBuffer, rotation_pool
+from commbench.buffers.memory import DeviceBuffer, HostBuffer, rotation_pool
 from commbench.buffers.staging import PinnedBuffer, with_staging
+from commbench.core import program as steps
 from commbench.core.case import Mode, World
 from commbench.core.errors import Unsupported
-from commbench.core.program import (
-    AllGather,
-    AllReduce,
-    AllToAll,
-    Barrier,
-    Broadcast,
-    BufferSpec,
-    Copy,
-    Gather,
-    Irecv,
-    Isend,
-    Program,
-    Recv,
-    Reduce,
-    ReduceScatter,
-    Scatter,
-    Send,
-    Step,
-    View,
-    WaitAll,
-)
-from commbench.core.protocols import Buffer, Control, Runner
+from commbench.core.program import BufferSpec, Program, Step, View
+from commbench.core.protocols import GROUP_ORDER, Buffer, Control, Runner
 from commbench.engines.device import device_runner
 from commbench.engines.loop import PythonRunner
-from commbench.engines.lowered import Call, Lowered, Rotating
+from commbench.engines.lowered import Call, Lowered, Rotating, UnsupportedForms, check_form
 
 from .cuda import CudaDevice, CudaMemory, tensor_of_slot
 
@@ -51,26 +31,33 @@ UNSUPPORTED_FORMS: UnsupportedForms = {
 REDUCTIONS = {"sum": "SUM", "avg": "AVG", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
 
 
-def start_group(name: str, world: World, control: Control, place: Any = None) -> Any:
-    """The group of all ranks, over the control plane's store. `place` is a GPU on which to connect at once."""
+def start_group(name: str, world: World, control: Control, place: Any = None) -> tuple[Any, tuple[int, ...], int]:
+    """The group of all ranks, over the control plane's store; torch's number of each rank of the world; this rank's.
+
+    `place` is a GPU on which to connect at once. A torch whose `new_group` sorts its ranks numbers them node after
+    node, so that the ranks of every layout ascend, however the launcher dealt them out.
+    """
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
 
+    order = range(world.size) if keeps_order() else [rank for node in world.nodes for rank in node]
+    numbers = tuple(order.index(rank) for rank in range(world.size))
     store = PrefixStore(f"commbench/{name}", control.store)
     dist.init_process_group(
-        name, store=store, rank=world.rank, world_size=world.size, timeout=CALL_TIMEOUT, device_id=place
+        name, store=store, rank=numbers[world.rank], world_size=world.size, timeout=CALL_TIMEOUT, device_id=place
     )
-    return dist.group.WORLD
+    return dist.group.WORLD, numbers, numbers[world.rank]
 
 
-def open_group(name: str, world: World, control: Control) -> TorchCommunicator:
-    """All ranks, on host memory."""
-    group = start_group(name, world, control)
-    return TorchCommunicator(name, group, tuple(range(world.size)), world.rank)
+def keeps_order() -> bool:
+    """Whether torch can make a group in the order in which its ranks are given: older ones sort them."""
+    import torch.distributed as dist
+
+    return "sort_ranks" in signature(dist.new_group).parameters
 
 
 class TorchCommunicator:
-    """See Communicator; hosts one rank. `ranks` are those of the world, in group order."""
+    """See Communicator; hosts one rank. `ranks` are torch's numbers of its ranks, in its order; `rank` is its own."""
 
     def __init__(self, name: str, group: Any, ranks: tuple[int, ...], rank: int) -> None:
         self._name, self._group, self._ranks, self._rank = name, group, ranks, rank
@@ -79,11 +66,17 @@ class TorchCommunicator:
         self._subsets: dict[tuple[int, ...], TorchCommunicator | None] = {ranks: self}
 
     def subset(self, ranks: Sequence[int]) -> TorchCommunicator | None:
+        import torch
         import torch.distributed as dist
 
         members = tuple(self._ranks[rank] for rank in ranks)
         if members not in self._subsets:
-            group = dist.new_group(list(members), timeout=CALL_TIMEOUT)
+            if keeps_order():
+                group = dist.new_group(list(members), timeout=CALL_TIMEOUT, sort_ranks=False)
+            elif list(members) == sorted(members):
+                group = dist.new_group(list(members), timeout=CALL_TIMEOUT)
+            else:
+                raise Unsupported(f"torch {torch.__version__} sorts the ranks of a group: {list(members)}")
             self._subsets[members] = self._on_group(group, members) if self._rank in members else None
         return self._subsets[members]
 
@@ -114,7 +107,10 @@ class TorchCommunicator:
     def facts(self) -> dict[str, Any]:
         import torch
 
-        return {"library": f"torch {torch.__version__} {self._name}", "transport": "tcp"}
+        own = {"library": f"torch {torch.__version__} {self._name}", "transport": "tcp"}
+        if keeps_order() or list(self._ranks) == sorted(self._ranks):
+            return own
+        return {**own, GROUP_ORDER: sorted(range(self.size), key=self._ranks.__getitem__)}
 
     def close(self, abort: bool = False) -> None:
         """Does nothing in a broken world: destructors and ProcessGroupNCCL's abort wait for lost ranks up to their
@@ -170,17 +166,17 @@ class TorchLowering:
     def call(self, step: Step) -> Call:
         dist, group = self._dist, self._group
         match step:
-            case Send(data, peer):
+            case steps.Send(data, peer):
                 return Call(dist.send, (self.tensors(data), None, group, 0, peer))
-            case Recv(data, peer):
+            case steps.Recv(data, peer):
                 return Call(dist.recv, (self.tensors(data), None, group, 0, peer))
-            case Isend(data, peer, request):
+            case steps.Isend(data, peer, request):
                 return Call(dist.isend, (self.tensors(data), None, group, 0, peer), into=request)
-            case Irecv(data, peer, request):
+            case steps.Irecv(data, peer, request):
                 return Call(dist.irecv, (self.tensors(data), None, group, 0, peer), into=request)
-            case WaitAll(requests):
+            case steps.WaitAll(requests):
                 return Call(_wait_all, requests=requests)
-            case Copy(source, target):
+            case steps.Copy(source, target):
                 return Call(_copy, (self.tensors(target), self.tensors(source)))
             case _:
                 return self._collective(step)
@@ -189,24 +185,24 @@ class TorchLowering:
         dist, group = self._dist, self._group
         check_form(UNSUPPORTED_FORMS, step)
         match step:
-            case Barrier():
+            case steps.Barrier():
                 return Call(dist.barrier, (group,))
-            case Broadcast(data, root):
+            case steps.Broadcast(data, root):
                 return Call(dist.broadcast, (self.tensors(data), None, group, False, root))
-            case AllGather(send, recv):
+            case steps.AllGather(send, recv):
                 return Call(self._on_one_tensor("all_gather"), (self.tensors(recv), self.tensors(send), group))
-            case Gather(send, recv, root):
+            case steps.Gather(send, recv, root):
                 return Call(dist.gather, (self.tensors(send), self._blocks(recv, root), None, group, False, root))
-            case Scatter(send, recv, root):
+            case steps.Scatter(send, recv, root):
                 return Call(dist.scatter, (self.tensors(recv), self._blocks(send, root), None, group, False, root))
-            case AllToAll(send, recv):
+            case steps.AllToAll(send, recv):
                 return Call(dist.all_to_all_single, (self.tensors(recv), self.tensors(send), None, None, group))
-            case AllReduce(_, recv, reduction):
+            case steps.AllReduce(_, recv, reduction):
                 return Call(dist.all_reduce, (self.tensors(recv), self._operation(reduction), group))
-            case Reduce(send, _, reduction, root):
+            case steps.Reduce(send, _, reduction, root):
                 operation = self._operation(reduction)
                 return Call(dist.reduce, (self.tensors(send), None, operation, group, False, root))
-            case ReduceScatter(send, recv, reduction):
+            case steps.ReduceScatter(send, recv, reduction):
                 tensors = self.tensors(recv), self.tensors(send)
                 return Call(self._on_one_tensor("reduce_scatter"), (*tensors, self._operation(reduction), group))
             case _:

@@ -7,13 +7,13 @@ from functools import cache
 from importlib.metadata import version
 from typing import ClassVar
 
-from commbench.backends.support import reduction_missing, skip_reason
 from commbench.core.case import Case, World
 from commbench.core.protocols import Backend, Control
+from commbench.engines.lowered import reduction_missing, skip_reason
 from commbench.hardware.network import interface_name
 
 from .cuda import CudaDevice, cuda_missing
-from .distributed import UNSUPPORTED_FORMS, CudaCommunicator, TorchCommunicator, open_group, start_group
+from .distributed import UNSUPPORTED_FORMS, CudaCommunicator, TorchCommunicator, start_group
 
 # torch 2.8 brought averages (pull request 149781); until then reduce_scatter summed whatever it was asked (149869)
 SINCE_2_8 = {
@@ -64,10 +64,9 @@ class Gloo(Backend):
 
     def open(self, world: World, control: Control, device: str = "cpu") -> TorchCommunicator:
         if device == "cpu":
-            return open_group(self.name, world, control)
+            return TorchCommunicator(self.name, *start_group(self.name, world, control))
         gpu = CudaDevice.of(world)
-        group = start_group(self.name, world, control)
-        return CudaCommunicator(self.name, group, tuple(range(world.size)), world.rank, gpu)
+        return CudaCommunicator(self.name, *start_group(self.name, world, control), gpu)
 
 
 def _needs_newer_torch(case: Case) -> str | None:

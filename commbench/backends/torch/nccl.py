@@ -14,17 +14,18 @@ from itertools import chain
 from typing import Any, ClassVar
 
 from commbench.backends.nccl_library import NcclBackend, NcclLog
-from commbench.backends.support import UnsupportedForms
 from commbench.core.case import Mode, World
 from commbench.core.errors import Unsupported
 from commbench.core.program import Barrier, Irecv, Isend, Program, Recv, Send, Step, WaitAll
 from commbench.core.protocols import Buffer, Control
-from commbench.engines.lowered import Call, Lowered, Rotating
+from commbench.engines.lowered import Call, Lowered, Rotating, UnsupportedForms
+from commbench.world.exit_protocol import FOLDER
 
 from .cuda import CudaDevice, cuda_missing
 from .distributed import UNSUPPORTED_FORMS, CudaCommunicator, TorchLowering, start_group
 
 ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+TORCHRUN = "TORCHELASTIC_RUN_ID"
 EAGER_WARNING = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"  # blocking messages are in order anyway
 
 Message = Isend | Irecv | Send | Recv
@@ -44,14 +45,16 @@ class Nccl(NcclBackend):
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
         # 0: torch's watchdog does not end this process when another rank is lost; commbench does, after saving
         defaults = {ERROR_HANDLING: "0", EAGER_WARNING: "false"}
-        chosen = {name: os.environ.get(name, value) for name, value in defaults.items()}
-        return super().environment(cuda_ipc, interface) | chosen
+        # torchrun exports 1 to the ranks of a world that the user starts, whether the user wants it or not
+        by_torchrun = TORCHRUN in os.environ and FOLDER not in os.environ and os.environ.get(ERROR_HANDLING) == "1"
+        wanted = {name: os.environ[name] for name in defaults if name in os.environ}
+        wanted |= {ERROR_HANDLING: "0"} if by_torchrun else {}
+        return super().environment(cuda_ipc, interface) | defaults | wanted
 
     def open(self, world: World, control: Control, device: str = "cuda") -> NcclCommunicator:
         """Eagerly: with a device given, NCCL connects here and not in the first call of a case."""
         log, gpu = NcclLog(os.environ), CudaDevice.of(world)
-        group = start_group(self.name, world, control, gpu.place)
-        return NcclCommunicator(self.name, group, tuple(range(world.size)), world.rank, gpu, log)
+        return NcclCommunicator(self.name, *start_group(self.name, world, control, gpu.place), gpu, log)
 
 
 class NcclCommunicator(CudaCommunicator):
@@ -68,7 +71,6 @@ class NcclCommunicator(CudaCommunicator):
         self._barrier_tensor = torch.zeros(1, device=gpu.place)
         dist.all_reduce(self._barrier_tensor, group=group)
         gpu.synchronise()
-        log.remove()
 
     def _on_group(self, group: Any, ranks: tuple[int, ...]) -> NcclCommunicator:
         return type(self)(self._name, group, ranks, self._rank, self._gpu, self._log)

@@ -16,8 +16,9 @@
   document.addEventListener("mouseout", () => { if (!pinned) tip.hidden = true; });
   document.addEventListener("focusin", event => { const node = place(event.target); if (node) show(node); });
   const open = () => {
-    const target = location.hash.startsWith("#d-") && document.getElementById(location.hash.slice(1));
-    if (target) { target.open = true; target.scrollIntoView({block: "center"}); }
+    const target = location.hash && document.getElementById(location.hash.slice(1));
+    for (let node = target; node; node = node.parentElement) if (node.localName === "details") node.open = true;
+    if (target && target.localName === "details") target.scrollIntoView({block: "center"});
   };
   addEventListener("hashchange", open); open();
   document.addEventListener("click", event => {

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from commbench.backends.nccl_library import NcclLog
+from commbench.backends.torch.cuda_copy import CopyCommunicator, CudaCopy
 from commbench.backends.torch.distributed import CudaCommunicator, start_group
 from commbench.backends.torch.gloo import Gloo
 from commbench.backends.torch.nccl import Nccl, NcclCommunicator
 from commbench.core.case import Case, World
-from commbench.core.clock import now_ns
 from commbench.core.protocols import Control
+from commbench.engines.device import HOST_BOUND
+from commbench.engines.loop import now_ns
 
 
 class HostEvent:
@@ -24,6 +26,9 @@ class HostEvent:
 
     def record(self) -> None:
         self.ns = now_ns()
+
+    def happened(self) -> bool:
+        return True
 
     def elapsed_ns(self, since: HostEvent) -> int:
         return self.ns - since.ns
@@ -39,6 +44,7 @@ class HostGpu:
 
         self.place = torch.device("cpu")
         self.locked: set[int] = set()
+        self.host_bound = 0
 
     def synchronise(self) -> None: ...
 
@@ -51,8 +57,16 @@ class HostGpu:
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
         return enqueue
 
+    def side_stream(self) -> None: ...
+
+    def on_side_stream(self, stream: None, enqueue: Callable[..., None], *args: Any) -> None:
+        enqueue(*args)
+
+    def join(self, streams: list[None]) -> None:
+        assert len(streams) == 2
+
     def readings(self) -> dict[str, float]:
-        return {"gpu.locked_buffers": float(len(self.locked))}
+        return {"gpu.locked_buffers": float(len(self.locked)), HOST_BOUND: float(self.host_bound)}
 
     def pages(self) -> HostGpu:
         return self
@@ -77,7 +91,21 @@ class HostGloo(Gloo):
 
     def open(self, world: World, control: Control, device: str = "cuda") -> Any:
         gpu: Any = HostGpu()
-        return CudaCommunicator("gloo", start_group("gloo", world, control), tuple(range(world.size)), world.rank, gpu)
+        return CudaCommunicator("gloo", *start_group("gloo", world, control), gpu)
+
+
+@dataclass(frozen=True)
+class HostCopy(CudaCopy):
+    """See Backend."""
+
+    name: ClassVar[str] = "host_copy"
+
+    def missing(self, device: str = "cuda") -> str | None:
+        return None
+
+    def open(self, world: World, control: Control, device: str = "cuda") -> Any:
+        gpu: Any = HostGpu()
+        return CopyCommunicator(self.name, *start_group("gloo", world, control), gpu)
 
 
 class HostNcclCommunicator(NcclCommunicator):
@@ -100,6 +128,4 @@ class HostNccl(Nccl):
 
     def open(self, world: World, control: Control, device: str = "cuda") -> Any:
         gpu: Any = HostGpu()
-        group = start_group("gloo", world, control)
-        ranks, log = tuple(range(world.size)), NcclLog(os.environ)
-        return HostNcclCommunicator("nccl", group, ranks, world.rank, gpu, log)
+        return HostNcclCommunicator("nccl", *start_group("gloo", world, control), gpu, NcclLog(os.environ))

@@ -10,8 +10,7 @@ from queued import Memory, QueuedDevice
 
 from commbench.backends.mpi.backend import Mpi, MpiCommunicator
 from commbench.backends.mpi.cuda import CudaAware
-from commbench.buffers.device import DeviceBuffer
-from commbench.buffers.host import HostBuffer
+from commbench.buffers.memory import DeviceBuffer, HostBuffer
 from commbench.core.case import World
 from commbench.core.program import BufferSpec
 from commbench.core.protocols import Control

@@ -13,17 +13,16 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.backends.torch.distributed import TorchLowering, open_group
+from commbench.backends.torch.distributed import TorchCommunicator, TorchLowering, start_group
 from commbench.backends.torch.gloo import Gloo
-from commbench.buffers.device import DeviceBuffer
-from commbench.buffers.host import HostBuffer
+from commbench.buffers.memory import DeviceBuffer, HostBuffer
 from commbench.buffers.staging import with_staging
 from commbench.core.case import Case, Mode, World
-from commbench.core.clock import now_ns
-from commbench.core.dtypes import dtype
+from commbench.core.payload import dtype
 from commbench.core.program import BufferSpec, Program, Step
 from commbench.core.protocols import Buffer, Control, Runner
 from commbench.engines.device import device_runner
+from commbench.engines.loop import now_ns
 from commbench.engines.lowered import Call, Lowered
 
 Work = Callable[[], Any]
@@ -33,13 +32,16 @@ class Instant:
     """See engines.device.Event."""
 
     def __init__(self, device: QueuedDevice) -> None:
-        self._device, self.ns = device, 0
+        self._device, self.ns = device, -1
 
     def record(self) -> None:
         self._device.enqueue(self._happen)
 
     def _happen(self) -> None:
         self.ns = now_ns()
+
+    def happened(self) -> bool:
+        return False  # nothing is done before the host waits
 
     def elapsed_ns(self, since: Instant) -> int:
         return self.ns - since.ns
@@ -49,7 +51,7 @@ class QueuedDevice:
     """See engines.device.Device. `early`: it says that work is done which is not."""
 
     def __init__(self, early: bool = False) -> None:
-        self._early, self._queue = early, list[Work]()
+        self._early, self._queue, self.host_bound = early, list[Work](), 0
 
     def enqueue(self, work: Work) -> None:
         self._queue.append(work)
@@ -73,7 +75,7 @@ class QueuedDevice:
 
 
 class Memory:
-    """See buffers.device.Allocation."""
+    """See buffers.memory.Allocation."""
 
     def __init__(self, size: int) -> None:
         self.bytes = np.zeros(size, dtype=np.uint8)
@@ -115,7 +117,9 @@ class Queued(Gloo):
         return "pinned" if self.pinned else "none"
 
     def open(self, world: World, control: Control, device: str = "cuda") -> Any:
-        return QueuedCommunicator(open_group("gloo", world, control), QueuedDevice(self.early))
+        return QueuedCommunicator(
+            TorchCommunicator("gloo", *start_group("gloo", world, control)), QueuedDevice(self.early)
+        )
 
 
 class QueuedCommunicator:

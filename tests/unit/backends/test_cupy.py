@@ -25,7 +25,7 @@ ASK = "from commbench.backends.cupy.backend import CupyNccl; print(CupyNccl().mi
 LOADED = "import sys; print(sorted({'torch', 'cupy'} & set(sys.modules)))"
 CASE = Case(
     benchmark="all_reduce", backend="cupy_nccl", engine="python", timing_mode="graph", timing="", sync="barrier",
-    device="cuda", dtype="bfloat16", layout="1x2", pair=None, message_bytes=8, count=4, window=None, in_place=True,
+    device="cuda", dtype="bfloat16", layout="1x2", pair=None, message_bytes=8, elements=4, window=None, in_place=True,
     reduction="sum", root=None, schedule=None, streams=None, staging="none", cache="warm", cuda_ipc="auto",
     interface=None,
 )  # fmt: skip
@@ -105,9 +105,12 @@ def test_every_operation_and_clock_in_worlds_of_the_stand_in(
     )  # fmt: skip
     assert run.status == 0, run.explain()
     measured = run.cases[run.cases.status == "ok"]
-    assert set(measured.benchmark) == set(run.cases.benchmark) and set(measured.timing_mode) == {"host_sync", "graph"}
+    assert {one for one in run.cases.benchmark if "copy" not in one} == set(measured.benchmark) and set(
+        measured.timing_mode
+    ) == {"host_sync", "graph"}
     assert (measured.wrong_elements == 0).all() and set(measured.staging) == {"none"}
-    assert set(run.cases[run.cases.status == "skipped"].layout) == {"1x1"}, "what needs two ranks"
+    skipped = run.cases[(run.cases.status == "skipped") & ~run.cases.benchmark.str.startswith("copy_")]
+    assert set(skipped.layout) == {"1x1"}, "what needs two ranks"
 
 
 @pytest.mark.long

@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 from nccl_on_host import COLLECTIVES, MESSAGES, Communicator, Device, Entry, Nccl, deliver
 
 from commbench.backends.cupy.lowering import UNSUPPORTED_FORMS, CupyLowering
-from commbench.backends.support import skip_reason
-from commbench.buffers.host import HostBuffer
+from commbench.buffers.memory import HostBuffer
 from commbench.config.compose import ConfigComposer
 from commbench.core.case import Case
-from commbench.core.dtypes import DTYPES
-from commbench.core.errors import Unsupported
+from commbench.core.errors import CommunicationError, Unsupported
+from commbench.core.payload import DTYPES
 from commbench.core.program import AllReduce, BufferSpec, Gather, Irecv, Isend, Program, Recv, Send, View, WaitAll
 from commbench.engines.device import HostSync
-from commbench.engines.lowered import Lowered
+from commbench.engines.lowered import Lowered, skip_reason
 
 with ConfigComposer() as _composer:
     BENCHMARKS = _composer.jobs(["benchmark=all", "backend=simulated"], multirun=False)[0].settings.benchmarks
+BENCHMARKS = tuple(one for one in BENCHMARKS if "staging" not in one.axes)  # NCCL copies nothing within a rank
 SPEC = BufferSpec("data", 6, "float32", slots=3)
 DATA = View("data")
 
@@ -71,10 +71,11 @@ def scenes(draw: st.DrawFn) -> tuple[Any, Case, int]:
     }
     chosen = {name: draw(values[name]) if name in benchmark.axes else None for name in values}
     if "pairs" in benchmark.axes:
-        chosen["pair"] = "0-2 1-3" if size == 4 else "0-1"
+        chosen["pair"] = {1: "0-0", 4: "0-2 1-3"}.get(size, "0-1")
     case = Case(
         benchmark=benchmark.name, backend="", engine="python", timing_mode="host_sync", timing="", sync="none",
-        device="cuda", dtype=draw(st.sampled_from(list(DTYPES))), layout=f"1x{size}", message_bytes=count, count=count,
+        device="cuda", dtype=draw(st.sampled_from(list(DTYPES))), layout=f"1x{size}", message_bytes=count,
+        elements=count,
         schedule=None, streams=None, staging="none", cache="warm", cuda_ipc="auto", interface=None, **chosen,
     )  # fmt: skip
     return benchmark, case, size
@@ -129,6 +130,24 @@ def test_messages_that_nobody_waits_for_are_refused() -> None:
         Ranks([Program((SPEC,), (Irecv(DATA, 0, 0),))])
 
 
+def test_a_call_that_fails_does_not_leave_its_group_open() -> None:
+    """A later call would be added to the group, and wait for an end that never comes."""
+
+    class Failing(Communicator):
+        def send(self, *args: int) -> None:
+            raise RuntimeError("unhandled cuda error")
+
+    log: list[Entry] = []
+    held: Any = {"data": HostBuffer(SPEC)}
+    device: Any = Device(log)
+    lowering = CupyLowering(Nccl(log), Failing(log, 0, 2), device, held, 0)
+    steps = (Irecv(DATA, 1, 0), Isend(DATA, 1, 1), WaitAll((0, 1)))
+    calls = Lowered.of(Program((SPEC,), steps), "barrier", lowering.call)
+    with pytest.raises(CommunicationError, match="unhandled cuda error"):
+        HostSync(device, calls, 1)(1)
+    assert [name for name, _ in log][-3:] == ["groupStart", "recv", "groupEnd"]
+
+
 def test_a_root_sends_itself_nothing_in_place() -> None:
     own = View("data", 0, 0, 3)
     gather = Program((SPEC,), (Gather(own, DATA, 0),))
@@ -163,7 +182,7 @@ for name in ("groupStart", "groupEnd", "get_unique_id", "get_version"):
 for name in CONSTANTS:
     assert isinstance(getattr(nccl, name), int), name
 for name in ("setDevice", "getDeviceCount", "memcpy", "memcpyAsync", "deviceSynchronize", "deviceGetAttribute",
-             "deviceGetPCIBusId"):
+             "deviceGetPCIBusId", "memGetInfo"):
     assert callable(getattr(runtime, name)), name
 for name in ("memcpyHostToDevice", "memcpyDeviceToHost", "memcpyDeviceToDevice", "streamCaptureModeThreadLocal",
              "cudaDevAttrClockRate"):
@@ -171,6 +190,7 @@ for name in ("memcpyHostToDevice", "memcpyDeviceToHost", "memcpyDeviceToDevice",
 for name in ("begin_capture", "end_capture", "synchronize"):
     assert callable(getattr(Stream, name)), name
 assert callable(cupy.cuda.Graph.launch) and callable(cupy.RawKernel.compile) and callable(Event.record)
+assert isinstance(Event.done, property) or hasattr(Event.done, "__get__")
 assert issubclass(cupy.cuda.memory.OutOfMemoryError, MemoryError) and issubclass(nccl.NcclError, RuntimeError)
 print(json.dumps(methods))
 """

@@ -16,7 +16,7 @@ from commbench.backends.torch import gloo
 from commbench.backends.torch.gloo import Gloo
 from commbench.config.compose import ConfigComposer
 from commbench.core.case import Case
-from commbench.core.dtypes import DTYPES
+from commbench.core.payload import DTYPES
 
 HOST_GPU = SUPPORT / "host_gpu"
 EVERY_STEP = str(SUPPORT / "every_step.py")
@@ -44,7 +44,7 @@ def case(**more: Any) -> Case:
     values = {"in_place": True, "reduction": None, "pair": None, "dtype": "float32"}
     values |= {"device": "cpu", "timing_mode": "host", "staging": "none"} | more
     return Case(
-        backend="gloo", engine="python", timing="quick", sync="barrier", layout="1x2", message_bytes=8, count=2,
+        backend="gloo", engine="python", timing="quick", sync="barrier", layout="1x2", message_bytes=8, elements=2,
         window=None, root=None, schedule=None, streams=None, cache="warm", cuda_ipc="auto", interface=None, **values,
     )  # fmt: skip
 
@@ -129,7 +129,7 @@ def test_messages_are_staged_and_collectives_given_as_they_are(world: Callable[.
         "timing.warmup_repetitions=1", "timing.warmup_s=0", env=shown,
     )  # fmt: skip
     assert run.status == 0, run.explain()
-    cases = run.cases
+    cases = run.cases[~run.cases.benchmark.str.startswith("copy_")]
     assert set(cases.status) == {"ok"} and (cases.wrong_elements == 0).all()
     assert dict(zip(cases.benchmark, cases.staging, strict=True)) == {
         name: Gloo().staging(name) for name in cases.benchmark

@@ -12,7 +12,7 @@ from commbench.hardware.mpi_library import find
 PROGRAM = """
 import sys
 import numpy as np
-from commbench.backends.mpi.datatypes import typed
+from commbench.backends.mpi.lowering import typed
 from commbench.core.errors import Unsupported
 from commbench.hardware.mpi_library import load
 

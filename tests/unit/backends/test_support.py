@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from commbench.backends.support import UnsupportedForms, check_form, in_place
 from commbench.core.errors import Unsupported
 from commbench.core.program import AllGather, AllReduce, AllToAll, Barrier, Broadcast, Reduce, Scatter, Send, Step, View
+from commbench.engines.lowered import UnsupportedForms, check_form, in_place
 
 DATA, PART, SOURCE = View("data"), View("data", offset=3, count=3), View("source")
 TABLE: UnsupportedForms = {("all_reduce", False): "only in place", ("all_to_all", True): "never in place"}

@@ -32,6 +32,10 @@ def test_point_to_point_is_measured_and_counted_with_one_and_three_streams(world
     counters = commbench.load(run.output, table="counters")
     names = set(counters.name)
     assert {f"tcp.peer1.stream{stream}.retransmits" for stream in range(3)} <= names
+    resent = counters[counters.name == "measured.retransmits"].groupby(["case_id", "rank"]).value.last()
+    assert run.cases.set_index("case_id").retransmits.to_dict() == resent.groupby("case_id").sum().to_dict()
+    assert set(zip(run.cases.source, run.cases.destination, strict=True)) == {(0, 1)}
+    counters = counters[counters.name.str.startswith("tcp.")]
     of_one = counters[counters.case_id.isin(run.cases[run.cases.streams == 1].case_id)]
     assert {name.split(".")[2] for name in of_one.name} == {"stream0"}, "only what the case uses"
     facts = json.loads(next(run.output.glob("*/run.json")).read_text())["backend"]

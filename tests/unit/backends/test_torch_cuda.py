@@ -10,11 +10,9 @@ import pytest
 import torch
 
 from commbench.backends.torch.cuda import DEFAULT_SM_HZ, CudaMemory, gpu_ordinal, sm_clock_hz, tensor_of_slot
-from commbench.buffers.device import DeviceBuffer
-from commbench.buffers.host import HostBuffer
+from commbench.buffers.memory import DeviceBuffer, HostBuffer
 from commbench.core.case import World
-from commbench.core.dtypes import DTYPES, dtype
-from commbench.core.payload import message
+from commbench.core.payload import DTYPES, dtype, message
 from commbench.core.program import BufferSpec
 
 CPU = torch.device("cpu")

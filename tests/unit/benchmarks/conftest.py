@@ -54,7 +54,7 @@ class Trial:
 
 CASE = Case(
     benchmark="", backend="simulated", engine="virtual", timing_mode="host", timing="fixed", sync="none",
-    device="cpu", dtype="float32", layout="", pair=None, message_bytes=0, count=0, window=None, in_place=None,
+    device="cpu", dtype="float32", layout="", pair=None, message_bytes=0, elements=0, window=None, in_place=None,
     reduction=None, root=None, schedule=None, streams=None, staging="none", cache="warm", cuda_ipc="auto",
     interface=None,
 )  # fmt: skip
@@ -63,7 +63,7 @@ CASE = Case(
 def case_of(benchmark: Benchmark, size: int, count: int, **axes: Any) -> Case:
     """As the plan makes it: no bytes and no dtype where there is no message."""
     blocks = benchmark.blocks(size)
-    words = {"count": count, "message_bytes": 4 * blocks * count} if blocks else {"dtype": "none"}
+    words = {"elements": count, "message_bytes": 4 * blocks * count} if blocks else {"dtype": "none"}
     return replace(CASE, benchmark=benchmark.name, layout=f"1x{size}", **words, **axes)
 
 

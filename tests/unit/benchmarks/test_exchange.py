@@ -74,4 +74,6 @@ def test_every_receive_is_posted_before_the_first_send(make_case: Callable[..., 
 
 
 def test_a_rate_is_that_of_one_rank(make_case: Callable[..., Case]) -> None:
-    assert Exchange().shape(make_case(Exchange(), 5, 100), 5) == Shape(4, 1600, "max_over_ranks")
+    assert Exchange().shape(make_case(Exchange(), 5, 100), 5) == Shape(
+        4, 1600, "max_over_ranks", "exchange / messages that a rank sends", single=False
+    )

@@ -19,7 +19,9 @@ from commbench.core.program import (
     AllGather,
     AllToAll,
     BufferSpec,
+    Copy,
     Gather,
+    Icopy,
     Irecv,
     Isend,
     Program,
@@ -62,8 +64,9 @@ def axes_of(benchmark: Benchmark, size: int, reductions: tuple[str, ...] = ("sum
     rounds = [["0-1 2-3", "3-0 1-2", "2-2 0-1", "0-0 1-1 3-3"], ["4-0 1-3"]][: max(size - 3, 0)]
     together = [*one[:2], *itertools.chain(*rounds)]
     values: dict[str, list[Any]] = {
-        "pair": one + together, "pairs": one + together, "window": [1, 3], "in_place": [False, True],
-        "reduction": list(reductions), "root": list(range(size)),
+        "pair": one + together, "pairs": one + together, "window": [1, 3], "buffers": ["own"],
+        "in_place": [False, True],
+        "reduction": list(reductions), "root": list(range(size)), "staging": ["none", "pinned"],
     }  # fmt: skip
     names = ["pair" if axis == "pairs" else axis for axis in benchmark.axes]
     return [dict(zip(names, point, strict=True)) for point in itertools.product(*(values[x] for x in benchmark.axes))]
@@ -269,7 +272,7 @@ def test_blocks_are_as_long_as_the_case_says(make_case: MakeCase, name: str, siz
                 for field, view in vars(step).items():
                     if view in allowed and view.buffer != "ack":
                         blocks = size if (type(step), field) in WHOLE else 1
-                        assert length(view, specs) == blocks * case.count, (case, rank, step)
+                        assert length(view, specs) == blocks * case.elements, (case, rank, step)
                         assert specs[view.buffer].dtype == case.dtype
 
 
@@ -288,7 +291,7 @@ def test_messages_meet_a_receive_of_their_length_and_requests_are_waited_for(
                     sent.setdefault((rank, step.peer), []).append(length(step.data, specs))
                 if isinstance(step, Recv | Irecv):
                     received.setdefault((step.peer, rank), []).append(length(step.data, specs))
-                if isinstance(step, Isend | Irecv):
+                if isinstance(step, Isend | Irecv | Icopy):
                     requests.append(step.request)
                 if isinstance(step, WaitAll):
                     assert sorted(step.requests) == sorted(requests) == list(range(len(requests)))
@@ -303,7 +306,8 @@ def test_a_sample_counts_the_messages_that_its_program_sends(make_case: MakeCase
     benchmark = BENCHMARKS[name]
     for case, ranks in programs(benchmark, make_case, size):
         shape, steps = benchmark.shape(case, size), [step for program in ranks for step in program.steps]
-        sends = [step for step in steps if isinstance(step, Send | Isend) and step.data.buffer != "ack"]
+        sends: list[Step] = [s for s in steps if isinstance(s, Send | Isend) and s.data.buffer != "ack"]
+        sends += [step for step in steps if isinstance(step, Copy | Icopy)]
         if not sends:
             assert (shape.operations_per_sample, shape.bytes_per_sample) == (1, case.message_bytes)
             continue
@@ -330,3 +334,17 @@ def test_a_world_of_thousands_costs_a_rank_no_more_than_its_peers(make_case: Mak
                 assert pattern.count == spec.count * spec.slots
                 assert len(pattern.segments) <= size
                 assert len({id(segment.period) for segment in pattern.segments}) <= 2
+
+
+# ---------------------------------------------------------------- one buffer for all messages
+
+
+@pytest.mark.parametrize("name", ["p2p_bandwidth", "p2p_bibandwidth", "p2p_multi_pair"])
+def test_shared_buffers_are_one_for_all_messages(name: str, trial: Any, make_case: Any) -> None:
+    benchmark = BENCHMARKS[name]
+    own, shared = (make_case(benchmark, 2, 100, pair="0-1", window=5, buffers=one) for one in ("own", "shared"))
+    for rank in range(2):
+        slots = {spec.name: spec.slots for spec in benchmark.program(shared, rank, 2).buffers if spec.name != "ack"}
+        assert set(slots.values()) == {1}
+        assert len(benchmark.program(shared, rank, 2).steps) == len(benchmark.program(own, rank, 2).steps)
+    assert benchmark.shape(shared, 2) == benchmark.shape(own, 2)

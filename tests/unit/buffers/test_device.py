@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from commbench.buffers.device import DeviceBuffer
-from commbench.buffers.host import HostBuffer, buffer_bytes
-from commbench.core.dtypes import DTYPES
-from commbench.core.payload import message
+from commbench.buffers.memory import DeviceBuffer, HostBuffer, buffer_bytes
+from commbench.core.payload import DTYPES, message
 from commbench.core.program import BufferSpec
 
 

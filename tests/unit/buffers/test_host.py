@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from commbench.buffers.host import (
+from commbench.buffers.memory import (
     CHUNK_BYTES,
     GUARD_BYTES,
     LINE_BYTES,
@@ -21,8 +21,7 @@ from commbench.buffers.host import (
     buffer_bytes,
     slot_bytes,
 )
-from commbench.core.dtypes import DTYPES
-from commbench.core.payload import concatenated, contribution, message, reduced
+from commbench.core.payload import DTYPES, concatenated, contribution, message, reduced
 from commbench.core.program import PERIOD, BufferSpec, Pattern, Segment
 
 EVERY_TYPE = pytest.mark.parametrize("dtype", DTYPES)

@@ -70,11 +70,11 @@ def test_the_order_is_drawn_by_the_seed() -> None:
 def test_a_planted_tenth_is_found(
     change: tuple[str, ...], verdict: str, status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["ab", *SIMULATED, LUCK, "--vs", *change, "--launches", "4", "--fail-on", "slower"]
+    words = ["ab", *SIMULATED, LUCK, "--vs", *change, "--launches", "6", "--fail-on", "slower"]
     assert main(words) == status
     out, err = capsys.readouterr()
-    assert f"2 of 2 cases {verdict}" in out and "4 / 4" in out
-    assert "ab: run 8 of 8" in err
+    assert f"2 of 2 cases {verdict}" in out and "6 / 6" in out
+    assert "ab: run 12 of 12" in err
     found = commbench.compare(folder() / "base", folder() / "new", paired=True)
     assert list(found.verdict) == [verdict] * 2
     assert "commbench compare" in out and "--paired" in out  # how to ask again
@@ -82,7 +82,7 @@ def test_a_planted_tenth_is_found(
 
 @pytest.mark.long
 def test_equal_sides_are_not_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["ab", "--launches=4", *SIMULATED, LUCK, "--fail-on=slower", "--vs", "backend.seed=7${launch}"]
+    words = ["ab", "--launches=6", *SIMULATED, LUCK, "--fail-on=slower", "--vs", "backend.seed=7${launch}"]
     assert main(words) == 0
     found = commbench.compare(folder() / "base", folder() / "new", paired=True)
     assert set(found.verdict) <= {"SAME", "UNDECIDED"}
@@ -104,7 +104,9 @@ def test_one_folder_holds_both_sides_and_the_question() -> None:
 def test_variables_that_differ_are_compared_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["ab", *SIMULATED, "env.A=1", "--vs", "env.A=2", "--launches", "1"]
     assert main(words) == 0
-    assert "--by=env" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "--by=env" in out and "5 more launches a side needed (at least 6, better 10)" in out
+    assert "ab: 1 launches of each side give ratios only; a verdict needs at least --launches 6, better 10" in err
 
 
 @pytest.mark.long
@@ -119,7 +121,7 @@ def test_a_real_run(world: Callable[..., object]) -> None:
     assert done.status == 0, done.explain()  # type: ignore[attr-defined]
     rows = done.cases  # type: ignore[attr-defined]
     assert (len(rows), set(rows.status), set(rows.label), set(rows.launch)) == (4, {"ok"}, {"base", "new"}, {0, 1})
-    assert "takes 4 launches" in done.stdout or "missing" in done.stdout  # type: ignore[attr-defined]
+    assert "4 more launches a side needed" in done.stdout  # type: ignore[attr-defined]
 
 
 # ---------------------------------------------------------------- what stops it
@@ -146,7 +148,7 @@ def test_an_interruption_says_what_is_kept(monkeypatch: pytest.MonkeyPatch, caps
         ("ab", "--vs"),
         ("ab backend=simulated", "--vs"),
         ("ab --vs", "--vs"),
-        ("ab backend=simulated --vs backend=foo", "NEW: backend=foo is unknown; allowed: cupy_nccl, gloo"),
+        ("ab backend=simulated --vs backend=foo", "NEW: backend=foo is unknown; allowed: cuda_copy, cupy_nccl, gloo"),
         ("ab backend=foo --vs seed=1", "BASE: backend=foo is unknown"),
         ("ab backend=simulated --vs sizs=[8]", "NEW: unknown key sizs; did you mean sizes?"),
         ("ab backend=simulated --vs sizes=[8],[16]", "NEW: sizes=[8],[16] has commas"),
@@ -155,7 +157,7 @@ def test_an_interruption_says_what_is_kept(monkeypatch: pytest.MonkeyPatch, caps
         ("ab backend=simulated --vs seed=1 --launches x", "x is not a number of launches"),
         ("ab backend=simulated --vs seed=1 --seed -1", "-1"),
         ("ab backend=simulated --vs seed=1 --fail-on foo", "--fail-on foo is unknown; allowed: slower"),
-        ("ab backend=simulated --vs seed=1 --fail-on slower --launches 3", "needs a verdict: --launches 4 or more"),
+        ("ab backend=simulated --vs seed=1 --fail-on slower --launches 3", "needs a verdict: --launches 6 or more"),
         ("ab backend=simulated launch=3 --vs seed=1", "commbench ab sets launch itself"),
         ("ab backend=simulated --vs label=x", "commbench ab sets label itself"),
         ("ab backend=simulated --vs output=x", "output belongs to both sides"),

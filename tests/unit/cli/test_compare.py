@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import commbench
 from commbench.cli.compare import command
 from commbench.core.errors import ConfigError
+from commbench.core.terminal import TERMINAL
 from commbench.report.compare import compare
 
 FIXED = ("timing=fixed", "timing.repetitions=100", "timing.warmup_repetitions=2", "timing.warmup_s=0")
 WORDS = ("backend=simulated", "writer=parquet", "benchmark=[all_reduce,p2p_latency]", "sizes=[8,1MiB]", *FIXED)
-LAUNCHES = 4
+LAUNCHES = 5
 
 
 def measured(output: Path, launch: int, seed: int, *words: str) -> None:
@@ -53,17 +57,34 @@ def test_a_slower_side_is_found_and_fails(sides: dict[str, str], capsys: pytest.
     assert said(capsys, sides["slow"], sides["base"], "--fail-on=slower")[0] == 0
 
 
+def test_a_gate_counts_what_so_many_cases_do_not_show_by_chance(
+    sides: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """4 launches a side have p = 0.03 at least, which among 4 cases is nothing."""
+    for name in ("base", "slow"):
+        for run in sorted(Path(sides[name]).iterdir())[:4]:
+            shutil.copytree(run, tmp_path / name / run.name)
+    paths = [str(tmp_path / name) for name in ("base", "slow")]
+    assert "2 of 4 cases SLOWER" in said(capsys, *paths)[1]
+    with pytest.raises(ConfigError, match=r"2 of 4 cases are SLOWER, which 4 launches .* among 4 cases; it takes 5$"):
+        command([*paths, "--fail-on", "slower"])
+
+
 def test_a_table_is_plain_and_fits(
     sides: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv(TERMINAL, "80")
     _, text = said(capsys, sides["base"], sides["slow"])
     assert text.isascii()
     table = text[text.index("backend simulated") : text.index("NEW / BASE, p95")]
-    assert max(map(len, table.splitlines())) <= 150
-    row = next(line for line in table.splitlines() if line.startswith(" all_reduce") and " 8 B " in line)
-    assert row.split()[:6] == ["all_reduce", "8", "B", "4", "/", "4"]
-    assert row.count(" us") == 2 and row.count(" x") == 2  # both medians; ratio and p95
+    assert max(map(len, table.splitlines())) <= 80
+    row = next(line for line in table.splitlines() if line.startswith("all_reduce") and " 8 B " in line)
+    assert row.split()[:6] == ["all_reduce", "8", "B", "5", "/", "5"]
+    assert row.count(" us") == 0 and row.count(" x") == 1 and row.split()[-1] == "SLOWER"
+    monkeypatch.delenv(TERMINAL)
+    _, text = said(capsys, sides["base"], sides["slow"])
+    row = next(line for line in text.splitlines() if line.startswith("all_reduce") and " 8 B " in line)
+    assert row.count(" us") == 2 and row.count(" x") == 2  # in a file both medians; ratio and p95
     assert "cuda_ipc auto" in table and "layout 1x2" in table
 
 
@@ -80,7 +101,7 @@ def test_a_baseline_file_is_kept_and_used(
 ) -> None:
     file = str(tmp_path / "baseline.parquet")
     _, text = said(capsys, sides["base"], sides["same"], "--save", file)
-    assert f"saved: {file}: NEW, 16 rows, without samples" in text
+    assert f"saved: {file}: NEW, 20 rows, without samples" in text
     assert said(capsys, sides["slow"], "--against", file, "--fail-on", "slower")[0] == 1
     assert said(capsys, sides["base"], "--against", file, "--fail-on", "slower")[0] == 0
 
@@ -90,7 +111,7 @@ def test_the_first_baseline_has_nothing_to_be_compared_with(
 ) -> None:
     status, text = said(capsys, sides["base"], "--save", str(tmp_path / "first.parquet"))
     assert (status, text.count("\n")) == (0, 2)
-    assert f"NEW  {sides['base']}: 4 launches, 16 rows" in text
+    assert f"NEW  {sides['base']}: 5 launches, 20 rows" in text
     with pytest.raises(ConfigError, match="--fail-on needs a BASE"):
         command([sides["base"], "--save", str(tmp_path / "first.parquet"), "--fail-on", "slower"])
     assert said(capsys, sides["same"], "--against", str(tmp_path / "first.parquet"), "--fail-on", "slower")[0] == 0
@@ -103,7 +124,7 @@ def test_one_launch_gives_no_verdict_and_can_not_pass_a_gate(
     status, text = said(capsys, sides["base"], one)
     assert status == 0
     assert "4 of 4 cases without a verdict: 3 more launches a side needed (at least 4, better 10)" in text
-    assert "95 % interval" not in text and "4 / 1" in text
+    assert "95 % interval" not in text and "5 / 1" in text
     with pytest.raises(ConfigError, match="--fail-on slower: no case has a verdict; it takes 4 launches a side"):
         command([sides["base"], one, "--fail-on", "slower"])
 
@@ -111,9 +132,15 @@ def test_one_launch_gives_no_verdict_and_can_not_pass_a_gate(
 def test_what_is_on_one_side_only_is_listed(
     sides: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for launch in range(LAUNCHES):
-        corrupt = "backend.model.corrupt_rank=1" if launch == 3 else "backend.model.corrupt_rank=null"
-        measured(tmp_path, launch, launch, "benchmark=all_reduce", "sizes=[8,16]", corrupt)
+    for launch in range(4):
+        measured(tmp_path, launch, launch, "benchmark=all_reduce", "sizes=[8,16]")
+    file = max(tmp_path.rglob("cases.parquet"))
+    table = pq.read_table(file)
+    wrong = {"status": "invalid", "reason": "2 elements are not what they must be"}
+    for name, text in wrong.items():
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, table.schema.field(place), pa.array([text] * len(table)))
+    pq.write_table(table, file)
     status, text = said(capsys, sides["base"], str(tmp_path), "--fail-on", "missing")
     assert status == 1
     assert "4 launches, 8 rows, 2 invalid" in text
@@ -153,10 +180,11 @@ def test_variables_are_compared_in_one_folder(
 @pytest.mark.long
 def test_options_of_the_statistic(sides: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     both = (sides["base"], sides["slow"])
-    assert "launches resampled, without the repetitions" in said(capsys, *both, "--medians-only")[1]
+    assert "2 of 4 cases SLOWER" in said(capsys, *both, "--medians-only")[1], "an option of earlier versions"
     assert "4 of 4 cases SAME" in said(capsys, *both, "--delta", "50")[1]
-    text = said(capsys, *both, "--aa", sides["base"], "--aa", sides["same"], "--paired", "--seed", "3")[1]
+    text = said(capsys, *both, "--aa", sides["base"], "--aa", sides["same"], "--seed", "3")[1]
     assert "threshold: the 95th percentile of the A/A launches' noise" in text and "2 of 4 cases SLOWER" in text
+    assert "4 of 4 cases without a verdict: 1 more launch a side needed" in said(capsys, *both, "--paired")[1]
 
 
 @pytest.mark.parametrize(

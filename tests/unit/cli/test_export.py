@@ -29,7 +29,7 @@ RUN = {"schema_version": SCHEMA_VERSION, "run_id": "r", "cases": 2}
 
 def case(case_id: str, **more: Any) -> dict[str, Any]:
     values: dict[str, Any] = {column.name: None for column in CASES}
-    values |= {"run_id": "r", "case_id": case_id, "status": "ok", "started_at": STARTED, "flags": [], "env": {}}
+    values |= {"run_id": "r", "case_id": case_id, "status": "ok", "started_at": STARTED, "warnings": [], "env": {}}
     return values | {"message_bytes": 8} | more
 
 
@@ -43,9 +43,9 @@ def folder(tmp_path: Path) -> Path:
     texts = {"run_id": np.full(2, "r", dtype=object), "case_id": np.full(2, "a", dtype=object)}
     one = np.arange(2)
     samples = texts | {"phase": np.full(2, "measure", dtype=object), "block": one, "repetition": one, "rank": one}
-    samples |= {"start_ns": one + 2**62, "end_ns": one, "elapsed_ns": one}
+    samples |= {"start_ns": one + 2**62, "end_ns": one, "elapsed_ns": one, "visit": one + 1}
     counters = texts | {"rank": one, "t_ns": one, "name": np.full(2, "-rtt", dtype=object), "value": one - 0.5}
-    measured = {"window": 64, "median_s": 0.1 + 0.2, "in_place": True, "label": "=1+1", "flags": ["noisy", "skewed"]}
+    measured = {"window": 64, "median_s": 0.1 + 0.2, "in_place": True, "label": "=1+1", "warnings": ["noisy", "skewed"]}
     writer.case(case("a", env={"B": "2", "A": "=1"}, **measured), samples, counters)
     writer.case(case("b", status="skipped", reason='a, "b"\nc', order=-3), {}, {})
     writer.end(RUN)
@@ -65,7 +65,7 @@ def test_cases_have_plain_names_and_exact_numbers(folder: Path, capsys: pytest.C
     frame = exported(capsys, str(folder))
     assert list(frame) == [column.name for column in CASES]
     first, second = (row for _, row in frame.iterrows())
-    assert (first.median_s, first.window, first["flags"]) == (0.1 + 0.2, 64, "noisy skewed")
+    assert (first.median_s, first.window, first["warnings"]) == (0.1 + 0.2, 64, "noisy skewed")
     assert json.loads(first.env) == {"A": "=1", "B": "2"}
     assert first.started_at == "2026-01-02T03:04:05.000006Z"
     assert (second.reason, second.order) == ('a, "b"\nc', -3)
@@ -130,7 +130,7 @@ ROWS = st.lists(
             "window": st.none() | st.integers(-(2**53), 2**53),
             "median_s": st.none() | st.floats(allow_nan=False, allow_infinity=False),
             "env": st.dictionaries(TEXT, TEXT, max_size=2),
-            "flags": st.lists(st.sampled_from(["noisy", "=x", "skewed"]), max_size=3),
+            "warnings": st.lists(st.sampled_from(["noisy", "=x", "skewed"]), max_size=3),
         }
     ),
     min_size=1,
@@ -146,7 +146,7 @@ def unquoted(text: str) -> str:
 def test_pandas_reads_back_what_was_written(rows: list[dict[str, Any]]) -> None:
     frame = pd.DataFrame(rows).astype({"window": "float64", "median_s": "float64"})
     text = csv_text(frame, "cases")
-    texts = dict.fromkeys(("label", "reason", "env", "flags"), str)
+    texts = dict.fromkeys(("label", "reason", "env", "warnings"), str)
     found = pd.read_csv(
         io.StringIO(text, newline=""), dtype=texts, keep_default_na=False, na_values={"window": "", "median_s": ""},
     )  # fmt: skip
@@ -156,7 +156,7 @@ def test_pandas_reads_back_what_was_written(rows: list[dict[str, Any]]) -> None:
         assert unquoted(one.label) == row["label"]
         assert unquoted(one.reason) == (row["reason"] or "")
         assert json.loads(one.env) == row["env"]
-        assert unquoted(one["flags"]).split() == row["flags"]
+        assert unquoted(one["warnings"]).split() == row["warnings"]
         assert (None if pd.isna(one.window) else one.window) == row["window"]
     written = csv.DictReader(io.StringIO(text, newline=""))
     assert not [row for row in written for name in texts if row[name].startswith(RUN_BY_SPREADSHEETS)]

@@ -9,8 +9,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from shown_gpus import hgx, libraries
 
 import commbench
+from commbench.cli.doctor import surroundings
 
 SCRIPT = str(Path(sys.executable).parent / "commbench")
 WORLDS = ("TORCHELASTIC_", "OMPI_", "PMI", "SLURM_", "COMMBENCH_", "RANK", "WORLD_SIZE", "LOCAL_RANK")
@@ -54,7 +56,17 @@ def test_help_tells_the_commands_and_the_keys() -> None:
     help_text = command(SCRIPT, "--help").stdout
     for word in ("doctor", "torchrun", "-m", "--config-dir", "--keys", "plan=true", "layout=", "benchmark="):
         assert word in help_text
-    assert command(SCRIPT, "--keys").stdout.rstrip() == (CONF / "config.yaml").read_text().rstrip()
+    keys = command(SCRIPT, "--keys").stdout
+    assert (CONF / "config.yaml").read_text().partition("\nhydra:")[0] in keys
+    for line in (
+        "timing: default, fixed, quick, rigorous, soak",
+        "threads: funneled",
+        "hostfile: null",
+        "target: 0.01",
+    ):
+        assert line in keys
+    assert "# backend=mpi: backend.KEY=VALUE" in keys
+    assert command(SCRIPT, "help").stdout == help_text
     assert command(SCRIPT, "--version").stdout == f"commbench {version('commbench')}\n"
 
 
@@ -76,6 +88,23 @@ def test_doctor_says_what_is_missing(tmp_path: Path) -> None:
     assert "MPI4PY_LIBMPI=/nowhere/libmpi.so is not a file" in states["mpi"]
     assert "permit it with allow=[mine]" in states["mine"]
     assert "can run here" in states["gloo"] and "can run here" in states["simulated"]
+
+
+def test_a_driver_that_is_too_old_is_told_by_doctor_and_before_a_start(tmp_path: Path) -> None:
+    """By a machine with driver and GPU whose CUDA is older than the one that the planted torch was built for."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").write_text("raise SystemExit('torch was imported')")
+    (tmp_path / "torch/version.py").write_text("cuda = '13.0'\n")
+    (tmp_path / "machine").write_text(hgx(1, "driver 570.86.10", "cuda 12080"))
+    shown = {"LD_LIBRARY_PATH": str(libraries()), "SHOWN_GPUS": str(tmp_path / "machine"), "PYTHONPATH": str(tmp_path)}
+    told = "torch is built for CUDA 13.0, and this driver runs CUDA 12.8 at most; install driver 580 or newer, or "
+    doctor = command(SCRIPT, "doctor", **shown).stdout
+    assert "  driver 570.86.10, CUDA 12.8 at most, 1 GPU(s)\n" in doctor
+    assert [line.split()[0] for line in doctor.splitlines() if told in line] == ["cuda_copy", "nccl"]
+    start = command(SCRIPT, "backend=nccl", "layout=1x1", **shown)
+    assert (start.returncode, start.stdout) == (2, "")
+    (line,) = set(start.stderr.splitlines()) - {"torch was imported"}  # by the rank server, which starts first
+    assert line.startswith(f"commbench: backend=nccl: {told}a torch for an older CUDA")
 
 
 @pytest.mark.parametrize("program", [[SCRIPT], [sys.executable, "-m", "commbench"]], ids=["script", "module"])
@@ -105,3 +134,14 @@ def test_neither_sweeps_nor_plans_nor_a_lost_folder_make_a_difference(words: lis
     assert (done.returncode, done.stdout) == (3, "")
     assert len(done.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_tells_what_surprises_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert surroundings() == []
+    (tmp_path / "commbench.py").touch()
+    (tmp_path / "results").mkdir()
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    told = surroundings()
+    assert [line.partition(" ")[0] for line in told[:2]] == ["HOME", "a"] and "output=DIR" in told[2]

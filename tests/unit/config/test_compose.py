@@ -14,21 +14,19 @@ from omegaconf import OmegaConf
 from omegaconf.errors import GrammarParseError
 
 import commbench
-from commbench.config.compose import ConfigComposer, Job
-from commbench.config.keys import KEYS
+from commbench.config.compose import ConfigComposer, override_texts, resolved
+from commbench.config.keys import KEYS, OCTAVES_BYTES, PRESETS, sizes_bytes
 from commbench.config.settings import (
-    OCTAVES_BYTES,
-    PRESETS,
     Expectation,
+    Job,
     Settings,
     from_config,
     parse_expectation,
-    sizes_bytes,
 )
 from commbench.core.columns import CASES
-from commbench.core.dtypes import DTYPES
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
+from commbench.core.payload import DTYPES
 
 CONF = Path(commbench.__file__).parents[1] / "conf"
 
@@ -328,7 +326,7 @@ def test_any_value_of_any_key_is_settings_or_one_line(data: st.DataObject, value
     except GrammarParseError:  # "${": Hydra refuses it before there is a configuration
         return
     try:
-        checked = from_config(config)
+        checked = from_config(resolved(config))
     except ConfigError as error:
         assert str(error).strip()
         return
@@ -337,7 +335,35 @@ def test_any_value_of_any_key_is_settings_or_one_line(data: st.DataObject, value
 
 
 def test_the_defaults_are_what_the_documentation_says() -> None:
-    chosen = from_config(OmegaConf.create(defaults()))
+    chosen = from_config(resolved(OmegaConf.create(defaults())))
     assert (chosen.backend.name, chosen.timing.name, chosen.layouts, chosen.launch) == ("gloo", "default", (), 0)
     assert {one.name for one in chosen.benchmarks} == {"p2p_latency", "p2p_bandwidth", "all_reduce"}
     assert set(defaults()) == set(KEYS)
+
+
+@pytest.mark.parametrize(
+    ("given", "texts"),
+    [
+        ({"backend": "gloo", "sizes": [8, "1KiB"]}, ["backend=gloo", "sizes=[8,1KiB]"]),
+        (
+            {"timing.visits": 2, "interface": None, "verbose": True},
+            ["timing.visits=2", "interface=null", "verbose=true"],
+        ),
+        ({"env": {"A": "b c", "D": "it's"}}, ["env.A='b c'", "env.D='it\\'s'"]),
+        ({"sizes": "[8,16]", "label": "", "output": Path("/a b")}, ["sizes=[8,16]", "label=''", "output='/a b'"]),
+        ("layout=1x2", ["layout=1x2"]),
+    ],
+    ids=str,
+)
+def test_overrides_from_python_are_those_of_the_command_line(given: Any, texts: list[str]) -> None:
+    assert override_texts(given) == texts
+    with ConfigComposer() as composer:
+        composer.jobs(override_texts(given), multirun=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), [(3, "not an override"), ({1: 2}, "not a key"), ({"seed": {1}}, "is a set")]
+)
+def test_what_is_no_override_is_refused(given: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        override_texts(given)

@@ -11,14 +11,14 @@ import yaml
 from places import ROOT
 
 from commbench.__main__ import main
-from commbench.config.compose import ConfigComposer
-from commbench.config.experiments import RequestedJobs, experiment_parts, requested_jobs
+from commbench.config.compose import ConfigComposer, RequestedJobs, experiment_parts, requested_jobs
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.world import launch
 
 CONF = ROOT / "conf" / "experiment"
 NAMES = sorted(file.stem for file in CONF.glob("*.yaml"))
+LARGE = {"openbsd_soak", "mvapich_cloud"}  # thousands of cases
 ROWS = {
     "mlbench_allreduce", "mlbench_p2p", "ec2_streams", "openbsd_pairs", "openbsd_soak", "ec2_enhanced",
     "exchange_quiz", "mvapich_cloud",
@@ -66,7 +66,9 @@ def test_a_file_has_both_scales(name: str) -> None:
     assert all(isinstance(line, str) and line for lines in node["parts"].values() for line in lines)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name in LARGE else ()) for name in NAMES]
+)
 def test_it_plans_or_says_in_one_line_what_is_missing(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     status = main([f"experiment={name}", "plan=true"])
     out, err = capsys.readouterr()

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from commbench.config.compose import ConfigComposer, job_of
+from commbench.config.compose import ConfigComposer, resolved
 from commbench.config.keys import KEYS
+from commbench.config.settings import job_of
 from commbench.core.errors import ConfigError
-from commbench.core.text import LONGEST_LINE, printable
+from commbench.core.terminal import LONGEST_LINE, printable
 
 BACKENDS = ("gloo", "mpi", "tcp", "simulated")
 LONGEST_S = 1.0
@@ -96,7 +97,7 @@ def test_any_value_of_any_key_is_a_job_or_a_refusal(
         return
     begin = time.process_time()
     try:
-        job = job_of(node, ())
+        job = job_of(resolved(node), ())
     except ConfigError as error:
         check_refusal(error)
     else:

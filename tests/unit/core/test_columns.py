@@ -29,10 +29,11 @@ from commbench.core.errors import CommbenchError
 from commbench.measure.statistics import Summary
 
 UNITS = {"_s": "s", "_ns": "ns", "_gb_per_s": "GB/s", "_bytes": "B", "_per_s": "1/s"}
-PUBLIC = {  # version 1; taking one away or renaming one breaks files that people keep
-    "variable": "benchmark backend engine timing_mode timing sync device dtype layout pair message_bytes count window "
-    "in_place reduction root schedule streams staging cache cuda_ipc interface env",
-    "identity": "run_id case_id sweep_id launch label segment order started_at status reason flags",
+PUBLIC = {  # version 2; taking one away or renaming one breaks files that people keep
+    "variable": "benchmark backend engine timing_mode timing sync device dtype layout pair message_bytes elements "
+    "window in_place reduction root schedule streams staging cache cuda_ipc interface env "
+    "library bind backend_options buffers",
+    "identity": "run_id case_id sweep_id launch label segment order started_at status reason warnings hosts",
     "result": "nodes ranks_per_node world_size headline operations_per_sample block_k clock repetitions "
     "effective_repetitions stop_reason lag1 first_call_s min_s median_s ci_low_s ci_high_s mean_s p90_s p95_s p99_s "
     "p999_s max_s algbw_gb_per_s algbw_ci_low_gb_per_s algbw_ci_high_gb_per_s busbw_gb_per_s wire_gb_per_s "
@@ -40,21 +41,22 @@ PUBLIC = {  # version 1; taking one away or renaming one breaks files that peopl
     "limit_gb_per_s limit_name efficiency overhead_s wrong_elements cuda_ipc_effective transport link",
 }
 SAMPLE: dict[str, Any] = {
-    "text": "ü", "integer": 2**62, "number": 0.1, "flag": True, "texts": ["noisy", "skewed"], "map": [("A", "1")],
+    "text": "ü", "integer": 2**62, "number": 0.1, "flag": True, "texts": ["noisy", "skewed"],
+    "numbers": [0.1, 2.0], "map": [("A", "1")],
     "time": datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=timezone.utc),
 }  # fmt: skip
 EVERY_TABLE = pytest.mark.parametrize("table", TABLES)
 
 
 @pytest.mark.parametrize(("role", "columns"), [("variable", VARIABLES), ("identity", IDENTITY), ("result", RESULTS)])
-def test_no_column_of_version_1_is_lost(role: str, columns: tuple[Column, ...]) -> None:
+def test_no_column_of_version_2_is_lost(role: str, columns: tuple[Column, ...]) -> None:
     assert set(PUBLIC[role].split()) <= {column.name for column in columns}
     assert {column.role for column in columns} == {role}
 
 
 def test_the_raw_tables_have_their_columns() -> None:
     samples, counters = (" ".join(one.name for one in table) for table in (SAMPLES, COUNTERS))
-    assert samples == "run_id case_id phase block repetition rank start_ns end_ns elapsed_ns"
+    assert samples == "run_id case_id phase block repetition rank start_ns end_ns elapsed_ns visit"
     assert counters == "run_id case_id rank t_ns name value"
 
 
@@ -79,7 +81,8 @@ def test_columns_are_complete_and_named_once(table: str) -> None:
 def test_a_name_that_ends_in_a_unit_has_that_unit(table: str) -> None:
     for column in TABLES[table]:
         ending = max((end for end in UNITS if column.name.endswith(end)), key=len, default=None)
-        assert column.unit == (UNITS[ending] if ending else ""), column.name
+        named = "B" if column.name.startswith("bytes_per_") else ""
+        assert column.unit == (UNITS[ending] if ending else named), column.name
 
 
 @EVERY_TABLE
@@ -99,8 +102,9 @@ def test_cases_are_all_three_roles() -> None:
     assert CASES == VARIABLES + IDENTITY + RESULTS
 
 
-@pytest.mark.parametrize("version", [0, 2, None, "1", 99])
+@pytest.mark.parametrize("version", [0, 3, None, "1", 99])
 def test_results_of_another_version_are_refused(version: object) -> None:
     check_version(SCHEMA_VERSION, "run")
-    with pytest.raises(CommbenchError, match=rf"results/run has schema version {version}, .* reads {SCHEMA_VERSION}"):
+    check_version(1, "run")
+    with pytest.raises(CommbenchError, match=rf"results/run has schema version {version}, .* reads 1 and 2;"):
         check_version(version, "results/run")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from commbench.core.dtypes import DTYPES, dtype
 from commbench.core.errors import ConfigError
+from commbench.core.payload import DTYPES, dtype
 
 LARGEST_SUM = 120  # of a payload
 EVERY = pytest.mark.parametrize("name", DTYPES)

@@ -9,8 +9,7 @@ from fractions import Fraction
 
 import pytest
 
-from commbench.core.dtypes import DTYPES
-from commbench.core.payload import concatenated, contribution, message, reduced
+from commbench.core.payload import DTYPES, concatenated, contribution, message, reduced
 from commbench.core.program import PERIOD, Pattern
 
 INDICES = [*range(60), *range(PERIOD - 20, PERIOD + 20), *range(3 * PERIOD - 5, 3 * PERIOD + 5)]

@@ -77,4 +77,4 @@ def test_no_file_of_a_run_holds_a_credential(tmp_path: Path, monkeypatch: pytest
     facts = run["provenance"]["nodes"][0]
     assert facts["environment.NCCL_API_KEY"] == MASK and facts["environment.UCX_PROXY"] == "http://***@proxy"
     assert "run.digest" not in facts
-    assert dict(commbench.load(folder).env[0])["FOO_TOKEN"] == MASK
+    assert json.loads(commbench.load(folder).env[0])["FOO_TOKEN"] == MASK

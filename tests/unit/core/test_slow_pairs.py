@@ -93,6 +93,31 @@ def test_a_bad_link_is_no_bad_rank() -> None:
     assert told(world(8, {(1, 6): 3.0, (6, 1): 3.0})) == [("slow", "1-6", None), ("slow", "6-1", None)]
 
 
+def sizes(planted: dict[int, dict[Pair, float]], **more: Any) -> list[dict[str, Any]]:
+    """A matrix of 8 ranks per size, with what is planted at each."""
+    return [one for size, slow in planted.items() for one in world(8, slow, noise=0.01, message_bytes=size, **more)]
+
+
+def test_a_neighbouring_size_must_agree() -> None:
+    slow = {(0, 2): 3.0}
+    assert findings(sizes({8: {}, 64: slow, 512: {}, 4096: slow})) == []
+    both = {(0, 2): 4.0, (2, 0): 4.0}
+    found = findings(sizes({8: {}, 64: {}, 512: {(0, 2): 2.0, (2, 0): 2.0}, 4096: both}))
+    assert [(one.kind, one.pair, one.message_bytes) for one in found] == [("slow", "0-2", 4096), ("slow", "2-0", 4096)]
+    assert all(one.text.endswith("; at 2 of 4 sizes") for one in found)
+
+
+@pytest.mark.parametrize(
+    ("warning", "factor", "count"), [("oversubscribed", 9.0, 0), ("noisy", 1.8, 0), ("noisy", 2.5, 1)]
+)
+def test_doubtful_rows_accuse_nobody_and_uncertain_ones_need_twice_the_time(
+    warning: str, factor: float, count: int
+) -> None:
+    rows = sizes({8: {(0, 2): factor, (2, 0): factor}, 64: {(0, 2): factor, (2, 0): factor}})
+    assert len(findings(rows)) == 2
+    assert len(findings([one | {"warnings": [warning]} for one in rows])) == 2 * count
+
+
 @pytest.mark.parametrize("between", [10.0, 0.1])
 def test_nodes_apart_are_a_class_of_their_own(between: float) -> None:
     assert findings(world(6, between=between, ranks_per_node=3, noise=0.03)) == []

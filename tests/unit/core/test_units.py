@@ -72,7 +72,7 @@ def test_bytes_are_written_in_the_shortest_exact_way(value: int, text: str) -> N
     [
         *((None, "-"), (1.234e-6, "1.23 us"), (45.64e-3, "45.6 ms"), (7.889, "7.89 s"), (2.5e-9, "2.50 ns")),
         *((9.999e-3, "10.0 ms"), (0.99996, "1.00 s"), (999.7e-6, "1.00 ms")),  # rounded up into the next unit
-        *((3600.0, "3600 s"), (4e-10, "0.4 ns"), (0.0, "0 ns")),
+        *((3600.0, "3600 s"), (4e-10, "0.400 ns"), (0.0, "0 ns")),
     ],
 )
 def test_seconds_have_three_digits_and_the_unit_that_fits(value: float | None, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from commbench.core.case import Mode
 from commbench.core.errors import CommunicationError, Unsupported
-from commbench.engines.device import LEAST_HOLD_S, MOST_HOLD_S, DeviceEvent, device_runner
+from commbench.engines.device import CALL_S, LEAST_HOLD_S, MOST_HOLD_S, EventTimed, device_runner
 from commbench.engines.lowered import Call, Lowered, Rotating
 
 MICROSECOND = 1000
@@ -24,13 +25,17 @@ class Diary:
         self.words: list[str] = []  # what was done on the device, in order
         self.now_ns, self._queue = 0, list[Callable[[], None]]()
         self.holds: list[float] = []
-        self.captures = 0
+        self.captures, self.host_bound, self.eager = 0, 0, False
 
     def work(self, word: str, ns: int) -> Callable[..., None]:
         return lambda *args: self.enqueue(" ".join([word, *map(str, args)]), ns)
 
     def enqueue(self, word: str, ns: int) -> None:
-        self._queue.append(lambda: self._do(word, ns))
+        self.put(lambda: self._do(word, ns))
+
+    def put(self, work: Callable[[], None]) -> None:
+        """`eager`: the device is faster than the host, so everything is done at once."""
+        work() if self.eager else self._queue.append(work)
 
     def _do(self, word: str, ns: int) -> None:
         self.words.append(word)
@@ -62,7 +67,11 @@ class Stamp:
         self._diary, self.ns = diary, -1
 
     def record(self) -> None:
-        self._diary._queue.append(lambda: setattr(self, "ns", self._diary.now_ns))
+        self.ns = -1
+        self._diary.put(lambda: setattr(self, "ns", self._diary.now_ns))
+
+    def happened(self) -> bool:
+        return self.ns >= 0
 
     def elapsed_ns(self, since: Any) -> int:
         assert min(self.ns, since.ns) >= 0
@@ -98,11 +107,31 @@ def test_events_take_in_the_steps_and_nothing_else(mode: str) -> None:
     assert diary.words.count("a") == diary.words.count("b") == 3 + untimed and diary.words.count("barrier") == 3
 
 
-def test_isolated_calls_are_enqueued_while_the_device_is_busy() -> None:
+@pytest.mark.parametrize("mode", ["device_event", "throughput"])
+def test_calls_are_enqueued_while_the_device_is_busy_and_ranks_meet_behind_that(mode: str) -> None:
     diary = Diary()
-    runner(diary, "device_event")(3)
+    runner(diary, mode)(3)
     assert " ".join(diary.words) == "enter |" + 3 * " hold reset barrier a b |"
-    assert diary.holds[0] == LEAST_HOLD_S and all(LEAST_HOLD_S <= one <= MOST_HOLD_S for one in diary.holds)
+    assert diary.holds[0] == 4 * CALL_S and all(LEAST_HOLD_S <= one <= MOST_HOLD_S for one in diary.holds)
+    assert diary.host_bound == 0
+
+
+@pytest.mark.parametrize("mode", ["device_event", "throughput", "graph"])
+def test_repetitions_whose_begin_came_before_the_host_was_done_are_counted(mode: str) -> None:
+    diary = Diary()
+    one = runner(diary, mode, connected=True)
+    one(2)
+    assert diary.host_bound == 0
+    diary.eager = True
+    one(3)
+    assert diary.host_bound == 3
+
+
+def test_twenty_calls_are_held_for_before_one_was_timed() -> None:
+    diary = Diary()
+    calls = Lowered(steps=(Call(diary.work("a", MICROSECOND)),) * 20)
+    device_runner(diary, calls, 1, Mode("python", timing_mode="throughput"))(1)
+    assert diary.holds == [20 * CALL_S]
 
 
 def test_a_slow_host_is_waited_for_and_never_for_long() -> None:
@@ -112,12 +141,22 @@ def test_a_slow_host_is_waited_for_and_never_for_long() -> None:
         time.sleep(slow)
 
     calls = Lowered((Call(step),), (), ())
-    one = DeviceEvent(diary, calls, 1)
+    one = EventTimed(diary, calls, 1)
     one(2)
     assert 2 * slow <= diary.holds[1] <= MOST_HOLD_S
     slow = 15e-3
     one(2)
     assert diary.holds[-1] == MOST_HOLD_S
+
+
+@pytest.mark.parametrize("mode", ["device_event", "graph"])
+def test_the_hold_is_twice_the_time_that_enqueuing_took(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    """On a host whose clock moves on by 1 ms whenever it is read."""
+    readings = itertools.count(0, 1000 * MICROSECOND)
+    monkeypatch.setattr("commbench.engines.device.now_ns", lambda: next(readings))
+    diary = Diary()
+    runner(diary, mode, connected=True)(3)
+    assert diary.holds == pytest.approx([4 * CALL_S, 2e-3, 2e-3])
 
 
 def test_a_graph_is_captured_after_a_first_use_and_then_replayed() -> None:
@@ -134,7 +173,7 @@ def test_a_graph_of_steps_that_have_run_is_a_replay_from_the_first_repetition_on
     diary = Diary()
     runner(diary, "graph", connected=True)(2)
     assert diary.captures == 1 and diary.words.count("a") == 2 + 1
-    assert " ".join(diary.words) == "enter | | a b | reset barrier a b | reset barrier a b |"
+    assert " ".join(diary.words) == "enter | | a b |" + 2 * " hold reset barrier a b |"
 
 
 @pytest.mark.parametrize("mode", ["host_sync", "device_event", "throughput", "graph"])

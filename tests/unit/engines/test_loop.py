@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commbench.core.clock import now_ns
 from commbench.core.errors import CommunicationError
-from commbench.engines.loop import PythonRunner
+from commbench.engines.loop import PythonRunner, now_ns
 from commbench.engines.lowered import Call, Lowered, Rotating
 
 

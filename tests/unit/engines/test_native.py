@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commbench.core.clock import now_ns
 from commbench.core.errors import CommunicationError
+from commbench.engines.loop import now_ns
 from commbench.engines.lowered import MAX_ARGS, Lowered, NativeCall
 from commbench.engines.native import NativeRunner
 

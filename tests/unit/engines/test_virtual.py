@@ -46,7 +46,7 @@ LATENCY_S, GB_PER_S = 3e-6, 8.0
 PLAIN = Model(latency_s=LATENCY_S, bandwidth_gb_per_s=GB_PER_S, call_s=0.0)
 CASE = Case(
     benchmark="p2p_latency", backend="simulated", engine="virtual", timing_mode="host", timing="fixed", sync="none",
-    device="cpu", dtype="float32", layout="1x2", pair="0-1", message_bytes=4000, count=1000, window=None,
+    device="cpu", dtype="float32", layout="1x2", pair="0-1", message_bytes=4000, elements=1000, window=None,
     in_place=None, reduction=None, root=None, schedule=None, streams=None, staging="none", cache="warm",
     cuda_ipc="auto", interface=None,
 )  # fmt: skip
@@ -121,7 +121,7 @@ def measured(benchmark: Any, case: Case, size: int, model: Model, blocks: Iterab
 @pytest.mark.parametrize("count", [1, 1000, 10**6])
 @pytest.mark.parametrize("call_s", [0.0, 2e-7])
 def test_a_ping_pong_takes_latency_plus_bytes_over_bandwidth(count: int, call_s: float) -> None:
-    case = replace(CASE, count=count, message_bytes=4 * count)
+    case = replace(CASE, elements=count, message_bytes=4 * count)
     times = measured(P2PLatency(), case, 2, replace(PLAIN, call_s=call_s))
     half_round_trip = times[0, 0] / P2PLatency().shape(case, 2).operations_per_sample
     assert half_round_trip == pytest.approx(call_s + LATENCY_S + 4 * count / (GB_PER_S * 1e9), abs=1e-9)

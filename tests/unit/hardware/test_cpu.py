@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from commbench.hardware import cpu, host
+from commbench.hardware import host
 
 
 @pytest.mark.parametrize(
@@ -15,27 +15,27 @@ from commbench.hardware import cpu, host
     ],
 )
 def test_cpuinfo(saved, name, model, virtual, mhz):
-    processors = cpu.parse_cpuinfo(saved(name))
-    assert cpu.cpu_model(processors) == model
-    assert cpu.hypervisor_flag(processors) is virtual
-    assert cpu.current_mhz(processors) == mhz
+    processors = host.parse_cpuinfo(saved(name))
+    assert host.cpu_model(processors) == model
+    assert host.hypervisor_flag(processors) is virtual
+    assert host.current_mhz(processors) == mhz
 
 
 def test_unknown_arm_core_keeps_its_numbers():
     text = "processor : 0\nCPU implementer : 0xc0\nCPU part : 0xac3\n"
-    assert cpu.cpu_model(cpu.parse_cpuinfo(text)) == "implementer 0xc0 part 0xac3"
+    assert host.cpu_model(host.parse_cpuinfo(text)) == "implementer 0xc0 part 0xac3"
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "no colon here", "processor : 0\n"])
 def test_cpuinfo_without_a_model(text):
-    assert cpu.cpu_model(cpu.parse_cpuinfo(text)) is None
+    assert host.cpu_model(host.parse_cpuinfo(text)) is None
 
 
 @pytest.mark.parametrize(
     ("text", "size"), [("32K", 32768), ("36M\n", 36 << 20), ("1G", 1 << 30), ("64", 64), ("", None), ("12 KB", None)]
 )
 def test_cache_size(text, size):
-    assert cpu.parse_cache_bytes(text) == size
+    assert host.parse_cache_bytes(text) == size
 
 
 def test_cpu_topology_of_two_sockets_with_smt(plant, saved):

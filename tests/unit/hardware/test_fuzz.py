@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from places import HARDWARE_TEXTS
 
 from commbench.backends.tcp.connection import parse_info
-from commbench.core import ranges, secrets, text
-from commbench.hardware import cpu, host, ipc, mpi_library, network, resource_limits, software, sources, topology
+from commbench.core import secrets, terminal, units
+from commbench.hardware import cuda_ipc, host, mpi_library, network, resource_limits, software, sources, topology
 
 PROC = (
     "cpu  10 20 30 40 50 60 70 80 5 5\ncpu0 1 1\n",
@@ -27,11 +27,11 @@ PROC = (
 )
 TEXTS = (*PROC, *(path.read_text() for path in sorted(HARDWARE_TEXTS.glob("*.txt"))))
 PARSERS = (
-    lambda text: cpu.cpu_model(cpu.parse_cpuinfo(text)),
-    lambda text: cpu.hypervisor_flag(cpu.parse_cpuinfo(text)),
-    lambda text: cpu.current_mhz(cpu.parse_cpuinfo(text)),
-    cpu.parse_cache_bytes,
-    ranges.parse_ranges,
+    lambda text: host.cpu_model(host.parse_cpuinfo(text)),
+    lambda text: host.hypervisor_flag(host.parse_cpuinfo(text)),
+    lambda text: host.current_mhz(host.parse_cpuinfo(text)),
+    host.parse_cache_bytes,
+    units.parse_ranges,
     host.parse_os_name,
     host.parse_meminfo,
     host.parse_selected,
@@ -44,11 +44,11 @@ PARSERS = (
     network.parse_rate,
     secrets.mask,
     secrets.recorded_override,
-    text.one_line,
+    terminal.one_line,
     lambda text: parse_info(text.encode(errors="replace")),
     lambda text: mpi_library.library_name(SimpleNamespace(Get_library_version=lambda: text)),
-    ipc.parse_driver_version,
-    ipc.parse_namespace,
+    cuda_ipc.parse_driver_version,
+    cuda_ipc.parse_namespace,
     sources.parse_int,
     sources.parse_float,
     sources.parse_fields,
@@ -101,7 +101,7 @@ def test_a_very_long_line_is_quick(parser) -> None:
 FILES = (
     "proc/self/cgroup", "proc/self/mountinfo", "proc/self/status", "proc/meminfo", "proc/cpuinfo", "proc/stat",
     "proc/loadavg", "proc/driver/nvidia/version", "sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.current",
-    "sys/fs/cgroup/memory.stat", "sys/fs/cgroup/cpu.max", "sys/fs/cgroup/memory.swap.max",
+    "sys/fs/cgroup/memory.stat", "sys/fs/cgroup/host.max", "sys/fs/cgroup/memory.swap.max",
     "sys/devices/system/cpu/online", "sys/devices/system/cpu/cpu0/cache/index3/size",
     "sys/devices/system/cpu/cpu0/topology/thread_siblings_list", "sys/devices/system/node/node0/cpulist",
     "sys/class/net/eth0/speed", "sys/class/infiniband/mlx5_0/ports/1/rate", "sys/class/dmi/id/sys_vendor",
@@ -118,7 +118,9 @@ def test_a_machine_of_foreign_files_is_not_known_and_breaks_nothing(tmp_path: Pa
         file = root / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
-    facts = {key: value for one in (host, resource_limits, network, ipc) for key, value in one.collect(root).items()}
+    facts = {
+        key: value for one in (host, resource_limits, network, cuda_ipc) for key, value in one.collect(root).items()
+    }
     assert [key for key in facts if key.endswith(".error")] == []
     json.dumps(facts)
     room = resource_limits.memory_limit_bytes(root)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shown_gpus import GIB, ask, h100, hgx, uuid
 
-from commbench.hardware.gpu import parse_visible, visible_indices
-from commbench.hardware.nvml import Gpu
+from commbench.hardware.gpu import own_pids, parse_visible, users, visible_indices
+from commbench.hardware.nvml import Gpu, Process
 
 GPU = "from commbench.hardware import gpu"
 MIG = uuid(7, "MIG")
@@ -207,7 +208,11 @@ def test_a_rank_without_gpu_says_why(tmp_path: Path, machine: str, env: dict[str
 @pytest.mark.parametrize(
     ("lines", "users"),
     [
-        (["process 4711 40000000000", f"process 12 {2**64 - 1}"], "4711 (40000000000 B), 12 (? B)"),
+        (["process 1 40000000000"], "1 (40000000000 B)"),
+        (
+            ["process 99999999 4", f"process 1 {2**64 - 1}"],
+            "99999999 (4 B, a number of another PID namespace), 1 (? B)",
+        ),
         ([f"used {3 * GIB}"], f"processes that can't be seen from here ({3 * GIB} B)"),
         ([f"used {GIB}"], None),
         ([], None),
@@ -215,6 +220,19 @@ def test_a_rank_without_gpu_says_why(tmp_path: Path, machine: str, env: dict[str
 )
 def test_who_else_uses_it(tmp_path: Path, lines: list[str], users: str | None) -> None:
     assert own(tmp_path, h100(0, *lines), 0).get("users") == users
+
+
+def test_this_process_is_no_other_by_its_number_outside_the_container(tmp_path: Path) -> None:
+    """NVML has the host's numbers, /proc may show both: a process on the host's procfs with a namespace of its own."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/status").write_text("Name:\tpython\nNSpid:\t48213\t7\n")
+    gpu = Gpu(0, processes=(Process(48213, 5),), memory_used_bytes=5)
+    assert users(gpu, tmp_path) is None
+    (tmp_path / "7").mkdir()
+    seen = users(replace(gpu, processes=(Process(48214, 5), Process(9, None))), tmp_path)
+    unknown = "a number of another PID namespace"
+    assert seen == f"48214 (5 B, {unknown}), 9 (? B, {unknown})"
+    assert own_pids(tmp_path / "nowhere") == []
 
 
 def test_this_process_is_no_other(tmp_path: Path) -> None:

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import os
+import time
+from pathlib import Path
+
 import pytest
 
 from commbench.hardware import host
+from commbench.hardware.host import interference_counters
 from commbench.hardware.sources import ROOT
 
 
@@ -111,3 +116,25 @@ def test_this_machine():
     assert facts["host.memory_total_bytes"] >= facts["host.memory_available_bytes"] > 0
     assert facts["host.cpu_logical_cores"] >= 1
     assert facts["host.cpu_total_jiffies"] > facts["host.cpu_steal_jiffies"] >= 0
+
+
+def test_what_disturbs_a_process_is_counted(tmp_path: Path) -> None:
+    assert set(interference_counters(root=tmp_path)) == {"os.voluntary_switches", "os.involuntary_switches"}
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/stat").write_text("cpu  1 2 3 4 5 6 7 250 9 10\n")
+    assert interference_counters(root=tmp_path)["os.steal_s"] == 250 / os.sysconf("SC_CLK_TCK")
+    assert "os.steal_s" not in interference_counters(whole_host=False, root=tmp_path)
+    before = interference_counters()
+    time.sleep(0.001)
+    assert interference_counters()["os.voluntary_switches"] > before["os.voluntary_switches"]
+
+
+def test_a_frequency_is_read_where_that_is_quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "SLOW_READ_S", 0.1)  # of a machine under load
+    quick, slow = tmp_path / "quick", tmp_path / "slow"
+    for root, cost_s in ((quick, 0.0), (slow, 0.11)):
+        folder = root / "sys/devices/system/cpu/cpu7/cpufreq"
+        folder.mkdir(parents=True)
+        (folder / "scaling_cur_freq").write_text("2400000\n")
+        monkeypatch.setattr(host, "_current_cpu", lambda cost_s=cost_s: (time.sleep(cost_s), 7)[1])
+        assert interference_counters(root=root).get("os.cpu_frequency_hz") == (2.4e9 if root is quick else None)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from commbench.hardware import ipc
+from commbench.hardware import cuda_ipc
 
 CLOSED = (
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\nGCC version:  gcc 12\n"
@@ -21,7 +21,7 @@ OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Rele
     ],
 )
 def test_driver_version(text, version):
-    assert ipc.parse_driver_version(text) == version
+    assert cuda_ipc.parse_driver_version(text) == version
 
 
 def test_with_a_driver(plant):
@@ -37,7 +37,7 @@ def test_with_a_driver(plant):
         },
         {"proc/self/ns/pid": "pid:[4026531836]", "proc/self/ns/ipc": "ipc:[4026531839]"},
     )
-    assert ipc.collect(root) == {
+    assert cuda_ipc.collect(root) == {
         "ipc.platform.nvidia_driver": "535.104.05",
         "ipc.platform.nvidia_kernel_module": CLOSED.splitlines()[0].replace("  ", " "),
         "ipc.platform.nvidia_device_nodes": 2,
@@ -49,11 +49,11 @@ def test_with_a_driver(plant):
 
 
 def test_without_a_driver_the_answer_is_known(tmp_path):
-    facts = ipc.collect(tmp_path)
+    facts = cuda_ipc.collect(tmp_path)
     assert facts["ipc.effective"] is None
     assert facts["ipc.reason"] == "no NVIDIA driver: /proc/driver/nvidia/version is absent"
     assert facts["ipc.platform.dev_shm_writable"] is False
 
 
 def test_windows_linux_has_a_driver_elsewhere(plant):
-    assert "ipc.effective" not in ipc.collect(plant({"dev/dxg": ""}))
+    assert "ipc.effective" not in cuda_ipc.collect(plant({"dev/dxg": ""}))

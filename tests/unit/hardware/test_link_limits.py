@@ -9,7 +9,15 @@ from gpu_cases import BRIDGED, matrix, planned, table
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commbench.hardware.link_limits import Limit, Wire, bandwidth_limit, network_limit, nvlink_rate
+from commbench.hardware.link_limits import (
+    HOST_COPY,
+    Limit,
+    Wire,
+    bandwidth_limit,
+    host_link,
+    network_limit,
+    nvlink_rate,
+)
 from commbench.hardware.topology import RankGpu, Topology
 
 NICS = Wire("mlx5_0", 400_000.0, 8)
@@ -183,14 +191,58 @@ def test_between_nodes_the_lesser_of_network_and_links() -> None:
 
 
 def test_between_nodes_a_pair_and_single_ranks_have_the_network_only() -> None:
-    assert found("p2p_bandwidth", "2x1", gpus(1, 90, nodes=2), H100) == near(400.0, "8 x mlx5_0 400 Gb/s")
-    assert found("all_reduce", "2x1", gpus(1, 90, nodes=2), H100) == near(400.0, "8 x mlx5_0 400 Gb/s")
+    unknown = gpus(1, 90, None, nodes=2)
+    assert found("p2p_bandwidth", "2x1", unknown, H100) == near(400.0, "8 x mlx5_0 400 Gb/s")
+    assert found("all_reduce", "2x1", unknown, H100) == near(400.0, "8 x mlx5_0 400 Gb/s")
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "layout", "generation", "limit", "name"),
+    [
+        ("p2p_bandwidth", "2x1", 5, 63.0, "PCIe gen5 x16 line rate"),
+        ("all_reduce", "2x1", 5, 63.0, "PCIe gen5 x16 line rate"),
+        ("all_reduce", "2x1", 4, 31.5, "PCIe gen4 x16 line rate"),
+        ("all_to_all", "2x2", 5, 94.5, "2 x PCIe gen5 x16 line rate"),  # (n-1)/n x 126 / (2 ranks x 1/2)
+        ("all_gather", "2x8", 5, 750.0, "8 x mlx5_0 400 Gb/s"),  # 15/16 x 400 / (1/2): eight GPUs can fill eight ports
+    ],
+)
+def test_few_ranks_of_a_node_cannot_fill_all_its_ports(
+    benchmark: str, layout: str, generation: int, limit: float, name: str
+) -> None:
+    ranks = int(layout[-1])
+    job, seen = planned(benchmark, layout), gpus(ranks, 90, generation, nodes=2)
+    assert network_limit(job, (NICS, NICS), lambda rank: rank // ranks, seen) == near(limit, name)
+
+
+@pytest.mark.parametrize("benchmark", ["copy_h2d", "copy_d2h", "copy_h2d_d2h"])
+def test_a_copy_to_or_from_the_host_has_the_link_of_its_gpu(benchmark: str) -> None:
+    assert found(benchmark, "1x1", gpus(1, 90, 5), H100) == near(63.0, "PCIe gen5 x16 line rate")
+    assert found(benchmark, "1x1", gpus(1, 80, 4, 8), H100) == near(15.75, "PCIe gen4 x8 line rate")
+    slow = [*gpus(1, 90, 5), replace(gpus(1, 90, 3)[0], index=1)]
+    assert found(benchmark, "1x2", slow, H100) == near(15.75, "PCIe gen3 x16 line rate")
+    both = [replace(gpu, index=0) for gpu in gpus(2, 90, 5)]
+    assert found(benchmark, "1x2", both, H100) == near(31.5, "PCIe gen5 x16 line rate / 2")
+    grace = [replace(gpu, c2c_gb_per_s=447.0) for gpu in gpus(1, 90, None)]
+    assert found(benchmark, "1x1", grace, H100) == near(447.0, "C2C 447 GB/s")
+    assert found(benchmark, "1x1", gpus(1, 90, None), H100) is None
+
+
+@pytest.mark.parametrize("layout", ["1x1", "1x2", "2x1"])
+def test_a_copy_within_a_gpu_has_no_known_limit(layout: str) -> None:
+    assert found("copy_d2d", layout, gpus(2, 90, 5, nodes=2), H100, copy=1500.0) is None
+
+
+def test_a_gpu_on_c2c_is_not_bound_by_its_pcie_link() -> None:
+    seen = [replace(gpu, c2c_gb_per_s=447.0) for gpu in gpus(1, 90, 5, nodes=2)]
+    job = planned("p2p_bandwidth", "2x1")
+    assert network_limit(job, (NICS, NICS), lambda rank: rank, seen) == near(400.0, "8 x mlx5_0 400 Gb/s")
+    assert host_link(seen[0]) == near(447.0, "C2C 447 GB/s") and host_link(gpus(1, 90, None)[0]) is None
 
 
 def test_unknown_links_leave_the_network_and_an_unknown_network_leaves_nothing() -> None:
     job, seen = planned("all_reduce", "2x4"), gpus(4, 90, nodes=2)
     assert bandwidth_limit(job, (NICS, NICS), lambda rank: rank // 4, seen, {}) == network_limit(
-        job, (NICS, NICS), lambda rank: rank // 4
+        job, (NICS, NICS), lambda rank: rank // 4, seen
     )
     assert bandwidth_limit(job, (NICS, None), lambda rank: rank // 4, seen, {0: H100, 1: H100}) is None
 
@@ -277,3 +329,26 @@ def test_two_gpus_are_bound_alike_by_every_operation(links: int, capability: int
     pair = found("p2p_bandwidth", "1x2", gpus(2, capability), topology)
     assert pair is not None
     assert found(benchmark, "1x2", gpus(2, capability), topology) == pair
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "ranks", "expected"),
+    [
+        ("p2p_bandwidth", 2, 10.0),
+        ("p2p_bibandwidth", 2, 10.0),
+        ("all_reduce", 2, 10.0),
+        ("all_reduce", 4, 10.0),
+        ("all_gather", 4, 10.0),
+        ("all_to_all", 4, 10.0),
+        ("broadcast", 4, 10 * 4 / 3),
+        ("gather", 4, 40.0),
+        ("barrier", 2, None),
+    ],
+)
+def test_within_a_node_of_cpus_each_byte_is_copied_once(benchmark: str, ranks: int, expected: float | None) -> None:
+    job = planned(benchmark, f"1x{ranks}", device="cpu")
+    limit = bandwidth_limit(job, (None,), lambda _: 0, core_copy_gb_per_s=10.0)
+    assert limit == (None if expected is None else (pytest.approx(expected), HOST_COPY))
+    assert bandwidth_limit(job, (None,), lambda _: 0) is None
+    apart = bandwidth_limit(job, (None, None), lambda rank: rank % 2, core_copy_gb_per_s=10.0)
+    assert apart is None, "the network is unknown"

@@ -38,8 +38,15 @@ def test_eight_gpus_with_nvlink(tmp_path: Path) -> None:
         "index": 7, "error": None, "uuid": uuid(7), "name": "NVIDIA H100 80GB HBM3", "pci_bus_id": "0000:21:00.0",
         "memory_total_bytes": 80 * GIB, "memory_used_bytes": GIB // 2, "compute_capability": [9, 0], "mig": False,
         "pcie_generation": 4, "pcie_generation_max": 5, "pcie_width": 16, "pcie_width_max": 16, "nvlink_links": 18,
-        "nvlink_version": "4.0", "sm_clock_max_mhz": 1980, "processes": [],
+        "nvlink_version": "4.0", "sm_clock_max_mhz": 1980, "processes": [], "c2c_gb_per_s": None,
     }  # fmt: skip
+
+
+def test_the_links_to_a_grace_cpu_count_together(tmp_path: Path) -> None:
+    """As `nvidia-smi c2c -s` shows them on a GH200: 10 links of 44.712 GB/s; one is inactive here."""
+    links = [f"field 172 {link} 1 44712" for link in range(9)]
+    (found,) = ask(tmp_path, h100(0, "field 170 0 1 10", *links), "gpus()", *ALL)
+    assert found["c2c_gb_per_s"] == pytest.approx(9 * 44.712, rel=1e-3)
 
 
 def test_without_a_driver_there_is_nothing_and_pynvml_stays_out(tmp_path: Path) -> None:
@@ -79,7 +86,7 @@ FIELDS = {
 def test_a_call_that_fails_costs_only_its_own_value(tmp_path: Path, code: int) -> None:
     machine = "\n".join(h100(index, f"fails {function} {code}") for index, function in enumerate(FIELDS))
     found = ask(tmp_path, machine, "gpus()", *ALL)
-    missing = [{key for key, value in one.items() if value is None} - {"error"} for one in found]
+    missing = [{key for key, value in one.items() if value is None} - {"error", "c2c_gb_per_s"} for one in found]
     assert missing == list(FIELDS.values())
 
 

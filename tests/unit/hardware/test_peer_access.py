@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from shown_gpus import ask, h100, hgx
 
-from commbench.hardware.peer_access import numbered
+from commbench.hardware.gpu import numbered_pairs
 
 
 def facts(folder: Path, machine: str | None, **more: Any) -> dict[str, Any]:
     told: dict[str, Any] = ask(
-        folder, machine, "peer_access.collect()", "from commbench.hardware import peer_access", **more
+        folder, machine, "gpu.collect_peer_access()", "from commbench.hardware import gpu", **more
     )
     return told
 
@@ -53,8 +53,8 @@ def test_what_this_process_may_see_does_not_matter(tmp_path: Path) -> None:
 
 
 def test_this_process_itself_does_not_open_cuda(tmp_path: Path) -> None:
-    code = "[len(peer_access.collect()), 'libcuda' in open('/proc/self/maps').read()]"
-    assert ask(tmp_path, hgx(2), code, "from commbench.hardware import peer_access") == [8, False]
+    code = "[len(gpu.collect_peer_access()), 'libcuda' in open('/proc/self/maps').read()]"
+    assert ask(tmp_path, hgx(2), code, "from commbench.hardware import gpu") == [8, False]
 
 
 @pytest.mark.parametrize("machine", [None, h100(0), "error nvmlInitWithFlags 9", "driver 580"])
@@ -81,9 +81,11 @@ def test_cuda_that_gives_no_answer_is_named(tmp_path: Path) -> None:
 
 def test_gpus_have_nvmls_numbers_also_where_cuda_leaves_one_out() -> None:
     answer = {"gpus": ["0000:1b:00.0", "0000:1c:00.0", "0000:99:00.0"], "pairs": [[0, 1, {"access": True}], [2, 0, {}]]}
-    assert numbered(answer, {"0000:1a:00.0": 0, "0000:1b:00.0": 1, "0000:1c:00.0": 2}) == {"peer.1-2.access": True}
+    assert numbered_pairs(answer, {"0000:1a:00.0": 0, "0000:1b:00.0": 1, "0000:1c:00.0": 2}) == {
+        "peer.1-2.access": True
+    }
     answer["pairs"] = [[2, 0, {"access": False}]]
-    assert numbered(answer, {"0000:1b:00.0": 1}) == {"peer.cuda2-1.access": False}
+    assert numbered_pairs(answer, {"0000:1b:00.0": 1}) == {"peer.cuda2-1.access": False}
 
 
 def test_a_gpu_that_cuda_cannot_name_is_a_reason(tmp_path: Path) -> None:
@@ -93,4 +95,4 @@ def test_a_gpu_that_cuda_cannot_name_is_a_reason(tmp_path: Path) -> None:
 
 def test_parts_of_gpus_are_no_peers() -> None:
     """CUDA shows a single part, whatever there is."""
-    assert numbered({"gpus": ["0000:1a:00.0"], "pairs": []}, {"0000:1a:00.0": 0}) == {}
+    assert numbered_pairs({"gpus": ["0000:1a:00.0"], "pairs": []}, {"0000:1a:00.0": 0}) == {}

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
-import types
 from importlib import metadata
 from pathlib import Path
 
@@ -41,11 +41,18 @@ def test_first_installed_distribution_counts():
     assert software.installed_version(("no-such-package-here",)) is None
 
 
-def test_torch_is_asked_only_when_it_is_there(monkeypatch, tmp_path):
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
+def test_what_torch_was_built_for_is_read_without_importing_it(monkeypatch, tmp_path):
+    import torch.version
+
+    assert software.torch_facts(tmp_path)["versions.torch_git_commit"] == torch.version.git_version
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(sys, "meta_path", [one for one in sys.meta_path if "PathFinder" in repr(one)])
     assert software.torch_facts(tmp_path) == {}
-    about = types.SimpleNamespace(git_version="abc", cuda="12.8", hip=None)
-    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(version=about))
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise AssertionError")
+    (tmp_path / "torch" / "version.py").write_text("git_version, cuda, hip = 'abc', '12.8', None")
+    importlib.invalidate_caches()
     assert software.torch_facts(tmp_path) == {"versions.torch_git_commit": "abc", "versions.torch_cuda": "12.8"}
 
 

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commbench.backends.torch.cuda_copy import CudaCopy
 from commbench.benchmarks.all_reduce import AllReduce
-from commbench.buffers.host import buffer_bytes, slot_bytes
+from commbench.buffers.memory import buffer_bytes, slot_bytes
 from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Settings
 from commbench.core.case import Planned, World
-from commbench.core.dtypes import DTYPES
+from commbench.core.payload import DTYPES
 from commbench.measure.plan import (
     CONTROL_BYTES,
     LEAST_WINDOW,
@@ -25,6 +26,7 @@ from commbench.measure.plan import (
     WINDOW_CAP_BYTES,
     Facts,
     duration_s,
+    pass_order,
     plan,
 )
 from commbench.world.identity import hosted_world
@@ -82,7 +84,7 @@ def test_sizes_are_exact(every: Settings, counts: list[int], dtype: str, ranks: 
         jobs = plan(replace(one, benchmarks=(benchmark,)), hosted_world(1, ranks)[0], Facts(2**62, 0, 1))
         sizes = {job.case.message_bytes for job in jobs}
         assert sizes == {size // unit * unit or size for size in asked}
-        assert all(job.case.count == job.case.message_bytes // unit for job in jobs)
+        assert all(job.case.elements == job.case.message_bytes // unit for job in jobs)
 
 
 def test_each_type_has_its_own_sizes() -> None:
@@ -94,7 +96,7 @@ def test_each_type_has_its_own_sizes() -> None:
 def test_sizes_that_become_equal_are_one_case(every: Settings) -> None:
     one = replace(every, benchmarks=DIVIDED, dtypes=("int8",), sizes=((8, 9, 11, 12),))
     jobs = plan(one, WORLD, FACTS)
-    assert sorted((job.case.message_bytes, job.case.count) for job in jobs) == [(8, 2), (12, 3)]
+    assert sorted((job.case.message_bytes, job.case.elements) for job in jobs) == [(8, 2), (12, 3)]
 
 
 def test_too_few_elements_for_all_ranks_are_a_skip(every: Settings) -> None:
@@ -134,6 +136,15 @@ def test_rotation_walks_through_twice_the_cache_unless_a_cap_says_less(size: str
 
     assert job.pool * one_copy >= wanted or not within_caps(job.pool + 1)
     assert job.pool == 1 or (within_caps(job.pool) and (job.pool - 1) * one_copy < wanted)
+
+
+def test_each_pass_has_an_order_of_its_own_and_the_first_is_the_plan() -> None:
+    words = "layout=1x2", "sizes=octaves"
+    settings, jobs = settings_of(*words), planned(*words)
+    orders = [[job.order for job in pass_order(jobs[::-1], settings, number)] for number in (1, 2, 3)]
+    assert orders[0] == [*range(len(jobs))]
+    assert len({tuple(order) for order in orders}) == 3 and [sorted(order) for order in orders] == [orders[0]] * 3
+    assert orders[1] == [job.order for job in pass_order(jobs, settings, 2)], "the same on all ranks"
 
 
 def test_a_warm_cache_needs_no_pool() -> None:
@@ -181,7 +192,66 @@ def test_a_pair_needs_two_ranks_and_both_must_be_there() -> None:
     skips = {(job.case.layout, job.case.pair): job.skip for job in jobs}
     assert skips["1x2", "0-1"] is None
     assert skips["1x2", "1-5"] == "pair 1-5 needs rank 5, layout 1x2 has ranks 0 to 1"
-    assert skips["1x1", "0-1"] == "p2p_latency needs 2 ranks, layout 1x1 has 1"
+    assert skips["1x1", "0-1"] == "pair 0-1 needs rank 1, layout 1x1 has ranks 0 to 0"
+    (alone,) = planned("benchmark=p2p_latency", "sizes=[8]", "layout=1x1")
+    assert alone.skip == "p2p_latency needs 2 ranks, layout 1x1 has 1; a rank with itself: pairs=[[0,0]]"
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "staging", "host", "device"),
+    [
+        ("copy_h2d", "none", 2, 1),  # what fills and checks the device's buffer, and the host's own
+        ("copy_d2h", "pinned", 3, 1),
+        ("copy_h2d_d2h", "none", 4, 2),
+        ("copy_d2d", "none", 2, 2),
+    ],
+)
+def test_memory_of_a_copy_is_where_its_buffers_are(benchmark: str, staging: str, host: int, device: int) -> None:
+    size, words = 2**30, ["sizes=[1GiB]", "layout=1x1", "device=cuda", "cache=warm", "budget.memory_share=1.0"]
+    settings = replace(
+        settings_of(f"benchmark={benchmark}", f"staging={staging}", *words),
+        backend=CudaCopy(),
+        timing_modes=("host_sync",),
+    )
+    facts = replace(FACTS, gpu_bytes=device * (size + 2**20), memory_bytes=2**40)
+    world = hosted_world(1, 1)[0]
+    (job,) = plan(settings, world, facts)
+    assert job.skip is None and host * size <= job.node_bytes - CONTROL_BYTES < host * size + 2**20
+    (full,) = plan(settings, world, replace(facts, gpu_bytes=device * size))
+    assert "B on a GPU, allowed are" in str(full.skip)
+
+
+def test_only_some_backends_copy_within_a_rank() -> None:
+    (job,) = planned("benchmark=copy_h2d", "backend=gloo", "sizes=[8]", "layout=1x1")
+    assert job.skip == "gloo sends messages between ranks; it does not measure copies between host and device"
+
+
+@pytest.mark.parametrize("benchmark", ["p2p_latency", "p2p_bandwidth", "p2p_bibandwidth", "p2p_multi_pair"])
+@pytest.mark.parametrize("pairs", ["pairs=[[0,0]]", "pairs=all"])
+def test_a_rank_alone_can_send_to_itself(benchmark: str, pairs: str) -> None:
+    (job,) = planned(f"benchmark={benchmark}", "sizes=[8]", "layout=1x1", pairs)
+    if benchmark == "p2p_multi_pair" and pairs == "pairs=all":
+        assert job.skip == "p2p_multi_pair needs 2 ranks, layout 1x1 has 1; a rank with itself: pairs=[[0,0]]"
+    else:
+        assert job.skip is None and job.case.pair == "0-0"
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "mode", "asked", "sync"),
+    [
+        ("p2p_latency", "host_sync", "barrier", "none"),
+        ("p2p_latency", "device_event", "barrier", "barrier"),
+        ("p2p_bandwidth", "throughput", "none", "barrier"),
+        ("p2p_bandwidth", "graph", "window", "barrier"),
+        ("all_reduce", "device_event", "none", "barrier"),
+        ("all_reduce", "device_event", "window", "window"),  # a skip with its reason
+        ("all_reduce", "host_sync", "none", "none"),
+    ],
+)
+def test_ranks_meet_behind_the_hold_of_a_gpu(benchmark: str, mode: str, asked: str, sync: str) -> None:
+    words = [f"benchmark={benchmark}", f"timing_mode={mode}", f"sync={asked}", "device=cuda", "sizes=[8]", "layout=1x2"]
+    (job,) = planned(*words)
+    assert job.case.sync == sync
 
 
 @pytest.mark.parametrize(
@@ -290,7 +360,7 @@ def test_the_estimate_grows_with_memory_and_budget() -> None:
 
 def test_an_operation_without_a_message_is_one_case() -> None:
     jobs = planned("benchmark=barrier", "sizes=[8,1MiB]", "dtype=[float32,int8]", "cache=rotate", "layout=1x2")
-    assert [(job.case.message_bytes, job.case.count, job.case.dtype, job.skip) for job in jobs] == [
+    assert [(job.case.message_bytes, job.case.elements, job.case.dtype, job.skip) for job in jobs] == [
         (0, 0, "none", None)
     ]
 
@@ -369,3 +439,23 @@ def test_a_gpu_has_modes_and_an_engine_of_its_own_and_graphs_do_not_rotate() -> 
     assert (job.case.timing_mode, job.case.engine, job.case.device) == ("host_sync", "python", "cuda")
     (graph,) = planned(*words, "timing_mode=graph", facts=replace(FACTS, cache_bytes=50 * 2**20))
     assert job.pool > 1 and graph.pool == 1
+
+
+def test_sizes_per_rank_are_those_of_a_block() -> None:
+    """64 B of gather on 3 ranks can't be divided; 64 B of each rank are 192 B."""
+    words = ("benchmark=[gather,all_reduce,p2p_latency]", "layout=[1x3]", "sizes=[64]", "dtype=int8", "pairs=[[0,1]]")
+    world = hosted_world(1, 3)[0]
+    per_rank = {job.case.benchmark: job.case for job in planned(*words, "sizes_per=rank", world=world)}
+    assert {name: case.message_bytes for name, case in per_rank.items()} == {
+        "gather": 192, "all_reduce": 64, "p2p_latency": 64
+    }  # fmt: skip
+    assert per_rank["gather"].elements == 64
+    in_total = {job.case.benchmark: job.case for job in planned(*words, world=world)}
+    assert (in_total["gather"].message_bytes, in_total["gather"].elements) == (63, 21)
+
+
+def test_one_buffer_is_warm_and_its_window_does_not_shrink() -> None:
+    words = ("benchmark=p2p_bandwidth", "buffers=[own,shared]", "sizes=[64MiB]", "window=64", "layout=[1x2]")
+    cases = {job.case.buffers: job.case for job in planned(*words)}
+    assert (cases["own"].window, cases["own"].cache) == (4, "rotate")
+    assert (cases["shared"].window, cases["shared"].cache) == (64, "warm")

@@ -9,7 +9,14 @@ import pytest
 from places import SUPPORT
 from shown_gpus import GIB, ask, h100, hgx, uuid
 
-from commbench.measure.preflight import busy_gpus, clock_skew_warning, difference_table, missing_gpu, shared_gpu
+from commbench.measure.preflight import (
+    busy_gpus,
+    clock_skew_warning,
+    difference_table,
+    missing_gpu,
+    same_network_text,
+    shared_gpu,
+)
 
 FACTS = [{"host.hostname": f"node{rank // 2}"} for rank in range(6)]
 
@@ -39,6 +46,36 @@ def test_clocks_are_told_from_a_second_on() -> None:
     assert clock_skew_warning([100.0, 99.9, 97.5], FACTS) == (
         "the clock of node0 (rank 0) is 2.5 s ahead of that of node1 (rank 2); set them by NTP"
     )
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (("eth0", "=ens3"), "10.0.0.0/24 at 100 Gb/s"),
+        (("mlx5_0", "mlx5_2:1"), "InfiniBand at 400 Gb/s"),
+        (("eth0", "eth1"), None),  # another network
+        (("eth0", "slow"), None),  # another rate
+        (("eth0", "eth0,ens3"), None),  # one more interface
+        (("eth0", "^docker"), None),
+        (("eth0", ""), None),
+    ],
+)
+def test_names_of_interfaces_may_differ_where_network_and_rate_are_the_same(
+    values: tuple[str, str], text: str | None
+) -> None:
+    interfaces = {"eth0": ("10.0.0.0/24", 100_000), "ens3": ("10.0.0.0/24", 100_000), "eth1": ("10.1.0.0/24", 100_000)}
+    machine: dict[str, Any] = {}
+    for name, (network, rate) in {**interfaces, "slow": ("10.0.0.0/24", 1000)}.items():
+        machine |= {
+            f"network.interface.{name}.network": network,
+            f"network.interface.{name}.speed_mbit_per_s": rate,
+        }
+    for port in ("mlx5_0:1", "mlx5_2:1"):
+        machine |= {f"network.rdma.{port}.rate_gbit_per_s": 400.0, f"network.rdma.{port}.link_layer": "InfiniBand"}
+    facts = [machine | {"environment.NCCL_SOCKET_IFNAME": value} for value in values]
+    said = same_network_text("environment.NCCL_SOCKET_IFNAME", facts)
+    expected = f"NCCL_SOCKET_IFNAME differs between hosts, but names the same network on all: {text}"
+    assert said == (None if text is None else expected)
 
 
 def rank(host: str, index: int, **more: Any) -> dict[str, Any]:
@@ -100,7 +137,7 @@ from commbench.measure.preflight import Request, preflight
 from rank_threads import together
 
 class Wire:
-    name = "wire"
+    name, launchers = "wire", "any"
     def __init__(self, shares_gpu): self.shares_gpu = shares_gpu
 
 def checked(size, shares=False, device="cuda", mode="strict", nodes=None):
@@ -161,7 +198,7 @@ def test_preflight_on_unequal_and_busy_gpus(tmp_path: Path) -> None:
     strict, warn, off = preflighted(
         tmp_path, "\n".join([h100(0), other]), "[checked(2, mode=mode) for mode in ('strict', 'warn', 'off')]"
     )
-    line = f"commbench: here: GPU 1 (NVIDIA A100-SXM4-80GB, {uuid(1)}) is in use by 4711 (40000000000 B)"
+    line = f"commbench: here: GPU 1 (NVIDIA A100-SXM4-80GB, {uuid(1)}) is in use by 4711 (40000000000 B, "
     (problem,) = strict["errors"]
     rows = [row.split() for row in problem.splitlines()]
     assert ["GPU", '"NVIDIA', "H100", "80GB", 'HBM3"', "0", "here"] in rows

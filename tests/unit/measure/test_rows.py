@@ -6,24 +6,29 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from gpu_cases import planned as gpu_planned
 from numpy.random import default_rng
 
-from commbench.buffers.host import slot_bytes
+from commbench.backends.simulated import Simulated, SimulatedCommunicator
+from commbench.buffers.memory import slot_bytes
 from commbench.config.compose import ConfigComposer
+from commbench.config.settings import Settings
 from commbench.core.case import Planned, World
-from commbench.core.clock import ClockCost
 from commbench.core.columns import CASES, RESULTS, SAMPLES, VARIABLES
+from commbench.core.layout import Layout
+from commbench.engines.device import HOST_BOUND
 from commbench.hardware.link_limits import Wire, network_limit
 from commbench.measure.case import measure
-from commbench.measure.conditions import Conditions
+from commbench.measure.case_record import CaseRecord
+from commbench.measure.conditions import Conditions, empty_samples_s, host_copies_gb_per_s
 from commbench.measure.plan import Facts, plan
 from commbench.measure.rows import impossible_reason, row, sample_table, wire_gb_per_s
-from commbench.measure.samples import Block, Failure, Refused, Samples
+from commbench.measure.samples import Block, Counts, Failure, Refused, Samples
+from commbench.measure.time_limits import samples_per_stamp
 from commbench.measure.transports import TransportEvidence
 from commbench.world.heartbeat import Progress
 from commbench.world.identity import hosted_world
@@ -47,11 +52,15 @@ BUS_FACTORS: dict[str, Callable[[int], float | None]] = {
     "p2p_multi_pair": lambda n: None,  # P W S / t is many links'
     "exchange": lambda n: 1.0,  # of one rank: S (n-1) / t out, as much in
     "barrier": lambda n: None,
+    "copy_h2d": lambda n: 1.0,
+    "copy_d2h": lambda n: 1.0,
+    "copy_d2d": lambda n: 1.0,
+    "copy_h2d_d2h": lambda n: 1 / 2,  # 2 S / t is both directions
 }
 WITHOUT_MESSAGE = {"barrier"}
 STARTED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 AROUND = Conditions(
-    clock=ClockCost(30.0, 40.0, 50.0),
+    empty_sample_s={"python": 60e-9, "native": 20e-9},
     overhead_s={"python": 1e-6},
     cores=8,
     threads_per_rank=1,
@@ -65,24 +74,28 @@ NUMBERS = {column.name for column in RESULTS} - {"nodes", "ranks_per_node", "wor
 
 
 @cache
-def planned(benchmark: str, ranks: int = 2, *overrides: str) -> Planned:
-    words = ["backend=simulated", f"benchmark=[{benchmark}]", f"layout=[1x{ranks}]", "sizes=[60kB]", *overrides]
+def settings_of(benchmark: str, *overrides: str) -> Settings:
     with ConfigComposer() as door:
-        settings = door.jobs(words, multirun=False)[0].settings
-    (job,) = plan(replace(settings, pairs=((0, ranks - 1),)), hosted_world(1, ranks)[0], Facts(2**40, 2**20, 8))
+        words = ["backend=simulated", f"benchmark=[{benchmark}]", "sizes=[60kB]", *overrides]
+        return door.jobs(words, multirun=False)[0].settings
+
+
+@cache
+def planned(benchmark: str, ranks: int = 2, *overrides: str) -> Planned:
+    settings = replace(settings_of(benchmark, *overrides), layouts=(Layout(1, ranks),), pairs=((0, ranks - 1),))
+    (job,) = plan(settings, hosted_world(1, ranks)[0], Facts(2**40, 2**20, 8))
     return job
 
 
 @cache
 def simulated(benchmark: str, ranks: int, *overrides: str) -> tuple[Planned, Samples]:
     """A job measured on the virtual clock with noise."""
-    words = ["backend=simulated", "backend.model.noise=0.05", "timing=quick", f"benchmark=[{benchmark}]"]
-    with ConfigComposer() as door:
-        settings = door.jobs([*words, f"layout=[1x{ranks}]", "sizes=[60kB]", *overrides], multirun=False)[0].settings
-    settings, (world, control) = replace(settings, pairs=((0, ranks - 1),)), hosted_world(1, ranks)
+    settings = settings_of(benchmark, "backend.model.noise=0.05", "timing=quick", *overrides)
+    settings = replace(settings, layouts=(Layout(1, ranks),), pairs=((0, ranks - 1),))
+    world, control = hosted_world(1, ranks)
     (job,) = plan(settings, world, Facts(2**40, 2**20, 8))
     outcome = measure(
-        job, settings.backend.open(world, control), control, settings, AROUND.clock, lambda _: None, Progress()
+        job, settings.backend.open(world, control), control, settings, AROUND.empty_sample_s, lambda _: None, Progress()
     )
     assert isinstance(outcome, Samples)
     return job, outcome
@@ -99,6 +112,12 @@ def samples(elapsed_ns: Any, engine: str = "python", block_k: int = 1, start_ns:
 
 
 def row_of(job: Planned, outcome: Samples | Refused | Failure, **changed: Any) -> dict[str, Any]:
+    """The row after one visit."""
+    if isinstance(outcome, Samples):
+        record = CaseRecord()
+        record.add(job, outcome)
+        record.stop_reason = outcome.stop_reason
+        return row(job, record, replace(AROUND, **changed), STARTED)
     return row(job, outcome, replace(AROUND, **changed), STARTED)
 
 
@@ -122,7 +141,7 @@ def test_rates_follow_from_bytes_and_the_median(benchmark: str, ranks: int) -> N
 def rate(job: Planned, seconds: float) -> float | None:
     """In GB/s; where no byte moves there is none, not zero."""
     without = job.case.benchmark in WITHOUT_MESSAGE
-    assert (job.case.message_bytes, job.case.count) == (0, 0) or not without
+    assert (job.case.message_bytes, job.case.elements) == (0, 0) or not without
     return None if without else job.case.message_bytes / seconds / 1e9
 
 
@@ -139,7 +158,7 @@ def test_a_size_that_ranks_do_not_divide_counts_the_bytes_that_move(benchmark: s
     """1004 B, 251 float32: as many for each rank as fit."""
     job, outcome = simulated(benchmark, ranks, "sizes=[1004]")
     seen, moved = row_of(job, outcome), {2: 1000, 3: 996, 5: 1000}[ranks]
-    assert (job.case.message_bytes, job.case.count) == (moved, moved // ranks // 4)
+    assert (job.case.message_bytes, job.case.elements) == (moved, moved // ranks // 4)
     assert seen["algbw_gb_per_s"] == moved / seen["median_s"] / 1e9
     assert seen["busbw_gb_per_s"] == pytest.approx((ranks - 1) / ranks * moved / seen["median_s"] / 1e9)
 
@@ -155,13 +174,21 @@ def test_the_bounds_of_a_rate_are_those_of_the_time_swapped(benchmark: str) -> N
         assert seen["algbw_ci_low_gb_per_s"] < seen["algbw_gb_per_s"] < seen["algbw_ci_high_gb_per_s"]
 
 
-@pytest.mark.parametrize("benchmark", [name for name in BENCHMARKS if planned(name).benchmark.min_ranks == 1])
+@pytest.mark.parametrize("benchmark", [name for name in BENCHMARKS if not name.startswith(("p2p", "copy", "exchange"))])
 def test_alone_there_is_no_bus_bandwidth(benchmark: str) -> None:
     job, outcome = simulated(benchmark, 1)
     seen = row_of(job, outcome)
     assert seen["status"] == "ok" and seen["median_s"] > 0
     assert seen["algbw_gb_per_s"] is None, "alone it is a copy, and in place nothing at all"
     assert seen["busbw_gb_per_s"] is None
+
+
+@pytest.mark.parametrize("benchmark", ["p2p_bandwidth", "p2p_multi_pair", "copy_h2d", "copy_h2d_d2h"])
+def test_a_rank_alone_has_the_rate_of_its_copies_and_of_messages_to_itself(benchmark: str) -> None:
+    job, outcome = simulated(benchmark, 1)
+    seen = row_of(job, outcome)
+    moved = job.shape.bytes_per_sample / job.shape.operations_per_sample
+    assert seen["algbw_gb_per_s"] == pytest.approx(moved / seen["median_s"] / 1e9)
 
 
 def test_both_directions_of_a_pair_and_the_pairs_of_a_crowd_count_together() -> None:
@@ -184,6 +211,19 @@ def test_the_planted_bandwidth_comes_out() -> None:
     assert row_of(job, outcome)["busbw_gb_per_s"] == pytest.approx(8, rel=1e-4)
 
 
+def test_the_clock_of_each_engine_decides_how_many_samples_lie_between_two_stamps() -> None:
+    """5 % of a sample of 260 ns are 13 ns: an empty sample of 20 ns asks for 2, of 35 ns for 3."""
+    seen = empty_samples_s(["python", "native", "virtual"])
+    assert set(seen) == {"python", "native"} and 0 < seen["native"] < seen["python"] < 2e-6
+    job = planned("p2p_latency")
+    assert [samples_per_stamp(job, empty_s, 260e-9) for empty_s in (0, 12e-9, 20e-9, 35e-9, 1)] == [1, 1, 2, 3, 64]
+    assert [samples_per_stamp(job, 20e-9, sample_s, soak=True) for sample_s in (1e-9, 0.625e-6, 1e-3)] == [256, 80, 1]
+    for engine, limited in (("native", False), ("python", True)):  # 5 % of 1 us are 50 ns
+        seen = row_of(planned("all_reduce"), samples([[1000] * 10] * 2, engine), overhead_s={})
+        assert ("timer_limited" in seen["warnings"]) is limited
+        assert seen["empty_sample_s"] == AROUND.empty_sample_s[engine]
+
+
 def test_a_window_is_counted_message_by_message() -> None:
     job = planned("p2p_bandwidth", 2, "window=16")
     seen = row_of(job, samples([[16_000_000] * 8, [1] * 8]))
@@ -191,13 +231,13 @@ def test_a_window_is_counted_message_by_message() -> None:
     assert seen["headline"] == job.shape.headline
     assert seen["message_rate_per_s"] == 1000
     assert seen["algbw_gb_per_s"] == pytest.approx(60_000 / 1e-3 / 1e9)
-    assert seen["first_call_s"] == 1 / 16
+    assert seen["first_call_s"] == 1
 
 
-def test_several_samples_between_two_stamps_are_divided_out_but_not_of_the_first_call() -> None:
+def test_several_samples_between_two_stamps_are_divided_out_and_the_first_call_is_whole() -> None:
     seen = row_of(planned("p2p_latency"), samples([[8_000] * 8, [1] * 8], block_k=4))
     assert (seen["median_s"], seen["block_k"], seen["operations_per_sample"]) == (1e-6, 4, 8)
-    assert seen["first_call_s"] == 0.5
+    assert seen["first_call_s"] == 1
 
 
 def test_too_few_repetitions_have_a_median_and_no_interval() -> None:
@@ -282,36 +322,120 @@ def test_a_flag_tells_what_to_know_before_trusting_the_median(
     flag: str, benchmark: str, elapsed: Any, changed: dict[str, Any]
 ) -> None:
     job = planned(benchmark)
-    assert flag in row_of(job, samples(elapsed), **changed)["flags"]
-    assert flag not in row_of(job, samples(CALM))["flags"]
+    assert flag in row_of(job, samples(elapsed), **changed)["warnings"]
+    assert flag not in row_of(job, samples(CALM))["warnings"]
 
 
 def test_ranks_that_start_apart_are_skewed() -> None:
     apart = np.array([[0], [10**6]])  # 1 ms of 10 ms
     job = planned("all_reduce")
-    assert "skewed" in row_of(job, samples(CALM, start_ns=apart))["flags"]
-    assert row_of(job, samples(CALM, start_ns=apart // 10))["flags"] == []
-    assert "skewed" not in row_of(planned("p2p_latency"), samples(CALM, start_ns=apart))["flags"]
+    seen = row_of(job, samples(CALM, start_ns=apart))
+    assert "skewed" in seen["warnings"] and seen["skew_s"] == 1e-3
+    seen = row_of(job, samples(CALM, start_ns=apart // 10))
+    assert seen["warnings"] == [] and seen["skew_s"] == 1e-4
+    seen = row_of(planned("p2p_latency"), samples(CALM, start_ns=apart))
+    assert seen["warnings"] == [] and seen["skew_s"] is None, "the receiver waits anyway"
+
+
+def test_skew_is_held_against_the_sample_and_not_against_one_of_its_messages() -> None:
+    """4 % of a window of 16 messages are 64 % of a message."""
+    job = planned("p2p_bandwidth", 2, "window=16")
+    job = replace(job, case=replace(job.case, schedule="rounds", sync="barrier"))
+    assert "skewed" not in row_of(job, samples(CALM, start_ns=np.array([[0], [400_000]])))["warnings"]
+    assert "skewed" in row_of(job, samples(CALM, start_ns=np.array([[0], [600_000]])))["warnings"]
+
+
+def test_skew_is_unknown_between_nodes_and_known_within_one() -> None:
+    """Clocks of nodes are seconds apart; a window has agreed starts."""
+    nodes, apart = World(0, 4, ((0, 1), (2, 3)), (0,)), np.array([[0], [0], [10**12], [10**12]])
+    job = planned("all_reduce", 4)
+    seen = row_of(job, samples(CALM[[0, 1, 0, 1]], start_ns=apart), world=nodes)
+    assert seen["warnings"] == ["skew_unknown"] and seen["skew_s"] is None
+    windowed = replace(job, case=replace(job.case, sync="window"))
+    assert row_of(windowed, samples(CALM[[0, 1, 0, 1]], start_ns=apart), world=nodes)["warnings"] == []
+    pair = replace(
+        job, case=replace(job.case, pair="0-1", schedule="rounds"), benchmark=planned("p2p_latency").benchmark
+    )
+    seen = row_of(pair, samples(CALM, start_ns=apart[:2]), world=nodes)
+    assert seen["warnings"] == [] and seen["skew_s"] == 0
+
+
+def test_a_window_of_uncertain_clocks_or_late_ranks_is_told() -> None:
+    job, calm = planned("all_reduce", 2, "sync=window"), samples(CALM)
+    for error_s, late, expected in [
+        (4e-4, 5, []), (6e-4, 5, ["clock_limited"]), (4e-4, 6, ["late_starts"]),
+    ]:  # fmt: skip
+        window = replace(calm, clock_error_s=error_s, late_repetitions=late)
+        assert row_of(job, window)["warnings"] == expected, (error_s, late)
+
+
+def test_a_soak_with_holes_is_told() -> None:
+    job, calm = planned("all_reduce"), samples(CALM)
+    for unmeasured_s, expected in [(0.5, []), (0.7, ["gaps"])]:
+        seen = row_of(job, replace(calm, stop_reason="duration", spent_s=60.0, unmeasured_s=unmeasured_s))
+        assert (seen["warnings"], seen["unmeasured_s"]) == (expected, unmeasured_s)
+    assert row_of(job, calm)["unmeasured_s"] is None
+
+
+def test_the_interval_of_one_visit_has_the_level_that_was_asked_for() -> None:
+    job, calm = planned("all_reduce"), samples(CALM)
+    widths = {}
+    for z in (1.96, 2.576):
+        record = CaseRecord(z=z)
+        record.add(job, calm)
+        seen = row(job, record, AROUND, STARTED)
+        widths[round(seen["interval_level"], 3)] = seen["ci_high_s"] - seen["ci_low_s"]
+    assert [*widths] == [0.95, 0.99] and widths[0.99] > widths[0.95]
 
 
 @pytest.mark.parametrize("engine", ["python", "native"])
 def test_only_python_can_be_python_bound(engine: str) -> None:
     seen = row_of(planned("all_reduce"), samples(CALM, engine), overhead_s={engine: 5e-3})
-    assert seen["flags"] == (["python_bound"] if engine == "python" else [])
+    assert seen["warnings"] == (["python_bound"] if engine == "python" else [])
     assert seen["overhead_s"] == 5e-3
+
+
+@pytest.mark.parametrize(("counts", "flagged"), [((3.0, 5.0), False), ((3.0, 8.0), False), ((3.0, 9.0), True)])
+def test_events_that_began_before_the_host_was_done_are_told(counts: tuple[float, float], flagged: bool) -> None:
+    """5 of 100 repetitions are not more than one in 20; the counter goes on from case to case."""
+    job, calm = planned("all_reduce"), samples(CALM)
+    read = tuple(Counts.of(rank, 1, {HOST_BOUND: value}) for rank in (0, 1) for value in counts)
+    seen = replace(calm, counts=(*read, Counts.of(1, 2, {HOST_BOUND: 3.0})), repetitions=100)
+    assert ("python_bound" in row_of(job, seen)["warnings"]) == flagged
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_counters_that_are_slow_are_read_at_both_ends_of_a_case_only(
+    monkeypatch: pytest.MonkeyPatch, slow: bool
+) -> None:
+    class Counting(SimulatedCommunicator):
+        def counters(self) -> dict[str, float]:
+            return {"bytes": 1.0}
+
+    monkeypatch.setattr("commbench.measure.case.SLOW_COUNTERS_NS", -1 if slow else 10**12)
+    with ConfigComposer() as door:
+        words = ["backend=simulated", "timing=fixed", "timing.repetitions=9", "benchmark=all_reduce", "layout=1x2"]
+        settings = door.jobs([*words, "sizes=[8]"], multirun=False)[0].settings
+    world, control = hosted_world(1, 2)
+    (job,) = plan(settings, world, Facts(2**40, 2**20, 8))
+    communicator = Counting(cast(Simulated, settings.backend), (0, 0))
+    outcome = measure(job, communicator, control, settings, AROUND.empty_sample_s, lambda _: None, Progress())
+    assert isinstance(outcome, Samples)
+    seen = sum(len(counts.rank) for counts in outcome.counts)
+    assert seen == 2 if slow else seen > 2
 
 
 def test_the_cache_is_judged_by_all_copies_of_the_largest_buffer() -> None:
     job = planned("p2p_bandwidth", 2, "window=16")
     spec = job.benchmark.program(job.case, 0, 2).buffers[0]
     walked = slot_bytes(spec) * spec.slots * job.pool
-    assert "in_cache" not in row_of(job, samples(CALM), cache_bytes=walked // 2)["flags"]
-    assert "in_cache" in row_of(job, samples(CALM), cache_bytes=walked // 2 + 1)["flags"]
+    assert "in_cache" not in row_of(job, samples(CALM), cache_bytes=walked // 2)["warnings"]
+    assert "in_cache" in row_of(job, samples(CALM), cache_bytes=walked // 2 + 1)["warnings"]
 
 
 def test_a_virtual_machine_of_ours_is_never_oversubscribed() -> None:
     crowded = {"threads_per_rank": 100, "cache_bytes": 2**50}
-    assert row_of(planned("p2p_bandwidth"), samples(CALM, "virtual"), **crowded)["flags"] == []
+    assert row_of(planned("p2p_bandwidth"), samples(CALM, "virtual"), **crowded)["warnings"] == []
 
 
 # ---------------------------------------------------------------- raw samples
@@ -436,3 +560,96 @@ def test_a_tree_between_two_nodes_stays_below_the_bound() -> None:
     busbw = line * (job.benchmark.bus_factor(8) or 0)
     assert busbw > line
     assert busbw == pytest.approx(found[0])
+
+
+# ---------------------------------------------------------------- what a number is
+
+
+def test_a_row_says_what_its_median_is_of() -> None:
+    seen = {name: row_of(planned(name), samples(CALM)) for name in BENCHMARKS}
+    assert seen["p2p_latency"]["median_of"] == "half a round trip"
+    assert seen["p2p_bandwidth"]["median_of"] == "window / messages"
+    assert seen["p2p_bibandwidth"]["median_of"] == "window / messages in both directions"
+    assert seen["p2p_multi_pair"]["median_of"] == "window of the slowest sender / messages of all pairs"
+    assert "exchange" in row_of(planned("exchange", 3), samples(np.vstack([CALM, CALM[:1]])))["median_of"]
+    assert seen["all_reduce"]["median_of"] == "collective"
+    assert all(row["median_of"] != "operation" for row in seen.values())
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "overrides", "block_k", "given"),
+    [
+        ("p2p_latency", (), 1, True),
+        ("p2p_latency", (), 4, False),  # of four round trips together
+        ("all_reduce", (), 1, True),
+        ("p2p_bandwidth", (), 1, False),
+        ("p2p_bandwidth", ("window=1",), 1, True),
+        ("exchange", (), 1, True),  # two ranks: one message each
+    ],
+)
+def test_percentiles_are_of_operations_or_null(
+    benchmark: str, overrides: tuple[str, ...], block_k: int, given: bool
+) -> None:
+    seen = row_of(planned(benchmark, 2, *overrides), samples(CALM, block_k=block_k))
+    assert (seen["p90_s"] is not None) == (seen["p95_s"] is not None) == given
+
+
+def test_messages_in_one_call_are_told() -> None:
+    window, latency, collective = (planned(name) for name in ("p2p_bandwidth", "p2p_latency", "all_reduce"))
+    assert row_of(window, samples(CALM), joins_messages=True)["messages_per_call"] == 64
+    assert row_of(window, samples(CALM))["messages_per_call"] == 1
+    assert row_of(latency, samples(CALM), joins_messages=True)["messages_per_call"] == 1
+    assert row_of(collective, samples(CALM), joins_messages=True)["messages_per_call"] is None
+
+
+def test_a_rank_with_itself_has_one_direction() -> None:
+    job = planned("p2p_bibandwidth")
+    alone = replace(job, case=replace(job.case, pair="0-0"))
+    seen = row_of(alone, samples(CALM[:1]))
+    assert seen["busbw_gb_per_s"] == seen["algbw_gb_per_s"]
+    both = row_of(job, samples(CALM))
+    assert both["busbw_gb_per_s"] == pytest.approx(both["algbw_gb_per_s"] / 2)
+
+
+def test_outliers_are_counted() -> None:
+    elapsed = CALM.copy()
+    elapsed[:, :3] *= 5
+    assert row_of(planned("all_reduce"), samples(elapsed))["outliers"] >= 3
+    assert row_of(planned("all_reduce"), samples(np.full((2, 50), 10**7)))["outliers"] == 0
+
+
+def test_only_the_last_message_of_a_shared_buffer_is_checked_and_that_is_said() -> None:
+    assert "one_buffer" in row_of(planned("p2p_bandwidth", 2, "buffers=shared"), samples(CALM))["warnings"]
+    assert "one_buffer" not in row_of(planned("p2p_bandwidth"), samples(CALM))["warnings"]
+    assert (
+        "one_buffer" not in row_of(planned("p2p_bandwidth", 2, "buffers=shared", "window=1"), samples(CALM))["warnings"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "total", "each"),
+    [("all_gather", 60_000, 20_000), ("all_reduce", 60_000, 60_000), ("barrier", 0, None)],
+)
+def test_bytes_per_rank_are_those_of_a_block(benchmark: str, total: int, each: int | None) -> None:
+    seen = row_of(planned(benchmark, 3), samples(np.vstack([CALM, CALM[:1]])))
+    assert (seen["message_bytes"], seen["bytes_per_rank"]) == (total, each)
+
+
+def test_a_copy_is_no_slower_than_a_larger_one() -> None:
+    around = replace(AROUND, host_copies_gb_per_s={4096: 20.0, 16384: 30.0, 65536: 8.0})
+    rates = [around.core_copy_gb_per_s(size) for size in (8, 4096, 5000, 20_000, 65536, 10**9)]
+    assert rates == [30.0, 30.0, 30.0, 30.0, 8.0, 8.0]
+    assert replace(AROUND, host_copies_gb_per_s={}).core_copy_gb_per_s(8) is None
+    measured = host_copies_gb_per_s(100_000)
+    assert list(measured) == [4096, 16384, 65536, 262144] and all(0.1 < rate < 1000 for rate in measured.values())
+
+
+def test_ranks_of_a_node_are_held_against_a_copy_by_a_core() -> None:
+    job = planned("p2p_bandwidth", 2, "window=1", "cache=warm")
+    stamps = samples([[1000] * 10] * 2)
+    seen = row_of(job, stamps, host_copies_gb_per_s={2**20: 10.0})
+    assert (seen["limit_gb_per_s"], seen["limit_name"]) == (10.0, "measured copy by a core")
+    assert seen["efficiency"] == pytest.approx(seen["busbw_gb_per_s"] / 10)
+    fast = row_of(job, stamps, host_copies_gb_per_s={2**20: seen["busbw_gb_per_s"] / 1.2})
+    assert "impossible" in fast["warnings"] and "the limit was measured, and that varies" in fast["reason"]
+    assert row_of(job, stamps)["efficiency"] is None

@@ -88,15 +88,46 @@ def test_new_lines_belong_to_the_communicator_that_was_used() -> None:
     )
     assert reader.available and sorted(reader.pairs()) == [[0, 1, ["P2P/IPC"]], [0, 2, ["NET/Socket"]]]
     other = read((LINE.format(0, 1, "P2P/CUMEM"), (0, 1)))
-    merged = TransportEvidence().extended([reader.pairs(), other.pairs()], ())
+    merged = TransportEvidence().extended([reader.pairs(), other.pairs()], read())
     assert merged.kinds == {(0, 1): ("P2P/IPC", "P2P/CUMEM"), (0, 2): ("NET/Socket",)}
     assert not read().available
+
+
+CHANNELS = "h:1:2 [0] NCCL INFO 24 coll channels, 24 collnet channels, {} nvls channels, 32 p2p channels\n"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "nvls", "collective", "pair"),
+    [
+        ("SHM/direct/direct", 16, "mixed", "off"),  # cuda_ipc=off, and still multicast
+        ("SHM/direct/direct", 0, "off", "off"),
+        ("P2P/CUMEM", 16, "on", "on"),
+        ("NET/IB/0", 16, "mixed", "off"),
+    ],
+)
+def test_multicast_maps_memory_of_other_processes(kinds: str, nvls: int, collective: str, pair: str) -> None:
+    reader = read((LINE.format(0, 1, kinds) + CHANNELS.format(nvls), (0, 1)), (CHANNELS.format(0), (0, 1, 2, 3)))
+    evidence = TransportEvidence(gpus=EIGHT).extended([reader.pairs()], reader)
+    assert evidence.of(planned("all_reduce", "1x2"))["cuda_ipc_effective"] == collective
+    assert evidence.of(PAIR)["cuda_ipc_effective"] == pair and evidence.cuda_ipc["effective"] == collective
+    alone = TransportEvidence(gpus=EIGHT).extended([], reader)
+    assert alone.of(planned("all_reduce", "1x2"))["cuda_ipc_effective"] == ("on" if nvls else None)
+    assert alone.of(planned("all_reduce", "1x4"))["cuda_ipc_effective"] is None, "other ranks, another communicator"
+
+
+def test_sockets_beside_an_active_port_are_told() -> None:
+    on_sockets = {(0, 1): ("NET/Socket",), (2, 3): ("NET/IB/GDRDMA",)}
+    gpus = tuple(replace(gpu, node=rank // 4) for rank, gpu in enumerate(EIGHT))
+    first = TransportEvidence(gpus=gpus, kinds=on_sockets, rdma_nodes=frozenset({0}))
+    assert first.rdma_unused(planned("all_reduce", "1x2")) and first.rdma_unused(PAIR)
+    assert not replace(first, rdma_nodes=frozenset({1})).rdma_unused(PAIR)
+    assert not replace(first, kinds={(0, 1): ("NET/IB/GDRDMA",)}).rdma_unused(PAIR)
 
 
 def test_an_algorithm_is_the_forced_one_or_that_of_the_log() -> None:
     job = planned("all_reduce", "1x8")
     reader = read((TUNING, tuple(range(8))))
-    told = TransportEvidence().extended([], reader.algorithms)
+    told = TransportEvidence().extended([], reader)
     assert told.algorithm(job) == "NVLS" and told.algorithm(planned("broadcast", "1x8")) is None
     assert replace(told, forced="Ring").algorithm(job) == "Ring"
 

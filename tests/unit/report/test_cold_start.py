@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import commbench
 from commbench.core.columns import CASES, SCHEMA_VERSION
 from commbench.core.run_folder import write_json
-from commbench.report.cold_start import SOAK_INTERVAL, full_speed, launch_overheads, soak_intervals
+from commbench.report.cold_start import SOAK_INTERVAL, full_speed, launch_overheads, overhead_cells, soak_intervals
 from commbench.writers.parquet import Parquet
 
 RAMP = [100.0, 9.0, 2.0, 5.0, 3.0]  # of the first call and the warm-up, in steady times; the rest is 1
@@ -37,7 +37,8 @@ def series(case_id: str, phases: dict[str, list[float]], ranks: int, late: int =
                 now_s += elapsed_s
             now_s += GAP_S
     table: dict[str, Any] = {name: np.array(values) for name, values in columns.items()}
-    table |= {"phase": table["phase"].astype(object), "block": np.zeros(len(table["rank"]), dtype=np.int64)}
+    zeros = np.zeros(len(table["rank"]), dtype=np.int64)
+    table |= {"phase": table["phase"].astype(object), "block": zeros, "visit": zeros}
     table |= {"end_ns": table["start_ns"] + table["elapsed_ns"]}
     texts = {"run_id": "r", "case_id": case_id}
     return table | {name: np.full(len(table["rank"]), text, dtype=object) for name, text in texts.items()}
@@ -47,7 +48,7 @@ def stored(folder: Path, samples: dict[str, Any], **more: Any) -> pd.Series[Any]
     """The row of a run of one case."""
     texts = {column.name: "x" for column in CASES if column.kind == "text"}
     case = {column.name: None for column in CASES} | texts
-    case |= {"run_id": "r", "case_id": "a", "launch": 0, "order": 0, "status": "ok", "pair": None, "flags": []}
+    case |= {"run_id": "r", "case_id": "a", "launch": 0, "order": 0, "status": "ok", "pair": None, "warnings": []}
     case |= {"message_bytes": 8, "operations_per_sample": 1, "block_k": 1, "env": {}} | more
     run = {"schema_version": SCHEMA_VERSION, "run_id": "r", "folder": str(folder), "cases": 1}
     write_json(folder / "run.json", run)
@@ -64,11 +65,19 @@ def test_a_planted_ramp_is_found(tmp_path: Path) -> None:
     warm = [value * 1e-3 for value in RAMP[1:]] + [1e-3] * 20
     samples = series("a", {"connect": [0.1], "warmup": warm, "measure": [1e-3] * 30}, ranks=1)
     row = stored(tmp_path, samples, median_s=1e-3, first_call_s=0.1)
-    assert row.first_call_s == 0.1
+    assert row.first_call_s == pytest.approx(0.1)
     assert row.steady_s == pytest.approx(1e-3)
     assert row.ramp_repetitions == len(RAMP)
     assert row.ramp_s == pytest.approx(sum(RAMP) * 1e-3)
     assert row.ramp_wall_s == pytest.approx(sum(RAMP) * 1e-3 + GAP_S)
+
+
+def test_connecting_again_in_a_later_visit_is_no_ramp(tmp_path: Path) -> None:
+    samples = series("a", {"connect": [0.1, 0.2], "warmup": [2e-3] * 5 + [1e-3] * 20, "measure": [1e-3] * 30}, ranks=1)
+    later = (samples["phase"] == "connect") & (samples["repetition"] == 1)
+    row = stored(tmp_path, samples | {"visit": np.where(later, 2, 1)}, median_s=1e-3, first_call_s=0.1)
+    assert (row.first_call_s, row.ramp_repetitions) == (pytest.approx(0.1), 6)
+    assert row.ramp_s == pytest.approx(0.11)
 
 
 @pytest.mark.parametrize(("share", "reached"), [(0.951, 0), (0.949, 1)])
@@ -145,7 +154,8 @@ def test_a_real_world_has_a_first_call_and_two_launches(world: Callable[..., Any
     assert sorted(cold.launch) == [0, 0, 1, 1]
     for start in cold.itertuples():
         case = cases.loc[(start.run_id, start.case_id)]
-        assert (start.first_call_s, start.steady_s) == (case.first_call_s, pytest.approx(case.median_s, rel=1e-9))
+        assert start.first_call_s == pytest.approx(case.first_call_s, rel=1e-9)
+        assert start.steady_s == pytest.approx(case.median_s, rel=1e-9)
     reached = cold[cold.ramp_repetitions > 0]
     assert (reached.ramp_s > 0).all()
     assert (reached.ramp_wall_s >= 0.99 * reached.ramp_s).all()
@@ -187,7 +197,7 @@ def test_the_time_line_of_a_world_without_noise_is_flat(tmp_path: Path) -> None:
     )  # fmt: skip
     found = soak_intervals(folder)
     assert tuple(found.columns) == SOAK_INTERVAL
-    assert found.at_s.iloc[0] == 0 and found.at_s.is_monotonic_increasing and len(found) >= 8
+    assert found.at_s.iloc[0] == 0 and found.at_s.is_monotonic_increasing and len(found) >= 2
     (case,) = commbench.load(folder).to_dict("records")
     assert found.rate_gb_per_s.to_numpy() == pytest.approx(case["algbw_gb_per_s"], rel=0.02)
 
@@ -207,15 +217,16 @@ def case(mode: str, median_s: float, size: int = 1024, run: str = "r", **more: A
 
 @given(st.floats(1e-6, 1e-2), st.floats(1e-6, 1e-2))
 def test_the_difference_is_that_of_the_medians(waited: float, replayed: float) -> None:
-    (one,) = launch_overheads(pd.DataFrame([case("host_sync", waited), case("graph", replayed)]))
+    overheads = launch_overheads(pd.DataFrame([case("host_sync", waited), case("graph", replayed)]))
+    (one,) = overheads.itertuples()
     assert (one.host_sync_s, one.graph_s, one.overhead_s) == (waited, replayed, pytest.approx(waited - replayed))
-    assert one.cells()[0] == "all_reduce" and one.cells()[1] == "nccl 1x8 float32"
+    assert overhead_cells(overheads)[0][:2] == ("all_reduce", "nccl 1x8 float32")
 
 
 def test_several_launches_are_put_together_by_their_medians() -> None:
     rows = [case("host_sync", value, run=f"r{value}") for value in (30e-6, 50e-6, 40e-6)]
-    (one,) = launch_overheads(pd.DataFrame([*rows, case("graph", 10e-6)]))
-    assert one.overhead_s == pytest.approx(30e-6)
+    (overhead_s,) = launch_overheads(pd.DataFrame([*rows, case("graph", 10e-6)]))["overhead_s"]
+    assert overhead_s == pytest.approx(30e-6)
 
 
 @pytest.mark.parametrize(
@@ -225,10 +236,10 @@ def test_several_launches_are_put_together_by_their_medians() -> None:
     ids=str,
 )  # fmt: skip
 def test_cases_that_differ_in_more_are_not_subtracted(other: dict[str, Any]) -> None:
-    assert launch_overheads(pd.DataFrame([case("host_sync", 2e-6), case("graph", 1e-6, **other)])) == []
+    assert launch_overheads(pd.DataFrame([case("host_sync", 2e-6), case("graph", 1e-6, **other)])).empty
 
 
 def test_pairs_are_told_apart_and_null_variables_are_alike() -> None:
     modes = {"host_sync": 2e-6, "graph": 1e-6}
     rows = [case(mode, median_s, pair=pair) for mode, median_s in modes.items() for pair in ("0-1", "0-2")]
-    assert [one.pair for one in launch_overheads(pd.DataFrame(rows))] == ["0-1", "0-2"]
+    assert launch_overheads(pd.DataFrame(rows))["pair"].tolist() == ["0-1", "0-2"]

@@ -8,13 +8,14 @@ import pandas as pd
 import pytest
 
 from commbench.report.compare import COLUMNS, COUNTS, NUMBERS, Rules
-from commbench.report.compare_text import caption, differing, facts, ran_separately, summary, table_text, unjoined
+from commbench.report.compare_sides import compared_facts, differing_facts, ran_separately
+from commbench.report.compare_text import caption, comparison_summary, comparison_table, unjoined
 
-VARIABLES = {"benchmark": "all_reduce", "layout": "1x2", "message_bytes": 8, "count": 2, "env": "none"}
+VARIABLES = {"benchmark": "all_reduce", "layout": "1x2", "message_bytes": 8, "elements": 2, "env": "none"}
 JUDGED = {
     "sides": "both", "base_launches": 4, "new_launches": 4, "base_unmeasured": 0, "new_unmeasured": 0,
     "base_median_s": 1e-6, "new_median_s": 1.2e-6, "ratio": 1.2, "ratio_low": 1.1, "ratio_high": 1.3, "delta": 0.02,
-    "verdict": "SLOWER", "missing_launches": 0, "p_value": 0.03, "p_holm": 0.03, "resampled": True,
+    "verdict": "SLOWER", "missing_launches": 0, "p_value": 0.03, "p_holm": 0.03,
 }  # fmt: skip
 EMPTY: dict[str, Any] = dict.fromkeys(JUDGED) | {
     "sides": "both", "base_launches": 4, "new_launches": 0, "base_unmeasured": 0, "new_unmeasured": 4,
@@ -24,7 +25,7 @@ EMPTY: dict[str, Any] = dict.fromkeys(JUDGED) | {
 def frame(*rows: dict[str, Any]) -> pd.DataFrame:
     """Rows of 8, 9, 10 ... B."""
     sized = [VARIABLES | {"message_bytes": 8 + index} | JUDGED | row for index, row in enumerate(rows)]
-    kinds = dict.fromkeys(COUNTS, "Int64") | dict.fromkeys(NUMBERS, "float64") | {"resampled": "boolean"}
+    kinds = dict.fromkeys(COUNTS, "Int64") | dict.fromkeys(NUMBERS, "float64")
     return pd.DataFrame(sized, columns=list(COLUMNS)).astype(kinds)
 
 
@@ -58,11 +59,11 @@ def row_of(text: str, message: str) -> list[str]:
     ],
 )
 def test_the_sentence_counts_every_case_of_both_sides(rows: list[dict[str, Any]], sentence: str) -> None:
-    assert summary(frame(*rows)).startswith(sentence)
+    assert comparison_summary(frame(*rows), Rules().least).startswith(sentence)
 
 
 def test_cells_have_units_or_a_dash() -> None:
-    text = table_text(frame({"p99_ratio": 2.5}, EMPTY, {"missing_launches": None, "verdict": "UNDECIDED"}))
+    text = comparison_table(frame({"p99_ratio": 2.5}, EMPTY, {"missing_launches": None, "verdict": "UNDECIDED"}))
     assert row_of(text, "8 B")[1:] == [
         "8", "B", "4", "/", "4", "1.00", "us", "1.20", "us", "1.200", "x", "1.100", "..", "1.300", "2.0", "%", "SLOWER",
         "0.03", "2.500", "x", "0",
@@ -74,16 +75,16 @@ def test_cells_have_units_or_a_dash() -> None:
 
 def test_a_contradicting_second_opinion_is_marked() -> None:
     plain, doubted = frame({}), frame({"p_holm": 0.06})
-    assert "?" not in table_text(plain) and not any(line.startswith("?") for line in caption(plain, Rules()))
-    assert "0.06 ?" in table_text(doubted)
+    assert "?" not in comparison_table(plain) and not any(line.startswith("?") for line in caption(plain, Rules()))
+    assert "0.06 ?" in comparison_table(doubted)
     assert "?: Mann-Whitney on launch medians, corrected for all cases, does not reach 0.05" in caption(
         doubted, Rules()
     )
-    assert "?" not in table_text(frame({"p_holm": 0.06, "verdict": "SAME"}))
+    assert "?" not in comparison_table(frame({"p_holm": 0.06, "verdict": "SAME"}))
 
 
 def test_variables_that_tell_cases_apart_are_columns() -> None:
-    text = table_text(frame({"dtype": "float32", "pair": "0-1"}, {"dtype": "int32", "pair": "0-1"}))
+    text = comparison_table(frame({"dtype": "float32", "pair": "0-1"}, {"dtype": "int32", "pair": "0-1"}))
     title, headings, *_ = text.splitlines()
     assert title == "layout 1x2, pair 0-1"
     assert headings.split()[:3] == ["benchmark", "dtype", "message"]
@@ -108,12 +109,12 @@ def run(started_at: str = "2026-01-01T00:00:00", node: dict[str, Any] | None = N
 
 
 def test_equal_runs_differ_in_nothing() -> None:
-    assert differing([run("1"), run("2")], [run("3")]) == []
+    assert differing_facts([run("1"), run("2")], [run("3")]) == []
 
 
 def test_versions_environment_and_configuration_are_told() -> None:
     base, new = run(window=64), run(window=1, node={"versions.torch": "2.7", "environment.NCCL_ALGO": "Ring"})
-    found = differing([base], [new])
+    found = differing_facts([base], [new])
     assert [str(one) for one in found] == [
         "config.window: 64 -> 1", "environment.NCCL_ALGO: missing -> Ring", "versions.torch: 2.6 -> 2.7",
     ]  # fmt: skip
@@ -121,24 +122,24 @@ def test_versions_environment_and_configuration_are_told() -> None:
 
 
 def test_what_varies_within_a_side_is_not_apart() -> None:
-    found = differing([run("1", seed=1), run("2", seed=2)], [run("3", seed=2)])
+    found = differing_facts([run("1", seed=1), run("2", seed=2)], [run("3", seed=2)])
     assert [(one.key, one.apart) for one in found] == [("config.seed", False)]
 
 
 def test_all_nodes_are_looked_at() -> None:
     two = run()
     two["provenance"]["nodes"].append({"versions.torch": "2.5"})
-    assert facts(two)["versions.torch"] == "2.5, 2.6"
-    assert [str(one) for one in differing([run()], [two])] == ["versions.torch: 2.6 -> 2.5, 2.6"]
+    assert compared_facts(two)["versions.torch"] == "2.5, 2.6"
+    assert [str(one) for one in differing_facts([run()], [two])] == ["versions.torch: 2.6 -> 2.5, 2.6"]
 
 
 def test_a_broken_record_has_no_facts_of_nodes() -> None:
-    assert facts({"provenance": None, "label": "x"}) == {"label": "x", "provenance": "null"}
-    assert differing([], [run()]) == []
+    assert compared_facts({"provenance": None, "label": "x"}) == {"label": "x", "provenance": "null"}
+    assert differing_facts([], [run()]) == []
 
 
 def test_long_values_are_cut() -> None:
-    (one,) = differing([run(name="x" * 500)], [run(name="")])
+    (one,) = differing_facts([run(name="x" * 500)], [run(name="")])
     assert len(str(one)) < 120 and "..." in str(one)
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import commbench
 from commbench.core.columns import CASES
 from commbench.core.errors import CommbenchError
-from commbench.report.fit import families, ignored, pieces
+from commbench.report.fit import answerable, families, ignored, pieces
 
 Series = NDArray[Any]
 OCTAVES = 2 ** np.arange(3, 25)
@@ -185,10 +185,26 @@ def row(**more: Any) -> dict[str, Any]:
 
 
 def test_several_runs_give_their_median_and_the_widest_interval() -> None:
-    runs = [row(run_id=f"{n}", label=label, median_s=t) for n, (label, t) in enumerate([("a", 1.0), ("b", 3), ("", 2)])]
+    runs = [row(run_id=f"{n}", median_s=t) for n, t in enumerate([1.0, 3, 2])]
     (family,) = families(pd.DataFrame(runs))
     assert (family.median_s.tolist(), family.low_s.tolist(), family.high_s.tolist()) == ([2.0], [0.99], [1.01 * 3])
-    assert (family.runs, family.labels) == (3, {"a", "b"})
+    assert (family.runs, family.times[0].medians) == (3, (1.0, 3.0, 2.0))
+    labelled = [one | {"label": label} for one, label in zip(runs, ("a", "", None), strict=True)]
+    assert sorted(family.runs for family in families(pd.DataFrame(labelled))) == [1, 2]  # labels are kept apart
+
+
+def test_one_rank_and_simulated_cases_answer_nothing_beside_real_ones() -> None:
+    rows = pd.DataFrame([row(engine="virtual", world_size=2), row(engine="python", world_size=2), row(world_size=1)])
+    assert answerable(rows).engine.tolist() == ["python"]
+    assert len(answerable(rows[:1])) == 1
+
+
+@pytest.mark.parametrize("name", ["library", "hosts", "label", "bind", "backend_options"])
+def test_what_differs_is_not_merged(name: str) -> None:
+    """Open MPI's 177 ns and MPICH's 1.02 us must not become 599 ns, a time that no library has."""
+    values = [{"threads": "multiple"}, {}] if name == "backend_options" else ["a", "b"]
+    runs = [row(run_id=f"{n}", median_s=t, **{name: values[n]}) for n, t in enumerate([177e-9, 1.02e-6])]
+    assert sorted(family.median_s[0] for family in families(pd.DataFrame(runs))) == [177e-9, 1.02e-6]
 
 
 def test_a_run_without_an_interval_is_inside_the_others() -> None:

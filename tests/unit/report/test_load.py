@@ -1,12 +1,18 @@
-"""Folders of runs that were killed, or damaged later: whole cases are read, or one line names the file."""
+"""Folders of runs that were killed, or damaged later: whole cases are read, or one line names the file.
+
+What commbench.load returns works in pandas, and in commbench's own functions, as what is stored does.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,9 +20,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import commbench
-from commbench.core.columns import arrow_schema
-from commbench.core.errors import CommbenchError
-from commbench.report.load import load_run
+from commbench.cli.run import resume
+from commbench.core.columns import OLD_NAMES, SINCE_2, arrow_schema
+from commbench.core.errors import CommbenchError, ConfigError
+from commbench.report.fit import families
+from commbench.report.load import as_stored, load_run, read_rows
+from commbench.report.summary import read_results
 
 FIXED = ("timing=fixed", "timing.repetitions=5", "timing.warmup_repetitions=1", "timing.warmup_s=0")
 CASES = 3
@@ -161,3 +170,121 @@ def test_results_may_be_added_within_a_version(finished: Path, tmp_path: Path) -
 def test_an_empty_run_has_all_columns(killed: Path, tmp_path: Path) -> None:
     shutil.copy(killed / "run.json", tmp_path)
     assert list(commbench.load(tmp_path).columns) == arrow_schema("cases").names
+
+
+def test_the_ranks_of_a_pair_are_known_of_earlier_rows(tmp_path: Path) -> None:
+    words = ("backend=simulated", "benchmark=[p2p_latency,p2p_multi_pair,all_reduce]", "layout=1x4", "sizes=[8]")
+    now = commbench.run(*words, *FIXED, f"output={tmp_path}")
+    rows = pq.read_table(now / "cases.parquet")
+    earlier = tmp_path / "earlier.parquet"
+    pq.write_table(rows.drop_columns(["source", "destination"]), earlier)
+    for cases in (commbench.load(now), commbench.load(earlier)):
+        single = cases[cases.benchmark == "p2p_latency"]
+        assert {"0-1", "2-3"} < set(single.pair) == {f"{one.source}-{one.destination}" for one in single.itertuples()}
+        assert cases[cases.benchmark != "p2p_latency"][["source", "destination"]].isna().all(axis=None)
+
+
+def test_version_1_is_read_under_the_new_names(finished: Path, tmp_path: Path) -> None:
+    """What its rows lack is in the record of the run, which a file of cases brings with it."""
+    shutil.copytree(finished, tmp_path / "run")
+    record = json.loads((finished / "run.json").read_text()) | {"schema_version": 1}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    new = pq.read_table(finished / "cases.parquet")
+    old = new.drop_columns(list(SINCE_2))
+    names = {**dict(zip(new.column_names, new.column_names, strict=True)), **OLD_NAMES}
+    old = old.rename_columns([names[name] for name in old.column_names])
+    metadata = new.schema.metadata | {b"schema_version": b"1", b"commbench_run": json.dumps(record).encode()}
+    pq.write_table(old.replace_schema_metadata(metadata), tmp_path / "run" / "cases.parquet")
+    before, now = commbench.load(tmp_path / "run"), commbench.load(finished)
+    assert {"count", "flags"} <= set(old.column_names) and list(before.columns) == list(now.columns)
+    for name in ("library", "hosts", "bind", "elements"):
+        assert before[name].tolist() == now[name].tolist() and now[name].notna().all(), name
+    assert "model" in before["backend_options"][0] and "model" in now["backend_options"][0]
+    assert before["warnings"].equals(now["warnings"])
+    with pytest.raises(ConfigError, match="schema version 1, whose cases have other ids; start it anew"):
+        resume([str(tmp_path / "run")])
+
+
+# ---------------------------------------------------------------- data frames
+
+
+FIVE = {"timing": "fixed", "timing.repetitions": 5, "timing.warmup_repetitions": 1, "timing.warmup_s": 0}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run started with a dict and keywords: point to point and collective, so that many columns have nulls."""
+    output = tmp_path_factory.mktemp("results")
+    return commbench.run(
+        FIVE, "benchmark=[p2p_latency,all_reduce]", backend="simulated", layout="1x2", sizes=[8, "1KiB", 4096],
+        env={"B": "2 3", "A": "=1"}, label="a, b", output=output, writer=["parquet"],
+    )  # fmt: skip
+
+
+def test_what_is_given_as_keywords_and_in_a_dict_is_used(folder: Path) -> None:
+    cases = commbench.load(folder)
+    assert set(cases["message_bytes"]) == {8, 1024, 4096} and set(cases["repetitions"]) == {5}
+    assert set(cases["label"]) == {"a, b"} and set(cases["layout"]) == {"1x2"}
+    assert {json.dumps(json.loads(one)) for one in cases["env"]} == {'{"A": "=1", "B": "2 3"}'}
+
+
+def test_every_row_can_be_hashed_grouped_and_queried(folder: Path) -> None:
+    cases = commbench.load(folder)
+    assert len(pd.concat([cases, cases]).drop_duplicates()) == len(cases) == 6
+    assert cases.groupby(["env", "backend_options", "warnings"], dropna=False).size().sum() == 6
+    assert len(cases.query("warnings == '' or warnings.str.contains('[a-z]')")) == 6
+    assert len(cases.query("root.isna() and reduction == 'sum'")) == 3
+    nullable = {name: str(cases[name].dtype) for name in ("window", "in_place", "message_bytes", "steady")}
+    assert "float64" not in nullable.values() and "object" not in nullable.values(), nullable
+
+
+def test_operation_s_of_a_repetition_is_what_the_median_is_made_of(folder: Path) -> None:
+    cases = commbench.load(folder).set_index("case_id")
+    samples = commbench.load(folder, table="samples").query("phase == 'measure'")
+    latency = cases[cases["benchmark"] == "p2p_latency"]
+    found = samples[samples["rank"] == 0].groupby("case_id")["operation_s"].median()[latency.index]
+    assert found.to_numpy() == pytest.approx(latency["median_s"].to_numpy())
+    assert set(latency["operations_per_sample"]) != {1}, "elapsed_ns alone would do"
+    alone = commbench.load(folder / "samples.parquet", table="samples").query("phase == 'measure'")
+    assert alone["operation_s"].equals(samples["operation_s"])
+
+
+def test_load_and_report_take_folders_files_and_lists_of_them(folder: Path) -> None:
+    whole = commbench.load(folder)
+    for paths in ([str(folder)], [folder / "cases.parquet"], [[folder], [folder / "cases.parquet"]], [folder.parent]):
+        assert commbench.load(*paths).equals(whole)
+        assert len(read_results(paths).cases) == len(whole)
+    with pytest.raises(CommbenchError, match=r"no run\.json below .*nowhere"):
+        commbench.load([folder / "nowhere"])
+
+
+def test_the_own_functions_take_both_forms(folder: Path) -> None:
+    loaded, stored = commbench.load(folder), read_rows([folder])
+    again = as_stored(loaded)
+    for name in ("env", "backend_options", "warnings", "window", "in_place", "root"):
+        texts = [[str(list(one) if name == "warnings" else one) for one in frame[name]] for frame in (again, stored)]
+        assert texts[0] == texts[1], name
+    assert [dict(one.variables) for one in families(loaded)] == [dict(one.variables) for one in families(stored)]
+    step = [commbench.step_of(1000, "float32", 4096)]
+    columns = ["step_s", "low_s", "high_s"]
+    assert commbench.predict(loaded, step)[columns].equals(commbench.predict(stored, step)[columns])
+    sides = commbench.compare(loaded, folder), commbench.compare(stored, folder)
+    assert sides[0].equals(sides[1]) and set(sides[0]["sides"]) == {"both"}
+
+
+def test_what_a_user_saves_with_pandas_is_read_again(folder: Path, tmp_path: Path) -> None:
+    loaded = commbench.load(folder)
+    loaded.to_parquet(tmp_path / "mine.parquet")
+    assert commbench.load(tmp_path / "mine.parquet").equals(loaded)
+
+
+def test_the_package_tells_what_it_has_and_imports_nothing_for_it() -> None:
+    heavy = "[m for m in ('pandas', 'torch', 'hydra', 'numpy') if m in sys.modules]"
+    code = f"import sys, commbench; listed = dir(commbench); print({heavy}, 'load' in listed, commbench.__version__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("[] True ")
+    assert {"run", "load", "compare", "predict", "slow_pairs", "CommbenchError", "__version__"} <= set(dir(commbench))
+    for name in commbench.__all__:
+        public = getattr(commbench, name)
+        text = public.__doc__ or ""
+        assert text and (isinstance(public, type) or f"commbench.{name}(" in text), f"{name} has no example"

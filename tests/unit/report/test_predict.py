@@ -69,7 +69,7 @@ def test_between_two_sizes_the_time_is_on_the_line_in_logs_and_the_interval_hold
 
 @pytest.mark.parametrize(
     ("size", "words"),
-    [(64 * MIB, "extrapolated: 64 MiB is 16 x above the largest measured size, 4 MiB"),
+    [(32 * MIB, "extrapolated: 32 MiB is 8 x above the largest measured size, 4 MiB"),
      (MIB // 2, "extrapolated: 512 KiB is 2 x below the smallest measured size, 1 MiB")],
 )  # fmt: skip
 def test_outside_the_measured_sizes_the_fit_answers_with_a_warning(size: int, words: str) -> None:
@@ -81,7 +81,7 @@ def test_outside_the_measured_sizes_the_fit_answers_with_a_warning(size: int, wo
 
 
 def test_extrapolating_a_line_that_fits_badly_widens_the_interval() -> None:
-    row = one(cases({MIB: 1.0, 2 * MIB: 3.0, 4 * MIB: 4.0}, half=0.0), [Step({8 * MIB: 1})])
+    row = one(cases({MIB: 1.0, 2 * MIB: 2.4, 4 * MIB: 4.0}, half=0.0), [Step({8 * MIB: 1})])
     assert row["low_s"] < 0.9 * row["step_s"] < 1.1 * row["step_s"] < row["high_s"]
 
 
@@ -135,8 +135,13 @@ def test_without_intervals_there_is_none() -> None:
         (cases({MIB: 1.0}, status="invalid"), "no usable row of all_reduce"),
         (cases({MIB: 1.0}, world_size=1), "no usable row of all_reduce"),
         (cases({MIB: 1.0}), "no prediction: only 1 MiB was measured; measure all_reduce with sizes=octaves"),
+        (cases({8: 2.0, 16: 1.0}), "2 MiB is over 10 times the largest measured size, 16 B"),
         (
-            cases({8: 2.0, 16: 1.0}),
+            cases({MIB: 1.0, 1536 * 1024: 9.0}),
+            "2 MiB is outside of the measured sizes, and the fit misses one of them by",
+        ),
+        (
+            cases({MIB // 2: 1.2, MIB: 1.0}),
             "2 MiB is above all measured sizes, and the measured times do not grow with the size",
         ),
     ],
@@ -149,7 +154,7 @@ def test_what_can_not_be_answered_is_refused_in_one_line(frame: pd.DataFrame, wo
 
 @given(st.integers(1, 64), st.integers(10, 24))
 def test_twice_the_buckets_take_twice_the_time(count: int, exponent: int) -> None:
-    frame = cases({1 << 12: 1.0, 1 << 16: 3.0, 1 << 22: 20.0})
+    frame = cases({1 << 12: 1.0, 1 << 16: 1.1, 1 << 22: 20.0})
     single, double = (one(frame, [Step({1 << exponent: n})])["step_s"] for n in (count, 2 * count))
     assert double == pytest.approx(2 * single)
 
@@ -162,19 +167,34 @@ def test_the_report_ranks_within_a_layout_and_says_what_is_alike() -> None:
         cases({MIB: 1.0}, backend="c", status="skipped"),
     ])  # fmt: skip
     text = report(frame, [Step({MIB: 25}), Step({25 * MIB: 1})], "float32")
-    assert "1x2, buckets of 1 MiB: a (python) is fastest, 25.0 s; b (python) takes 2 x as long\n" in text
+    assert "1x2, buckets of 1 MiB: a (python) and b (python) are not distinguishable, 25.0 s\n" in text  # one launch
     assert "1x2, buckets of 25 MiB: a (python) and b (python) are not distinguishable, 10.0 s\n" in text
     assert "2x2, buckets of 25 MiB: a (python) takes 90.0 s\n" in text
-    assert "a (python) on 1x2: buckets of 25 MiB is fastest, 10.0 s; buckets of 1 MiB takes 2.5 x as long\n" in text
+    least = "buckets of 25 MiB takes least by what was measured in this run, 10.0 s; buckets of 1 MiB 2.5 x as long"
+    assert f"a (python) on 1x2: {least}\n" in text
     assert "left out of all_reduce: 1 skipped\n" in text
     assert "warning" not in text
 
 
 def test_the_report_names_the_runs_that_it_took_together() -> None:
-    frame = pd.concat([cases({MIB: 1.0}, label="before"), cases({MIB: 2.0}, label="after")])
+    frame = pd.concat([cases({MIB: 1.0}), cases({MIB: 2.0}), cases({MIB: 9.0}, label="other")])
     text = report(frame, [Step({MIB: 1})], "float32")
-    assert "runs with the labels after, before were taken together: the median over them and the widest" in text
-    assert "2 runs" in text
+    assert "runs were taken together: the median over them and the widest" in text
+    assert "2 runs" in text and "gloo (python, label other)" in text
+
+
+def test_the_fastest_of_three_launches_is_said_to_be() -> None:
+    launches = [
+        cases({MIB: factor * time}, backend=name) for name, time in (("a", 1.0), ("b", 2.0)) for factor in (1, 1.1, 1.2)
+    ]
+    text = report(pd.concat(launches), [Step({MIB: 1})], "float32")
+    assert "a (python) is fastest, 1.10 s; b (python) takes 2 x as long\n" in text
+
+
+def test_simulated_times_answer_only_among_themselves() -> None:
+    real, simulated = cases({MIB: 2.0}, engine="native"), cases({MIB: 1.0}, engine="virtual")
+    assert predict(pd.concat([real, simulated]), [Step({MIB: 1})]).engine.tolist() == ["native"]
+    assert predict(simulated, [Step({MIB: 1})]).engine.tolist() == ["virtual"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from generated_results import row, run_of
 
-from commbench.cli.run import abnormal
+from commbench.cli.rank import abnormal
 from commbench.core.columns import CASES, arrow_schema
 from commbench.core.errors import ConfigError
 from commbench.report.reference import FAST, NORMAL, PUBLISHED_COLUMNS, SLOW, beside, judge, published, references
@@ -57,9 +57,18 @@ def test_a_long_time_is_slow_and_a_short_one_fast() -> None:
 def test_another_place_size_or_backend_is_not_compared(more: dict[str, object]) -> None:
     assert judge(cases(**more), ["c5n.18xlarge"]) == []
     assert judge(cases(), ["other hardware"]) == []
+    assert judge(cases(warnings=["oversubscribed"]), ["c5n.18xlarge"]) == []
 
 
-def test_expect_normal_is_judged_by_these_values(tmp_path: Path) -> None:
+def test_only_what_others_published_is_called_published() -> None:
+    (found,) = judge(cases(), ["c5n.18xlarge"])
+    assert found.expected == "published 1.18 GB/s .. 1.19 GB/s"
+    own = {"benchmark": "p2p_latency", "backend": "mpi", "layout": "1x2", "ranks_per_node": 2, "message_bytes": 8}
+    (found,) = judge(cases(**own, median_s=1e-6), ["host.cpu_model=AMD EPYC; host.cpu_logical_cores=2"])
+    assert found.expected == "measured by commbench on 2026-11-21: 218 ns .. 2.17 us"
+
+
+def test_expect_normal_is_judged_by_these_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run that a published value knows: the label names the hardware."""
     way = ("tcp", "python", 2e-6, 0.4e9)
     folder = run_of(tmp_path, 0)
@@ -71,7 +80,11 @@ def test_expect_normal_is_judged_by_these_values(tmp_path: Path) -> None:
     assert "c5n.18xlarge" in said and "connection" in said
     fast = [rows[0] | {"algbw_gb_per_s": 1.18}]
     pq.write_table(pa.Table.from_pylist(fast, arrow_schema("cases")), folder / "cases.parquet")
+    assert abnormal(str(folder)) == [] and capsys.readouterr().err == ""
+    unknown = [rows[0] | {"label": "a machine that nobody described"}]
+    pq.write_table(pa.Table.from_pylist(unknown, arrow_schema("cases")), folder / "cases.parquet")
     assert abnormal(str(folder)) == []
+    assert "expect normal: nothing to compare with: no known value is for this hardware" in capsys.readouterr().err
 
 
 def ours(*rows: tuple[str, int | None, str, float]) -> pd.DataFrame:

@@ -19,7 +19,6 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from commbench.config.compose import ConfigComposer
 from commbench.core.case import Mode, World
-from commbench.core.clock import ClockCost
 from commbench.core.errors import Missing
 from commbench.core.program import BufferSpec, Pattern, Program
 from commbench.core.protocols import Buffer
@@ -340,9 +339,7 @@ def test_all_ranks_run_the_same_counts_and_stop_together(size: int) -> None:
 
     def work(control: StoreControl) -> tuple[list[int], Any]:
         noise = Noise(control.rank, size)
-        return noise.counts, measure(
-            planned, noise, control, settings, ClockCost(20.0, 20.0, 20.0), lambda _: None, Progress()
-        )  # type: ignore[arg-type]
+        return noise.counts, measure(planned, noise, control, settings, {}, lambda _: None, Progress())  # type: ignore[arg-type]
 
     with connected(size) as (_, controls):
         ends = no_error(together(work, controls))

@@ -21,7 +21,7 @@ from commbench.core.case import World
 from commbench.core.errors import Missing
 from commbench.world import control_tree
 from commbench.world.control import GatherDecideControl, StoreControl
-from commbench.world.control_tree import NodeControl, _packed, _unpacked, by_node, join_nodes
+from commbench.world.control_tree import NodeControl, by_node, join_nodes, packed, unpacked
 
 Nodes = tuple[tuple[int, ...], ...]
 TWO: Nodes = ((0, 1), (2, 3))
@@ -145,7 +145,7 @@ def test_two_subsets_meet_at_the_same_time() -> None:
 
 @given(st.lists(st.binary(max_size=20), max_size=9))
 def test_packages_are_unpacked_as_they_were(parts: list[bytes]) -> None:
-    assert _unpacked(_packed(parts)) == parts
+    assert unpacked(packed(parts)) == parts
 
 
 # ---------------------------------------------------------------- who is late

@@ -1,8 +1,9 @@
-"""The tables of world/exit_protocol.py: who prints, what a rank does when the world is lost, what the parent reads."""
+"""The tables of world/exit_protocol.py: who prints, what a rank does in a broken world, what the parent reads."""
 
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,18 +12,24 @@ from commbench.core.case import RankIdentity
 from commbench.core.errors import CommbenchError, ConfigError, Missing, WorldBroken
 from commbench.world.exit_protocol import (
     FOLDER,
-    LOST,
+    REASON_FILE,
     RESUME,
     STATUS_FILE,
-    LostAction,
+    BrokenAction,
     Print,
+    RankFailure,
+    WorldEnd,
+    action_when_broken,
+    end_interrupted,
+    exit_text,
     leave_status,
-    lost_action,
-    report_lost,
+    report_reason,
     report_refusal,
     run_status,
     who_prints,
 )
+from commbench.world.output import LOG
+from commbench.world.recovery import mark_in_flight
 
 RANKS = [None, *(RankIdentity("torchrun", rank, 3, rank) for rank in range(3))]
 OUTSIDE, RANK_0, RANK_1, _ = RANKS
@@ -53,47 +60,53 @@ def test_who_prints(error: CommbenchError, identity: RankIdentity | None, mpi_lo
 
 
 @pytest.mark.parametrize(
-    ("rank", "given", "has_record", "from_rank_0", "action"),
+    ("rank", "has_parent", "has_record", "found_by_rank_0", "action"),
     [
-        (0, True, True, False, LostAction.PRINT_AND_SAVE),
-        (0, False, False, False, LostAction.PRINT_AND_SAVE),
-        (0, False, True, False, LostAction.SAVE),
-        (1, True, False, True, LostAction.NOTHING),
-        (1, False, False, True, LostAction.NOTHING),
-        (1, False, False, False, LostAction.TELL_PARENT),
-        (2, False, False, False, LostAction.TELL_PARENT),
-        (1, True, False, False, LostAction.PRINT),
-        (2, True, False, False, LostAction.NOTHING),
+        (0, False, True, False, BrokenAction.PRINT_AND_SAVE),
+        (0, True, False, False, BrokenAction.TELL_PARENT_AND_SAVE),
+        (0, True, True, False, BrokenAction.SAVE),
+        (1, False, False, True, BrokenAction.NOTHING),
+        (1, True, False, True, BrokenAction.NOTHING),
+        (1, True, False, False, BrokenAction.TELL_PARENT),
+        (2, True, False, False, BrokenAction.TELL_PARENT),
+        (1, False, False, False, BrokenAction.PRINT),
+        (2, False, False, False, BrokenAction.NOTHING),
     ],
 )
-def test_what_a_rank_does_when_the_world_is_lost(
-    rank: int, given: bool, has_record: bool, from_rank_0: bool, action: LostAction
+def test_what_a_rank_does_when_the_world_is_broken(
+    rank: int, has_parent: bool, has_record: bool, found_by_rank_0: bool, action: BrokenAction
 ) -> None:
-    assert lost_action(rank, (0, 1, 2), given, has_record, from_rank_0) is action
+    assert action_when_broken(rank, (0, 1, 2), has_parent, has_record, found_by_rank_0) is action
 
 
 def test_a_node_without_rank_0_has_a_rank_that_prints() -> None:
-    assert [lost_action(rank, (4, 5), True, False, False) for rank in (4, 5)] == [LostAction.PRINT, LostAction.NOTHING]
+    actions = [action_when_broken(rank, (4, 5), False, False, False) for rank in (4, 5)]
+    assert actions == [BrokenAction.PRINT, BrokenAction.NOTHING]
 
 
 def write_run(folder: Path, **values: object) -> None:
     (folder / "run.json").write_text(json.dumps(values))
 
 
+KILLED = RankFailure(1, 7, "vm", "was killed by SIGKILL")
+ENDED = WorldEnd(1, "torchrun (pid 5)")
+
+
 def test_a_finished_run_has_its_own_status(tmp_path: Path) -> None:
-    write_run(tmp_path, status="done", exit_status=1)
-    assert run_status(tmp_path, 255, ["rank 1"]) == 1
+    write_run(tmp_path, status="done", exit_status=1, reason="expected more")
+    assert run_status(tmp_path, ENDED) == 1
 
 
 def test_a_refusal_is_the_status_of_a_world_without_a_run(tmp_path: Path) -> None:
     report_refusal(2, {FOLDER: str(tmp_path)})
-    assert run_status(tmp_path, 1, []) == 2
+    (tmp_path / LOG).write_text("a launcher says that a rank has exited with 2")
+    assert run_status(tmp_path, ENDED) == 2
     assert not tmp_path.exists(), "an empty folder is removed"
 
 
 def test_a_run_without_a_writer_of_run_json_leaves_its_status(tmp_path: Path) -> None:
     leave_status(str(tmp_path), 1)
-    assert run_status(tmp_path, 0, []) == 1
+    assert run_status(tmp_path, ENDED) == 1
 
 
 @pytest.mark.parametrize(("resume", "status", "left"), [(False, 2, False), (True, 2, True), (True, 3, False)])
@@ -105,31 +118,84 @@ def test_a_refusal_beside_a_run_json_counts_only_where_the_run_is_resumed(
     assert (tmp_path / STATUS_FILE).exists() is left
 
 
+BROKEN = {"status": "broken", "exit_status": 3}
+INTERRUPTED = {"status": "interrupted", "exit_status": 143}
+RUNNING = {"status": "running", "exit_status": None}
+GONE = "rank 1 on vm (pid 7) has ended while rank 0 was in warmup"
+
+
 @pytest.mark.parametrize(
-    ("run", "lost", "first_ended", "said"),
+    ("run", "left", "end", "said"),
     [
-        ({"status": "broken", "exit_status": 3, "reason": "rank 1 is silent"}, None, [], "rank 1 is silent"),
-        ({"status": "interrupted", "exit_status": 143, "reason": None}, None, [], "in the middle of the run"),
-        ({"status": "running", "exit_status": None}, "rank 0 is silent", ["rank 0"], "rank 0 is silent"),
-        ({"status": "running", "exit_status": None}, None, ["rank 1"], "rank 1 ended first"),
-        ({"status": "running", "exit_status": None}, None, [], "rank 0 left no message"),
+        (BROKEN | {"reason": "rank 1 is silent"}, None, ENDED, "rank 1 is silent"),
+        (INTERRUPTED | {"reason": GONE}, None, WorldEnd(1, "x", (KILLED,)), f"{KILLED} while rank 0 was in warmup"),
+        (INTERRUPTED | {"reason": None}, None, ENDED, "torchrun (pid 5) exited with status 1 before the first case"),
+        (RUNNING, "rank 0 is silent", ENDED, "rank 0 is silent"),
+        (RUNNING, GONE, WorldEnd(1, "x", (KILLED,)), f"{KILLED} while rank 0 was in warmup"),
+        (RUNNING, "rank 0 is silent", WorldEnd(1, "x", (KILLED,)), f"{KILLED} before the first case"),
+        (
+            RUNNING,
+            GONE,
+            WorldEnd(-9, "x", (KILLED,), "mpirun (pid 5) was killed by SIGKILL"),
+            "mpirun (pid 5) was killed",
+        ),
+        (RUNNING, None, WorldEnd(-11, "mpirun (pid 5)"), "mpirun (pid 5) was killed by SIGSEGV before the first case"),
     ],
 )
-def test_a_broken_world_has_a_reason_in_run_json(
-    tmp_path: Path, run: dict[str, object], lost: str | None, first_ended: list[str], said: str
+def test_the_reason_of_a_broken_world_says_who_how_and_when(
+    tmp_path: Path, run: dict[str, object], left: str | None, end: WorldEnd, said: str
 ) -> None:
     write_run(tmp_path, **run)
-    if lost is not None:
-        report_lost(str(tmp_path), lost)
-    with pytest.raises(WorldBroken, match=said):
-        run_status(tmp_path, 9, first_ended)
+    (tmp_path / LOG).write_text("forty lines")
+    if left is not None:
+        report_reason(str(tmp_path), left)
+    with pytest.raises(WorldBroken) as broken:
+        run_status(tmp_path, end)
     record = json.loads((tmp_path / "run.json").read_text())
-    assert (record["status"], record["exit_status"]) == ("broken", 3) and said in record["reason"]
-    assert not (tmp_path / LOST).exists()
+    assert (record["status"], record["exit_status"]) == ("broken", 3)
+    assert record["reason"].startswith(said) and str(broken.value).startswith(said)
+    assert f"finished cases are in {tmp_path}; the launcher's own messages are in {tmp_path / LOG}" in str(broken.value)
+    assert not (tmp_path / REASON_FILE).exists()
+
+
+def test_the_case_in_flight_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path, **RUNNING)
+    mark_in_flight(str(tmp_path), "abc", "all_reduce 1x2 8 B")
+    with pytest.raises(WorldBroken, match=r"was killed by SIGKILL while measuring all_reduce 1x2 8 B; finished"):
+        run_status(tmp_path, WorldEnd(1, "x", (KILLED,)))
 
 
 def test_a_world_that_leaves_nothing_is_broken(tmp_path: Path) -> None:
-    with pytest.raises(WorldBroken, match="before anything was measured"):
-        run_status(tmp_path, 9, [])
+    with pytest.raises(WorldBroken, match=r"exited with status 1 while starting, before anything was measured$"):
+        run_status(tmp_path, ENDED)
     with pytest.raises(WorldBroken, match="is gone"):
-        run_status(tmp_path, 9, [])
+        run_status(tmp_path, ENDED)
+
+
+@pytest.mark.parametrize("run", [{}, RUNNING, INTERRUPTED])
+def test_an_interrupted_run_is_complete_or_gone(tmp_path: Path, run: dict[str, object]) -> None:
+    (tmp_path / LOG).write_text("Abort is in progress")
+    if run:
+        write_run(tmp_path, **run)
+    assert end_interrupted(tmp_path, 130) is bool(run)
+    if run:
+        record = json.loads((tmp_path / "run.json").read_text())
+        assert record == {"status": "interrupted", "exit_status": run["exit_status"] or 130}
+    else:
+        assert not tmp_path.exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (-signal.SIGKILL, "was killed by SIGKILL"),
+        (-signal.SIGSEGV, "was killed by SIGSEGV"),
+        (-signal.SIGTERM, "was ended by SIGTERM"),
+        (143, "was ended by SIGTERM"),
+        (3, "exited with status 3"),
+        (0, "exited with status 0"),
+        (None, "has ended"),
+    ],
+)
+def test_ends_are_told_apart(code: int | None, text: str) -> None:
+    assert exit_text(code) == text

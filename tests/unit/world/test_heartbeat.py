@@ -169,7 +169,7 @@ def test_a_silent_rank_is_named_to_all_with_its_place(monkeypatch: pytest.Monkey
             f"no sign of life for {SILENCE_S:g} s: rank 2 on {heartbeats[0].hosts[2].name} (pid {os.getpid()})"
             in reason
         )
-        assert "last seen in measure of a case at " in reason
+        assert "last seen in measure of a case; rank 0 is in starting" in reason
         assert from_rank_0 is False
         assert told[1] == [(reason, True)], "the others hear it of rank 0"
 

@@ -13,8 +13,11 @@ import pytest
 from places import DATA
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from commbench.backends.mpi.backend import Mpi
+from commbench.backends.torch.gloo import Gloo
 from commbench.core.case import RankIdentity, World
 from commbench.core.errors import ConfigError, WorldBroken
+from commbench.core.protocols import Backend
 from commbench.launchers.registry import connect, detect
 from commbench.launchers.srun import step_address
 from commbench.world.control import SingleProcessControl, StoreControl
@@ -131,7 +134,7 @@ def test_srun_without_a_node_list_says_what_to_export() -> None:
     place = detect(environ)
     assert place is not None
     with pytest.raises(ConfigError, match="export MASTER_ADDR"):
-        connect(place, environ=environ)
+        connect(place, Gloo(), environ=environ)
 
 
 def test_ranks_that_slurms_pmi_started_meet_without_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +144,7 @@ def test_ranks_that_slurms_pmi_started_meet_without_mpi(monkeypatch: pytest.Monk
     place = detect(environ)
     assert place is not None and place.launcher == "mpirun"
     with pytest.raises(WorldBroken, match=rf"127\.0\.0\.1, {port}\)"):
-        connect(place, environ=environ)
+        connect(place, Gloo(), environ=environ)
 
 
 @pytest.mark.parametrize("broken", [{"MASTER_PORT": "abc"}, {"MASTER_PORT": "1"}])
@@ -151,16 +154,17 @@ def test_an_unreachable_meeting_point_is_a_broken_world(broken: Environment, mon
     place = detect(environ)
     assert place is not None
     with pytest.raises(WorldBroken, match="rank 1 found no control plane"):
-        connect(place, environ=environ)
+        connect(place, Gloo(), environ=environ)
 
 
-def test_rank_0_owns_the_store_where_the_launcher_names_an_address() -> None:
+@pytest.mark.parametrize("backend", [Gloo, Mpi])
+def test_rank_0_owns_the_store_where_the_launcher_names_an_address(backend: type[Backend]) -> None:
     probe = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     port = probe.port
     del probe
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     places = [RankIdentity("srun", rank, 2, rank) for rank in range(2)]
-    controls: list[StoreControl] = in_threads(2, lambda rank: connect(places[rank], environ=meeting))
+    controls: list[StoreControl] = in_threads(2, lambda rank: connect(places[rank], backend(), environ=meeting))
     heard = in_threads(2, lambda rank: controls[rank].decide({"from": rank}, 5.0))
     assert heard == [{"from": 0}, {"from": 0}]
 

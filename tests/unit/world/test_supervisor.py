@@ -1,4 +1,4 @@
-"""Which rank ended first; what a launcher leaves behind is ended, and what killed ranks leave in /dev/shm removed."""
+"""Which rank failed first, and how; what a launcher leaves behind is ended, and what killed ranks leave in /dev/shm."""
 
 from __future__ import annotations
 
@@ -10,115 +10,110 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
 import pytest
 
-from commbench.world import exit_protocol, supervisor
-from commbench.world.supervisor import ExitWatcher, mapped_shared_memory, remove_shared_memory
+from commbench.world import exit_protocol
+from commbench.world.exit_protocol import WorldEnd
+from commbench.world.output import LOG
+from commbench.world.supervisor import LaunchedWorld, mapped_shared_memory, remove_shared_memory, supervise
 
-SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
-# a launcher that notices a death at once and ends everybody else, as mpirun does
-LAUNCHER = """
+# a launcher with three ranks, which exit with 0 on SIGUSR1
+HEAD = """
 import json, os, pathlib, signal, subprocess, sys, time
-ranks = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) for _ in range(3)]
-names = {str(one.pid): f"rank {number}" for number, one in enumerate(ranks)}
-run = {"processes": names, "status": "running", **json.loads(sys.argv[2])}
+code = "import signal, sys, time; signal.signal(10, lambda *_: sys.exit(0)); time.sleep(60)"
+words, names = [sys.executable, "-c", code], [os.environ | {"FAKE_RANK": str(number)} for number in range(3)]
+ranks = [subprocess.Popen(words, env=one) for one in names]
+run = {"processes": {str(one.pid): "" for one in ranks}, "status": "running", **json.loads(sys.argv[2])}
 pathlib.Path(sys.argv[1], "run.json").write_text(json.dumps(run))
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-os.wait()
-time.sleep(0.5)
-for one in ranks:
-    one.kill()
-sys.exit(7)
+def end_all():
+    for one in ranks:
+        one.kill()
+    for one in ranks:
+        one.wait()
 """
 
 
-def test_the_first_to_end_is_named() -> None:
-    with subprocess.Popen(SLEEP) as launcher, subprocess.Popen(SLEEP) as one, subprocess.Popen(SLEEP) as other:
-        deaths = ExitWatcher(launcher)
-        try:
-            deaths.watch({one.pid: "rank 0", other.pid: "rank 1", 2**22 + 1: "a rank that is gone"})
-            assert not deaths.wait(0.05)
-            assert deaths.first == []
-            other.kill()
-            assert not deaths.wait(10)
-            assert deaths.first == ["rank 1"]
-            one.kill()
-            assert not deaths.wait(10)
-            launcher.kill()
-            while not deaths.wait(10):
-                pass
-            assert deaths.first == ["rank 1"], "who ended later changes nothing"
-        finally:
-            deaths.close()
+def rank_of(environ: Mapping[str, str]) -> int | None:
+    return int(environ["FAKE_RANK"]) if "FAKE_RANK" in environ else None
 
 
-def test_where_all_end_in_one_moment_nobody_is_blamed() -> None:
-    with subprocess.Popen(SLEEP) as launcher, subprocess.Popen(SLEEP) as one, subprocess.Popen(SLEEP) as other:
-        deaths = ExitWatcher(launcher)
-        try:
-            deaths.watch({one.pid: "rank 0", other.pid: "rank 1"})
-            for process in (one, other):
-                process.kill()
-                process.wait()
-            assert not deaths.wait(10)
-            assert deaths.first == []
-        finally:
-            deaths.close()
-            launcher.kill()
+def launched(folder: Path, script: str, ranks: int = 3, **run: object) -> LaunchedWorld:
+    words = [sys.executable, "-c", HEAD + script, str(folder), json.dumps(run)]
+    return LaunchedWorld("fake", words, os.environ, folder, rank_of, ranks)
 
 
-def started(folder: Path, **run: object) -> list[str]:
-    return [sys.executable, "-c", LAUNCHER, str(folder), json.dumps(run)]
+def supervised(folder: Path, script: str, ranks: int = 3, stopped_s: float = 8.0, **run: object) -> WorldEnd:
+    """The world's end; none of its processes is left."""
+    worlds: list[LaunchedWorld] = []
 
+    def start() -> LaunchedWorld:
+        worlds.append(launched(folder, script, ranks, **run))
+        return worlds[0]
 
-def test_the_rank_that_a_launcher_lost_is_told(tmp_path: Path) -> None:
-    killer = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import json, os, pathlib, sys, time\n"
-            "path = pathlib.Path(sys.argv[1], 'run.json')\n"
-            "while not path.exists(): time.sleep(0.05)\n"
-            "time.sleep(2.5)\n"
-            "pids = {name: int(pid) for pid, name in json.loads(path.read_text())['processes'].items()}\n"
-            "os.kill(pids['rank 1'], 9)",
-            str(tmp_path),
-        ]
-    )
-    status, first = supervisor.supervise(started(tmp_path), os.environ, tmp_path)
-    killer.wait(10)
-    assert (status, first) == (7, ["rank 1"])
-    assert exit_protocol.lost_reason(tmp_path, first) == "rank 1 ended first"
-    assert exit_protocol.lost_reason(tmp_path, []) == "rank 0 left no message"
-
-
-@pytest.mark.parametrize("how", ["run.json", "lost"])
-def test_a_broken_world_whose_launcher_goes_on_is_ended_with_all_its_processes(tmp_path: Path, how: str) -> None:
-    if how == "lost":
-        threading.Timer(1.5, exit_protocol.report_lost, [str(tmp_path), "rank 0 is silent"]).start()
-    broken = {"status": "broken", "exit_status": 3} if how == "run.json" else {}
-    begin = time.monotonic()
-    status, _ = supervisor.supervise(started(tmp_path, **broken), os.environ, tmp_path)
-    assert time.monotonic() - begin < 15
-    assert status == -signal.SIGKILL
-    for pid in json.loads((tmp_path / "run.json").read_text())["processes"]:
+    begun = time.monotonic()
+    end = supervise(start, folder, stopped_s)
+    assert time.monotonic() - begun < 20
+    for pid in worlds[0].ranks:
         until = time.monotonic() + 5
-        while psutil.pid_exists(int(pid)) and psutil.Process(int(pid)).status() != psutil.STATUS_ZOMBIE:
+        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
             assert time.monotonic() < until
             time.sleep(0.05)
-    if how == "lost":
-        assert exit_protocol.lost_reason(tmp_path, ["rank 1"]) == "rank 0 is silent"
-        assert not (tmp_path / exit_protocol.LOST).exists()
+    return end
 
 
-def test_the_last_word_of_an_earlier_world_does_not_end_the_next_one(tmp_path: Path) -> None:
-    exit_protocol.report_lost(str(tmp_path), "rank 1 lost rank 0")
-    status, _ = supervisor.supervise([sys.executable, "-c", "import time; time.sleep(2.5)"], os.environ, tmp_path)
-    assert status == 0 and exit_protocol.lost_reason(tmp_path, []) == "rank 0 left no message"
+@pytest.mark.parametrize(
+    ("act", "how"),
+    [
+        ("ranks[1].kill()", "was killed by SIGKILL"),
+        ("ranks[1].send_signal(11)", "was killed by SIGSEGV"),
+        ("ranks[1].terminate()", "was ended by SIGTERM"),
+    ],
+)
+def test_the_rank_that_a_launcher_lost_is_named_with_its_signal(tmp_path: Path, act: str, how: str) -> None:
+    end = supervised(
+        tmp_path, f"time.sleep(1.5); {act}; os.wait(); time.sleep(0.7); end_all(); print('log'); sys.exit(7)"
+    )
+    assert end.status == 7 and end.cause is None and end.launcher.startswith("fake (pid ")
+    (failure,) = end.failures
+    assert (failure.rank, failure.how) == (1, how)
+    assert (tmp_path / LOG).read_text() == "log\n", "a launcher's own messages do not reach the terminal"
+
+
+def test_of_ranks_that_end_at_once_the_one_that_its_launcher_names_is_blamed(tmp_path: Path) -> None:
+    end = supervised(
+        tmp_path, "time.sleep(1.5); end_all(); print('=   PID', ranks[2].pid, 'RUNNING AT vm'); sys.exit(9)"
+    )
+    assert [failure.rank for failure in end.failures] == [2]
+
+
+@pytest.mark.long
+def test_a_rank_that_ends_early_ends_the_world_even_with_status_0(tmp_path: Path) -> None:
+    end = supervised(tmp_path, "time.sleep(1.5); ranks[0].send_signal(10); ranks[0].wait(); time.sleep(60)")
+    assert [(failure.rank, failure.how) for failure in end.failures] == [(0, "exited with status 0")]
+
+
+def test_a_stopped_rank_and_a_stopped_launcher_are_named(tmp_path: Path) -> None:
+    end = supervised(tmp_path, "time.sleep(1); ranks[2].send_signal(19); time.sleep(60)", stopped_s=1.0)
+    assert [(failure.rank, failure.how) for failure in end.failures] == [(2, "is stopped by a signal")]
+    end = supervised(tmp_path, "time.sleep(1); os.kill(os.getpid(), 19)", stopped_s=1.0)
+    assert end.cause is not None and end.cause.startswith("fake (pid ") and end.cause.endswith("is stopped by a signal")
+
+
+def test_a_launcher_that_is_killed_is_the_cause(tmp_path: Path) -> None:
+    end = supervised(tmp_path, "time.sleep(1); os.kill(os.getpid(), 9)")
+    assert end.cause is not None and end.cause.endswith("was killed by SIGKILL")
+
+
+@pytest.mark.parametrize("how", ["run.json", "reason"])
+def test_a_broken_world_whose_launcher_goes_on_is_ended_with_all_its_processes(tmp_path: Path, how: str) -> None:
+    if how == "reason":
+        threading.Timer(1.5, exit_protocol.report_reason, [str(tmp_path), "rank 0 is silent"]).start()
+    broken = {"status": "broken", "exit_status": 3} if how == "run.json" else {}
+    assert supervised(tmp_path, "signal.signal(15, signal.SIG_IGN); time.sleep(60)", **broken).status == -signal.SIGKILL
 
 
 # ---------------------------------------------------------------- shared memory

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+import commbench
 from commbench.core.errors import Unsaved, WorldBroken
+from commbench.report.load import load_run
+from commbench.report.summary import read_results
 from commbench.writers.fan_out import FanOut
 
 
@@ -74,3 +77,14 @@ def test_who_can_not_begin_ends_the_run_and_is_not_ended(tmp_path: Path) -> None
         desk.begin(run)
     desk.end(run)
     assert (first.told, second.told, third.told) == (["begin", "end"], ["begin"], [])
+
+
+@pytest.mark.parametrize("name", ["jsonl", "osu"])
+def test_a_format_alone_names_the_folder_and_can_be_reported(
+    tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = commbench.run(backend="simulated", sizes=[8], timing="quick", writer=name, output=tmp_path)
+    out, err = capfd.readouterr()
+    assert err.splitlines()[-1] == f"results: {folder}" and str(folder) not in out
+    assert load_run(folder)["status"] == "done" and set(commbench.load(folder)["message_bytes"]) == {8}
+    assert len(read_results([folder]).cases) == len(commbench.load(folder)) > 0

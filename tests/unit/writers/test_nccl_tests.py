@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import commbench
 from commbench.core.columns import CASES
-from commbench.writers.nccl_tests import PROGRAMS, NcclTests, nccl_text
+from commbench.report.load import read_rows
+from commbench.writers.nccl_tests import PROGRAMS, NcclTests
 
 CELLS = 13
 RUN = {
@@ -23,13 +24,13 @@ RUN = {
 def row(benchmark: str = "all_reduce", **more: Any) -> dict[str, Any]:
     values: dict[str, Any] = {column.name: None for column in CASES}
     values |= {"case_id": str(more), "backend": "gloo", "engine": "python", "dtype": "float32", "layout": "1x4"}
-    values |= {"benchmark": benchmark, "status": "ok", "message_bytes": 1024, "count": 256, "env": ()}
+    values |= {"benchmark": benchmark, "status": "ok", "message_bytes": 1024, "elements": 256, "env": ()}
     values |= {"in_place": True, "reduction": "sum", "wrong_elements": 0}
     return values | {"median_s": 2e-6, "algbw_gb_per_s": 0.5, "busbw_gb_per_s": 0.75} | more
 
 
 def lines(*rows: dict[str, Any]) -> list[str]:
-    return nccl_text(RUN, rows).splitlines()
+    return NcclTests().text(RUN, rows).splitlines()
 
 
 def measured(text: list[str]) -> list[list[str]]:
@@ -123,12 +124,12 @@ def test_a_refused_half_is_a_comment_below_its_line() -> None:
 
 @given(st.text(), st.text())
 def test_no_text_can_pass_for_a_number(label: str, reason: str) -> None:
-    text = nccl_text(RUN | {"label": label}, [row(), row(message_bytes=8, status="failed", reason=reason)])
+    text = NcclTests().text(RUN | {"label": label}, [row(), row(message_bytes=8, status="failed", reason=reason)])
     assert [cells[0] for cells in measured(text.splitlines())] == ["1024"]
 
 
 def test_doubts_stand_below_their_numbers() -> None:
-    text = lines(row(message_bytes=8, flags=["noisy"]), row())
+    text = lines(row(message_bytes=8, warnings=["noisy"]), row())
     at = text.index("# noisy: 8 B")
     assert text[at - 1].split()[0] == "1024"
 
@@ -183,7 +184,7 @@ def test_a_run_prints_the_numbers_of_its_file(tmp_path: Path, capsys: pytest.Cap
         "writer=[parquet,nccl_tests]", f"output={tmp_path}",
     )  # fmt: skip
     text = capsys.readouterr().out.splitlines()
-    cases = commbench.load(folder)
+    cases = read_rows([folder])
     assert sum(line.startswith("# skipped: 8 B, ") for line in text) == 2  # 8 B of float32 among 4 ranks
     columns = ["median_s", "algbw_gb_per_s", "busbw_gb_per_s"]
     for benchmark in ("all_reduce", "all_gather", "broadcast"):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import commbench
 from commbench.core.columns import CASES
-from commbench.writers.osu import PROGRAMS, Osu, osu_text
+from commbench.writers.osu import PROGRAMS, Osu
 
 RUN = {
     "run_id": "r", "backend": {"name": "gloo", "library": "x"}, "world": {"size": 4, "nodes": 1}, "timing": "quick",
@@ -28,7 +28,7 @@ def row(benchmark: str = "p2p_latency", **more: Any) -> dict[str, Any]:
 
 
 def lines(*rows: dict[str, Any]) -> list[str]:
-    return osu_text(RUN, rows).splitlines()
+    return Osu().text(RUN, rows).splitlines()
 
 
 def numbers(text: list[str]) -> list[list[float]]:
@@ -110,7 +110,7 @@ def test_a_row_without_numbers_is_a_comment_in_its_place(status: str) -> None:
 
 
 def test_doubts_stand_below_their_numbers() -> None:
-    text = lines(row(message_bytes=8, flags=["noisy"]), row())
+    text = lines(row(message_bytes=8, warnings=["noisy"]), row())
     at = text.index("# noisy: 8 B")
     assert text[at - 1].split()[0] == "1024"
 
@@ -124,7 +124,7 @@ def test_an_operation_that_osu_lacks_is_counted() -> None:
 @given(st.text(), st.text(), st.text())
 def test_no_text_can_pass_for_a_number(label: str, reason: str, library: str) -> None:
     run = RUN | {"label": label, "backend": {"name": "gloo", "library": library}}
-    text = osu_text(run, [row(), row(message_bytes=8, status="failed", reason=reason)])
+    text = Osu().text(run, [row(), row(message_bytes=8, status="failed", reason=reason)])
     assert [line for line in text.splitlines() if line and not line.startswith("#")] == [f"{1024:<14}{'2.00':>18}"]
 
 

@@ -37,7 +37,7 @@ RUN_S = 100
 
 def row_of(case_id: str, **more: Any) -> dict[str, Any]:
     values: dict[str, Any] = {column.name: None for column in CASES}
-    return values | {"run_id": "r", "case_id": case_id, "status": "ok", "env": {}, "flags": []} | more
+    return values | {"run_id": "r", "case_id": case_id, "status": "ok", "env": {}, "warnings": []} | more
 
 
 def samples_of(case_id: str, count: int = 4) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def samples_of(case_id: str, count: int = 4) -> dict[str, Any]:
     texts = {"run_id": "r", "case_id": case_id, "phase": "measure"}
     columns = {name: np.full(count, text, dtype=object) for name, text in texts.items()}
     numbers = {name: np.arange(count) for name in ("block", "repetition", "rank")}
-    return {**columns, **numbers, "start_ns": stamps, "end_ns": stamps + 5, "elapsed_ns": stamps}
+    return {**columns, **numbers, "start_ns": stamps, "end_ns": stamps + 5, "elapsed_ns": stamps, "visit": stamps}
 
 
 def begun(folder: Path) -> tuple[Parquet, dict[str, Any]]:
@@ -72,6 +72,18 @@ def test_a_run_goes_on_after_what_an_earlier_start_has_left(tmp_path: Path) -> N
     writer.end(run)
     assert list(commbench.load(tmp_path).label) == ["new"]
     assert {one.name for one in tmp_path.iterdir()} == {"run.json", "cases.parquet", "samples.parquet"}
+
+
+def test_each_visit_replaces_the_row_of_its_case_and_adds_its_samples(tmp_path: Path) -> None:
+    writer, run = begun(tmp_path)
+    for visits, case_id in ((1, "b"), (1, "a"), (2, "a"), (2, "b")):
+        writer.case(row_of(case_id, visits=visits), samples_of(case_id), {})
+        assert len(list((tmp_path / "parts").glob("*.cases.parquet"))) <= 2
+    assert list(commbench.load(tmp_path).visits) == [2, 2]
+    writer.end(run)
+    rows = pq.read_table(tmp_path / "cases.parquet", columns=["case_id", "visits"]).to_pylist()
+    assert rows == [{"case_id": "b", "visits": 2}, {"case_id": "a", "visits": 2}], "in the order of the first visits"
+    assert pq.read_table(tmp_path / "samples.parquet").num_rows == 16
 
 
 def test_rows_from_before_a_result_existed_are_merged_with_null(tmp_path: Path) -> None:

@@ -71,6 +71,10 @@ def test_a_refusal_says_status_size_and_reason() -> None:
 
 
 def test_doubts_name_the_sizes_they_are_about() -> None:
-    rows = [row(status="ok", flags=["noisy"]), row(status="ok", flags=["skewed", "noisy"], message_bytes=1024)]
-    rows += [row(status="ok", flags=["noisy"]), row(status="ok", flags=[]), row(status="failed", flags=["drifting"])]
+    rows = [row(status="ok", warnings=["noisy"]), row(status="ok", warnings=["skewed", "noisy"], message_bytes=1024)]
+    rows += [
+        row(status="ok", warnings=["noisy"]),
+        row(status="ok", warnings=[]),
+        row(status="failed", warnings=["drifting"]),
+    ]
     assert flag_lines(rows) == ["# noisy: 8 B, 1 KiB", "# skewed: 1 KiB"]

@@ -57,13 +57,14 @@ class Graph:
 
 class Event:
     def __init__(self) -> None:
-        self.ns = 0
+        self.ns, self.done = 0, False
 
     def record(self, stream: Stream) -> None:
+        self.done = False
         stream.enqueue(self._happen)
 
     def _happen(self) -> None:
-        self.ns = time.monotonic_ns()
+        self.ns, self.done = time.monotonic_ns(), True
 
 
 def get_elapsed_time(start: Event, end: Event) -> float:

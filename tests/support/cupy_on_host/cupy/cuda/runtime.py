@@ -18,7 +18,7 @@ def getDeviceCount() -> int:  # noqa: N802
 
 
 def setDevice(index: int) -> None:  # noqa: N802
-    CHOSEN.append(index)
+    CHOSEN[:] = [index]
 
 
 def deviceGetAttribute(attribute: int, index: int) -> int:  # noqa: N802
@@ -28,6 +28,10 @@ def deviceGetAttribute(attribute: int, index: int) -> int:  # noqa: N802
 
 def deviceGetPCIBusId(index: int) -> str:  # noqa: N802
     return f"0000:{0x1A + index:02X}:00.0"
+
+
+def memGetInfo() -> tuple[int, int]:  # noqa: N802
+    return 2**30, 2**31
 
 
 def deviceSynchronize() -> None:  # noqa: N802

@@ -1,0 +1,110 @@
+"""Copies between a rank's host and GPU memory on torch's streams; gloo lets several ranks begin together."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from commbench.buffers.memory import HostBuffer, rotation_pool
+from commbench.buffers.staging import PinnedBuffer
+from commbench.config.keys import EVENT_TIMED
+from commbench.core.case import Case, Mode, World
+from commbench.core.errors import Unsupported
+from commbench.core.program import DEVICE, PINNED, Barrier, BufferSpec, Copy, Icopy, Program, Step, WaitAll
+from commbench.core.protocols import Backend, Buffer, Control, Runner
+from commbench.engines.device import device_runner
+from commbench.engines.lowered import Call, Lowered
+
+from .cuda import CudaDevice, cuda_missing
+from .distributed import CudaCommunicator, TorchLowering, start_group
+
+COPIES = ("copy_h2d", "copy_d2h", "copy_h2d_d2h", "copy_d2d")
+WITHIN_DEVICE = "copy_d2d"
+
+
+@dataclass(frozen=True)
+class CudaCopy(Backend):
+    """See Backend."""
+
+    name: ClassVar[str] = "cuda_copy"
+    devices: ClassVar[tuple[str, ...]] = ("cuda",)
+    launchers: ClassVar[str] = "any"
+    axes: ClassVar[tuple[str, ...]] = ("staging",)
+    library: str = "auto"
+
+    def missing(self, device: str = "cuda") -> str | None:
+        return cuda_missing("take backend=simulated")
+
+    def supports(self, case: Case, size: int) -> str | None:
+        if case.benchmark not in COPIES:
+            return f"cuda_copy copies within a rank only; it has {', '.join(COPIES)}"
+        if case.benchmark == WITHIN_DEVICE:
+            return None if case.staging == "none" else f"{WITHIN_DEVICE} needs no host memory; use staging=auto"
+        if case.staging != "pinned" and case.timing_mode in EVENT_TIMED:
+            return f"the driver copies pageable memory on the host, so timing_mode={case.timing_mode} would not time it"
+        return None
+
+    def staging(self, benchmark: str) -> str:
+        return "none" if benchmark == WITHIN_DEVICE else "pinned"
+
+    def open(self, world: World, control: Control, device: str = "cuda") -> CopyCommunicator:
+        gpu = CudaDevice.of(world)
+        return CopyCommunicator(self.name, *start_group("gloo", world, control), gpu)
+
+
+class CopyCommunicator(CudaCommunicator):
+    """See Communicator. A buffer lies where its specification says."""
+
+    def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
+        if spec.memory == DEVICE:
+            return super().allocate(spec, pool)
+        return PinnedBuffer(spec, pool, self._gpu.pages()) if spec.memory == PINNED else HostBuffer(spec, pool)
+
+    def _runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
+        used = dict(buffers)
+        calls = Lowered.of(program, mode.sync, CopyLowering(self._group, used, self._gpu, self.size).call)
+        runner = device_runner(self._gpu, calls, rotation_pool(used), mode)
+        weakref.finalize(runner, used.clear).atexit = False  # pages stay locked as long as something runs on them
+        return runner
+
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts(), "transport": "memcpy"}
+
+
+class CopyLowering:
+    """Steps as copies on the stream that is timed, and posted ones on a stream each, which it waits for.
+
+    Raises Unsupported for messages and collectives.
+    """
+
+    def __init__(self, group: Any, buffers: Mapping[str, Buffer], gpu: CudaDevice, size: int) -> None:
+        self._torch, self._gpu, self._size = TorchLowering(group, buffers), gpu, size
+        self._streams: dict[int, Any] = {}
+
+    def call(self, step: Step) -> Call:
+        match step:
+            case Copy(source, target):
+                return Call(_enqueue, (self._torch.tensors(target), self._torch.tensors(source)))
+            case Icopy(source, target, request):
+                if request not in self._streams:
+                    self._streams[request] = self._gpu.side_stream()
+                stream = self._streams[request]
+                tensors = self._torch.tensors(target), self._torch.tensors(source)
+                return Call(partial(self._gpu.on_side_stream, stream, _enqueue), tensors, into=request)
+            case WaitAll(requests):
+                return Call(self._gpu.join, requests=requests)
+            case Barrier():
+                return Call(_nothing) if self._size == 1 else self._torch.call(step)
+            case _:
+                raise Unsupported(f"cuda_copy copies within a rank only; it has no {type(step).__name__}")
+
+
+def _enqueue(target: Any, source: Any) -> None:
+    target.copy_(source, non_blocking=True)
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,100 @@
+"""Copies between and within a rank's host and device memory (as nvbandwidth's copy engine tests)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from commbench.core.case import Case, Shape
+from commbench.core.payload import message
+from commbench.core.program import DEVICE, HOST, PINNED, BufferSpec, Copy, Icopy, Pattern, Program, View, WaitAll
+
+from .collective import Collective
+
+
+class MemoryCopy(Collective):
+    """All ranks of the layout copy at once, each within itself. Buffers named send... are copied to recv...
+
+    The host's memory is page-locked with staging=pinned, else pageable: the driver copies that through its own pages.
+    """
+
+    axes: ClassVar[tuple[str, ...]] = ("staging",)
+    cache: ClassVar[str] = "rotate"
+    memory: ClassVar[tuple[str, str]]  # that is copied from, and to
+
+    def program(self, case: Case, rank: int, size: int) -> Program:
+        source, target = self.memory
+        return Program(
+            (_buffer("send", source, case), _buffer("recv", target, case)), (Copy(View("send"), View("recv")),)
+        )
+
+    def shape(self, case: Case, size: int) -> Shape:
+        return Shape(1, case.message_bytes, "max_over_ranks", "copy")
+
+    def bus_factor(self, size: int) -> float | None:
+        """1: every byte crosses the link of its GPU once."""
+        return 1.0
+
+    def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
+        return _content(case, rank, name, salt) if name.startswith("send") else None
+
+    def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
+        return _content(case, rank, name.replace("recv", "send"), salt) if name.startswith("recv") else None
+
+
+@dataclass(frozen=True)
+class CopyH2D(MemoryCopy):
+    """From host to device memory."""
+
+    name: ClassVar[str] = "copy_h2d"
+    memory: ClassVar[tuple[str, str]] = (HOST, DEVICE)
+
+
+@dataclass(frozen=True)
+class CopyD2H(MemoryCopy):
+    """From device to host memory."""
+
+    name: ClassVar[str] = "copy_d2h"
+    memory: ClassVar[tuple[str, str]] = (DEVICE, HOST)
+
+
+@dataclass(frozen=True)
+class CopyD2D(MemoryCopy):
+    """Within the memory of one device.
+
+    `busbw` counts a byte once, though the memory is read and written (nvbandwidth's local copy counts it twice).
+    """
+
+    name: ClassVar[str] = "copy_d2d"
+    memory: ClassVar[tuple[str, str]] = (DEVICE, DEVICE)
+
+
+@dataclass(frozen=True)
+class CopyH2DD2H(MemoryCopy):
+    """From host to device and from device to host memory at once."""
+
+    name: ClassVar[str] = "copy_h2d_d2h"
+
+    def program(self, case: Case, rank: int, size: int) -> Program:
+        to_device = (_buffer("send_h2d", HOST, case), _buffer("recv_h2d", DEVICE, case))
+        to_host = (_buffer("send_d2h", DEVICE, case), _buffer("recv_d2h", HOST, case))
+        copies = (Icopy(View("send_h2d"), View("recv_h2d"), 0), Icopy(View("send_d2h"), View("recv_d2h"), 1))
+        return Program((*to_device, *to_host), (*copies, WaitAll((0, 1))))
+
+    def shape(self, case: Case, size: int) -> Shape:
+        """Both copies."""
+        return Shape(2, 2 * case.message_bytes, "max_over_ranks", "copy")
+
+    def bus_factor(self, size: int) -> float | None:
+        """1/2: algbw is the sum of both directions, and a link's limit holds for each."""
+        return 0.5
+
+
+def _buffer(name: str, memory: str, case: Case) -> BufferSpec:
+    pinned = memory == HOST and case.staging == "pinned"
+    return BufferSpec(name, case.elements, case.dtype, memory=PINNED if pinned else memory)
+
+
+def _content(case: Case, rank: int, sender: str, salt: int) -> Pattern:
+    """Of a sending buffer; the two directions of one rank differ."""
+    return message(2 * rank + sender.endswith("d2h"), salt, case.elements)

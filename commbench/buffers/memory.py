@@ -1,0 +1,207 @@
+"""Memory of a benchmark on the host or a device: page-aligned, touched, guarded, filled and checked by patterns."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from commbench.core.case import Planned
+from commbench.core.payload import DType, dtype
+from commbench.core.program import PERIOD, BufferSpec, Pattern, Segment
+
+PAGE_BYTES = mmap.PAGESIZE
+LINE_BYTES = 64
+GUARD_BYTES = 8
+SENTINEL = 0xA5  # as an element of any type far from the small positive integers of patterns
+CHUNK_BYTES = 1 << 20  # patterns are written and compared in pieces of this size
+
+
+def high_water_bytes() -> int | None:
+    """Peak resident memory of this process (VmHWM); None where it is unknown. Not ru_maxrss, which survives an exec."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def slot_bytes(spec: BufferSpec) -> int:
+    """Distance of two slots: payload and guard, rounded up to cache lines, for payloads of a page or more to pages."""
+    payload = spec.count * dtype(spec.dtype).itemsize
+    unit = PAGE_BYTES if payload >= PAGE_BYTES else LINE_BYTES
+    return -(-(payload + GUARD_BYTES) // unit) * unit
+
+
+def buffer_bytes(spec: BufferSpec, pool: int) -> int:
+    """All memory of a buffer with `pool` copies of its slots."""
+    return slot_bytes(spec) * spec.slots * pool
+
+
+def largest_bytes(jobs: Iterable[Planned], rank: int) -> int:
+    """Of the buffers that a rank of the world holds in its largest case."""
+    needs = [0]
+    for job in jobs:
+        if not job.skip and rank in job.members:
+            buffers = job.program(job.members.index(rank)).buffers
+            needs.append(sum(buffer_bytes(spec, job.pool) for spec in buffers))
+    return max(needs)
+
+
+def rotation_pool(buffers: Mapping[str, Any]) -> int:
+    """How many copies a program rotates through: those of its buffers, 1 without any."""
+    return max((buffer.pool for buffer in buffers.values()), default=1)
+
+
+class HostBuffer:
+    """See Buffer. Raises MemoryError where the system refuses the pages."""
+
+    def __init__(self, spec: BufferSpec, pool: int = 1) -> None:
+        self.spec, self.pool = spec, pool
+        self.dtype: DType = dtype(spec.dtype)
+        self.payload_bytes = spec.count * self.dtype.itemsize
+        self.copy_bytes = slot_bytes(spec) * spec.slots
+        try:
+            # private: shared anonymous memory is shmem, which has other rules for huge pages
+            pages = mmap.mmap(-1, self.copy_bytes * pool, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except (OSError, ValueError, OverflowError) as error:
+            raise MemoryError(f"{self.copy_bytes * pool} B for buffer {spec.name!r}: {error}") from error
+        self._bytes = np.frombuffer(pages, dtype=np.uint8).reshape(pool, spec.slots, slot_bytes(spec))
+        self._bytes.fill(SENTINEL)  # touches every page from the thread that will use it
+
+    def words(self, slot: int = 0, copy: int = 0) -> NDArray[Any]:
+        """The elements of one slot, as the dtype's machine words."""
+        return self._bytes[copy, slot, : self.payload_bytes].view(self.dtype.word)
+
+    @property
+    def raw(self) -> NDArray[np.uint8]:
+        """All bytes of the first copy."""
+        first: NDArray[np.uint8] = self._bytes[0].reshape(-1)
+        return first
+
+    def address(self, slot: int = 0, copy: int = 0) -> int:
+        return int(self._bytes[copy, slot].ctypes.data)
+
+    def write(self, pattern: Pattern | None) -> None:
+        if pattern is None:
+            self._bytes.fill(SENTINEL)
+            return
+        self._bytes[0, :, self.payload_bytes :] = SENTINEL
+        for slots, elements, words in self._pieces(pattern):
+            self._payload(0, slots)[:, elements] = words
+        self._bytes[1:] = self._bytes[0]
+
+    def count_wrong(self, pattern: Pattern, copies: int = 1) -> int:
+        copies = min(copies, self.pool)
+        guards = self._bytes[:copies, :, self.payload_bytes : self.payload_bytes + GUARD_BYTES]
+        wrong = int(np.count_nonzero((guards != SENTINEL).any(axis=2)))
+        for slots, elements, words in self._pieces(pattern):
+            for copy in range(copies):
+                wrong += _count_different(self._payload(copy, slots)[:, elements], words, self.dtype, pattern.ulp)
+        return wrong
+
+    def _payload(self, copy: int, slots: slice) -> NDArray[Any]:
+        return self._bytes[copy, slots, : self.payload_bytes].view(self.dtype.word)
+
+    def _pieces(self, pattern: Pattern) -> Iterator[tuple[slice, slice, NDArray[Any]]]:
+        """The pattern in pieces of about CHUNK_BYTES: (slots, elements, words [slots, elements])."""
+        encoded = _EncodedPattern(pattern, self.dtype)
+        count, slots = self.spec.count, self.spec.slots
+        group = max(1, CHUNK_BYTES // max(self.payload_bytes, 1))
+        part = max(1, CHUNK_BYTES // self.dtype.itemsize)
+        for slot in range(0, slots, group):
+            slots_here = min(group, slots - slot)
+            for start in range(0, count, part) if group == 1 else (0,):
+                length = min(part, count - start) if group == 1 else count
+                words = encoded.words(slot * count + start, slots_here * length).reshape(slots_here, length)
+                yield slice(slot, slot + slots_here), slice(start, start + length), words
+
+
+class _EncodedPattern:
+    """Random access to a pattern's encoded elements; each period is encoded once and repeated."""
+
+    def __init__(self, pattern: Pattern, kind: DType) -> None:
+        self._kind, self._pattern = kind, pattern
+        self._starts = np.cumsum([0, *(segment.count for segment in pattern.segments)])
+        self._tiles: dict[int, NDArray[Any]] = {}
+
+    def words(self, start: int, count: int) -> NDArray[Any]:
+        index = int(np.searchsorted(self._starts, start, side="right")) - 1
+        parts: list[NDArray[Any]] = []
+        while count > 0:
+            segment, offset = self._pattern.segments[index], start - int(self._starts[index])
+            length = min(count, segment.count - offset)
+            parts.extend(self._segment_words(segment, offset, length))
+            start, count, index = start + length, count - length, index + 1
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _segment_words(self, segment: Segment, offset: int, length: int) -> Iterator[NDArray[Any]]:
+        tile = self._tile(segment)
+        while length > 0:
+            phase = (segment.shift + offset) % PERIOD
+            available = min(length, len(tile) - phase)
+            yield tile[phase : phase + available]
+            offset, length = offset + available, length - available
+
+    def _tile(self, segment: Segment) -> NDArray[Any]:
+        key = id(segment.period)
+        if key not in self._tiles:
+            values = self._kind.encode(segment.period)
+            if self._pattern.divisor != 1:
+                values = self._kind.encode(self._kind.decode(values) / self._pattern.divisor)
+            repeats = 1 if self._pattern.count < PERIOD else 2 + CHUNK_BYTES // (PERIOD * self._kind.itemsize)
+            self._tiles[key] = np.tile(values, repeats)
+        return self._tiles[key]
+
+
+def _count_different(actual: NDArray[Any], expected: NDArray[Any], kind: DType, ulp: int) -> int:
+    """Elements that differ by more than `ulp` units in the last place; NaN always does."""
+    if not ulp:
+        return int(np.count_nonzero(actual != expected))
+    values, exact = (kind.decode(np.ascontiguousarray(words)) for words in (actual, expected))
+    spacing = np.spacing(np.abs(exact).astype(kind.word)) if kind.name != "bfloat16" else np.abs(exact) / 128
+    return int(np.count_nonzero(~(np.abs(values - exact) <= ulp * spacing)))
+
+
+class Allocation(Protocol):
+    """Bytes on a device. Copies are complete when they return."""
+
+    address: int
+
+    def upload(self, offset: int, data: NDArray[np.uint8]) -> None: ...
+
+    def download(self, offset: int, size: int) -> NDArray[np.uint8]: ...
+
+
+class DeviceBuffer:
+    """See Buffer. Laid out like host memory; while it is written or checked, the host holds one of its copies."""
+
+    def __init__(self, spec: BufferSpec, pool: int, allocate: Callable[[int], Allocation]) -> None:
+        """`allocate` makes an allocation of so many bytes and raises MemoryError."""
+        self.spec, self.pool = spec, pool
+        self.copy_bytes = slot_bytes(spec) * spec.slots
+        self.allocation = allocate(self.copy_bytes * pool)
+        self.write(None)
+
+    def offset(self, slot: int = 0, copy: int = 0) -> int:
+        """Bytes from the start of the allocation to that slot."""
+        return copy * self.copy_bytes + slot * slot_bytes(self.spec)
+
+    def address(self, slot: int = 0, copy: int = 0) -> int:
+        return self.allocation.address + self.offset(slot, copy)
+
+    def write(self, pattern: Pattern | None) -> None:
+        host = HostBuffer(self.spec)
+        host.write(pattern)
+        for copy in range(self.pool):
+            self.allocation.upload(self.offset(copy=copy), host.raw)
+
+    def count_wrong(self, pattern: Pattern, copies: int = 1) -> int:
+        host, wrong = HostBuffer(self.spec), 0
+        for copy in range(min(copies, self.pool)):
+            host.raw[:] = self.allocation.download(self.offset(copy=copy), self.copy_bytes)
+            wrong += host.count_wrong(pattern)
+        return wrong

@@ -1,0 +1,259 @@
+"""The jobs of a command line: their cases for `plan=true`, how a sweep runs them, and its table at the end."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.types import HydraContext
+from omegaconf import DictConfig, open_dict
+
+from commbench.config.compose import ConfigComposer
+from commbench.config.settings import Job, Settings
+from commbench.core.case import Case, Planned, World
+from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
+from commbench.core.layout import Layout
+from commbench.core.terminal import Column, Terminal, first_line, paragraphs, printable, table_text
+from commbench.core.units import format_bytes, format_seconds
+from commbench.launchers.registry import mpi_library
+from commbench.launchers.srun import Srun, pmi
+from commbench.measure.plan import Facts, duration_s, plan
+from commbench.report.load import find_runs, load_run, run_tables
+
+HERE = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"  # runs the jobs one after the other in this process
+STATUSES = ("ok", "failed", "invalid", "skipped")
+PART = "part="  # number of an experiment's part: the words after it say the same
+SHAPE = ("nodes", "tasks_per_node")
+SLURM_KEYS = (*SHAPE, "partition")  # of a Hydra launcher whose jobs have a task for each rank
+SHOWN = ("benchmark", "layout", "pair", "dtype")  # and the axes of which there are several values
+AXES = (
+    "engine", "timing_mode", "schedule", "window", "streams", "in_place", "reduction", "root",
+)  # fmt: skip
+NUMBERS = (
+    Column("message", right=True),
+    Column("memory / node", right=True, priority=2),
+    Column("at most", right=True, priority=1),
+    Column("skipped because", prose=True),
+)
+UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+
+def differing_words(jobs: Sequence[Job]) -> list[list[str]]:
+    """Of each job the overrides that not all jobs have."""
+    common = set.intersection(*(set(job.overrides) for job in jobs)) if len(jobs) > 1 else set()
+    return [
+        [word.lstrip("+") for word in job.overrides if word not in common and not word.startswith(PART)] for job in jobs
+    ]
+
+
+def job_titles(jobs: Sequence[Job]) -> list[str]:
+    """`job 2/4: backend=mpi layout=1x2`."""
+    words = differing_words(jobs)
+    return [printable(f"job {number}/{len(jobs)}: {' '.join(one)}") for number, one in enumerate(words, start=1)]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A job that has run: its folder, if it has made one."""
+
+    status: int
+    folder: Path | None
+
+
+class Sweep:
+    """Announces each job before it runs, and remembers how it ended."""
+
+    def __init__(self, jobs: Sequence[Job], task: Callable[[DictConfig], int]) -> None:
+        self._jobs, self._titles, self._task = jobs, job_titles(jobs), task
+        self._ended: dict[int, Ended] = {}
+
+    def run(self, config: DictConfig) -> int:
+        """One job, called by Hydra's launcher; its exit status."""
+        number = int(HydraConfig.get().job.num)
+        output = Path(self._jobs[number].settings.output)
+        earlier = set(output.glob("*"))
+        terminal = Terminal.of(sys.stdout)
+        print(terminal.styled(terminal.paragraph(self._titles[number]), "bold"), flush=True)
+        status = self._task(config)
+        created = sorted(set(output.glob("*")) - earlier)
+        self._ended[number] = Ended(status, created[-1] if created else None)
+        print(flush=True)
+        return status
+
+    def print_table(self) -> None:
+        """All jobs with their cases and folders; below it why some failed."""
+        terminal, words = Terminal.of(sys.stdout), differing_words(self._jobs)
+        keys = list(dict.fromkeys(_key(word) for one in words for word in one))
+        columns = [Column("job", right=True), *(Column(key) for key in keys), Column("exit", right=True)]
+        columns += [Column(status, right=True, priority=index) for index, status in enumerate(STATUSES)]
+        columns.append(Column("results", priority=len(STATUSES)))
+        rows, reasons, styles = [], [], {}
+        for number, ended in sorted(self._ended.items()):
+            values = {_key(word): word.partition("=")[2] for word in words[number]}
+            counts = Counter[str]() if ended.folder is None else _statuses(ended.folder)
+            numbers = (str(counts[status] or "") for status in STATUSES)
+            folder = "" if ended.folder is None else str(ended.folder)
+            rows.append((str(number + 1), *(values.get(key, "") for key in keys), str(ended.status), *numbers, folder))
+            if ended.status:
+                styles[number] = "red"
+                title = self._titles[number].replace(": ", " (", 1)
+                reasons.append(f"{title}) ended with {ended.status}: {_why(ended)}")
+        print(terminal.styled(f"{len(self._jobs)} jobs, {f'{len(reasons)} not ok' if reasons else 'all ok'}", "bold"))
+        print(table_text(columns, rows, terminal, styles))
+        folders = [str(ended.folder) for ended in self._ended.values() if ended.folder is not None]
+        print(
+            paragraphs(
+                [*reasons, *([f"side by side: commbench show {' '.join(folders)}"] if folders else [])], terminal
+            )
+        )
+        sys.stdout.flush()
+
+
+def runs_here(config: DictConfig) -> bool:
+    """Whether Hydra's launcher runs the jobs one after the other in this process."""
+    return str(config.hydra.launcher.get("_target_", "")) == HERE
+
+
+def _key(word: str) -> str:
+    return word.partition("=")[0]
+
+
+def _statuses(folder: Path) -> Counter[str]:
+    """How many cases have which status."""
+    try:
+        tables = [
+            table for run in find_runs(folder) for table in run_tables(run, "cases", ("run_id", "case_id", "status"))
+        ]
+    except CommbenchError:
+        return Counter()
+    return Counter({row["case_id"]: row["status"] for table in tables for row in table.to_pylist()}.values())
+
+
+def _why(ended: Ended) -> str:
+    """The reason in the record of the run; else what its cases say."""
+    try:
+        reason = None if ended.folder is None else load_run(ended.folder).get("reason")
+    except CommbenchError:
+        reason = None
+    return reason or ("its message is above" if ended.folder is None else "cases failed, see its table")
+
+
+def composed(composer: ConfigComposer, overrides: Sequence[str]) -> DictConfig:
+    """The configuration with Hydra's own part, which names the launcher."""
+    return composer.config(composer.plain(overrides), hydra=True)
+
+
+def swept(
+    config: DictConfig, given: Collection[str], jobs: Sequence[Job], task: Callable[[DictConfig], int]
+) -> list[int]:
+    """The exit status of each job. Where the launcher starts the ranks, all jobs of one shape are queued at once, with
+    as many nodes and tasks as their layouts need; keys that were `given` stay.
+
+    Raises ConfigError where there is no Slurm, WorldBroken where it refused or lost a job.
+    """
+    if not starts_ranks(config):
+        return _launched(config, [list(job.overrides) for job in jobs], 0, task)
+    if shutil.which("srun") is None:
+        raise ConfigError("hydra/launcher=submitit_slurm: there is no srun here; start on a host of the Slurm cluster")
+    statuses = list[int]()
+    groups: dict[tuple[Layout, str], list[list[str]]] = {}
+    for job in jobs:
+        groups.setdefault(_world(job), []).append(list(job.overrides))
+    for world, lines in groups.items():
+        _set_job_size(config, *world, given)
+        statuses += (ended := _launched(config, lines, len(statuses), task))
+        for words, status in zip(lines, ended, strict=True):  # the tables are in the logs of the jobs
+            print(f"exit {status}: commbench {shlex.join(words)}", flush=True)
+    print(f"results: {config.output}")
+    return statuses
+
+
+def _launched(config: DictConfig, lines: list[list[str]], first: int, task: Callable[[DictConfig], int]) -> list[int]:
+    from hydra._internal.callbacks import Callbacks
+
+    context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks())
+    launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=config)
+    try:
+        return [int(result.return_value) for result in launcher.launch(lines, initial_job_idx=first)]
+    except CommbenchError:
+        raise
+    except Exception as error:
+        logs = str(config.hydra.launcher.get("submitit_folder", "")).partition("%")[0]
+        where = f"; the output of jobs is below {logs}" if Path(logs).is_dir() and any(Path(logs).iterdir()) else ""
+        raise WorldBroken(f"a job of the sweep was refused or lost: {first_line(error)}{where}") from error
+
+
+def starts_ranks(config: DictConfig) -> bool:
+    """Whether Hydra's launcher starts the ranks of each job, on nodes that this machine knows nothing about."""
+    return all(key in config.hydra.launcher for key in SLURM_KEYS)
+
+
+def _world(job: Job) -> tuple[Layout, str]:
+    return Layout.around(job.settings.layouts), pmi(mpi_library(job.settings.backend, Srun()))
+
+
+def _set_job_size(config: DictConfig, shape: Layout, kind: str, given: Collection[str]) -> None:
+    """Keys that were `given` stay. srun reads from its environment which PMI the ranks use."""
+    values = {
+        "nodes": shape.nodes,
+        "tasks_per_node": shape.ranks_per_node,
+        "submitit_folder": f"{config.output}/slurm/%j",
+        "setup": [f"export SLURM_MPI_TYPE={kind}"],
+    }
+    with open_dict(config):
+        for key, value in values.items():
+            if f"hydra.launcher.{key}" not in given:
+                config.hydra.launcher[key] = value
+
+
+def plan_text(settings: Settings, world: World, facts: Facts) -> str:
+    """The cases of a job; they run in a shuffled order."""
+    if not settings.layouts:
+        settings = replace(settings, layouts=(Layout(len(world.nodes), world.ranks_per_node),))
+    jobs = sorted(plan(settings, world, facts), key=_order)
+    names = [*SHOWN, *(name for name in AXES if len({getattr(job.case, name) for job in jobs} - {None}) > 1)]
+    columns = [*(Column(name) for name in names), *NUMBERS]
+    rows = [(*(_cell(job.case, name) for name in names), *_numbers(settings, job)) for job in jobs]
+    used = [index for index, column in enumerate(columns) if column.heading == "message" or any(r[index] for r in rows)]
+    table = table_text(
+        [columns[index] for index in used], [[row[index] for index in used] for row in rows], Terminal.of(sys.stdout)
+    )
+    total = format_seconds(sum(duration_s(settings, job) for job in jobs))
+    runs = sum(1 for job in jobs if not job.skip)
+    what = f"{settings.backend.name}, timing {settings.timing.name}"
+    cases = f"{len(jobs)} case{'' if len(jobs) == 1 else 's'}"
+    return f"{table}\n{what}: {cases}, {runs} to measure, at most {total}; nothing was started"
+
+
+def _order(job: Planned) -> tuple[object, ...]:
+    case = job.case
+    layout = Layout.parse(case.layout)
+    texts = [str(getattr(case, name) or "") for name in ("dtype", "engine", "timing_mode", "schedule", "reduction")]
+    numbers = [getattr(case, name) or 0 for name in ("root", "streams", "in_place", "window")]
+    return (case.benchmark, layout.size, layout.nodes, case.pairs, *texts, case.message_bytes, *numbers)
+
+
+def _cell(case: Case, name: str) -> str:
+    value = getattr(case, name)
+    return "" if value is None or (name, value) == ("dtype", "none") else str(value)
+
+
+def _numbers(settings: Settings, job: Planned) -> Sequence[str]:
+    size = format_bytes(job.case.message_bytes) if job.case.message_bytes else "-"
+    if job.skip:
+        return (size, "-", "-", job.skip)
+    return (size, _memory_text(job.node_bytes), format_seconds(duration_s(settings, job)), "")
+
+
+def _memory_text(value: int) -> str:
+    """Three digits with a binary unit: 130 MiB, 1.25 GiB."""
+    scale, unit = next(((scale, unit) for scale, unit in UNITS if value >= scale), (1, "B"))
+    return f"{value / scale:.3g} {unit}" if value < 1000 * scale else f"{value / scale:.0f} {unit}"

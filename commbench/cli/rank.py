@@ -1,0 +1,181 @@
+"""One rank of a world: given by the user's own launcher, or started by `commbench` as its parent.
+
+`earlier_visits` reads what earlier starts of a run have measured of cases that are not finished.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from commbench.config.settings import Job, Settings, received
+from commbench.core.case import RankIdentity
+from commbench.core.columns import UNFINISHED
+from commbench.core.errors import ConfigError, WorldBroken
+from commbench.launchers.registry import allowed, detect
+from commbench.report.cold_start import counting_ranks
+from commbench.report.load import frame_of, load_run, read_rows, run_tables
+from commbench.world.exit_protocol import FOLDER, JOB, RESUME, leave_status
+from commbench.world.launch import CONFIG_DIR, SWEEP
+from commbench.world.rank_server import QUIET
+from commbench.world.recovery import FINISHED, EarlierStarts, EarlierVisits
+from commbench.writers.parquet import recorded_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+COLUMNS = ("run_id", "case_id", "phase", "block", "repetition", "rank", "elapsed_ns", "visit")
+
+
+def run_started() -> int:
+    """A rank whose parent has composed and checked the configuration; the exit status."""
+    identity = identity_here()
+    assert identity is not None
+    return run_rank(received(os.environ.pop(JOB)), identity)
+
+
+def identity_here() -> RankIdentity | None:
+    """Raises WorldBroken for a rank that does not know its world: it must never start worlds of its own."""
+    identity = detect(os.environ)
+    if identity is None and FOLDER in os.environ:
+        raise WorldBroken("this process was started as a rank, but its launcher exported no rank that commbench knows")
+    return identity
+
+
+def run_rank(job: Job, identity: RankIdentity, folder: str | None = None, resume: str | None = None) -> int:
+    """One rank of a world. `folder` and `resume`: the run that a given world continues, and how."""
+    backend = job.settings.backend
+    if identity.launcher not in allowed(backend):
+        names = ", ".join(allowed(backend)) or "none: it hosts all ranks itself, start it without a launcher"
+        raise ConfigError(f"backend={backend.name} can't run under {identity.launcher}; allowed: {names}")
+    reason = backend.missing(job.settings.device)
+    if reason is not None:
+        raise ConfigError(f"backend={backend.name}: {reason}")
+    os.environ.update(QUIET | os.environ)
+    problem = _export(job.settings)
+    if FOLDER not in os.environ:
+        return run_session(job, identity, folder, resume, problem)
+    folder = os.environ[FOLDER]
+    status = run_session(job, identity, folder, os.environ.get(RESUME), problem)
+    if identity.rank == 0:
+        leave_status(folder, status)
+    return 0  # the parent reads the status in the folder
+
+
+def _export(settings: Settings) -> str | None:
+    """Export what the backend reads on this host; what is wrong with it, for the other ranks to know."""
+    given = dict(settings.env)
+    os.environ.update(given)  # first: the backend must not contradict what the user exports
+    try:
+        os.environ.update(settings.backend.environment(settings.cuda_ipc, settings.interface) | given)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def run_session(
+    job: Job, identity: RankIdentity | None, folder: str | None, resume: str | None, problem: str | None = None
+) -> int:
+    from commbench.measure.preflight import Request
+    from commbench.measure.session import run_in_world
+
+    request = Request(
+        job.overrides,
+        job.config,
+        job.digest,
+        os.environ.get(SWEEP) or None,
+        folder,
+        None if resume is None or folder is None else _earlier_starts(job, folder, resume, identity),
+        os.environ.get(CONFIG_DIR),
+        abnormal,
+        parent=FOLDER in os.environ,
+        problem=problem,
+    )
+    return run_in_world(job.settings, request, identity)
+
+
+def _earlier_starts(job: Job, folder: str, resume: str, identity: RankIdentity | None) -> EarlierStarts:
+    """What rank 0 finds in the folder; the other ranks may not even see it."""
+    if identity is not None and identity.rank != 0:
+        return EarlierStarts()
+    run, cases = load_run(folder), read_rows([folder])
+    unfinished = cases.stop_reason.isin(UNFINISHED)
+    recorded = dict(zip(cases.case_id[~unfinished], cases.status[~unfinished], strict=True))
+    failed = cases[cases.status == "failed"]
+    reasons = dict(zip(failed.case_id, failed.reason, strict=True))
+    visits = {}
+    if job.settings.timing.duration_s is None:  # a soak begins anew
+        visits = earlier_visits(folder, {*cases.case_id[unfinished | ~cases.status.isin(FINISHED)]})
+    by_user, force = resume not in ("rest", "launch"), resume != "retry"
+    return EarlierStarts(
+        recorded, run.get("broken", {}), run, by_user, force, reasons, visits, launch=resume == "launch"
+    )
+
+
+def abnormal(folder: str) -> list[str]:
+    """A line for each case that is slower than the known values of this hardware, by more than half again.
+
+    Where there are none, stderr says so.
+    """
+    from commbench.report.reference import SLOW
+    from commbench.report.summary import read_results, summarise_results
+
+    judged = summarise_results(read_results([folder])).judged
+    if not judged:
+        nothing = (
+            "no known value is for this hardware and these cases; a label=HARDWARE helps where facts don't name it"
+        )
+        print(f"expect normal: nothing to compare with: {nothing}", file=sys.stderr)
+    return [
+        f"expect normal: {one.case} has {one.measured}, not {one.expected} ({one.reference.hardware}); {one.causes}"
+        for one in judged
+        if one.verdict == SLOW
+    ]
+
+
+Series = NDArray[np.float64]
+
+
+def earlier_visits(folder: str | Path, case_ids: Collection[str]) -> dict[str, EarlierVisits]:
+    """By case_id, for those of the cases that have samples. Raises CommbenchError for files that can't be read."""
+    rows = {row["case_id"]: row for row in recorded_rows(Path(folder)) if row["case_id"] in case_ids}
+    if not rows:
+        return {}
+    samples = frame_of(run_tables(Path(folder), "samples", COLUMNS, [("case_id", "in", list(rows))]), "samples")
+    return {str(case_id): _visits_of(rows[str(case_id)], part) for case_id, part in samples.groupby("case_id")}
+
+
+def _visits_of(row: Mapping[str, Any], samples: pd.DataFrame) -> EarlierVisits:
+    """Of one row, from all its samples."""
+    repetitions = {str(phase): int(last) + 1 for phase, last in samples.groupby("phase").repetition.max().items()}
+    visits = samples["visit"].dropna()
+    last, blocks = int(visits.max()) if len(visits) else 0, int(samples["block"].max()) + 1
+    return EarlierVisits(row, _times(row, samples), last, blocks, repetitions)
+
+
+def _times(row: Mapping[str, Any], samples: pd.DataFrame) -> tuple[Series, ...]:
+    """Seconds per operation of each visit that the row counts; empty where it has no numbers or samples are missing.
+
+    A case that broke the world has begun anew, and a killed rank 0 may have left samples of a visit that no row counts:
+    of all visits in the file those in a row whose medians fit best are taken.
+    """
+    recorded_s = row["visit_medians_s"]
+    if row["status"] != "ok" or recorded_s is None:
+        return ()
+    measured = samples[samples["phase"] == "measure"]
+    deciding = measured[counting_ranks(row, measured["rank"].to_numpy())[0]]
+    slowest_ns = deciding.groupby(["visit", "repetition"])["elapsed_ns"].max().groupby(level="visit")
+    times = [part.to_numpy(dtype=np.float64) * 1e-9 / row["operations_per_sample"] for _, part in slowest_ns]
+    medians_s, wanted_s = np.array([np.median(one) for one in times]), np.asarray(recorded_s, dtype=np.float64)
+    n, starts = len(wanted_s), range(len(times) - len(wanted_s) + 1)
+    if not starts:
+        return ()
+    first = min(starts, key=lambda start: float(np.abs(medians_s[start : start + n] - wanted_s).sum()))
+    # under sync=window times count from an agreed instant, which samples.parquet lacks: the medians are known
+    factors = np.divide(wanted_s, medians_s[first : first + n], out=np.ones(n), where=medians_s[first : first + n] > 0)
+    return tuple(one * factor for one, factor in zip(times[first : first + n], factors, strict=True))

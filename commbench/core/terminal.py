@@ -1,0 +1,176 @@
+"""Text for a terminal, a file or a pipe: what is safe to print, tables that fit, paragraphs, colors.
+
+The one place that renders tables.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+TERMINAL = "COMMBENCH_TERMINAL"  # what the parent of a world knows about its stdout, for the ranks: `80` or `80,color`
+LEAST_TEXT = 8  # columns that a shortened text keeps
+GAP = 2  # between two columns
+COLORS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
+UNLIMITED = 100_000
+LONGEST_LINE = 1600  # characters; the end of a message says what is allowed
+# control characters (C0 except the newline, DEL, C1), bidirectional controls, unpaired surrogates
+UNPRINTABLE = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def printable(text: str) -> str:
+    r"""The text with all that a terminal would act on written as \x1b or \u202e; newlines stay."""
+
+    def escaped(match: re.Match[str]) -> str:
+        code = ord(match[0])
+        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+    return UNPRINTABLE.sub(escaped, text)
+
+
+def one_line(text: str) -> str:
+    """The text in one printable line of about LONGEST_LINE characters at most; a longer one loses its middle."""
+    line = " ".join(part for part in printable(text.replace("\t", " ")).split("\n") if part.strip())
+    if len(line) <= LONGEST_LINE:
+        return line
+    return f"{line[: LONGEST_LINE // 2]} ... {line[-LONGEST_LINE // 2 :]}"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's message, or its type where it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """Where text goes. `width` is None for a file or a pipe, where a line is as long as it has to be."""
+
+    width: int | None = None
+    color: bool = False
+
+    @classmethod
+    def of(cls, stream: TextIO, environ: Mapping[str, str] = os.environ) -> Terminal:
+        """Of a stream: what the parent of this rank says (TERMINAL), else what the stream says.
+
+        mpirun gives its ranks terminals of no width, whatever it writes to itself.
+        """
+        if TERMINAL in environ:
+            width_text, _, colored = environ[TERMINAL].partition(",")
+            return cls(int(width_text), bool(colored)) if width_text.isdecimal() else cls()
+        if not stream.isatty():
+            return cls()
+        given = environ.get("COLUMNS", "")
+        width = int(given) if given.isdecimal() else os.get_terminal_size(stream.fileno()).columns
+        color = not environ.get("NO_COLOR") and environ.get("TERM", "dumb") != "dumb"
+        return cls(width, color) if width else cls()
+
+    def __str__(self) -> str:
+        """As TERMINAL holds it; empty for a file or a pipe."""
+        return "" if self.width is None else f"{self.width}{',color' if self.color else ''}"
+
+    def styled(self, text: str, color: str) -> str:
+        """The text in a color (COLORS) where there are colors."""
+        return f"\x1b[{COLORS[color]}m{text}\x1b[0m" if self.color and text else text
+
+    def paragraph(self, text: str, indent: str = "    ") -> str:
+        """The printable text, on a terminal folded to its width, further lines indented; else in one line."""
+        text = printable(text)
+        if self.width is None:
+            return " ".join(text.split("\n"))
+        return textwrap.fill(text, max(self.width, 2 * LEAST_TEXT), subsequent_indent=indent, break_on_hyphens=False)
+
+
+@dataclass(frozen=True)
+class Column:
+    """`heading` has a second line for the unit. Columns of priority 0 are always shown, of the others as many as fit,
+    the lowest numbers first, those of one number together, and none without a value. `prose` may take
+    several lines on a terminal."""
+
+    heading: str
+    right: bool = False
+    priority: int = 0
+    prose: bool = False
+    style: str = ""
+
+
+def table_text(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    terminal: Terminal,
+    styles: Mapping[int, str] | None = None,
+) -> str:
+    """The rows below their headings, one line each, without the columns that the terminal is too narrow for.
+
+    `styles` colors rows by their number. Texts that are still too long end in `..`; in a file nothing is left out.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
+    widths = _fitting_widths(columns, cells, terminal.width or UNLIMITED)
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    for index, width in widths.items():
+        column = columns[index]
+        table.add_column(
+            Text("\n".join(line.rjust(width) if column.right else line for line in column.heading.split("\n"))),
+            justify="right" if column.right else "left",
+            no_wrap=not column.prose or terminal.width is None,
+            style=column.style or None,
+            width=None if column.prose and terminal.width is not None else width,
+        )
+    for number, row in enumerate(cells):
+        texts = [
+            row[index] if columns[index].prose or _cell_width(row[index]) <= width else f"{row[index][: width - 2]}.."
+            for index, width in widths.items()
+        ]
+        table.add_row(*map(Text, texts), style=(styles or {}).get(number))
+    output: Any = io.StringIO()
+    Console(
+        file=output, width=terminal.width or UNLIMITED, force_terminal=terminal.color, legacy_windows=False,
+        color_system="standard" if terminal.color else None, no_color=not terminal.color, highlight=False, markup=False,
+        emoji=False,
+    ).print(table)  # fmt: skip
+    # without spaces at the end, also where a color ends after them
+    return "\n".join(re.sub(r"\s+(\x1b\[0m)?$", r"\1", line) for line in output.getvalue().splitlines())
+
+
+def _fitting_widths(columns: Sequence[Column], cells: Sequence[Sequence[str]], available: int) -> dict[int, int]:
+    """Index -> width of the columns that are shown, in their order."""
+    widths = {}
+    for index, column in enumerate(columns):
+        lines = [*column.heading.split("\n"), *(row[index] for row in cells)]
+        if column.priority == 0 or any(row[index] not in ("", "-") for row in cells):
+            widths[index] = max(map(_cell_width, lines))
+    shown: dict[int, int] = {}
+    for priority in sorted({columns[index].priority for index in widths}):
+        group = [index for index in widths if columns[index].priority == priority]
+        least = {
+            index: min(widths[index], 3 * LEAST_TEXT) if columns[index].prose else widths[index] for index in group
+        }
+        if priority == 0 or sum({**shown, **least}.values()) + GAP * (len(shown) + len(group) - 1) <= available:
+            shown |= least
+    while sum(shown.values()) + GAP * (len(shown) - 1) > available:
+        texts = [index for index in shown if not columns[index].right and shown[index] > LEAST_TEXT]
+        if not texts:
+            break
+        shown[max(texts, key=lambda index: shown[index])] -= 1
+    return {index: shown[index] if not columns[index].prose else widths[index] for index in sorted(shown)}
+
+
+def _cell_width(text: str) -> int:
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def paragraphs(texts: Iterable[str], terminal: Terminal) -> str:
+    """Each text as a paragraph on a line of its own."""
+    return "\n".join(terminal.paragraph(text) for text in texts)

@@ -1,0 +1,190 @@
+"""CUDA IPC: what this machine's files say about it, and the key `cuda_ipc` as variables of each library.
+
+Only a transfer proves that it works. Whether the variables can have had an effect depends on the library:
+
+NCCL: user guide, environment variables. Open MPI: btl_smcuda_component.c. UCX: docs/source/faq.md ("^" excludes a
+list). MPICH has no switch: it uses IPC from a threshold on, and below it for buffers that are sent again (src/mpid/ch4/
+shm/ipc; a maintainer's advice in pmodels/mpich#7302). MVAPICH: the user guide of MVAPICH2-GDR.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from commbench.core.errors import ConfigError
+
+from .sources import ROOT, Facts, children, exists, gather, read_int, read_line, read_link
+
+CUDA_IPC_VALUES = ("auto", "on", "off")
+NCCL, OPEN_MPI, UCX, MPICH, MVAPICH = "NCCL", "Open MPI", "UCX", "MPICH", "MVAPICH"
+SMCUDA = "OMPI_MCA_btl_smcuda_use_cuda_ipc"
+THRESHOLD, REPEATED = "MPIR_CVAR_CH4_IPC_GPU_P2P_THRESHOLD", "MPIR_CVAR_CH4_IPC_MAP_REPEAT_ADDR"
+NEVER = 2**31 - 1  # bytes; the threshold is a C int, so messages of 2 GiB and more still use IPC
+# UCX uses all transports by default, and a list that names one would switch the others off
+EXPORTS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
+    # NVLink multicast (NVLS) maps the memory of other processes, too, and NCCL_P2P_DISABLE does not forbid it
+    NCCL: {"on": {"NCCL_P2P_DISABLE": "0"}, "off": {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"}},
+    OPEN_MPI: {"on": {SMCUDA: "1"}, "off": {SMCUDA: "0"}},
+    UCX: {"on": {}, "off": {"UCX_TLS": "^cuda_ipc"}},
+    MPICH: {"on": {}, "off": {THRESHOLD: str(NEVER), REPEATED: "0"}},
+    MVAPICH: {"on": {"MV2_CUDA_IPC": "1"}, "off": {"MV2_CUDA_IPC": "0"}},
+}
+NO, YES = ("0", "false", "no", "off", "n"), ("1", "true", "yes", "on", "y")
+DRIVER = "proc/driver/nvidia/version"
+WSL_DEVICE = "dev/dxg"  # the Windows Subsystem for Linux has the driver's device, but not its folder in /proc
+NAMESPACES = ("pid", "ipc", "mnt", "net", "user")  # ranks in different containers open a handle only if these agree
+
+
+def cuda_ipc_exports(setting: str, libraries: Iterable[str]) -> dict[str, str]:
+    """The variables to export before these libraries start; none for auto. Raises ConfigError for an unknown value."""
+    _check_value(setting, CUDA_IPC_VALUES, "cuda_ipc")
+    exports: dict[str, str] = {}
+    for library in libraries:
+        _check_value(library, tuple(EXPORTS), "the library of cuda_ipc")
+        exports |= EXPORTS[library].get(setting, {})
+    return exports
+
+
+def cuda_ipc_without_effect(setting: str, library: str, environment: Mapping[str, str]) -> str | None:
+    """Why the setting can't have had an effect on the library in this environment; None where it may have.
+
+    What the library really did, only its log and the counters of the links show. Raises ConfigError for unknown values.
+    """
+    _check_value(setting, CUDA_IPC_VALUES, "cuda_ipc")
+    _check_value(library, tuple(EXPORTS), "the library of cuda_ipc")
+    reason = None if setting == "auto" else NO_EFFECT_REASONS[library](setting, environment)
+    return None if reason is None else f"cuda_ipc={setting} had no effect on {library}: {reason}"
+
+
+def _check_value(word: str, allowed: tuple[str, ...], name: str) -> None:
+    if word not in allowed:
+        raise ConfigError(f"{name}={word} is unknown; allowed: {', '.join(allowed)}")
+
+
+def _no_effect_on_nccl(setting: str, environment: Mapping[str, str]) -> str | None:
+    disabled, level = environment.get("NCCL_P2P_DISABLE"), environment.get("NCCL_P2P_LEVEL", "").upper()
+    if setting == "off":
+        return None if disabled == "1" or level in ("LOC", "0") else f"NCCL_P2P_DISABLE is {_value_text(disabled)}"
+    if disabled == "1":
+        return "NCCL_P2P_DISABLE=1 forbids all transfers between GPUs"
+    return f"NCCL_P2P_LEVEL={level} forbids all transfers between GPUs" if level in ("LOC", "0") else None
+
+
+def _no_effect_on_open_mpi(setting: str, environment: Mapping[str, str]) -> str | None:
+    """PML ob1 sends messages through btl smcuda; the PMLs ucx and cm never read its switches."""
+    pml = environment.get("OMPI_MCA_pml", "")
+    if pml and not includes_any(pml, ("ob1",)):
+        carrier = f"OMPI_MCA_pml={pml} carries the messages, and btl smcuda's switch is one of ob1"
+        by_ucx = includes_any(pml, ("ucx",)) and _no_effect_on_ucx(setting, environment) is None
+        return None if by_ucx else carrier
+    without = not includes_any(environment.get("OMPI_MCA_btl", ""), ("smcuda",))
+    if without:
+        return None if setting == "off" else f"OMPI_MCA_btl={environment['OMPI_MCA_btl']} excludes smcuda"
+    value = environment.get(SMCUDA)
+    wrong = (value or "1").lower() not in NO if setting == "off" else (value or "1").lower() in NO
+    return f"{SMCUDA} is {_value_text(value)}" if wrong else None
+
+
+def _no_effect_on_ucx(setting: str, environment: Mapping[str, str]) -> str | None:
+    pml, transports = environment.get("OMPI_MCA_pml", ""), environment.get("UCX_TLS", "")
+    if pml and not includes_any(pml, ("ucx",)):
+        return f"OMPI_MCA_pml={pml} carries the messages, not UCX"
+    allowed = includes_any(transports, ("cuda_ipc", "cuda", "all"))
+    if allowed == (setting == "on"):
+        return None
+    return f"UCX_TLS is {_value_text(transports or None)}, which {'includes' if allowed else 'excludes'} cuda_ipc"
+
+
+def _no_effect_on_mpich(setting: str, environment: Mapping[str, str]) -> str | None:
+    if setting == "on":
+        forbids = {"MPIR_CVAR_ENABLE_GPU": NO, "MPIR_CVAR_NOLOCAL": YES}
+        active = [
+            f"{name}={environment[name]}" for name, words in forbids.items() if _is_one_of(environment.get(name), words)
+        ]
+        return f"{active[0]} forbids it" if active else None
+    threshold, repeated = environment.get(THRESHOLD), environment.get(REPEATED)
+    if threshold is None or not _is_one_of(repeated, NO):
+        return f"{THRESHOLD} is {_value_text(threshold)} and {REPEATED} is {_value_text(repeated)}"
+    return None
+
+
+def _no_effect_on_mvapich(setting: str, environment: Mapping[str, str]) -> str | None:
+    if setting == "on" and not _is_one_of(environment.get("MV2_USE_CUDA"), YES):
+        return f"MV2_USE_CUDA is {_value_text(environment.get('MV2_USE_CUDA'))}, so it does not accept GPU memory"
+    value = environment.get("MV2_CUDA_IPC")
+    wrong = not _is_one_of(value, NO) if setting == "off" else _is_one_of(value, NO)
+    return f"MV2_CUDA_IPC is {_value_text(value)}" if wrong else None
+
+
+NO_EFFECT_REASONS: Mapping[str, Callable[[str, Mapping[str, str]], str | None]] = {
+    NCCL: _no_effect_on_nccl,
+    OPEN_MPI: _no_effect_on_open_mpi,
+    UCX: _no_effect_on_ucx,
+    MPICH: _no_effect_on_mpich,
+    MVAPICH: _no_effect_on_mvapich,
+}
+
+
+def includes_any(chosen: str, names: Iterable[str]) -> bool:
+    """Whether a list of MCA or UCX, `a,b` or `^a,b` for all others, includes one of the names; an empty list does."""
+    listed = {word.strip() for word in chosen.removeprefix("^").split(",") if word.strip()}
+    if not listed:
+        return True
+    return listed.isdisjoint(names) if chosen.startswith("^") else not listed.isdisjoint(names)
+
+
+def _is_one_of(value: str | None, words: tuple[str, ...]) -> bool:
+    return value is not None and value.strip().lower() in words
+
+
+def _value_text(value: str | None) -> str:
+    return "not set" if value is None else value
+
+
+def collect(root: Path = ROOT) -> Facts:
+    """What files show, as `ipc.platform.*`; without a driver `ipc.effective` is null and `ipc.reason` says so."""
+    facts = gather("ipc", SOURCES, root)
+    if exists(root / DRIVER) or exists(root / WSL_DEVICE):
+        return facts
+    return facts | {"ipc.effective": None, "ipc.reason": f"no NVIDIA driver: /{DRIVER} is absent"}
+
+
+def parse_driver_version(text: str) -> str | None:
+    """550.54.15 of the line `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  ...`."""
+    match = re.search(r"NVRM version:.*?\s([0-9]{2,4}\.[0-9]{1,4}(?:\.[0-9]{1,4})?)(?:\s|$)", text)
+    return match[1] if match else None
+
+
+def parse_namespace(text: str) -> int | None:
+    """The number in pid:[4026531836]."""
+    match = re.fullmatch(r"[a-z_]+:\[([0-9]{1,19})\]", text)
+    return int(match[1]) if match else None
+
+
+def driver_facts(root: Path) -> Facts:
+    """The kernel driver, and how many GPUs this process sees as device files."""
+    line = (read_line(root / DRIVER) or "").partition(" GCC version")[0]
+    return {
+        "ipc.platform.nvidia_driver": parse_driver_version(line),
+        "ipc.platform.nvidia_kernel_module": line or None,
+        "ipc.platform.nvidia_device_nodes": len(children(root / "dev", r"nvidia[0-9]+")),
+    }
+
+
+def sharing_facts(root: Path) -> Facts:
+    """What decides whether a process may access the memory of another one."""
+    shm = root / "dev/shm"
+    return {
+        "ipc.platform.dev_shm_writable": exists(shm) and os.access(shm, os.W_OK),
+        "ipc.platform.ptrace_scope": read_int(root / "proc/sys/kernel/yama/ptrace_scope"),
+        **{
+            f"ipc.platform.{name}_namespace": parse_namespace(read_link(root / "proc/self/ns" / name) or "")
+            for name in NAMESPACES
+        },
+    }
+
+
+SOURCES = (driver_facts, sharing_facts)

@@ -1,0 +1,182 @@
+"""What rank 0 keeps of a case from one visit to the next, in bounded memory: enough to make its row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from commbench.core.case import Planned, Shape
+from commbench.core.columns import INTERRUPTED
+from commbench.engines.device import HOST_BOUND
+from commbench.world.recovery import EarlierVisits
+
+from .samples import RETRANSMITS, Block, Samples, repetition_times
+from .statistics import Z95, Series
+from .time_limits import VisitRule
+from .visits import Visit
+
+KEPT_TIMES = 16_000_000  # of all cases of a run together: 128 MB
+LEAST_KEPT_TIMES = 3_000  # of a case, however many there are: enough for a p99.9
+GPU_THROTTLE_REASONS = "gpu.throttle_reasons"
+
+
+def kept_times(cases: int) -> int:
+    """How many times of one case are kept in a run of so many."""
+    return max(LEAST_KEPT_TIMES, KEPT_TIMES // max(cases, 1))
+
+
+class CaseRecord:
+    """The visits of one row of cases.parquet. Of each visit at most `kept` times are held, evenly spaced."""
+
+    def __init__(self, kept: int = KEPT_TIMES, z: float = Z95) -> None:
+        self._kept, self.z = kept, z  # the normal quantile of the wanted level
+        self.latest: Samples | None = None  # without its blocks, which are in samples.parquet
+        self.visits: list[Visit] = []
+        self.times: list[Series] = []  # of each visit, in seconds per operation
+        self.stop_reason = INTERRUPTED  # until a rule ends the case
+        self.first_call_s: float | None = None  # of the first visit
+        # of each visit whose stamps were kept: the median difference between the ranks' starts
+        self.skews_s: list[float] = []
+        self.throttle_masks: set[int] = set()
+        self.host_bound_share = 0.0  # of repetitions before which a GPU waited for its host, in the worst visit
+        self.spent_s = self.warmup_s = 0.0
+        self.steady, self.thinned = True, False
+        self.late_repetitions: int | None = None
+        self.clock_error_s: float | None = None
+        # by visit and rank; of earlier starts together at (0, 0)
+        self.retransmits_of: dict[tuple[int, int], float] = {}
+        self.last_visit = 0  # its number in samples.parquet
+        self.earlier: EarlierVisits | None = None  # of earlier starts of the run, if they count
+        self._repetitions: dict[str, int] = {}  # by phase, of the visits so far
+        self._blocks = 0
+
+    def continue_after(self, earlier: EarlierVisits, launch: int) -> None:
+        """Take the visits of earlier starts, those of the present launch as such: it began with segment `launch`."""
+        self.last_visit, self._blocks, self._repetitions = earlier.last, earlier.blocks, dict(earlier.repetitions)
+        if not earlier.times:
+            return
+        self.earlier, row = earlier, earlier.row
+        for segment, times in zip(map(int, row["visit_segments"]), earlier.times, strict=True):
+            self._count(times, segment)
+            self.spent_s += float(times.sum()) * row["operations_per_sample"] if segment >= launch else 0.0
+        self.first_call_s, self.warmup_s, self.steady = row["first_call_s"], row["warmup_s"], row["steady"]
+        self.late_repetitions, self.clock_error_s = row["late_repetitions"], row["clock_error_s"]
+        self.skews_s += [] if row.get("skew_s") is None else [row["skew_s"]] * len(self.visits)
+        self.retransmits_of = {} if row.get("retransmits") is None else {(0, 0): row["retransmits"]}
+        self.thinned |= "thinned" in row["warnings"]
+
+    def add(self, job: Planned, samples: Samples, segment: int = 0) -> Samples:
+        """Count another visit; returns its samples with blocks and repetitions numbered across visits."""
+        self.latest = replace(samples, blocks=(), counts=(), series=None)
+        self.last_visit += 1
+        if samples.wrong_elements:  # it may have ended before it measured anything
+            return replace(samples, blocks=self._renumbered(samples.blocks))
+        if not self.visits:
+            self.first_call_s = _first_call_s(job, samples)
+        times = measured_times(job, samples)
+        self._count(times, segment, samples.repetitions)
+        self.thinned |= times.size < (samples.repetitions or 0)
+        starts = samples.stamps("measure")[:, :, 0]
+        if starts.size:
+            self.skews_s.append(float(np.median(np.ptp(starts, axis=0))) * 1e-9)
+        readings = (counts.value[counts.name == GPU_THROTTLE_REASONS] for counts in samples.counts)
+        self.throttle_masks |= {int(mask) for values in readings for mask in values}
+        for counts in samples.counts:  # one rank each, in the order of time
+            for value in counts.value[counts.name == RETRANSMITS]:
+                self.retransmits_of[self.last_visit, int(counts.rank[0])] = float(value)
+        self.host_bound_share = max(self.host_bound_share, _host_bound_share(samples))
+        self.spent_s += samples.spent_s
+        self.warmup_s += samples.warmup_s
+        self.steady &= samples.steady
+        if samples.late_repetitions is not None:
+            self.late_repetitions = samples.late_repetitions + (self.late_repetitions or 0)
+        if samples.clock_error_s is not None:
+            self.clock_error_s = max(samples.clock_error_s, self.clock_error_s or 0.0)
+        return replace(samples, blocks=self._renumbered(samples.blocks))
+
+    def disturbed(self, passes: frozenset[int]) -> bool:
+        """Whether at least half of the visits fell into these passes. Only those of the latest start of the run count,
+        whose n-th visit is in its n-th pass."""
+        visits = sum(visit.segment == self.visits[-1].segment for visit in self.visits)
+        return 0 < visits <= 2 * sum(number <= visits for number in passes)
+
+    def decide(self, rule: VisitRule, launch: int, last: str) -> None:
+        """Whether the case needs another visit in the launch that began with this segment; see VisitRule.reason."""
+        earlier = [visit for visit in self.visits if visit.segment < launch]
+        present = self.visits[len(earlier) :]
+        self.stop_reason = (rule.reason(present, self.spent_s, last, earlier) if present else None) or INTERRUPTED
+
+    @property
+    def engine(self) -> str:
+        if self.latest is not None:
+            return self.latest.engine
+        row = {"clock": "", "engine": ""} if self.earlier is None else self.earlier.row
+        return "virtual" if row["clock"] == "virtual" else str(row["engine"])
+
+    @property
+    def block_k(self) -> int:
+        if self.latest is not None:
+            return self.latest.block_k
+        return 1 if self.earlier is None else int(self.earlier.row["block_k"])
+
+    @property
+    def wrong_elements(self) -> int:
+        return 0 if self.latest is None else self.latest.wrong_elements
+
+    @property
+    def repetitions(self) -> int:
+        """Measured repetitions of all visits."""
+        return sum(visit.repetitions for visit in self.visits)
+
+    @property
+    def retransmits(self) -> int | None:
+        """TCP segments that were sent again while measuring; None for a backend that counts none."""
+        return round(sum(self.retransmits_of.values())) if self.retransmits_of else None
+
+    def _count(self, times: Series, segment: int, repetitions: int | None = None) -> None:
+        """`repetitions` is the number of which only some times were kept."""
+        self.visits.append(replace(Visit.of(times, segment, self.z), repetitions=repetitions or times.size))
+        self.times.append(times[:: max(1, -(-times.size // self._kept))])
+        self.thinned |= times.size > self._kept
+
+    def _renumbered(self, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+        before, index = dict(self._repetitions), self._blocks
+        for block in blocks:
+            end = before.get(block.phase, 0) + block.first + block.stamps.shape[1]
+            self._repetitions[block.phase] = max(end, self._repetitions.get(block.phase, 0))
+        self._blocks += 1 + max((block.index for block in blocks), default=-1)
+        return tuple(
+            replace(block, index=index + block.index, first=before.get(block.phase, 0) + block.first)
+            for block in blocks
+        )
+
+
+def measured_times(job: Planned, samples: Samples) -> Series:
+    """Seconds per operation of each measured repetition."""
+    operations = job.shape.operations_per_sample * samples.block_k
+    if samples.series is not None:
+        return samples.series / operations
+    shape = Shape(operations, job.shape.bytes_per_sample, job.shape.headline)
+    return repetition_times(samples.stamps("measure"), shape, job.senders, job.senders[0])
+
+
+def _first_call_s(job: Planned, samples: Samples) -> float | None:
+    """Seconds of the whole first sample: what it takes to connect is not divided among its operations."""
+    if samples.first_call_s is not None:
+        return samples.first_call_s
+    times = repetition_times(
+        samples.stamps("connect"), replace(job.shape, operations_per_sample=1), job.senders, job.senders[0]
+    )
+    return float(times[0]) if len(times) else None
+
+
+def _host_bound_share(samples: Samples) -> float:
+    """The share of repetitions of the rank whose GPU was ready most often before its host had enqueued all."""
+    shares = [0.0]
+    for rank in samples.ranks:
+        readings = [counts.value[(counts.name == HOST_BOUND) & (counts.rank == rank)] for counts in samples.counts]
+        values = np.concatenate(readings) if readings else np.zeros(0)
+        # the first reading is behind the first call
+        shares.append((values.max() - values.min()) / max(1, samples.repetitions or 0) if values.size else 0.0)
+    return max(shares)

@@ -1,0 +1,176 @@
+"""What rank 0 records: after each visit its samples and the row of its case, at the end the run itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+from numpy.typing import NDArray
+
+from commbench.buffers.memory import high_water_bytes
+from commbench.config.settings import Settings
+from commbench.core.case import Planned
+from commbench.core.columns import CASES, INTERRUPTED
+from commbench.world.output import Reporter
+from commbench.world.recovery import EarlierVisits
+from commbench.writers.fan_out import FanOut
+
+from .case_record import CaseRecord, kept_times
+from .conditions import Conditions
+from .rows import count_table, row, row_ids, sample_table, single_jobs, split_rounds
+from .samples import Failure, Outcome, Refused, Samples
+from .time_limits import visit_rule
+
+BAD = ("failed", "invalid")
+EMPTY_TABLE: Mapping[str, NDArray[Any]] = {}
+
+
+class Recorder:
+    """The rows of a run, and the visits that they are made of. `run` is the record of the run, `cases` their number.
+
+    Ranks other than 0 have one too, which stays empty.
+    """
+
+    def __init__(self, settings: Settings, run: dict[str, Any], cases: int) -> None:
+        self._settings, self._run = settings, run
+        self._records: dict[str, CaseRecord] = {}  # by case_id
+        self._started: dict[str, datetime] = {}
+        self._kept_times = kept_times(cases)
+        self._ended = False  # there is no time for further visits
+        self.rows: dict[str, dict[str, Any]] = {}  # by case_id, the newest
+        self.writers, self.reporter = FanOut.storing(settings.writers), Reporter()
+        self.stopped: str | None = None  # why no further case is measured
+        self.lock = threading.RLock()  # the heartbeat's thread may have to end the run at any moment
+
+    def begin(self) -> None:
+        """Raises WorldBroken or OSError: nothing is measured that can't be written."""
+        self.writers.begin(self._run)
+        self.reporter.begin(self._run)
+
+    def record(self, job: Planned, outcome: Outcome, conditions: Conditions, started: datetime) -> None:
+        """A row for the case, or for each pair of a round."""
+        with self.lock:
+            for single, part in split_rounds(job, outcome):
+                if isinstance(part, Samples):
+                    self._add_visit(single, part, conditions, started)
+                else:
+                    self._records.pop(single.case.case_id, None)
+                    self._write_row(single, part, conditions, started)
+
+    def continue_visits(self, jobs: Iterable[Planned], visits: Mapping[str, EarlierVisits]) -> None:
+        """Take what earlier starts of the run have measured of the cases."""
+        launch = self._run["launches"]["began"][-1] if visits else 0
+        for job in jobs:
+            for case_id in visits.keys() & row_ids(job):
+                record = self._records[case_id] = CaseRecord(self._kept_times, self._settings.timing.z)
+                record.continue_after(visits[case_id], launch)
+                if record.visits:
+                    self._started[case_id] = visits[case_id].row["started_at"]
+                record.decide(visit_rule(job, self._settings), launch, "ci")
+
+    def uncertain(self, job: Planned) -> bool:
+        """Whether the case needs another visit in this launch."""
+        records = (self._records.get(case_id) for case_id in row_ids(job))
+        return any(record is not None and record.stop_reason == INTERRUPTED for record in records)
+
+    def is_settled(self, job: Planned) -> bool:
+        """Whether earlier starts have measured all that this launch needs of the case."""
+        return not self.uncertain(job) and all(case_id in self._records for case_id in row_ids(job))
+
+    def end_visits(self, job: Planned, conditions: Conditions, started: datetime) -> bool:
+        """No time for further visits: the rows of the case say why they have no more; False where there are none."""
+        self._ended = True
+        visited = [(one, self._records[one.case.case_id]) for one in single_jobs(job) if self._visits(one.case.case_id)]
+        for single, record in visited:
+            if self.rows.get(single.case.case_id, {}).get("stop_reason", INTERRUPTED) == INTERRUPTED:
+                record.stop_reason = "budget" if self.stopped is None else "stopped"
+                self._write_row(single, record, conditions, started)
+        return bool(visited)
+
+    def block_k(self, job: Planned) -> int | None:
+        """Of the first visit of the case, so that all have the same."""
+        return next((self._records[one].block_k for one in row_ids(job) if self._visits(one)), None)
+
+    @property
+    def more_launches(self) -> bool:
+        """Whether another launch is to visit the cases again."""
+        return self._launches_left > 0 and any(map(self._visits, self._records))
+
+    def flag_disturbed(self, jobs: Iterable[Planned], conditions: Conditions) -> None:
+        """Write those rows again whose flag `disturbed` is another now that all passes are known."""
+        for job in jobs:
+            for single in single_jobs(replace(job)):
+                record, values = self._records.get(single.case.case_id), self.rows.get(single.case.case_id)
+                if record is None or values is None or values["status"] != "ok":
+                    continue
+                if ("disturbed" in values["warnings"]) != record.disturbed(conditions.disturbed):
+                    self._write_row(single, record, conditions, values["started_at"])
+
+    def close(self, status: str, exit_status: int, reason: str | None) -> None:
+        """End the writers: merge the parts, write run.json, print the table."""
+        with self.lock:
+            finished = datetime.now(timezone.utc).isoformat()
+            self._run.setdefault("memory", {})["peak_bytes"] = high_water_bytes()
+            self._run |= {"status": status, "exit_status": exit_status, "reason": reason, "finished_at": finished}
+            self.reporter.end()
+            self.writers.end(self._run)
+
+    def _add_visit(self, job: Planned, samples: Samples, conditions: Conditions, started: datetime) -> None:
+        case_id, run_id = job.case.case_id, self._run["run_id"]
+        record = earlier = self._records.get(case_id)
+        if record is None or self._settings.timing.duration_s is not None:  # a soak's samples hold all before them
+            record = self._records[case_id] = CaseRecord(self._kept_times, self._settings.timing.z)
+        if earlier is not None and earlier.latest is not None:  # a soak's readings are those since the last save
+            record.throttle_masks |= earlier.throttle_masks
+            record.retransmits_of |= earlier.retransmits_of
+        samples, launch = record.add(job, samples, self._segment), self._run["launches"]["began"][-1]
+        if samples.wrong_elements:
+            record.stop_reason = samples.stop_reason
+        else:
+            record.decide(visit_rule(job, self._settings), launch, samples.stop_reason)
+        tables = sample_table(job, samples, run_id, record.last_visit), count_table(job, samples, run_id)
+        self._write_row(job, record, conditions, started, *tables)
+
+    def _write_row(
+        self,
+        job: Planned,
+        outcome: CaseRecord | Refused | Failure,
+        conditions: Conditions,
+        started: datetime,
+        samples: Mapping[str, NDArray[Any]] = EMPTY_TABLE,
+        counters: Mapping[str, NDArray[Any]] = EMPTY_TABLE,
+    ) -> None:
+        identity = {
+            "run_id": self._run["run_id"],
+            "sweep_id": self._run["sweep_id"],
+            "launch": self._settings.launch,
+            "label": self._settings.label,
+            "segment": self._segment,
+        }
+        started = self._started.setdefault(job.case.case_id, started)  # of the first visit
+        values = row(job, outcome, conditions, started) | identity
+        values = {column.name: values[column.name] for column in CASES}
+        reason = values["stop_reason"]
+        if reason is not None and self._launches_left:
+            values["stop_reason"] = INTERRUPTED
+        self.rows[values["case_id"]] = values
+        if values["status"] in BAD and self._settings.on_error == "stop":
+            self.stopped = self.stopped or f"on_error=stop, after {job.case}"
+        self.writers.case(values, samples, counters)
+        self.reporter.finished({**values, "stop_reason": reason})  # done, as far as this launch goes
+
+    def _visits(self, case_id: str) -> int:
+        record = self._records.get(case_id)
+        return 0 if record is None else len(record.visits)
+
+    @property
+    def _launches_left(self) -> int:
+        launches = self._run["launches"]
+        return 0 if self._ended else max(0, launches["planned"] - len(launches["began"]))
+
+    @property
+    def _segment(self) -> int:
+        return len(self._run.get("segments", []))

@@ -1,0 +1,233 @@
+"""When two measured times count as different: the one rule of report, crossover, predict and compare. Pure: no files.
+
+A launch has its own placement, page colours and routes, which more repetitions inside it do not average out. So
+launches are what is compared:
+
+- From 3 launches on each side the interval of the ratio decides. It is Hodges and Lehmann's: the Mann-Whitney test
+  turned round (Lehmann, Nonparametrics, 2.6), exact for any distribution; launches in pairs: the signed-rank test.
+- With fewer, a difference is stated for this run only: the intervals over visits must be disjoint and, where the two
+  come from different runs, further apart than launches of one and the same thing usually are.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Series = NDArray[np.float64]
+
+FEW_LAUNCHES = 3  # from so many on each side a difference is more than one of this run
+LEAST_LAUNCHES = 4  # per side: the fewest whose ranks reach 0.05 (2/70)
+LEAST_PAIRS = 6  # the fewest pairs whose signed ranks reach 0.05 (2/64)
+GOOD_LAUNCHES = 10
+MOST_LAUNCHES = 100  # per side: beyond this no number of launches is suggested
+ALPHA = 0.05
+Z95 = 1.96
+# Below the exact 95 %, intervals are stretched about their middle. By simulation with normal, exponential and
+# two-level launches 3 against 3 then differ falsely in at most 4 % (10 % without), and so do ranges of 3 visits.
+STRETCH = 1.5
+# Unknown with one launch: 8 B between two ranks on one machine moved by a factor of 3 from launch to launch. This
+# factor is exceeded by 4 % of pairs of launches that vary by 30 % (standard deviation of the logarithm).
+LAUNCH_FACTOR = 2.4
+EXACT = 60  # launches of both sides together up to which the rank sums are counted
+SPLITS = 400  # random halves of A/A launches
+NOISE_PERCENTILE = 95
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A time: the median of each launch in seconds, and the outer ends of their intervals (NaN: there is none).
+
+    `level`: of these intervals; `run_id`: where one run measured it in visits spread over the run, which makes it
+    comparable with others of that run; else None.
+    """
+
+    medians: tuple[float, ...]
+    low_s: float
+    high_s: float
+    level: float = 1 - ALPHA
+    run_id: str | None = None
+
+    @property
+    def median_s(self) -> float:
+        return float(np.median(self.medians))
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Time of NEW / time of BASE with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Difference(enum.IntEnum):
+    """How sure it is that two times differ."""
+
+    NONE = 0
+    THIS_RUN = 1
+    LAUNCHES = 2
+
+
+def difference(first: Measured, second: Measured) -> Difference:
+    """See the rule above."""
+    if min(len(first.medians), len(second.medians)) >= FEW_LAUNCHES:
+        interval = ratio_interval(np.array(first.medians), np.array(second.medians))
+        return Difference.NONE if interval.low <= 1 <= interval.high else Difference.LAUNCHES
+    fast, slow = sorted((first, second), key=lambda side: side.median_s)
+    same_run = first.run_id is not None and first.run_id == second.run_id
+    least_ratio = 1.0 if same_run else LAUNCH_FACTOR
+    apart = _ends(fast)[1] < _ends(slow)[0] and slow.median_s > least_ratio * fast.median_s
+    return Difference.THIS_RUN if apart else Difference.NONE
+
+
+def _ends(side: Measured) -> tuple[float, float]:
+    """The interval, stretched where its level is below 95 %."""
+    stretch, median = (1.0 if side.level >= 1 - ALPHA else STRETCH), side.median_s
+    return median * (side.low_s / median) ** stretch, median * (side.high_s / median) ** stretch
+
+
+# ---------------------------------------------------------------- the interval of a ratio
+
+
+def ratio(base: Series, new: Series, paired: bool = False) -> float:
+    """The ratio of the medians over launches; paired: the median of the ratios of launches with the same index."""
+    return float(np.median(new / base)) if paired else float(np.median(new) / np.median(base))
+
+
+def ratio_interval(base: Series, new: Series, paired: bool = False) -> Ratio:
+    """The ratio of two sides, seconds of each launch, with its interval; stretched where too few allow 95 %."""
+    if paired:
+        logs, (first, second) = np.log(new / base), np.triu_indices(base.size)
+        logs, critical = (logs[first] + logs[second]) / 2, _critical_signed_rank(base.size)  # Walsh averages
+    else:
+        logs = (np.log(new)[None, :] - np.log(base)[:, None]).ravel()
+        critical = _critical_rank_sum(base.size, new.size)
+    logs = np.sort(logs)
+    low, high, middle = logs[max(critical, 0)], logs[-1 - max(critical, 0)], np.median(logs)
+    if critical < 0:
+        low, high = middle + STRETCH * (low - middle), middle + STRETCH * (high - middle)
+    return Ratio(ratio(base, new, paired), float(np.exp(low)), float(np.exp(high)))
+
+
+def _critical(ways: Series) -> int:
+    """The largest value of a symmetric statistic from 0 on that two-sided 5 % reject; -1 where there is none."""
+    return int(np.searchsorted(np.cumsum(ways) / ways.sum(), ALPHA / 2, side="right")) - 1
+
+
+def _critical_rank_sum(first: int, second: int) -> int:
+    if first + second > EXACT:
+        spread = math.sqrt(first * second * (first + second + 1) / 12)
+        return math.floor(first * second / 2 - Z95 * spread - 0.5)
+    ways = _rank_sum_counts(np.arange(1, first + second + 1), first)
+    return _critical(ways[first * (first + 1) // 2 :])
+
+
+def _critical_signed_rank(pairs: int) -> int:
+    total = pairs * (pairs + 1) // 2
+    if pairs > EXACT:
+        return math.floor(total / 2 - Z95 * math.sqrt(total * (2 * pairs + 1) / 12) - 0.5)
+    ways = np.zeros(total + 1)
+    ways[0] = 1
+    for rank in range(1, pairs + 1):
+        ways[rank:] += ways[:-rank].copy()
+    return _critical(ways)
+
+
+# ---------------------------------------------------------------- verdict
+
+
+def verdict(interval: Ratio, delta: float) -> str:
+    """FASTER or SLOWER where the whole interval is beyond 1 + delta, SAME where it is within, else UNDECIDED."""
+    low, high, edge = math.log(interval.low), math.log(interval.high), math.log1p(delta)
+    if low > edge:
+        return "SLOWER"
+    if high < -edge:
+        return "FASTER"
+    return "SAME" if -edge <= low and high <= edge else "UNDECIDED"
+
+
+def missing_launches(interval: Ratio, delta: float, launches: int) -> int | None:
+    """How many more launches per side a verdict needs, if the interval shrinks with 1/sqrt(n) about this ratio.
+
+    None where that would need over 100 per side: the ratio is too near to the threshold.
+    """
+    gap = abs(abs(math.log(interval.value)) - math.log1p(delta))
+    half = math.log(interval.high / interval.low) / 2
+    if gap * math.sqrt(MOST_LAUNCHES) < half * math.sqrt(launches):
+        return None
+    return max(math.ceil(launches * (half / gap) ** 2) - launches, 1) if gap > 0 else None
+
+
+def launches_to_be_sure(cases: int) -> int:
+    """Launches per side at which one of so many cases can differ significantly: two sides that do not overlap have
+    p = 2 / C(2 n, n) in the Mann-Whitney test, which Holm's correction multiplies with the number of cases."""
+    return next(n for n in range(LEAST_LAUNCHES, MOST_LAUNCHES) if 2 * cases <= ALPHA * math.comb(2 * n, n))
+
+
+def noise(medians: Series, rng: np.random.Generator) -> float:
+    """95th percentile of |log r| between random halves of launches under identical conditions; needs at least 4."""
+    half = medians.size // 2
+    orders = rng.permuted(np.tile(medians, (SPLITS, 1)), axis=1)
+    logs = np.log(np.median(orders[:, :half], axis=1) / np.median(orders[:, half : 2 * half], axis=1))
+    return float(np.percentile(np.abs(logs), NOISE_PERCENTILE))
+
+
+# ---------------------------------------------------------------- second opinion
+
+
+def mann_whitney(first: Series, second: Series) -> float:
+    """Two-sided p that neither side tends to be slower: twice the smaller tail of the rank sum, at most 1.
+
+    Exact, also with ties (midranks), for up to 60 values; above, the normal limit with the correction for ties
+    (Mann & Whitney 1947; Lehmann, Nonparametrics, 1.4).
+    """
+    ranks = _doubled_ranks(np.concatenate([first, second]))
+    observed = int(ranks[: first.size].sum())
+    if ranks.size > EXACT:
+        return _normal_tails(ranks, first.size, observed)
+    ways = _rank_sum_counts(ranks, first.size)
+    tails = ways[: observed + 1].sum(), ways[observed:].sum()
+    return min(1.0, float(2 * min(tails) / ways.sum()))
+
+
+def _doubled_ranks(values: Series) -> NDArray[np.int64]:
+    """Twice the midranks, which are integers: ties share the sum of their first and last rank."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    doubled: NDArray[np.int64] = (2 * last - counts + 1)[inverse]
+    return doubled
+
+
+def _rank_sum_counts(ranks: NDArray[np.int64], size: int) -> Series:
+    """How many subsets of `size` ranks have each sum."""
+    ways = np.zeros((size + 1, int(ranks.sum()) + 1))
+    ways[0, 0] = 1
+    for rank in ranks:
+        ways[1:, rank:] += ways[:-1, :-rank].copy()
+    return np.asarray(ways[size], dtype=np.float64)
+
+
+def _normal_tails(ranks: NDArray[np.int64], size: int, observed: int) -> float:
+    """The normal approximation, with a continuity correction of half a rank."""
+    total = ranks.size
+    centre = size * (total + 1)
+    variance = size * (total - size) / (total - 1) * float(((ranks - (total + 1)) ** 2).sum()) / total
+    distance = max(abs(observed - centre) - 1, 0)
+    return math.erfc(distance / math.sqrt(2 * variance)) if variance else 1.0
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted p: the smallest times m, the next times m - 1 and so on, never falling, at most 1 (Holm 1979)."""
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
+    adjusted, highest = [0.0] * len(p_values), 0.0
+    for place, index in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - place) * p_values[index]))
+        adjusted[index] = highest
+    return adjusted

@@ -1,0 +1,263 @@
+"""A key-value store for ranks that do not need torch: its TCPStore alone would cost each of them the import of torch.
+
+A process beside rank 0 serves it, so that answering the other ranks takes neither rank 0's interpreter nor its core.
+It needs only the standard library, and ends with the process that started it. Requests and answers are frames: length,
+number of the request, then byte strings, of which a request's first names the operation.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from itertools import accumulate, pairwise
+
+ANSWER_S = 120.0  # for answers that wait for no other rank
+RETRY_S = 0.05  # between two attempts to connect
+HEAD = struct.Struct("!QQ")  # bytes that follow, number of the request
+SET, GET, CHECK, DELETE = b"set", b"get", b"check", b"delete"
+
+
+def packed(parts: Sequence[bytes]) -> bytes:
+    """Number of parts, their lengths (64 bits each), the parts."""
+    return struct.pack(f"!{1 + len(parts)}Q", len(parts), *map(len, parts)) + b"".join(parts)
+
+
+def unpacked(package: bytes) -> list[bytes]:
+    (count,) = struct.unpack_from("!Q", package)
+    ends = list(accumulate(struct.unpack_from(f"!{count}Q", package, 8), initial=8 * (1 + count)))
+    return [package[begin:end] for begin, end in pairwise(ends)]
+
+
+class Frames:
+    """What a connection has received and not yet taken; a frame may arrive in pieces."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+
+    def add(self, data: bytes) -> None:
+        self._received += data
+
+    def take(self) -> tuple[int, list[bytes]] | None:
+        """The number and the parts of the next frame, once it is complete."""
+        if len(self._received) < HEAD.size:
+            return None
+        length, number = HEAD.unpack_from(self._received)
+        end = HEAD.size + length
+        if len(self._received) < end:
+            return None
+        body = bytes(self._received[HEAD.size : end])
+        del self._received[:end]
+        return number, unpacked(body)
+
+
+def frame(number: int, parts: Sequence[bytes]) -> bytes:
+    body = packed(parts)
+    return HEAD.pack(len(body), number) + body
+
+
+class KeyValueStore:
+    """A connection to the server, with those methods of torch's TCPStore that the control plane uses.
+
+    Calls raise RuntimeError where the server is gone or a key is not set in time.
+    """
+
+    def __init__(self, host: str, port: int, timeout_s: float, server: subprocess.Popen[bytes] | None = None) -> None:
+        self._address, self._timeout_s, self._server = (host, port), timeout_s, server
+        self._number, self._frames, self._lock = 0, Frames(), threading.Lock()
+        self._socket: socket.socket | None = None
+        until = time.monotonic() + timeout_s
+        while self._socket is None:
+            try:
+                self._socket = socket.create_connection(self._address, timeout_s)
+            except OSError as error:  # rank 0 may not have opened it yet
+                if time.monotonic() > until:
+                    raise RuntimeError(f"no store at ({host}, {port}): {error}") from error
+                time.sleep(RETRY_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def __del__(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        if self._server is not None and self._server.stdin is not None:
+            self._server.stdin.close()  # which ends it
+            with suppress(subprocess.TimeoutExpired):
+                self._server.wait(1.0)
+
+    @property
+    def port(self) -> int:
+        return self._address[1]
+
+    def clone(self) -> KeyValueStore:
+        """The same store over a connection of its own."""
+        return KeyValueStore(*self._address, ANSWER_S)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """How long `get` and `multi_get` wait."""
+        self._timeout_s = timeout.total_seconds()
+
+    def set(self, key: str, value: str | bytes) -> None:
+        self.multi_set([key], [value])
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
+        texts = [value.encode() if isinstance(value, str) else value for value in values]
+        self._ask(SET, *(part for pair in zip(_encoded(keys), texts, strict=True) for part in pair))
+
+    def get(self, key: str) -> bytes:
+        return self.multi_get([key])[0]
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        """The values, as soon as all keys are set."""
+        return self._ask(GET, *_encoded(keys), timeout_s=self._timeout_s)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Whether all keys are set."""
+        return bool(self._ask(CHECK, *_encoded(keys)))
+
+    def delete_key(self, key: str) -> bool:
+        return bool(self._ask(DELETE, key.encode()))
+
+    def _ask(self, *parts: bytes, timeout_s: float = ANSWER_S) -> list[bytes]:
+        assert self._socket is not None
+        with self._lock:
+            self._number += 1
+            until = time.monotonic() + timeout_s
+            try:
+                self._socket.settimeout(None)
+                self._socket.sendall(frame(self._number, parts))
+                while True:
+                    answer = self._frames.take()
+                    if answer is not None and answer[0] == self._number:  # not that of a request which took too long
+                        return answer[1]
+                    if answer is None:
+                        self._socket.settimeout(max(0.001, until - time.monotonic()))
+                        data = self._socket.recv(1 << 20)
+                        if not data:
+                            raise ConnectionError("the store is gone")
+                        self._frames.add(data)
+            except TimeoutError as error:
+                raise RuntimeError(f"no answer from the store in {timeout_s:g} s") from error
+            except OSError as error:
+                raise RuntimeError(str(error)) from error
+
+
+def _encoded(keys: Sequence[str]) -> list[bytes]:
+    return [key.encode() for key in keys]
+
+
+def hosted_store(host: str, port: int, listening_fd: int) -> KeyValueStore:
+    """Start the server on a socket that listens already, and connect to it."""
+    command = [sys.executable, "-IS", __file__, str(listening_fd)]
+    # a session of its own: rank 0 saves results after the signals that end its process group
+    server = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        pass_fds=[listening_fd], start_new_session=True,
+    )  # fmt: skip
+    os.close(listening_fd)
+    return KeyValueStore(host, port, ANSWER_S, server)
+
+
+# ---------------------------------------------------------------- the server
+
+
+class _Connection:
+    def __init__(self, connected: socket.socket) -> None:
+        self.socket, self.frames, self.unsent = connected, Frames(), bytearray()
+        self.number, self.wanted, self.missing = 0, list[bytes](), 0  # the newest request, and what it waits for
+
+
+class _Server:
+    def __init__(self, listener: socket.socket, lifeline: int) -> None:
+        self._listener, self._lifeline = listener, lifeline
+        self._selector = selectors.DefaultSelector()
+        self._values: dict[bytes, bytes] = {}
+        self._waiting: dict[bytes, list[tuple[_Connection, int]]] = {}  # by key: who waits for it, with which request
+        listener.setblocking(False)
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._selector.register(lifeline, selectors.EVENT_READ)
+
+    def serve(self) -> None:
+        """Until the lifeline closes: rank 0 has ended."""
+        while True:
+            for key, events in self._selector.select():
+                if key.fileobj == self._lifeline:
+                    return
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif events & selectors.EVENT_WRITE:
+                    self._send(key.data, b"")
+                else:
+                    self._receive(key.data)
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # it has left again
+            connected, _ = self._listener.accept()
+            connected.setblocking(False)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._selector.register(connected, selectors.EVENT_READ, _Connection(connected))
+
+    def _receive(self, connection: _Connection) -> None:
+        try:
+            data = connection.socket.recv(1 << 20)
+            connection.frames.add(data)
+            while (request := connection.frames.take()) is not None:
+                self._answer(connection, *request)
+        except (OSError, ValueError, IndexError, struct.error):  # a stranger's request, or a rank that is gone
+            data = b""
+        if not data:
+            self._selector.unregister(connection.socket)
+            connection.socket.close()
+
+    def _answer(self, connection: _Connection, number: int, request: list[bytes]) -> None:
+        operation, *words = request
+        connection.number = number
+        if operation == GET:
+            missing = [key for key in words if key not in self._values]
+            connection.wanted, connection.missing = words, len(missing)
+            for key in missing:
+                self._waiting.setdefault(key, []).append((connection, number))
+            if not missing:
+                self._send(connection, frame(number, [self._values[key] for key in words]))
+            return
+        found: list[bytes] = []
+        if operation == SET:
+            for key, value in zip(words[::2], words[1::2], strict=True):
+                self._values[key] = value
+                self._wake(key)
+        elif operation == CHECK:
+            found = [b"set"] if all(key in self._values for key in words) else []
+        elif operation == DELETE:
+            found = [b"deleted"] if self._values.pop(words[0], None) is not None else []
+        self._send(connection, frame(number, found))
+
+    def _wake(self, key: bytes) -> None:
+        """Answer those whose last missing key this is; who has asked for something else since waits no longer."""
+        for connection, number in self._waiting.pop(key, ()):
+            if connection.number == number:
+                connection.missing -= 1
+                if not connection.missing:
+                    values = [self._values.get(wanted, b"") for wanted in connection.wanted]
+                    self._send(connection, frame(number, values))
+
+    def _send(self, connection: _Connection, data: bytes) -> None:
+        """What the connection does not take now goes out when it can: a stopped rank must not stop the others."""
+        if connection.socket.fileno() < 0:
+            return
+        connection.unsent += data
+        with suppress(OSError):  # full; one that is gone is seen by `_receive`
+            while connection.unsent:
+                del connection.unsent[: connection.socket.send(connection.unsent)]
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.unsent else 0)
+        self._selector.modify(connection.socket, events, connection)
+
+
+if __name__ == "__main__":
+    _Server(socket.socket(fileno=int(sys.argv[1])), 0).serve()

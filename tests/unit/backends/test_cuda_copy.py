@@ -1,0 +1,127 @@
+"""Copies between host and device: what is skipped, what the steps become, and worlds on torch's CPU tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from host_gpu import HostGpu
+from places import SUPPORT
+from shown_gpus import hgx, libraries
+
+from commbench.backends.torch.cuda import CudaMemory
+from commbench.backends.torch.cuda_copy import CopyLowering, CudaCopy
+from commbench.buffers.memory import DeviceBuffer, HostBuffer
+from commbench.config.keys import TIMING_MODES
+from commbench.core.case import Case
+from commbench.core.errors import Unsupported
+from commbench.core.payload import message
+from commbench.core.program import Barrier, BufferSpec, Copy, Icopy, Program, Send, View, WaitAll
+from commbench.core.protocols import Backend
+from commbench.engines.device import HostSync
+from commbench.engines.lowered import Lowered
+
+HERE = SUPPORT / "host_gpu"
+PLUGIN = ["--config-dir", str(HERE / "conf"), "allow=[host_gpu]", "backend=host_copy"]
+COPIES = "benchmark=[copy_h2d,copy_d2h,copy_h2d_d2h,copy_d2d]"
+QUICK = ["timing=fixed", "timing.repetitions=5", "timing.warmup_repetitions=1", "timing.warmup_s=0"]
+
+
+def case(benchmark: str, staging: str, timing_mode: str = "host_sync") -> Case:
+    return Case(
+        benchmark=benchmark, backend="cuda_copy", engine="python", timing_mode=timing_mode, timing="quick",
+        sync="barrier", device="cuda", dtype="float32", layout="1x1", pair=None, message_bytes=8, elements=2,
+        window=None, in_place=None, reduction=None, root=None, schedule=None, streams=None, staging=staging,
+        cache="warm", cuda_ipc="auto", interface=None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (case("copy_h2d", "pinned", "graph"), None),
+        (case("copy_d2h", "none"), None),
+        (case("copy_h2d_d2h", "none", "throughput"), "copies pageable memory on the host, so timing_mode=throughput"),
+        (case("copy_d2d", "none", "device_event"), None),
+        (case("copy_d2d", "pinned"), "copy_d2d needs no host memory"),
+        (case("all_reduce", "none"), "copies within a rank only; it has copy_h2d, "),
+    ],
+)
+def test_what_is_skipped(asked: Case, reason: str | None) -> None:
+    found = CudaCopy().supports(asked, 1)
+    assert (found is None) if reason is None else (reason in str(found))
+    assert isinstance(CudaCopy(), Backend)
+
+
+class Streams(HostGpu):
+    """Which stream each copy is on, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.streams = 0
+
+    def side_stream(self) -> Any:
+        self.streams += 1
+        return f"side {self.streams}"
+
+    def on_side_stream(self, stream: Any, enqueue: Callable[..., None], *args: Any) -> Any:
+        self.words.append(f"copy on {stream}")
+        enqueue(*args)
+        return stream
+
+    def join(self, streams: list[Any]) -> None:
+        self.words.append(f"join {', '.join(streams)}")
+
+
+def test_posted_copies_are_on_streams_of_their_own_which_are_waited_for() -> None:
+    specs = [BufferSpec(name, 5, "float32", memory="host" if name in "ad" else "device") for name in "abcd"]
+    device = partial(DeviceBuffer, pool=1, allocate=partial(CudaMemory, place=torch.device("cpu")))
+    buffers: dict[str, Any] = {one.name: HostBuffer(one) if one.memory == "host" else device(one) for one in specs}
+    for name, key in (("a", 1), ("c", 2)):
+        buffers[name].write(message(key, 0, 5))
+    steps = (Icopy(View("a"), View("b"), 0), Icopy(View("c"), View("d"), 1), WaitAll((0, 1)))
+    gpu, group = Streams(), type("Group", (), {"rank": lambda self: 0, "size": lambda self: 1})()
+    lowering = CopyLowering(group, buffers, gpu, 1)  # type: ignore[arg-type]
+    calls = Lowered.of(Program(tuple(specs), steps).repeated(2), "barrier", lowering.call)
+    HostSync(gpu, calls, 1)(1)
+    assert gpu.words == 2 * ["copy on side 1", "copy on side 2", "join side 1, side 2"] and gpu.streams == 2
+    assert buffers["b"].count_wrong(message(1, 0, 5)) == buffers["d"].count_wrong(message(2, 0, 5)) == 0
+    with pytest.raises(Unsupported, match="copies within a rank only; it has no Send"):
+        lowering.call(Send(View("a"), 0))
+    assert lowering.call(Barrier()).args == () and lowering.call(Copy(View("a"), View("b"))).into is None
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine with two GPUs on PCIe 4."""
+    (tmp_path / "machine").write_text(hgx(2))
+    shown = {"LD_LIBRARY_PATH": str(libraries()), "SHOWN_GPUS": str(tmp_path / "machine")}
+    return {"PYTHONPATH": str(HERE), **shown}
+
+
+def test_every_copy_is_exact_on_one_rank_and_on_two(world: Callable[..., Any], shown: dict[str, str]) -> None:
+    modes = f"timing_mode=[{','.join(TIMING_MODES['cuda'])}]"
+    run = world("commbench", *PLUGIN, *QUICK, COPIES, "layout=[1x1,1x2]", "sizes=[40kB]", modes, env=shown)
+    assert run.status == 0, run.explain()
+    assert set(run.cases.status) == {"ok"} and (run.cases.wrong_elements == 0).all() and len(run.cases) == 32
+    assert set(run.cases.transport) == {"memcpy"} and (run.cases.busbw_gb_per_s > 0).all()
+    within = run.cases.benchmark == "copy_d2d"
+    assert set(run.cases[within].staging) == {"none"} and set(run.cases[~within].staging) == {"pinned"}
+    assert run.cases[within].limit_gb_per_s.isna().all() and run.cases[~within].efficiency.notna().all()
+    assert set(run.cases[~within].limit_name) == {"PCIe gen4 x16 line rate"}
+    both = run.cases.benchmark == "copy_h2d_d2h"
+    assert (run.cases[both].busbw_gb_per_s * 2 - run.cases[both].algbw_gb_per_s).abs().max() < 1e-9
+
+
+@pytest.mark.long
+def test_pageable_memory_is_timed_by_the_host(world: Callable[..., Any], shown: dict[str, str]) -> None:
+    words = (*QUICK, COPIES, "layout=1x1", "sizes=[40kB]", "staging=none", "timing_mode=[host_sync,throughput]")
+    run = world("commbench", *PLUGIN, *words, env=shown)
+    assert run.status == 0, run.explain()
+    skipped = run.cases[run.cases.status == "skipped"]
+    assert set(skipped.timing_mode) == {"throughput"} and len(skipped) == 3

@@ -1,0 +1,133 @@
+"""`commbench show`, `plan=true`, sweeps and finished runs: what a person reads without measuring again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import commbench
+from commbench.cli.main import main
+from commbench.core.terminal import TERMINAL
+
+FIXED = ("timing=fixed", "timing.repetitions=8", "timing.warmup_s=0", "benchmark=all_reduce", "sizes=[8,1KiB]")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return commbench.run("backend=simulated", *FIXED, f"output={tmp_path_factory.mktemp('results')}")
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str]]:
+    capsys.readouterr()
+    status = main(list(words))
+    return status, capsys.readouterr().out.splitlines()
+
+
+def test_an_old_run_is_printed_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, lines = said(capsys, "show", str(run))
+    assert status == 0 and lines[0].startswith("simulated (")
+    assert [line.split()[1] for line in lines if line.startswith("all_reduce")] == ["8", "1024"]
+    assert f"results: {run}" in lines
+
+
+@pytest.mark.parametrize(
+    ("form", "begin"), [("osu", "# measured by"), ("nccl_tests", "# measured by"), ("csv", "benchmark,backend,")]
+)
+def test_it_has_the_forms_of_other_tools(run: Path, capsys: pytest.CaptureFixture[str], form: str, begin: str) -> None:
+    status, lines = said(capsys, "show", str(run), "--as", form)
+    assert status == 0 and lines[0].startswith(begin)
+    assert any("1024" in line and not line.startswith("#") for line in lines)
+
+
+def test_the_report_of_one_backend_has_its_table(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, lines = said(capsys, "report", str(run))
+    assert status == 0
+    assert [line.split()[1] for line in lines if line.startswith("all_reduce ")][:2] == ["8", "1024"]
+
+
+def test_a_finished_run_is_not_measured_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (run / "run.json").read_text()
+    status, lines = said(capsys, "resume", str(run))
+    assert (status, lines[-1]) == (0, f"{run} is finished: no case is missing or failed, nothing was measured")
+    assert any(line.startswith("all_reduce") for line in lines)
+    assert (run / "run.json").read_text() == before
+
+
+def test_a_resumed_run_shows_all_its_cases(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = commbench.run("backend=simulated", *FIXED, f"output={tmp_path}", "budget.total_s=1e-9")
+    assert set(commbench.load(first).status) == {"skipped"}
+    (part,) = first.glob("cases.parquet")
+    record = (first / "run.json").read_text()
+    half = commbench.load(first).case_id[0]
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(part)
+    pq.write_table(table.filter(pc.equal(table["case_id"], half)), part)
+    (first / "run.json").write_text(record.replace('"status": "done"', '"status": "interrupted"'))
+    capsys.readouterr()
+    status, lines = said(capsys, "resume", str(first), "--force")
+    assert status == 0
+    assert len([line for line in lines if line.startswith("all_reduce")]) == 2
+
+
+def test_several_backends_stand_side_by_side(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "run.json").write_text((run / "run.json").read_text())
+    table = pq.read_table(run / "cases.parquet")
+    at = table.schema.get_field_index("backend")
+    pq.write_table(
+        table.set_column(at, table.schema.field(at), pa.array(["gloo"] * len(table))), other / "cases.parquet"
+    )
+    status, lines = said(capsys, "show", str(run), str(other))
+    assert status == 0
+    assert lines[0] == "all_reduce, layout 1x2: median in us"
+    assert lines[2].split() == ["B", "gloo", "simulated"]
+    assert [line.split()[0] for line in lines[3:5]] == ["8", "1024"] and len(lines[3].split()) == 3
+
+
+def test_a_folder_without_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(tmp_path)]) == 2
+    assert (
+        capsys.readouterr().err == f"commbench: no run.json below {tmp_path}; give the folder of a run or of several\n"
+    )
+
+
+# ---------------------------------------------------------------- plans and sweeps
+
+
+def test_a_plan_is_sorted_and_shows_what_varies(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TERMINAL, "100")
+    words = ("backend=simulated", "benchmark=[p2p_latency,all_reduce]", "sizes=[1MiB,8]", "in_place=[true,false]")
+    status, lines = said(capsys, *words, "layout=[1x4,1x2]", "plan=true")
+    assert status == 0 and max(map(len, lines)) <= 100
+    assert lines[0].split()[:5] == ["benchmark", "layout", "pair", "dtype", "in_place"]
+    cells = [line.split() for line in lines[1:-1]]
+    assert [one[:2] for one in cells[:8]] == [["all_reduce", "1x2"]] * 4 + [["all_reduce", "1x4"]] * 4
+    assert [one[4] for one in cells[:4]] == ["8", "8", "1", "1"] and cells[2][5] == "MiB"
+    assert lines[-1].startswith("simulated, timing default: 16 cases, 16 to measure, at most ")
+
+
+def test_a_sweep_names_its_jobs_and_ends_with_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("-m", "backend=simulated", "backend.model.corrupt_rank=null,1", "layout=1x2,1x3", *FIXED)
+    status, lines = said(capsys, *words, f"output={tmp_path}")
+    assert status == 1
+    titles = [line for line in lines if line.startswith("job ") and "/4: " in line]
+    assert [title.split(":")[0] for title in titles] == [f"job {number}/4" for number in range(1, 5)]
+    assert all("backend.model.corrupt_rank=" in title and "layout=" in title for title in titles)
+    at = lines.index("4 jobs, 2 not ok")
+    heads = ["job", "backend.model.corrupt_rank", "layout", "exit", "ok", "invalid", "results"]
+    assert lines[at + 1].split() == heads
+    rows = [line.split() for line in lines[at + 2 : at + 6]]
+    assert sorted(row[1:4] for row in rows) == [
+        ["1", "1x2", "1"], ["1", "1x3", "1"], ["null", "1x2", "0"], ["null", "1x3", "0"],
+    ]  # fmt: skip
+    assert all(Path(row[-1]).is_dir() for row in rows)
+    assert sum(line.startswith("job ") and ") ended with 1: cases failed" in line for line in lines[at:]) == 2

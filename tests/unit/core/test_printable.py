@@ -1,0 +1,75 @@
+"""What a terminal would act on is shown, not sent."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commbench.core.terminal import LONGEST_LINE, one_line, printable
+from commbench.core.units import format_ranges, parse_ranges
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m", "\\x1b[31mred\\x1b[0m"),
+        ("\x1b]0;title\x07", "\\x1b]0;title\\x07"),
+        ("\x9b2J", "\\x9b2J"),
+        ("a\rb\x08c\x7f", "a\\x0db\\x08c\\x7f"),
+        ("\u202egnp.exe", "\\u202egnp.exe"),
+        ("two\nlines, µs, 節, é", "two\nlines, µs, 節, é"),
+    ],
+)
+def test_escapes_are_written_out(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+@given(st.text(st.characters()))
+def test_nothing_that_controls_a_terminal_is_left(text: str) -> None:
+    shown = printable(text)
+    assert {unicodedata.category(one) for one in shown if one != "\n"}.isdisjoint({"Cc", "Cs", "Zl", "Zp"})
+    assert printable(shown) == shown
+    shown.encode()
+
+
+@given(st.text(st.characters()))
+def test_one_line_is_one(text: str) -> None:
+    assert len(one_line(text).splitlines()) <= 1
+
+
+def test_a_long_line_keeps_both_ends() -> None:
+    line = one_line("seen " + "x" * 10**6 + " allowed")
+    assert len(line) < LONGEST_LINE + 10 and line.startswith("seen x") and line.endswith("x allowed")
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("0-3,8", [0, 1, 2, 3, 8]),
+        ("0\n", [0]),
+        ("5,1-2", [5, 1, 2]),
+        ("3-1", []),
+        ("a-b", []),
+        ("", []),
+        ("0-999999", []),
+        ("0-99999999999999999999", []),
+        ("\u0660-\u0663", []),
+        ("x", []),
+    ],
+)
+def test_reading(text: str, numbers: list[int]) -> None:
+    assert parse_ranges(text) == numbers
+
+
+def test_writing() -> None:
+    assert format_ranges({8, 0, 1, 2, 3}) == "0-3,8"
+    assert format_ranges([5, 5]) == "5"
+    assert format_ranges([]) == ""
+
+
+@given(st.sets(st.integers(0, 300)))
+def test_a_written_list_names_every_number_once(numbers: set[int]) -> None:
+    assert parse_ranges(format_ranges(numbers)) == sorted(numbers)

@@ -1,0 +1,151 @@
+"""The reference case: which passes it calls disturbed, what it measures, and which rows have the flag."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+import numpy as np
+import pytest
+
+from commbench.backends.simulated import Simulated
+from commbench.config.compose import ConfigComposer
+from commbench.config.settings import Settings
+from commbench.core.case import World
+from commbench.core.layout import Layout
+from commbench.measure.case_record import CaseRecord
+from commbench.measure.conditions import Conditions
+from commbench.measure.plan import Facts, plan
+from commbench.measure.recorder import Recorder
+from commbench.measure.reference_case import REPETITIONS, Reading, ReferenceCase, disturbed_passes
+from commbench.measure.samples import Block, Samples
+from commbench.measure.transports import TransportEvidence
+from commbench.measure.visits import Visit
+from commbench.world.heartbeat import Progress
+from commbench.world.identity import hosted_world
+from commbench.writers.fan_out import FanOut
+
+LAUNCHES = {"planned": 1, "began": [0], "spent_s": 0.0}
+FACTS = Facts(2**40, 2**20, 8)
+STARTED = datetime(2026, 1, 2, tzinfo=timezone.utc)
+
+
+def settings_of(*words: str) -> Settings:
+    with ConfigComposer() as door:
+        return door.jobs(["backend=simulated", "benchmark=[all_reduce]", "sizes=[60kB]", *words], multirun=False)[
+            0
+        ].settings
+
+
+def passes(*medians: float, width: float = 0.01, name: str = "copy_s") -> dict[int, dict[str, Reading]]:
+    return {
+        number: {name: Reading(median, (1 - width / 2) * median, (1 + width / 2) * median)}
+        for number, median in enumerate(medians, 1)
+    }
+
+
+@pytest.mark.parametrize(
+    ("medians", "width", "expected"),
+    [
+        ((1.0, 1.0, 1.04), 0.01, set()),
+        ((1.0, 1.0, 1.06), 0.01, {3}),
+        ((1.0, 0.94, 1.0), 0.01, {2}),
+        ((1.0, 1.0, 1.06), 0.20, set()),  # its own interval explains it
+        ((1.0, 1.0, 1.30), 0.20, {3}),
+        ((1.0, 2.0, 1.0, 2.1, 1.0), 0.01, {2, 4}),
+        ((1.0,), 0.01, set()),
+        ((), 0.01, set()),
+    ],
+)
+def test_a_pass_is_disturbed_where_a_reading_moved_by_more_than_its_interval(
+    medians: tuple[float, ...], width: float, expected: set[int]
+) -> None:
+    assert disturbed_passes(passes(*medians, width=width)) == expected
+
+
+def test_each_kind_of_reading_is_compared_with_itself_only() -> None:
+    copies, messages = passes(1.0, 1.0, 1.0), passes(5.0, 5.0, 9.0, name="p2p_latency_s")
+    both = {number: copies[number] | messages[number] for number in copies}
+    assert disturbed_passes(both) == {3}
+    assert disturbed_passes(both | {1: copies[1], 3: copies[3]}) == set(), "a pass without a ping-pong"
+
+
+def test_it_measures_a_message_between_the_first_two_ranks_of_the_largest_layout_and_a_copy() -> None:
+    model = ("backend.model.latency_s=5e-6", "backend.model.call_s=0", "backend.model.bandwidth_gb_per_s=1000")
+    settings, (world, control) = settings_of(*model, "timing=soak"), hosted_world(1, 4)
+    settings = replace(settings, layouts=(Layout(1, 2), Layout(1, 4)), schedule="rounds", pairs="all")
+    reference = ReferenceCase(settings, world, FACTS)
+    assert reference.groups == {(0, 1, 2, 3)}
+    library = settings.backend.open(world, control, "cpu")
+    for number in (1, 2):
+        reference.measure(number, {(0, 1, 2, 3): library}, control, Progress())
+    assert reference.passes[2]["p2p_latency_s"].median_s == pytest.approx(5e-6, rel=0.01)
+    assert all(0 < one["copy_s"].low_s <= one["copy_s"].median_s < 0.01 for one in reference.passes.values())
+    first, second = reference.record()
+    assert [first["pass"], second["pass"]] == [1, 2] and len(first["copy_s"]) == 3  # type: ignore[arg-type]
+    slow = settings_of(*model, "backend.model.latency_s=5e-5").backend
+    assert isinstance(slow, Simulated)
+    reference.measure(3, {(0, 1, 2, 3): slow.open(world, control, "cpu")}, control, Progress())
+    assert 3 in reference.disturbed() and reference.record()[2]["moved"] is True
+
+
+def test_one_rank_has_no_messages_and_still_its_copy() -> None:
+    settings, (world, control) = settings_of(), hosted_world(1, 1)
+    reference = ReferenceCase(replace(settings, layouts=(Layout(1, 1),)), world, FACTS)
+    reference.measure(1, {}, control, Progress())
+    assert reference.groups == set() and set(reference.passes[1]) == {"copy_s"}
+    assert REPETITIONS >= 6
+
+
+@pytest.mark.parametrize(
+    ("segments", "disturbed", "expected"),
+    [
+        ((0, 0, 0), {2}, False),
+        ((0, 0, 0), {2, 3}, True),
+        ((0, 0), {2}, True),  # half of them
+        ((0, 0), {3}, False),  # after its last visit
+        ((0, 0, 0, 1, 1), {1}, True),  # the passes of the second start
+        ((), {1}, False),
+    ],
+)
+def test_a_row_is_disturbed_where_half_of_its_visits_were(
+    segments: tuple[int, ...], disturbed: set[int], expected: bool
+) -> None:
+    record = CaseRecord()
+    record.visits = [Visit(segment, 1e-6, 10) for segment in segments]
+    assert record.disturbed(frozenset(disturbed)) is expected
+
+
+class Collector:
+    """A writer that keeps the flags of the rows in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[str]] = []
+
+    def begin(self, run: Any, folder: str) -> None: ...
+
+    def case(self, row: Any, samples: Any, counters: Any) -> None:
+        self.seen.append([name for name in row["warnings"] if name == "disturbed"])
+        assert row["started_at"] == STARTED
+
+    def end(self, run: Any) -> None: ...
+
+
+def test_at_the_end_only_the_rows_whose_flag_changes_are_written_again() -> None:
+    world, writer = World(0, 2, ((0, 1),), (0,)), Collector()
+    settings = replace(settings_of("timing=default", "layout=1x2"), writers=(writer,))
+    (job,) = plan(settings, hosted_world(1, 2)[0], FACTS)
+    recorder = Recorder(settings, {"run_id": "r", "sweep_id": "s", "launches": LAUNCHES}, 1)
+    recorder.writers = FanOut([writer])  # without the one that stores
+    around = Conditions({}, {}, 8, 1, 2**20, TransportEvidence(), world, ())
+    stamps = np.stack([np.zeros((2, 20)), np.full((2, 20), 1000) + np.arange(20)], axis=2).astype(np.int64)
+    visit = Samples((0, 1), (Block("connect", 0, stamps[:, :1]), Block("measure", 1, stamps)), 1, "ci", 0, "python")
+    for _ in range(2):
+        recorder.record(job, visit, around, STARTED)
+    recorder.flag_disturbed([job], around)
+    assert writer.seen == [[], []]
+    for disturbed, expected in (({1}, ["disturbed"]), ({1, 2}, None), ({3}, [])):
+        before = len(writer.seen)
+        recorder.flag_disturbed([job], replace(around, disturbed=frozenset(disturbed)))
+        assert writer.seen[before:] == ([] if expected is None else [expected])

@@ -1,0 +1,234 @@
+"""When a visit and a case end: every reason, the least number of repetitions, blocks, the budget; samples per stamp."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from noisy_series import ar1_lognormal
+from numpy.random import default_rng
+
+from commbench.measure.statistics import Series, median_interval
+from commbench.measure.time_limits import StopRule, VisitRule, WarmUpRule
+from commbench.measure.visits import Visit
+
+seconds = st.floats(min_value=1e-7, max_value=10.0)
+NOISE = ar1_lognormal(default_rng(3), 0.0, 1, 20_000)[0]  # median 1 ms, 10 % spread
+
+
+def measure(times: Series, rule: StopRule, hint_s: float | None = 1e-3) -> Iterator[tuple[Series, float, str | None]]:
+    """What the session does: blocks until there is a reason; yields (values, spent_s, reason) after each block."""
+    reason, n = None, 0
+    while reason is None:
+        n += rule.next_block(times[:n], float(times[:n].sum()), hint_s=hint_s)
+        assert n <= times.size, "the test has too few times"
+        spent = float(times[:n].sum())
+        reason = rule.reason(times[:n], spent)
+        yield times[:n], spent, reason
+
+
+def outcome(times: Series, rule: StopRule, hint_s: float | None = 1e-3) -> tuple[Series, float, str | None]:
+    return list(measure(times, rule, hint_s))[-1]
+
+
+def rule_of(
+    target: float = 0.02,
+    z: float = 1.96,
+    max_repetitions: int = 2000,
+    budget_s: float = 10.0,
+    fixed: int | None = None,
+    share: float = 1.0,
+) -> StopRule:
+    return StopRule(target, z, max_repetitions, budget_s, fixed, share)
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason", "n"),
+    [
+        (rule_of(), "ci", range(100, 500)),
+        (rule_of(target=1.0), "ci", range(30, 31)),
+        (rule_of(target=1.0, share=1 / 3), "ci", range(10, 11)),
+        (rule_of(target=1e-5, max_repetitions=100), "max_repetitions", range(100, 101)),
+        (rule_of(target=1e-5, budget_s=0.05), "budget", range(40, 60)),
+        (rule_of(target=1e-5), "noise_stable", range(500, 700)),
+        (rule_of(fixed=100), "fixed", range(100, 101)),
+        (rule_of(fixed=100, budget_s=0.05), "budget", range(45, 60)),
+        (rule_of(fixed=10_000, budget_s=math.inf), "fixed", range(10_000, 10_001)),
+    ],
+)
+def test_every_reason_can_be_reached(rule: StopRule, reason: str, n: range) -> None:
+    values, _, found = outcome(NOISE, rule)
+    assert found == reason
+    assert values.size in n
+
+
+@pytest.mark.parametrize(("sample_s", "n"), [(0.02, 30), (0.2, 10), (2.0, 6)])
+def test_slow_samples_need_fewer(sample_s: float, n: int) -> None:
+    values, _, reason = outcome(np.full(100, sample_s), rule_of(budget_s=60.0), hint_s=sample_s)
+    assert (values.size, reason) == (n, "ci")
+
+
+def test_the_stricter_quantile_takes_longer() -> None:
+    assert outcome(NOISE, rule_of(z=2.576))[0].size > outcome(NOISE, rule_of())[0].size
+
+
+@pytest.mark.parametrize(("sample_s", "n"), [(3.0, 6), (7.0, 3), (50.0, 1)])
+def test_a_very_slow_case_waits_for_six_but_not_beyond_twice_the_budget(sample_s: float, n: int) -> None:
+    times = sample_s * NOISE[:9] / np.median(NOISE)
+    values, _, reason = outcome(times, rule_of(target=1e-6, budget_s=10.0), hint_s=sample_s)
+    assert (values.size, reason) == (n, "budget")
+
+
+def test_noise_that_still_grows_is_not_stable() -> None:
+    growing = 1e-3 + (NOISE - 1e-3) * np.linspace(0, 30, NOISE.size)
+    assert outcome(np.abs(growing), rule_of(target=1e-5))[2] == "max_repetitions"
+
+
+def test_a_target_within_reach_is_not_given_up() -> None:
+    assert outcome(NOISE, rule_of(target=0.006))[2] in ("ci", "max_repetitions")
+
+
+def test_there_are_at_least_two_blocks() -> None:
+    for rule in (rule_of(target=1.0), rule_of(fixed=20), rule_of(share=1 / 5, target=1.0)):
+        assert len(list(measure(NOISE, rule))) >= 2
+
+
+def test_blocks_grow_by_a_quarter() -> None:
+    sizes = [values.size for values, _, _ in measure(NOISE, rule_of(target=1e-5, max_repetitions=100))]
+    assert sizes == [15, 30, 38, 48, 60, 75, 94, 100]
+
+
+def test_a_block_lasts_as_long_as_the_meeting_after_it() -> None:
+    fast, few = np.full(30, 1e-6), rule_of(target=1e-9, max_repetitions=500)
+    assert rule_of().next_block(fast, 1e-3, meeting_s=0.001) == 1000
+    assert rule_of(max_repetitions=100_000).next_block(fast, 1e-3, meeting_s=1.0) == 5000, "a meeting may be disturbed"
+    assert few.next_block(fast, 1e-3, meeting_s=0.001) == 470
+    assert rule_of(fixed=40).next_block(fast, 1e-3, meeting_s=0.001) == 10
+    assert WarmUpRule(10, 0.01, 1.0).next_block(fast, 0.0, last=8, meeting_s=0.001) == (1000, True)
+
+
+def test_an_unknown_sample_time_is_tried_once() -> None:
+    assert rule_of().next_block(np.empty(0), 0.0) == 1
+
+
+@given(
+    st.lists(seconds, max_size=40).map(np.array),
+    st.floats(1.0, 3.0),
+    st.floats(0.01, 1.0),
+    st.one_of(st.none(), seconds),
+    st.one_of(st.none(), st.integers(1, 100)),
+    st.floats(0.1, 20.0),
+)
+def test_a_block_keeps_every_limit(
+    values: Series, overhead: float, limit_s: float, hint_s: float | None, fixed: int | None, budget_s: float
+) -> None:
+    rule, spent = rule_of(fixed=fixed, budget_s=budget_s, max_repetitions=60), float(values.sum()) * overhead
+    block = rule.next_block(values, spent, limit_s, hint_s)
+    sample_s = float(np.median(values)) if values.size else hint_s
+    assert block >= 1
+    if block > 1:
+        assert sample_s is not None
+        assert values.size + block <= (fixed or 60)
+        assert block * sample_s <= limit_s + 1e-9
+        assert block * max(sample_s, spent / max(values.size, 1)) <= budget_s - spent + 1e-9
+
+
+@given(st.floats(1e-4, 0.4), st.floats(0.1, 5.0), st.integers(0, 2**32 - 1))
+def test_the_budget_is_kept_within_one_block(sample_s: float, budget_s: float, seed: int) -> None:
+    times = sample_s * default_rng(seed).lognormal(0, 0.2, 3000)
+    _, spent, reason = outcome(times, rule_of(target=1e-6, budget_s=budget_s), hint_s=sample_s)
+    assert reason is not None
+    assert spent <= max(budget_s + 0.5, 2 * budget_s) + times.max()
+
+
+# ---------------------------------------------------------------- the interval of a series that the rule ended
+
+
+def coverage(rho: float, corrected: bool) -> float:
+    """Share of 300 series whose 95 % interval holds the true median, stopped at 2.5 % by the rule itself."""
+    rule = StopRule(target=0.025, z=1.96, max_repetitions=6000, budget_s=math.inf)
+    ends = [outcome(times, rule) for times in ar1_lognormal(default_rng(11), rho, 300, 6000)]
+    assert {reason for _, _, reason in ends} == {"ci"}
+    intervals = [median_interval(values, corrected=corrected) for values, _, _ in ends]
+    return float(np.mean([low <= 1e-3 <= high for low, high in filter(None, intervals)]))
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.4, 0.8])
+def test_the_reported_interval_keeps_its_promise(rho: float) -> None:
+    assert 0.90 <= coverage(rho, corrected=True) <= 0.98
+
+
+def test_the_plain_interval_breaks_its_promise_on_correlated_series() -> None:
+    assert coverage(0.8, corrected=False) < 0.9
+
+
+# ---------------------------------------------------------------- when a case is left
+
+
+def visit_rule_of(
+    least: int = 6, target: float = 0.01, max_repetitions: int = 10**6, budget_s: float = 10.0
+) -> VisitRule:
+    return VisitRule(target, 1.96, least, max_repetitions, budget_s)
+
+
+def visits_of(*medians_s: float) -> list[Visit]:
+    """Visits whose own repetitions lie within 0.1 % of their median."""
+    ends = [(0.999 * median, 1.001 * median) for median in medians_s]
+    return [Visit(0, median, 100, end, end) for median, end in zip(medians_s, ends, strict=True)]
+
+
+CALM, WIDE = visits_of(*[1.0, 1.001] * 3), visits_of(*[1.0, 1.5] * 3)
+
+
+@pytest.mark.parametrize(
+    ("visits", "spent_s", "rule", "reason"),
+    [
+        (CALM[:5], 1.0, visit_rule_of(), None),
+        (CALM, 1.0, visit_rule_of(), "ci"),
+        (CALM[:3], 1.0, visit_rule_of(least=3), "ci"),
+        (WIDE, 0.001, visit_rule_of(target=0.1), None),  # 0.2 now, much less with all visits there is time for
+        (WIDE, 1.0, visit_rule_of(), "noise_stable"),
+        (WIDE, 9.0, visit_rule_of(), "budget"),
+        (WIDE[:2], 19.0, visit_rule_of(), None),  # an interval is worth waiting for
+        (WIDE[:2], 21.0, visit_rule_of(), "budget"),
+        (WIDE, 1.0, visit_rule_of(max_repetitions=600), "max_repetitions"),
+        (WIDE[:1], 1.0, visit_rule_of(least=1), "fixed"),
+    ],
+)
+def test_every_reason_to_leave_a_case(visits: list[Visit], spent_s: float, rule: VisitRule, reason: str | None) -> None:
+    assert rule.reason(visits, spent_s, "fixed") == reason
+
+
+# ---------------------------------------------------------------- the warm-up
+
+STEADY_TIMES, RAMP = np.full(12, 1e-3), np.linspace(2e-3, 1e-3, 12)
+
+
+@pytest.mark.parametrize(
+    ("rule", "values", "spent_s", "expected"),
+    [
+        (WarmUpRule(10, 0.01, 1.0), STEADY_TIMES, 0.02, (0, True)),
+        (WarmUpRule(20, 0.01, 1.0), STEADY_TIMES, 0.02, (16, True)),  # too few repetitions
+        (WarmUpRule(10, 0.05, 1.0), STEADY_TIMES, 0.02, (16, True)),  # too short
+        (WarmUpRule(10, 0.01, 1.0), RAMP, 0.02, (16, False)),
+        (WarmUpRule(10, 0.01, 1.0), RAMP, 1.0, (0, False)),  # the limit
+        (WarmUpRule(10, 0.01, 0.003), STEADY_TIMES, 0.002, (3, True)),  # a block as long as the limit
+        (WarmUpRule(0, 0.0, 1.0, trial=True), RAMP, 0.0, (0, True)),
+    ],
+)
+def test_a_warm_up_ends_when_it_is_long_enough_and_steady_or_at_its_limit(
+    rule: WarmUpRule, values: Series, spent_s: float, expected: tuple[int, bool]
+) -> None:
+    assert rule.next_block(values, spent_s, last=8) == expected
+
+
+def test_the_first_block_of_a_warm_up() -> None:
+    call, slow_call, none = np.array([1e-3]), np.array([1.0]), np.zeros(0)
+    assert WarmUpRule(10, 0.01, 1.0).first_block(1e-3, call) == 10
+    assert WarmUpRule(10, 0.01, 1.0).first_block(0.25, call) == 2, "no longer than half a second"
+    assert [WarmUpRule(0, 0.0, 1.0).first_block(1e-3, times) for times in (call, none)] == [0, 1]
+    assert [WarmUpRule(0, 0.0, 1.0, trial=True).first_block(1e-3, times) for times in (call, slow_call)] == [20, 0]

@@ -1,0 +1,239 @@
+"""The statistic over visits: its interval, its flags, when a case is left, and whether it holds the truth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.random import Generator, default_rng
+
+from commbench.measure.statistics import Series
+from commbench.measure.visits import (
+    Visit,
+    bootstrap_medians,
+    coverage,
+    estimate,
+    flags,
+    levels,
+    levels_text,
+    spread,
+)
+
+medians = st.lists(st.floats(1e-7, 10.0), min_size=2, max_size=40)
+
+
+def visits_of(*medians_s: float, segment: int = 0) -> list[Visit]:
+    """Visits whose own repetitions lie within 0.1 % of their median."""
+    return [
+        Visit(segment, median, 100, (0.999 * median, 1.001 * median), (0.999 * median, 1.001 * median))
+        for median in medians_s
+    ]
+
+
+# ---------------------------------------------------------------- the interval
+
+
+@pytest.mark.parametrize(
+    ("n", "ranks", "level"),
+    [(2, (1, 2), 0.5), (3, (1, 3), 0.75), (5, (1, 5), 0.9375), (6, (1, 6), 0.96875), (9, (2, 8), 0.9609375)],
+)
+def test_the_interval_has_the_ranks_and_the_level_of_the_binomial(n: int, ranks: tuple[int, int], level: float) -> None:
+    seen = estimate(visits_of(*np.arange(1.0, n + 1)))
+    assert (seen.low_s, seen.high_s) == ranks
+    assert (seen.level, seen.of, seen.median_s) == (level, "visits", (n + 1) / 2)
+
+
+@given(medians, st.sampled_from([1.96, 2.576]))
+def test_the_interval_encloses_the_median_of_the_visits(values: list[float], z: float) -> None:
+    seen = estimate(visits_of(*values), z)
+    assert seen.low_s is not None and seen.high_s is not None and seen.level is not None
+    assert min(values) <= seen.low_s <= seen.median_s <= seen.high_s <= max(values)
+    assert seen.median_s == np.median(values)
+    assert 0.5 <= seen.level <= 1
+
+
+@given(st.integers(2, 200), st.sampled_from([1.96, 2.576]))
+def test_from_six_and_eight_visits_on_the_level_is_the_wanted_one(n: int, z: float) -> None:
+    level = estimate(visits_of(*np.arange(1.0, n + 1)), z).level
+    assert level is not None
+    wanted = math.erf(z / math.sqrt(2))
+    assert (level >= wanted) == (n >= (6 if z < 2 else 8))
+    assert level == pytest.approx(wanted, abs=0.06) or n < 6
+
+
+def test_one_visit_has_the_interval_of_its_repetitions() -> None:
+    visit = Visit.of(default_rng(1).lognormal(0, 0.1, 200))
+    seen = estimate([visit])
+    assert (seen.low_s, seen.high_s) == visit.interval_s
+    assert (seen.of, seen.level) == ("repetitions", pytest.approx(0.95, abs=1e-4))
+    few = estimate([Visit.of(np.ones(5))])
+    assert few.low_s is few.high_s is few.level is None
+
+
+def test_launches_that_differ_more_than_their_visits_are_the_interval() -> None:
+    apart = visits_of(*[1.0, 1.01] * 2) + visits_of(*[2.0, 2.01] * 2, segment=1) + visits_of(*[3.0] * 4, segment=2)
+    seen = estimate(apart)
+    assert (seen.low_s, seen.high_s, seen.of, seen.level) == (1.005, 3.0, "launches", 0.75)
+
+
+def test_launches_alike_give_the_interval_of_a_bootstrap() -> None:
+    rng = default_rng(2)
+    launches = [rng.normal(1.0, 0.05, 6) for _ in range(3)]
+    seen = estimate([visit for segment, each in enumerate(launches) for visit in visits_of(*each, segment=segment)])
+    assert (seen.of, seen.level) == ("launches", pytest.approx(0.95, abs=1e-4))
+    assert seen.low_s is not None and seen.high_s is not None
+    drawn = bootstrap_medians(launches)
+    assert np.mean((seen.low_s <= drawn) & (drawn <= seen.high_s)) == pytest.approx(0.95, abs=0.01)
+
+
+def test_a_bootstrap_draws_launches_before_visits() -> None:
+    """Of two launches with one value each, half of the draws have the median of one launch, half the mean of both."""
+    drawn = bootstrap_medians([np.full(5, 1.0), np.full(5, 3.0)])
+    values, counts = np.unique(drawn, return_counts=True)
+    assert values.tolist() == [1.0, 2.0, 3.0]
+    assert counts / counts.sum() == pytest.approx([0.25, 0.5, 0.25], abs=0.04)
+
+
+@pytest.mark.parametrize(("spread_between", "least"), [(0.0, 0.90), (0.02, 0.70)])
+def test_three_launches_hold_the_truth_as_often_as_their_level_says(spread_between: float, least: float) -> None:
+    """The truth is the median of all launches there could be."""
+    rng, held = default_rng(3), []
+    for _ in range(300):
+        centers = 1.0 + spread_between * rng.standard_normal(3)
+        visits = [visits_of(*(c + 0.005 * rng.standard_normal(6)), segment=s) for s, c in enumerate(centers)]
+        seen = estimate([visit for launch in visits for visit in launch])
+        assert seen.low_s is not None and seen.high_s is not None
+        held.append(seen.low_s <= 1.0 <= seen.high_s)
+    assert np.mean(held) >= least
+
+
+# ---------------------------------------------------------------- flags
+
+
+def flags_of(*times: Series) -> list[str]:
+    visits = [Visit.of(each) for each in times]
+    return flags(visits, times, estimate(visits))
+
+
+def noise(rng: Generator, level: float = 1.0) -> Series:
+    return np.asarray(level * rng.lognormal(0, 0.03, 100))
+
+
+def test_visits_at_two_levels_are_unstable_and_the_detail_names_the_levels() -> None:
+    rng = default_rng(5)
+    times = [noise(rng, 2.6e-7 if index % 3 else 8.2e-7) for index in range(6)]
+    assert flags_of(*times) == ["noisy", "unstable"]
+    visits = [Visit.of(each) for each in times]
+    assert [count for _, count in levels(visits)] == [4, 2]
+    assert str(levels_text(visits)).startswith("2 levels of visits: 2")
+    assert spread(visits) == pytest.approx(8.2 / 2.6, rel=0.05)
+
+
+def test_visits_that_their_repetitions_explain_are_not_unstable() -> None:
+    rng = default_rng(6)
+    wide = [np.asarray(rng.lognormal(0, 1.0, 30)) for _ in range(6)]
+    assert "unstable" not in flags_of(*wide)
+    assert spread([Visit.of(each) for each in wide]) > 1.2
+    few = [np.array([1.0, 1.1]), np.array([2.0, 2.1])]  # too few repetitions to explain anything
+    assert "unstable" not in flags_of(*few)
+
+
+def test_equal_visits_raise_no_flag_in_at_least_95_of_100_cases() -> None:
+    rng = default_rng(7)
+    assert sum(bool(flags_of(*(noise(rng) for _ in range(6)))) for _ in range(100)) <= 5
+
+
+def test_levels_of_visits_are_not_modes_of_repetitions() -> None:
+    rng = default_rng(8)
+    assert "multimodal" not in flags_of(noise(rng), noise(rng, 2.0), noise(rng, 1.0))
+    two_modes = [np.where(rng.random(100) < 0.4, 2.0, 1.0) * noise(rng) for _ in range(6)]
+    assert "multimodal" in flags_of(*two_modes)
+
+
+def test_a_case_drifts_if_half_of_its_visits_do() -> None:
+    rng = default_rng(9)
+    drifting = [np.linspace(1.0, 1.3, 100) * noise(rng) for _ in range(3)]
+    assert "drifting" in flags_of(*drifting, *(noise(rng) for _ in range(3)))
+    assert "drifting" not in flags_of(*drifting[:2], *(noise(rng) for _ in range(4)))
+
+
+# ---------------------------------------------------------------- whether the interval holds the truth
+
+PASS_S, VISIT_S, REPETITIONS = 5.0, 0.05, 60  # of 100 cases, each visited in each pass
+Machine = Callable[[Generator, Series], Series]  # the factor of the time at these instants
+
+
+def calm(rng: Generator, instants: Series) -> Series:
+    return np.ones_like(instants)
+
+
+def regimes(rng: Generator, instants: Series) -> Series:
+    """Two levels, held for some seconds each, the slow one for a quarter of the time."""
+    edges = np.cumsum(rng.exponential(2.0, 400) * np.tile([3.0, 1.0], 200))
+    return np.where(np.searchsorted(edges, instants) % 2, 3.0, 1.0)
+
+
+def sticky(rng: Generator, instants: Series) -> Series:
+    """Two states of some milliseconds, as of a scheduler."""
+    edges = np.cumsum(rng.exponential(0.01, 200_000) * np.tile([4.0, 1.0], 100_000))
+    return np.where(np.searchsorted(edges, instants) % 2, 1.5, 1.0)
+
+
+def wandering(rng: Generator, instants: Series) -> Series:
+    """Slow waves of 10 %: heat, other load."""
+    phases = rng.uniform(0, 2 * np.pi, 3)
+    periods_s = np.array([7.0, 19.0, 53.0])
+    return np.asarray(1 + 0.05 * np.sin(2 * np.pi * instants[:, np.newaxis] / periods_s + phases).sum(axis=1))
+
+
+def transient(rng: Generator, instants: Series) -> Series:
+    """Half again slower when the run begins, with a time constant of 1 s."""
+    return np.asarray(1 + 0.5 * np.exp(-instants))
+
+
+def truth_of(machine: Machine, rng: Generator) -> float:
+    if machine in (calm, transient, sticky):
+        return 1.0
+    return float(np.median(machine(rng, rng.uniform(100, 700, 20_000))))
+
+
+@pytest.mark.parametrize("machine", [calm, regimes, sticky, wandering, transient])
+def test_nine_of_ten_intervals_hold_the_truth_or_say_that_they_do_not(machine: Machine) -> None:
+    rng, good, runs, cases = default_rng(10), [], 12, 25
+    for _ in range(runs):
+        truth, seed = truth_of(machine, default_rng(11)), rng.integers(1 << 32)
+        series: list[list[Series]] = [[] for _ in range(cases)]
+        for number in range(6):
+            for place, case in enumerate(rng.permutation(cases)):
+                begin_s = number * PASS_S + place * PASS_S / cases
+                instants = begin_s + np.linspace(0, VISIT_S, REPETITIONS)
+                series[case].append(machine(default_rng(seed), instants) * rng.lognormal(0, 0.03, REPETITIONS))
+        for times in series:
+            visits = [Visit.of(each) for each in times]
+            seen = estimate(visits)
+            assert seen.low_s is not None and seen.high_s is not None
+            held = seen.low_s <= truth <= seen.high_s
+            good.append(held or bool({"unstable", "noisy", "drifting", "multimodal"} & {*flags(visits, times, seen)}))
+    assert np.mean(good) >= 0.90
+
+
+def test_one_visit_would_have_missed_what_six_hold() -> None:
+    """The interval of repetitions in regimes of seconds: right for its moment and for nothing else."""
+    rng, held = default_rng(12), []
+    for _ in range(100):
+        seed, begin_s = rng.integers(1 << 32), rng.uniform(0, 100)
+        times = wandering(default_rng(seed), begin_s + np.linspace(0, VISIT_S, 400)) * rng.lognormal(0, 0.03, 400)
+        low, high = Visit.of(times).interval_s or (0.0, 0.0)
+        held.append(low <= 1.0 <= high)
+    assert np.mean(held) < 0.3
+
+
+def test_coverage_is_the_probability_that_ranks_enclose_the_median() -> None:
+    draws = np.sort(default_rng(13).random((20_000, 7)), axis=1)
+    for rank in (1, 2, 3):
+        held = np.mean((draws[:, rank - 1] <= 0.5) & (draws[:, 7 - rank] >= 0.5))
+        assert coverage(7, rank) == pytest.approx(held, abs=0.015)

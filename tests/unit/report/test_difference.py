@@ -1,0 +1,250 @@
+"""One rule for "different": equal things differ falsely in at most 5 % by report, crossover and compare alike."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from commbench.core.columns import CASES
+from commbench.report.compare import compare
+from commbench.report.crossover import comparisons
+from commbench.report.difference import (
+    LEAST_PAIRS,
+    Difference,
+    Measured,
+    Ratio,
+    difference,
+    holm,
+    mann_whitney,
+    missing_launches,
+    noise,
+    ratio_interval,
+    verdict,
+)
+from commbench.report.recommend import choice_of
+
+Series = NDArray[np.float64]
+
+DELTA = 0.02
+TRIALS = 400
+FEW_FALSE = 0.05 + 2 * math.sqrt(0.05 * 0.95 / TRIALS)  # 5 % and twice the chance of so many trials
+SPREADS = (0.0, 0.1, 0.3)  # standard deviation of the logarithm from launch to launch
+VISITS, VISIT_SPREAD = 6, 0.05
+
+
+def cases(
+    launches: int,
+    spread: float,
+    seed: int,
+    shift: float = 1.0,
+    trials: int = TRIALS,
+    one_run: bool = False,
+    visits: int = VISITS,
+) -> pd.DataFrame:
+    """Rows of the backends a and b at `trials` sizes around 1 ms, b taking `shift` times as long.
+
+    Each launch has its own level, each visit varies around it, sometimes in two levels; the row has the median visit
+    and the range of all visits. With `one_run` both backends were visited in turn in the same launch.
+    """
+    rng = np.random.default_rng(seed)
+    rows = []
+    for launch, (backend, factor) in itertools.product(range(launches), (("a", 1.0), ("b", shift))):
+        levels = np.exp(rng.normal(0, 0.0 if one_run else spread, (TRIALS, 1)))
+        luck = rng.normal(0, VISIT_SPREAD, (TRIALS, visits)) + 0.3 * (rng.random((TRIALS, visits)) < 0.3)
+        times = np.sort(1e-3 * factor * levels * np.exp(luck), axis=1)
+        for trial in range(TRIALS):
+            low, median, high = times[trial, 0], float(np.median(times[trial])), times[trial, -1]
+            size = 8 * (trial + 1)
+            rows.append({
+                "benchmark": "all_reduce", "backend": backend, "layout": "1x2", "world_size": 2, "ranks_per_node": 2,
+                "engine": "python", "message_bytes": size, "count": size // 4, "status": "ok", "timing": "default",
+                "run_id": str(launch) if one_run else f"{backend}{launch}", "launch": launch, "label": "",
+                "case_id": f"{backend}{trial}", "median_s": median, "ci_low_s": low, "ci_high_s": high,
+                "interval_of": "visits", "interval_level": 1 - 0.5 ** (visits - 1),
+                "algbw_gb_per_s": size / median / 1e9, "clock": "monotonic",
+            })  # fmt: skip
+    columns = dict.fromkeys([*(column.name for column in CASES), "interval_of", "interval_level"])
+    return pd.DataFrame(rows, columns=list(columns))
+
+
+def shares(frame: pd.DataFrame) -> Iterator[float]:
+    """The share of the sizes at which a and b are called different: by crossover, report and compare."""
+    (pair,) = comparisons(frame)
+    yield float((pair.winners >= 0).mean())
+    yield sum(best.decided for best in choice_of(frame).best) / frame.message_bytes.nunique()
+    verdicts = compare(frame[frame.backend == "a"], frame[frame.backend == "b"], by="backend").verdict
+    yield float(verdicts.isin(["FASTER", "SLOWER"]).mean())
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize("launches", [1, 2, 3, 4, 10])
+def test_equal_things_are_called_different_in_at_most_5_percent(launches: int, spread: float) -> None:
+    for share in shares(cases(launches, spread, seed=launches)):
+        assert share <= FEW_FALSE
+
+
+@pytest.mark.parametrize("visits", [3, 5, 6])
+def test_equal_things_that_one_run_visits_in_turn_are_called_different_in_at_most_5_percent(visits: int) -> None:
+    for share in shares(cases(1, 0.0, seed=visits, one_run=True, visits=visits)):
+        assert share <= FEW_FALSE
+
+
+@pytest.mark.parametrize(
+    ("launches", "spread", "one_run"), [(1, 0.0, True), (3, 0.05, False), (4, 0.1, False), (10, 0.3, False)]
+)
+def test_a_factor_of_two_is_seen(launches: int, spread: float, one_run: bool) -> None:
+    crossover, report, compared = shares(cases(launches, spread, 1, shift=2.0, one_run=one_run))
+    assert crossover >= 0.9 and report >= 0.9
+    assert compared >= 0.9 or launches < 4  # no verdict below 4 launches
+
+
+def test_one_launch_of_each_tells_of_this_run_only_and_only_what_launches_can_not_explain() -> None:
+    one = Measured((1.0,), 0.99, 1.01, run_id="a")
+    for factor, run_id, expected in ((1.3, "b", 0), (2.3, "b", 0), (2.5, "b", 1), (1.3, "a", 1), (1.01, "a", 0)):
+        other = Measured((factor,), factor * 0.99, factor * 1.01, run_id=run_id)
+        assert difference(one, other) == difference(other, one) == expected
+    assert difference(one, Measured((9.0,), math.nan, math.nan, run_id="a")) == Difference.NONE
+    three = Measured((2.0, 2.1, 2.2), 1.9, 2.3)
+    assert difference(Measured((1.0, 1.05, 1.1), 0.9, 1.2), three) == Difference.LAUNCHES
+
+
+def test_a_range_of_three_visits_is_stretched() -> None:
+    """It has a level of 75 %: disjoint ranges alone would differ falsely in 10 %."""
+    slow = Measured((1.06,), 1.03, 1.2, level=0.75, run_id="r")
+    assert not difference(Measured((1.0,), 0.9, 1.02, level=0.75, run_id="r"), slow)
+    assert difference(Measured((0.9,), 0.8, 0.92, level=0.75, run_id="r"), slow)
+
+
+# ---------------------------------------------------------------- the interval of a ratio
+
+
+@pytest.mark.parametrize("paired", [False, True])
+@pytest.mark.parametrize("count", [4, 6, 10, 35])
+def test_the_interval_of_a_ratio_holds_the_truth_in_95_percent(count: int, paired: bool) -> None:
+    """Also with skewed launches."""
+    if paired and count < LEAST_PAIRS:
+        return
+    rng = np.random.default_rng(count)
+    found = [ratio_interval(*np.exp(rng.exponential(0.1, (2, count))), paired) for _ in range(TRIALS)]
+    held = sum(one.low <= 1 <= one.high for one in found) / TRIALS
+    assert 0.93 <= held <= 1
+    assert all(one.low <= one.value * 1.2 and one.value <= one.high * 1.2 for one in found)
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=3, max_size=8), st.lists(st.floats(0.1, 10), min_size=3, max_size=8))
+def test_exchanged_sides_have_the_reciprocal_interval(first: list[float], second: list[float]) -> None:
+    one, other = ratio_interval(np.array(first), np.array(second)), ratio_interval(np.array(second), np.array(first))
+    assert (one.low, one.high) == (pytest.approx(1 / other.high), pytest.approx(1 / other.low))
+
+
+def test_pairs_take_away_what_both_sides_share() -> None:
+    rng = np.random.default_rng(3)
+    drift = np.exp(np.linspace(0, 0.5, 10))
+    new = 1.05 * drift * np.exp(rng.normal(0, 0.002, 10))
+    assert verdict(ratio_interval(drift, new), DELTA) == "UNDECIDED"
+    assert verdict(ratio_interval(drift, new, paired=True), DELTA) == "SLOWER"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [
+        (1.03, 1.20, "SLOWER"),
+        (0.80, 0.97, "FASTER"),
+        (0.99, 1.01, "SAME"),
+        (1.00, 1.03, "UNDECIDED"),
+        (0.90, 1.10, "UNDECIDED"),
+        (1.01, 1.019, "SAME"),
+        (1 / 1.021, 1 / 1.0201, "FASTER"),
+    ],
+)
+def test_the_whole_interval_decides(low: float, high: float, word: str) -> None:
+    assert verdict(Ratio(math.sqrt(low * high), low, high), DELTA) == word
+
+
+def test_missing_launches_follow_the_square_root() -> None:
+    half = 0.04  # at 4 launches; the gap to the threshold is half of it
+    near = math.exp(math.log1p(DELTA) + half / 2)
+    found = Ratio(near, near * math.exp(-half), near * math.exp(half))
+    assert missing_launches(found, DELTA, 4) in (12, 13)  # 16 in all, but for rounding
+    assert missing_launches(Ratio(1 + DELTA, 0.9, 1.2), DELTA, 4) is None
+    assert missing_launches(Ratio(1 + DELTA + 1e-6, 0.9, 1.2), DELTA, 4) is None
+    assert missing_launches(Ratio(1.5, 1.01, 1.6), DELTA, 50) == 1
+
+
+def test_the_noise_of_equal_launches_grows_with_their_effect() -> None:
+    rng = np.random.default_rng(5)
+    quiet, loud = (noise(1e-3 * np.exp(rng.normal(0, effect, 20)), rng) for effect in (0.01, 0.1))
+    assert 0.002 < quiet < 0.03 < loud < 0.3
+    assert noise(np.ones(4), rng) == 0.0
+
+
+# ---------------------------------------------------------------- second opinion
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "p_value"),
+    [
+        ([19, 22, 16, 29, 24], [20, 11, 17, 12], 1 / 9),  # the example of scipy.stats.mannwhitneyu, U = 17
+        ([1, 2, 3, 4], [5, 6, 7, 8], 2 / 70),
+        ([1, 2, 3], [4, 5, 6], 2 / 20),
+        ([1, 2, 3, 4, 5], [6, 7, 8, 9, 10], 2 / 252),
+        ([1], [2], 1.0),
+        ([5, 5, 5, 5], [5, 5, 5, 5], 1.0),
+    ],
+)
+def test_mann_whitney_has_the_known_values(first: list[float], second: list[float], p_value: float) -> None:
+    assert mann_whitney(np.array(first, float), np.array(second, float)) == pytest.approx(p_value)
+    assert mann_whitney(np.array(second, float), np.array(first, float)) == pytest.approx(p_value)
+
+
+def counted(first: list[int], second: list[int]) -> Fraction:
+    """By its definition: the share of all divisions whose count of wins is as far out, twice the smaller tail."""
+    values = first + second
+
+    def wins(chosen: tuple[int, ...]) -> Fraction:
+        others = [values[index] for index in range(len(values)) if index not in chosen]
+        mine = [values[index] for index in chosen]
+        return sum((Fraction((a > b) * 2 + (a == b), 2) for a in mine for b in others), Fraction(0))
+
+    seen = wins(tuple(range(len(first))))
+    every = [wins(chosen) for chosen in itertools.combinations(range(len(values)), len(first))]
+    tails = sum(one <= seen for one in every), sum(one >= seen for one in every)
+    return min(Fraction(1), Fraction(2 * min(tails), len(every)))
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=4), st.lists(st.integers(0, 5), min_size=1, max_size=4))
+def test_mann_whitney_counts_all_divisions_also_with_ties(first: list[int], second: list[int]) -> None:
+    exact = mann_whitney(np.array(first, float), np.array(second, float))
+    assert exact == pytest.approx(float(counted(first, second)))
+
+
+def test_the_normal_limit_continues_the_exact_values() -> None:
+    rng = np.random.default_rng(6)
+    first, second = rng.normal(0, 1, 30), rng.normal(0.5, 1, 30)
+    exact = mann_whitney(first, second)
+    assert mann_whitney(np.append(first, 0.25), second) == pytest.approx(exact, rel=0.25)
+    assert mann_whitney(np.ones(40), np.ones(40)) == 1.0
+    assert mann_whitney(np.arange(40.0), np.arange(40.0) + 100) < 1e-12
+
+
+def test_holm_has_the_known_values() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), max_size=8))
+def test_holm_never_lowers_p_nor_changes_the_order(p_values: list[float]) -> None:
+    adjusted = holm(p_values)
+    assert all(p <= q <= 1 for p, q in zip(p_values, adjusted, strict=True))
+    by_p = [q for _, q in sorted(zip(p_values, adjusted, strict=True))]
+    assert by_p == sorted(by_p)

@@ -1,0 +1,61 @@
+"""Samples as one time per repetition: they give the medians of the cases again, by the clock that counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import commbench
+from commbench.report.distributions import times_by_case
+
+FIXED = ("timing=fixed", "timing.repetitions=40", "timing.warmup_repetitions=2", "timing.warmup_s=0")
+WORDS = ("backend=simulated", "writer=parquet", "sizes=[8,1KiB]", "backend.model.noise=0.02", *FIXED)
+
+
+def test_samples_give_the_medians_again(tmp_path: Path) -> None:
+    folder = commbench.run(*WORDS, f"output={tmp_path}")
+    cases = commbench.load(folder)
+    found = times_by_case(folder, cases)
+    assert set(found) == set(cases.case_id)
+    for case in cases.itertuples():
+        assert found[case.case_id].size == 40
+        assert float(np.median(found[case.case_id])) == pytest.approx(case.median_s, rel=0.01)
+    unsaid = cases.assign(headline=None)
+    assert set(times_by_case(folder, unsaid)) == set(cases.case_id)
+    assert times_by_case(folder, unsaid.assign(median_s=2 * cases.median_s)) == {}
+
+
+def test_pairs_at_once_have_the_clock_of_their_senders(tmp_path: Path) -> None:
+    words = ("benchmark=p2p_multi_pair", "layout=1x4", "pairs=[[0,2],[1,3]]", f"output={tmp_path}")
+    folder = commbench.run(*WORDS, *words)
+    cases = commbench.load(folder)
+    assert set(cases.status) == {"ok"}
+    assert set(times_by_case(folder, cases)) == set(cases.case_id)
+
+
+@pytest.mark.parametrize(
+    ("headline", "median_s", "expected"),
+    [
+        (None, 1e-3, [1e-3, 1e-3]),
+        (None, 2e-3, [2e-3, 2e-3]),
+        (None, 3e-3, None),
+        ("max_over_senders", 3e-3, [1e-3, 1e-3]),
+        ("initiator", 3e-3, [1e-3, 1e-3]),
+        ("max_over_ranks", 3e-3, [2e-3, 2e-3]),
+    ],
+)
+def test_the_headline_or_else_the_median_tells_whose_clock_counts(
+    tmp_path: Path, headline: str | None, median_s: float, expected: list[float] | None
+) -> None:
+    """Rank 0 sends in 2 ms, rank 1 has it after 4 ms, two operations a sample."""
+    rows = [("a", "measure", n, rank, 2_000_000 * (rank + 1)) for rank in (1, 0) for n in (0, 1)]
+    rows += [("a", "warmup", 0, 0, 9_000_000), ("b", "measure", 0, 0, 1)]
+    names = ["case_id", "phase", "repetition", "rank", "elapsed_ns"]
+    others = {"run_id": "r", "block": 0, "start_ns": 0, "end_ns": 0}
+    pd.DataFrame(rows, columns=names).assign(**others).to_parquet(tmp_path / "samples.parquet")
+    case = {"case_id": "a", "pair": "0-1", "median_s": median_s, "operations_per_sample": 2, "headline": headline}
+    found = times_by_case(tmp_path, pd.DataFrame([case]))
+    assert (list(found["a"]) if found else None) == (expected and pytest.approx(expected))

@@ -1,0 +1,109 @@
+"""The bar below a run's output: what it says, and that no other text is lost or overwritten."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from commbench.world.output import ERASE, PROGRESS, Reporter, State
+
+BAR = "[#####-----] 2/4"
+
+
+def on_a_terminal(script: str, columns: int = 100, **environ: str) -> str:
+    """What a terminal receives from a Python script."""
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns), **environ}
+    process = subprocess.Popen([sys.executable, "-c", script], stdin=theirs, stdout=theirs, stderr=theirs, env=env)
+    os.close(theirs)
+    received, deadline_s = b"", time.monotonic() + 30
+    while time.monotonic() < deadline_s:
+        if select.select([ours], [], [], 0.2)[0]:
+            try:
+                received += os.read(ours, 65536)
+            except OSError:  # Linux: all that had the terminal have ended
+                break
+        elif process.poll() is not None:
+            break
+    os.close(ours)
+    process.kill()
+    process.wait()
+    return received.decode().replace("\r\n", "\n")
+
+
+def visible(text: str) -> list[str]:
+    """The lines that stay on the terminal."""
+    return [line.rpartition(ERASE)[2] for line in text.split("\n")]
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_line_says_how_far_and_fits(width: int) -> None:
+    line = State(4, 2, 0.5, "all_reduce 1x2 1 MiB", "p2p_latency 1x2 0-1 8 B 52.5 us").line(75.0, width)
+    assert line.startswith(f"{BAR}  1:15 + 1:15  all_")
+    assert len(line) < width
+    assert line.endswith("last: p2p_latency 1x2 0-1 8 B 52.5 us") == (width > 80)
+
+
+def test_before_the_first_case_it_says_what_is_started() -> None:
+    assert State(current="starting 2 ranks of mpi").line(3.0, 80) == "starting 2 ranks of mpi  0:03"
+
+
+PARENT = """
+import json, subprocess, sys, time
+from pathlib import Path
+from commbench.world.output import PROGRESS_FILE, Output
+folder = Path({folder!r})
+with Output(folder, "starting 2 ranks") as output:
+    print(sorted(output.exports().items()))
+    time.sleep(0.6)
+    state = dict(cases=4, done=2, share=0.5, current="all_reduce 8 B", last="x 5 us")
+    (folder / PROGRESS_FILE).write_text(json.dumps(state))
+    time.sleep(0.6)
+    subprocess.run([sys.executable, "-c", "print('from a child'); print('no end of line', end='')"])
+    time.sleep(0.6)
+    print(" until now", file=sys.stderr)
+    (folder / PROGRESS_FILE).unlink()
+    time.sleep(0.4)
+    subprocess.run(["printf", "table\\nlast line\\n"])
+print("after")
+"""
+
+
+def test_the_bar_stands_below_all_text_and_erases_nothing_else(tmp_path: object) -> None:
+    text = on_a_terminal(PARENT.replace("{folder!r}", repr(str(tmp_path))))
+    exports = "[('COMMBENCH_PROGRESS', '1'), ('COMMBENCH_TERMINAL', '100,color')]"
+    assert visible(text)[:6] == [exports, "from a child", "no end of line until now", "table", "last line", "after"]
+    assert "starting 2 ranks  0:00" in text and "[#####-----] 2/4" in text and "all_reduce 8 B  last: x 5 us" in text
+
+
+@pytest.mark.parametrize("environ", [{"TERM": "dumb"}], ids=["dumb"])
+def test_there_is_no_bar_where_no_line_can_be_erased(tmp_path: object, environ: dict[str, str]) -> None:
+    text = on_a_terminal(PARENT.replace("{folder!r}", repr(str(tmp_path))), **environ)
+    assert "\x1b" not in text and "starting" not in text and "last line\nafter\n" in text
+
+
+def test_there_is_no_bar_in_a_file(tmp_path: object) -> None:
+    script = PARENT.replace("{folder!r}", repr(str(tmp_path))).replace("time.sleep(0.6)", "")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
+    assert "COMMBENCH_PROGRESS" not in done.stdout and "('COMMBENCH_TERMINAL', '')" in done.stdout
+    assert "\x1b" not in done.stdout + done.stderr and "starting" not in done.stdout + done.stderr
+
+
+def test_a_case_is_finished_after_its_last_visit(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(PROGRESS, raising=False)
+    reporter = Reporter()
+    reporter.begin({"cases": 1, "at_most_s": 2.0, "folder": str(tmp_path)})
+    row = {"case_id": "a", "benchmark": "barrier", "layout": "1x2", "pair": None, "message_bytes": 0, "status": "ok"}
+    for visits, reason in ((1, "interrupted"), (2, "interrupted"), (3, "ci")):
+        reporter.finished({**row, "median_s": 2e-6, "visits": visits, "stop_reason": reason})
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"1 case, at most 2.00 s: {tmp_path}", "[1/1] barrier 1x2: 2.00 us"]

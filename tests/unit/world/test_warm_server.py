@@ -1,0 +1,124 @@
+"""A rank server serves the worlds of a command: which jobs it suits, and what its ranks find in their environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from commbench.launchers.registry import likely_launcher
+from commbench.world.rank_server import RankServer, rank_server, stop_rank_server
+
+BASE = {"PATH": "/bin", "OMP_NUM_THREADS": "1"}
+START_S = 60.0
+# a backend that writes down, before its library is opened, what a C library would read
+PROBE = """
+import ctypes, json, os
+from dataclasses import dataclass
+from pathlib import Path
+from commbench.backends.torch.gloo import Gloo
+
+NAMES = ("GLOO_DEVICE_TRANSPORT", "NCCL_DEBUG", "OMPI_MCA_pml", "UNKNOWN_TO_COMMBENCH")
+
+@dataclass(frozen=True)
+class Probe(Gloo):
+    def open(self, world, control, device="cpu"):
+        getenv = ctypes.CDLL(None).getenv
+        getenv.restype = ctypes.c_char_p
+        seen = {name: (getenv(name.encode()) or b"").decode() for name in NAMES}
+        maps = Path("/proc/self/maps").read_text()
+        seen |= {"rank": world.rank, "server": os.getppid(), "mpi": "libmpi" in maps, "label": os.environ["LABEL"]}
+        with (Path(os.environ["PROBE_FOLDER"]) / f"{os.getpid()}.json").open("w") as file:
+            json.dump(seen, file)
+        return super().open(world, control, device)
+"""
+
+
+@pytest.fixture
+def idle_server() -> Iterator[RankServer]:
+    server = RankServer(os.environ | BASE)
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize(
+    "name", ["GLOO_SOCKET_IFNAME", "NCCL_DEBUG", "OMPI_MCA_pml", "UCX_TLS", "CUDA_VISIBLE_DEVICES"]
+)
+def test_variables_that_ranks_read_need_no_fresh_server(idle_server: RankServer, name: str) -> None:
+    assert idle_server.suits(idle_server.environment | {name: "x"}, launch=0)
+
+
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "LD_LIBRARY_PATH", "PYTHONPATH", "MKL_CBWR", "TORCH_LOGS", "ANY"])
+def test_other_variables_may_have_been_read_by_what_is_loaded(idle_server: RankServer, name: str) -> None:
+    assert not idle_server.suits(idle_server.environment | {name: "x"}, launch=0)
+
+
+def test_each_launch_has_a_server_of_its_own() -> None:
+    try:
+        first = rank_server(BASE)
+        assert rank_server(BASE, launch=0) is first, "it was started before the launch was known"
+        assert rank_server(BASE | {"GLOO_X": "1"}, launch=0) is first
+        second = rank_server(BASE, launch=1)
+        assert second is not first and first.process.poll() is not None
+        second.process.kill()
+        second.process.wait()
+        assert rank_server(BASE, launch=1) is not second, "one that has ended serves nobody"
+    finally:
+        stop_rank_server()
+
+
+def test_no_server_starts_for_what_forks_no_ranks() -> None:
+    found = {
+        words: None if (launcher := likely_launcher(words.split())) is None else launcher.name
+        for words in ("", "plan=true", "backend=mpi", "backend=simulated", "launcher=torchrun", "backend=tcp,mpi")
+    }
+    assert found == {
+        "": "local", "plan=true": None, "backend=mpi": "mpirun", "backend=simulated": None,
+        "launcher=torchrun": "torchrun", "backend=tcp,mpi": "local",
+    }  # fmt: skip
+
+
+def test_each_job_of_a_sweep_has_its_own_environment_before_its_library_is_opened(tmp_path: Path) -> None:
+    (tmp_path / "probe_backend.py").write_text(PROBE)
+    (tmp_path / "backend").mkdir()
+    (tmp_path / "backend" / "probe.yaml").write_text("_target_: probe_backend.Probe\n")
+    (tmp_path / "seen").mkdir()
+    command = [
+        sys.executable, "-m", "commbench", "-m", "--config-dir", str(tmp_path), "allow=[probe_backend]",
+        "backend=probe", "benchmark=all_reduce", "sizes=[8]", "timing=fixed", "timing.repetitions=2", "layout=1x2",
+        "+env.NCCL_DEBUG=WARN,INFO", "+env.GLOO_DEVICE_TRANSPORT=TCP", "+env.OMPI_MCA_pml=ob1",
+        f"output={tmp_path / 'results'}",
+    ]  # fmt: skip
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": path, "PROBE_FOLDER": str(tmp_path / "seen"), "LABEL": "of the command"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=START_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    seen = [json.loads(file.read_text()) for file in (tmp_path / "seen").iterdir()]
+    assert sorted((one["rank"], one["NCCL_DEBUG"]) for one in seen) == [
+        (0, "INFO"),
+        (0, "WARN"),
+        (1, "INFO"),
+        (1, "WARN"),
+    ]
+    assert {(one["GLOO_DEVICE_TRANSPORT"], one["OMPI_MCA_pml"], one["label"]) for one in seen} == {
+        ("TCP", "ob1", "of the command")
+    }
+    assert len({one["server"] for one in seen}) == 1, "one server has forked the ranks of both jobs"
+    assert not any(one["mpi"] for one in seen), "no MPI library was loaded before"
+
+
+def test_a_server_ends_with_the_process_that_has_started_it(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from commbench.world.rank_server import RankServer; print(RankServer(os.environ).process.pid)"
+    )
+    pid = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=START_S).stdout)
+    until = time.monotonic() + START_S
+    while Path(f"/proc/{pid}").exists() and ") Z" not in Path(f"/proc/{pid}/stat").read_text():
+        assert time.monotonic() < until
+        time.sleep(0.05)

@@ -1,0 +1,90 @@
+"""Real runs in a real terminal: the bar moves, the table is whole, and nothing of either is left in the other."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Callable
+from fcntl import ioctl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ERASE = "\r\x1b[2K"
+SOAK = ("benchmark=all_reduce", "sizes=[8,1KiB]", "timing=soak", "timing.duration_s=0.8", "timing.warmup_s=0")
+QUICK = ("benchmark=all_reduce", "sizes=[8,1KiB]", "timing=fixed", "timing.repetitions=8", "timing.warmup_s=0")
+
+
+def in_terminal(words: list[str], columns: int, environ: dict[str, str]) -> tuple[int, str]:
+    """Exit status, and what the terminal receives."""
+    ours, theirs = pty.openpty()
+    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=environ, start_new_session=True)
+    os.close(theirs)
+    received, deadline_s = b"", time.monotonic() + 90
+    try:
+        while time.monotonic() < deadline_s:
+            if select.select([ours], [], [], 0.2)[0]:
+                received += os.read(ours, 65536)
+            elif process.poll() is not None:
+                break
+    except OSError:  # Linux: all that had the terminal have ended
+        pass
+    finally:
+        os.close(ours)
+        if time.monotonic() > deadline_s:
+            process.kill()
+        status = process.wait()
+    return status, received.decode(errors="replace").replace("\r\n", "\n")
+
+
+def without_color(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+@pytest.mark.parametrize(
+    ("backend", "columns", "color"), [("gloo", 60, True), pytest.param("mpi", 80, False, marks=pytest.mark.long)]
+)
+def test_a_terminal_shows_progress_and_then_the_whole_table(
+    warm: Callable[[str | None], Path], tmp_path: Path, backend: str, columns: int, color: bool
+) -> None:
+    python = warm(os.environ.get("LD_LIBRARY_PATH"))
+    root = {f"{kind}_ALLOW_RUN_AS_ROOT{more}": "1" for kind in ("OMPI", "PRTE") for more in ("", "_CONFIRM")}
+    environ = {**os.environ, **root, "TERM": "xterm-256color", **({} if color else {"NO_COLOR": "1"})}
+    environ = {name: value for name, value in environ.items() if name != "COLUMNS"}
+    words = [str(python), "-m", "commbench", f"backend={backend}", *SOAK, f"output={tmp_path}"]
+    status, text = in_terminal(words, columns, environ)
+    assert status == 0, text
+    assert ("\x1b[1m" in text) == color
+    plain = without_color(text)
+    drawn = re.findall(re.escape(ERASE) + r"((?:\[[#-]{10}\]|starting )[^\r\n]+)", plain)
+    assert any(line.startswith(f"starting 2 ranks of {backend}  0:") for line in drawn)
+    assert any("/2  0:" in line and "all_reduce 1x2" in line for line in drawn)
+    assert max(map(len, drawn)) <= columns
+    lines = [line.rpartition(ERASE)[2] for line in plain.split("\n")]  # what stays
+    table = [line for line in lines if re.match("all_reduce +[0-9]+ ", line)]
+    assert [line.split()[1] for line in table] == ["8", "1024"]
+    assert not any("[#" in line or "[--" in line or "\x1b" in line for line in lines)
+    (folder,) = tmp_path.iterdir()
+    assert f"results: {folder}" in lines and lines[-2] == f"open:    commbench report {folder} --html report.html"
+    paths = [line for line in lines if str(folder) in line]  # a path is never folded
+    assert max(len(line) for line in lines if line not in paths) <= columns
+    assert sum("time line of" in line for line in lines) == 2
+    files = {"run.json", "cases.parquet", "samples.parquet", "counters.parquet"}
+    assert {file.name for file in folder.iterdir()} == files
+
+
+def test_a_file_has_lines_to_search_and_no_bar(world: Callable[..., Any]) -> None:
+    run = world("commbench", "backend=mpi", *QUICK, env={"LC_ALL": "C", "PYTHONUTF8": "0", "TERM": "xterm"})
+    assert run.status == 0, run.explain()
+    assert "\x1b" not in run.stdout and "\r" not in run.stdout and "starting" not in run.stderr
+    rows = [line.split() for line in run.stdout.splitlines() if line.startswith("all_reduce")]
+    assert [row[1] for row in rows] == ["8", "1024"]
+    assert run.stdout.isascii()

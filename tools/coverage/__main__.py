@@ -1,0 +1,130 @@
+"""`make coverage`: how often the reported interval holds the truth here; rewrites the table in docs/trust.md.
+
+Forty nearly equal message sizes have nearly equal times, so a straight line through all of them is closer to the
+truth than any single case. The share of the cases whose interval holds that line is the coverage of the interval. A
+second run of the same configuration (A/A) shows how many cases have intervals that do not even touch.
+
+`python tools/coverage WORD ...` measures the rows that contain all these words, prints them and writes nothing.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+import commbench
+
+SIZES = range(320, 640, 8)
+WORLDS = {
+    "Open MPI": ("backend=mpi", "backend.library=openmpi"),
+    "MPICH": ("backend=mpi", "backend.library=mpich"),
+    "gloo": ("backend=gloo",),
+    "tcp": ("backend=tcp",),
+}
+BENCHMARKS = {"Open MPI": ("p2p_latency", "all_reduce"), "gloo": ("p2p_latency", "all_reduce"), "tcp": ("p2p_latency",)}
+TIMINGS = {"quick": 0.70, "default": 0.90}  # the least share that must hold the line
+DOCUMENT = Path(__file__).parents[2] / "docs" / "trust.md"
+BEGIN, END = "<!-- coverage: written by tools/coverage -->\n", "<!-- end of coverage -->\n"
+COLUMNS = (
+    "library",
+    "benchmark",
+    "timing",
+    "level",
+    "holds the line",
+    "half-width",
+    "apart in A/A",
+    "flagged",
+    "seconds",
+)
+HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
+
+
+@dataclass(frozen=True)
+class Row:
+    """The coverage of one run; shares from 0 to 1."""
+
+    library: str
+    benchmark: str
+    timing: str
+    level: float
+    held: float
+    half_width: float  # median over cases, relative
+    apart: float  # cases whose intervals of two runs do not touch
+    flagged: float
+    seconds: float
+
+    @property
+    def good(self) -> bool:
+        return self.held >= TIMINGS[self.timing]
+
+    def __str__(self) -> str:
+        shares = (self.level, self.held, self.half_width, self.apart, self.flagged)
+        names = f"| {self.library} | {self.benchmark} | {self.timing} | "
+        return names + " | ".join(f"{100 * share:.0f} %" for share in shares) + f" | {self.seconds:.0f} |"
+
+
+def line_through(sizes: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The line of Theil and Sen at these sizes: the median of all slopes between two cases, then of all intercepts."""
+    first, second = np.triu_indices(len(sizes), 1)
+    slope = np.median((times[second] - times[first]) / (sizes[second] - sizes[first]))
+    return np.asarray(np.median(times - slope * sizes) + slope * sizes)
+
+
+def measured(library: str, benchmark: str, timing: str, folder: Path) -> tuple[pd.DataFrame, float]:
+    """The cases of a run, and how long it took in seconds. Raises RuntimeError with the command's last lines."""
+    words = [*WORLDS[library], f"benchmark=[{benchmark}]", f"timing={timing}", f"sizes={[*SIZES]}", f"output={folder}"]
+    begin = time.monotonic()
+    done = subprocess.run([sys.executable, "-m", "commbench", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError("\n".join([f"exit {done.returncode} of {words}", *done.stderr.splitlines()[-5:]]))
+    return commbench.load(folder).sort_values("message_bytes"), time.monotonic() - begin
+
+
+def coverage(library: str, benchmark: str, timing: str) -> Row:
+    with tempfile.TemporaryDirectory(prefix="commbench-coverage-") as folder:
+        runs = [measured(library, benchmark, timing, Path(folder) / side) for side in ("a", "b")]
+    (cases, seconds), (again, _) = runs
+    times = cases.median_s.to_numpy(dtype=np.float64)
+    line = line_through(cases.message_bytes.to_numpy(dtype=np.float64), times)
+    held = (cases.ci_low_s <= line) & (line <= cases.ci_high_s)
+    low = np.maximum(cases.ci_low_s.to_numpy(), again.ci_low_s.to_numpy())
+    high = np.minimum(cases.ci_high_s.to_numpy(), again.ci_high_s.to_numpy())
+    return Row(
+        library,
+        benchmark,
+        timing,
+        float(cases.interval_level.median()),
+        float(held.mean()),
+        float(((cases.ci_high_s - cases.ci_low_s) / 2 / cases.median_s).median()),
+        float((low > high).mean()),
+        float(cases.warnings.map(len).gt(0).mean()),
+        seconds,
+    )
+
+
+def main(words: list[str]) -> int:
+    """The exit status: 1 where a share is below what it must be."""
+    rows = []
+    for library, timing in product(WORLDS, TIMINGS):
+        for benchmark in BENCHMARKS.get(library, ("p2p_latency",)):
+            if all(word in (library, benchmark, timing) for word in words):
+                rows.append(coverage(library, benchmark, timing))
+                print(rows[-1], "" if rows[-1].good else "BELOW", flush=True)
+    if not words:
+        before, rest = DOCUMENT.read_text().split(BEGIN)
+        table = HEAD + "".join(f"{row}\n" for row in rows)
+        DOCUMENT.write_text(before + BEGIN + table + END + rest.split(END)[1])
+    return int(not all(row.good for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

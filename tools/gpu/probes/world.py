@@ -1,0 +1,45 @@
+"""A world of one rank in this process, and communicators of commbench's NCCL backends in it."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+from commbench.core.case import Mode
+from commbench.core.program import AllGather, BufferSpec, Program, View
+from commbench.engines.device import DeviceRunner
+from commbench.world.identity import hosted_world
+
+LIBRARIES = ("torch", "cupy")
+# 8 B out of place: one rank alone moves nothing in place
+PROGRAM = Program((BufferSpec("send", 2, "float32"), BufferSpec("recv", 2, "float32")),
+                  (AllGather(View("send"), View("recv")),))  # fmt: skip
+
+
+def opened(library: str) -> Any:
+    """A communicator of NCCL on the first GPU, as `backend=nccl` or `backend=cupy_nccl` opens it."""
+    world, control = hosted_world(1, 1)
+    if library == "cupy":
+        from commbench.backends.cupy.backend import CupyNccl
+
+        return CupyNccl().open(world, control)
+    import torch
+
+    from commbench.backends.torch.nccl import Nccl
+
+    distributed: Any = torch.distributed
+    meeting: Any = SimpleNamespace(store=distributed.HashStore())
+    return Nccl().open(world, meeting)
+
+
+def runner(communicator: Any, timing_mode: str, samples: int = 1, connected: bool = True) -> tuple[DeviceRunner, Any]:
+    """`samples` calls of PROGRAM between two stamps, and the buffers that have to outlive it."""
+    buffers = {0: {spec.name: communicator.allocate(spec, 1) for spec in PROGRAM.buffers}}
+    mode = Mode("python", "barrier", timing_mode=timing_mode, device="cuda", connected=connected)
+    return communicator.prepare({0: PROGRAM.repeated(samples)}, buffers, mode), buffers
+
+
+def answer(value: dict[str, Any]) -> None:
+    """The last line of a probe's output, which check.py reads."""
+    print(json.dumps(value), flush=True)
