@@ -258,7 +258,7 @@ class Output:
         self._terminals: dict[int, int] = {}  # 1 and 2 where they are pipes now -> the terminal
         self._pipes: dict[int, int] = {}  # our end of a pipe -> the terminal
         self._unfinished = False  # the last line has no newline yet: no bar in it
-        self._thread = threading.Thread(target=self._copy_all, name="output", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def exports(self) -> dict[str, str]:
         """What ranks need to know of the terminal."""
@@ -275,12 +275,15 @@ class Output:
                     self._pipes[ours] = self._terminals[number]
                     os.dup2(theirs, number)
                     os.close(theirs)
+            bar = Bar(self._bar.width, self._terminals[2])
+            bar.draw(self._state)  # at once: imports in this thread may keep the other from drawing for seconds
+            self._thread = threading.Thread(target=self._copy_all, args=(bar,), name="output", daemon=True)
             self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """After the world has ended: copy what it has left in the pipes, and erase the bar."""
-        if self._bar is None:
+        if self._thread is None:
             return
         sys.stdout.flush()
         for number, terminal in self._terminals.items():
@@ -292,9 +295,7 @@ class Output:
         with suppress(OSError):
             self._file.unlink()
 
-    def _copy_all(self) -> None:
-        assert self._bar is not None
-        bar = Bar(self._bar.width, self._terminals[2])
+    def _copy_all(self, bar: Bar) -> None:
         last_s = time.monotonic()
         while self._pipes and not (self._ended.is_set() and time.monotonic() - last_s > DRAIN_S):
             ready, _, _ = select.select(list(self._pipes), [], [], 0.05 if self._ended.is_set() else REDRAW_S)
