@@ -154,6 +154,12 @@ def test_effective_size_knows_its_neighbours(rho: float) -> None:
     assert values.size / effective_size(values) == pytest.approx(tau, rel=0.2)
 
 
+def test_few_repetitions_are_corrected_for_the_noise_of_their_own_correlation() -> None:
+    # the indicator is + + - - + + - -: its autocorrelations are 1, 1/8, -3/4, -1/8; two lags count
+    excess, correction = 2 * (1 + 1 / 8) - 2, 1 + 16 * 2 / 8
+    assert effective_size(np.array([1.0, 1, 2, 2] * 2)) == pytest.approx(8 / (1 + excess * correction))
+
+
 # ---------------------------------------------------------------- warm-up
 
 
