@@ -28,7 +28,7 @@ from commbench.world.heartbeat import Progress
 
 from .checked_buffers import CheckedBuffers
 from .clock_sync import GlobalClocks
-from .samples import Counts, Failure, Outcome, Refused, Retransmits, Samples, Timeline
+from .samples import Counts, Failure, MeasuredCounters, Outcome, Refused, Samples, Timeline
 from .soak import RUNNING_TIMES, SOAK_BLOCK_S, Pace, SoakTimeline
 from .time_limits import BLOCK_S, block_deadline_s, samples_per_stamp, stop_rule, warm_up_rule
 from .window import Window
@@ -97,7 +97,7 @@ class _Case:
     turn: Turn
     window: Window | None = None  # where repetitions begin at agreed instants
     readings: list[tuple[int, dict[str, float]]] = field(default_factory=list)  # of this rank's counters
-    retransmits: Retransmits = field(default_factory=Retransmits)
+    measured: MeasuredCounters = field(default_factory=MeasuredCounters)
     slow_counters: bool = False  # they are read at the case's first call and at its end only
     wrong: int = 0  # elements, in all checks; on rank 0 until it is decided
     failed: int = 0  # ranks whose last block did not end, on rank 0
@@ -138,6 +138,8 @@ class _Case:
         self._check("start")
         self.connected = True
         block_k, n = self._warm_up(runner)
+        if self.slow_counters:  # what they count from here on belongs to measured repetitions
+            self._read_counters("warmup")
         if block_k > 1:
             runner = self._prepare(block_k)
             self.payload.zero = any(program.reset for program in self.programs.values())
@@ -302,7 +304,7 @@ class _Case:
     def _read_counters(self, phase: str) -> None:
         begin_ns, several_nodes = now_ns(), Layout.parse(self.job.case.layout).nodes > 1
         counters = self.communicator.counters() | (byte_counters() if several_nodes else {})
-        counters |= self.retransmits.reading(counters, phase)
+        counters |= self.measured.reading(counters, phase)
         self.readings += [(now_ns(), counters)] if counters else []
         self.slow_counters |= not self.connected and now_ns() - begin_ns > SLOW_COUNTERS_NS
 

@@ -8,10 +8,9 @@ import numpy as np
 
 from commbench.core.case import Planned, Shape
 from commbench.core.columns import INTERRUPTED
-from commbench.engines.device import HOST_BOUND
 from commbench.world.recovery import EarlierVisits
 
-from .samples import RETRANSMITS, Block, Samples, repetition_times
+from .samples import MEASURED_HOST_BOUND, RETRANSMITS, Block, Samples, repetition_times
 from .statistics import Z95, Series
 from .time_limits import VisitRule
 from .visits import Visit
@@ -172,11 +171,7 @@ def _first_call_s(job: Planned, samples: Samples) -> float | None:
 
 
 def _host_bound_share(samples: Samples) -> float:
-    """The share of repetitions of the rank whose GPU was ready most often before its host had enqueued all."""
-    shares = [0.0]
-    for rank in samples.ranks:
-        readings = [counts.value[(counts.name == HOST_BOUND) & (counts.rank == rank)] for counts in samples.counts]
-        values = np.concatenate(readings) if readings else np.zeros(0)
-        # the first reading is behind the first call
-        shares.append((values.max() - values.min()) / max(1, samples.repetitions or 0) if values.size else 0.0)
-    return max(shares)
+    """The share of measured repetitions of the rank whose GPU was ready most often before its host had enqueued all."""
+    latest = {int(counts.rank[0]): value for counts in samples.counts
+              for value in counts.value[counts.name == MEASURED_HOST_BOUND]}  # fmt: skip
+    return max(map(float, latest.values()), default=0.0) / max(1, samples.repetitions or 0)

@@ -6,13 +6,14 @@ Stamps are raw: every statistic can be computed again from the blocks. Whose clo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.case import Shape
+from commbench.engines.device import HOST_BOUND
 
 from .statistics import Series
 
@@ -23,7 +24,8 @@ HEADLINES = ("initiator", "max_over_ranks", "max_over_senders")
 RAW_STAMPS = 4_000_000  # of all ranks, 64 MB; beyond it only the deciding rank of each repetition, and quantiles
 KEPT_WARMUP = 2_000  # repetitions of a warm-up whose stamps are kept: its ramp; short messages warm up by the 100,000
 KEPT_REPETITIONS = 1_000_000  # times for the statistics; beyond it every second, then every fourth ... one
-RETRANSMITS = "measured.retransmits"  # of a rank, see Retransmits
+# of a rank, see MeasuredCounters
+RETRANSMITS, MEASURED_HOST_BOUND = "measured.retransmits", "measured.host_bound_repetitions"
 QUANTILES = {"rank.min_s": 0.0, "rank.median_s": 0.5, "rank.p90_s": 0.9, "rank.p99_s": 0.99, "rank.max_s": 1.0}
 
 
@@ -110,16 +112,24 @@ Outcome = Samples | Refused | Failure
 
 
 @dataclass
-class Retransmits:
-    """Counts what one rank's connections have sent again since measuring began, from their own counters."""
+class MeasuredCounters:
+    """Counts since measuring began, of one rank: segments that its connections have sent again, and repetitions before
+    which its GPU waited for the host, from counters that go on from case to case."""
 
-    before: float = 0.0
+    before: dict[str, float] = field(default_factory=dict)
 
     def reading(self, counters: Mapping[str, float], phase: str) -> dict[str, float]:
-        """The sum as a counter; empty for a backend that does not count any."""
-        values = [value for name, value in counters.items() if name.endswith(".retransmits")]
-        self.before = self.before if phase == "measure" else sum(values)
-        return {RETRANSMITS: sum(values) - self.before} if values else {}
+        """The sums as counters of their own; empty for a backend that does not count any."""
+        if phase == "check":
+            return {}
+        suffixes = {RETRANSMITS: ".retransmits", MEASURED_HOST_BOUND: HOST_BOUND}
+        values = {
+            name: [value for counter, value in counters.items() if counter.endswith(suffix)]
+            for name, suffix in suffixes.items()
+        }
+        sums = {name: sum(found) for name, found in values.items() if found}
+        self.before = self.before if phase == "measure" else sums
+        return {name: value - self.before.get(name, 0.0) for name, value in sums.items()}
 
 
 # ---------------------------------------------------------------- one time per repetition

@@ -17,7 +17,7 @@ from commbench.measure.case_record import CaseRecord
 from commbench.measure.conditions import Conditions
 from commbench.measure.plan import Facts, plan
 from commbench.measure.rows import row, sample_table
-from commbench.measure.samples import Block, Counts, Retransmits, Samples
+from commbench.measure.samples import Block, Counts, MeasuredCounters, Samples
 from commbench.measure.time_limits import VisitRule
 from commbench.measure.transports import TransportEvidence
 from commbench.world.identity import hosted_world
@@ -91,7 +91,7 @@ def test_a_continued_record_gives_the_row_of_an_unbroken_one(job: Planned) -> No
 
 def test_retransmits_are_those_of_measured_repetitions_of_all_visits_and_ranks(job: Planned) -> None:
     def readings(rank: int, totals: list[int]) -> list[Counts]:
-        counter, phases = Retransmits(), ("connect", "warmup", "measure", "measure")
+        counter, phases = MeasuredCounters(), ("connect", "warmup", "measure", "measure")
         series = [counter.reading({"tcp.peer1.stream0.retransmits": total, "tcp.peer1.stream1.retransmits": 1}, phase)
                   for phase, total in zip(phases, totals, strict=True)]  # fmt: skip
         return [Counts.of(rank, t_ns, one) for t_ns, one in enumerate(series)]
