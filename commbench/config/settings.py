@@ -58,6 +58,7 @@ class Timing:
     interval_s: float = 0.1  # of a soak's timeline
     visits: int = 6
     launches: int = 1
+    pass_s: float = 0.6  # at least, between the begins of two passes
 
     def __post_init__(self) -> None:
         if not (1 <= self.visits <= MAX_VISITS and 1 <= self.launches <= MAX_VISITS):
@@ -65,14 +66,14 @@ class Timing:
         if self.repetitions is not None or self.duration_s is not None:
             for name in ("visits", "launches"):
                 object.__setattr__(self, name, 1)
-        for name in ("case_s", "z", "warmup_s", "duration_s", "interval_s"):
+        for name in ("case_s", "z", "warmup_s", "duration_s", "interval_s", "pass_s"):
             value = getattr(self, name)
             if value is not None and not value <= MAX_DURATION_S:
                 raise ConfigError(f"timing.{name}={value:g} is not at most {MAX_DURATION_S:g}")
         if max(self.repetitions or 1, self.warmup_repetitions) > MAX_REPETITIONS:
             raise ConfigError(f"{self}: at most {MAX_REPETITIONS} repetitions are allowed")
-        if not (0 < self.target < 1 and self.case_s > 0 and self.z > 0 and self.warmup_s >= 0):
-            raise ConfigError(f"{self}: target lies between 0 and 1, case_s and z above 0, warmup_s from 0 on")
+        if not (0 < self.target < 1 and self.case_s > 0 and self.z > 0 and min(self.warmup_s, self.pass_s) >= 0):
+            raise ConfigError(f"{self}: target lies between 0 and 1, case_s and z above 0, warmup_s and pass_s from 0")
         if self.warmup_repetitions < 0 or (self.repetitions is not None and self.repetitions < 1):
             raise ConfigError(f"{self}: repetitions start at 1, warmup_repetitions at 0")
         if not (self.interval_s >= 1e-3 and (self.duration_s is None or self.duration_s > 0)):

@@ -8,7 +8,8 @@ SCHEMA_VERSION history:
      `median_of`, `messages_per_call`, `outliers`, `visits` and what follows from them, `skew_s`,
      `empty_sample_s`; percentiles are null where a sample is several operations; `first_call_s` is of the whole first
      sample, in version 1 it is divided by the operations in it
-       2026-11-22: results `unmeasured_s`, `retransmits`; `source` and `destination`, which earlier rows get from `pair`
+       2026-11-22: results `unmeasured_s`, `retransmits`, `visits_s`; `source` and `destination`, which earlier rows get
+     from `pair`
 Version 1 is read under the new names (commbench.report.load); library and hosts then come from the run's record.
 Results may be added within a version; another variable, identity, unit or meaning makes a new one.
 """
@@ -21,6 +22,7 @@ from typing import Any
 from .errors import CommbenchError
 
 INTERRUPTED = "interrupted"  # stop reason of a case that needs another visit
+STOP_REASONS = ("ci", "max_repetitions", "budget", "noise_stable", "fixed", "duration", "stopped")  # of finished cases
 UNFINISHED = ("running", INTERRUPTED)  # "running": a soak that is written while it goes on
 SCHEMA_VERSION = 2
 READ_VERSIONS = (1, 2)
@@ -110,7 +112,7 @@ RESULTS = _columns(
     clock                  | text    |      | monotonic: CLOCK_MONOTONIC; device: the GPU's events; virtual: simulated
     repetitions            | integer |      | measured samples
     effective_repetitions  | number  |      | the same, corrected for autocorrelation
-    stop_reason            | text    |      | ci, max_repetitions, budget, noise_stable, fixed; interrupted: visits lack
+    stop_reason            | text    |      | why it ended: STOP_REASONS; else running, interrupted
     unmeasured_s           | number  | s    | soak: its duration minus the time in repetitions
     warmup_s               | number  | s    | time in warm-up, of all visits
     steady                 | flag    |      | each warm-up ended because the times had become steady, not at its limit
@@ -129,6 +131,7 @@ RESULTS = _columns(
     interval_level         | number  |      | probability that such an interval holds the median: 0.95, 0.75 of 3 visits
     visits                 | integer |      | times the case was measured across the run; median_s is their median
     visit_spread           | number  |      | largest over smallest median of the visits
+    visits_s               | number  | s    | from the begin of the first visit to the end of the last
     visit_medians_s        | numbers | s    | median of each visit, in the order in which they ran
     visit_segments         | numbers |      | segment of each visit: starts of the run in fresh processes
     mean_s                 | number  | s    | mean operation
@@ -152,7 +155,7 @@ RESULTS = _columns(
     cuda_ipc_effective     | text    |      | what CUDA IPC really did, null where there is none
     transport              | text    |      | what carried the bytes, as far as the library says
     link                   | text    |      | NV#, PIX, PXB, PHB, NODE, SYS, NET or SELF, from the topology matrix
-    """,
+    """.replace("STOP_REASONS", ", ".join(STOP_REASONS)),
 )
 CASES = VARIABLES + IDENTITY + RESULTS
 SAMPLES = _columns(

@@ -45,6 +45,7 @@ class CaseRecord:
         self.clock_error_s: float | None = None
         # by visit and rank; of earlier starts together at (0, 0)
         self.retransmits_of: dict[tuple[int, int], float] = {}
+        self.visits_s: float | None = None  # from the begin of the first visit to the end of the last
         self.last_visit = 0  # its number in samples.parquet
         self.earlier: EarlierVisits | None = None  # of earlier starts of the run, if they count
         self._repetitions: dict[str, int] = {}  # by phase, of the visits so far
@@ -61,6 +62,7 @@ class CaseRecord:
             self.spent_s += float(times.sum()) * row["operations_per_sample"] if segment >= launch else 0.0
         self.first_call_s, self.warmup_s, self.steady = row["first_call_s"], row["warmup_s"], row["steady"]
         self.late_repetitions, self.clock_error_s = row["late_repetitions"], row["clock_error_s"]
+        self.visits_s = row.get("visits_s")
         self.skews_s += [] if row.get("skew_s") is None else [row["skew_s"]] * len(self.visits)
         self.retransmits_of = {} if row.get("retransmits") is None else {(0, 0): row["retransmits"]}
         self.thinned |= "thinned" in row["warnings"]

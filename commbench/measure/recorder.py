@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
@@ -26,6 +26,7 @@ from .time_limits import visit_rule
 
 BAD = ("failed", "invalid")
 EMPTY_TABLE: Mapping[str, NDArray[Any]] = {}
+Visited = list[tuple[Planned, list[CaseRecord]]]
 
 
 class Recorder:
@@ -40,6 +41,7 @@ class Recorder:
         self._started: dict[str, datetime] = {}
         self._kept_times = kept_times(cases)
         self._ended = False  # there is no time for further visits
+        self._left_s = 0.0  # of the time that finished cases had in this launch
         self.rows: dict[str, dict[str, Any]] = {}  # by case_id, the newest
         self.writers, self.reporter = FanOut.storing(settings.writers), Reporter()
         self.stopped: str | None = None  # why no further case is measured
@@ -71,14 +73,41 @@ class Recorder:
                     self._started[case_id] = visits[case_id].row["started_at"]
                 record.decide(visit_rule(job, self._settings), launch, "ci")
 
-    def uncertain(self, job: Planned) -> bool:
-        """Whether the case needs another visit in this launch."""
-        records = (self._records.get(case_id) for case_id in row_ids(job))
-        return any(record is not None and record.stop_reason == INTERRUPTED for record in records)
+    def next_pass(self, jobs: Iterable[Planned], wait_s: float = 0.0) -> list[int]:
+        """The orders of those cases of the last pass that need another visit in this launch.
+
+        What finished cases have left of their time goes to the others in equal parts; the wait before the next pass is
+        a part of it.
+        """
+        if self._ended or self.stopped:
+            return []
+        visited = [(job, records) for job in jobs if (records := self._visited_records(job))]
+        own_s, launch = self._settings.case_s / self._settings.timing.launches, self._run["launches"]["began"][-1]
+        wanted, ended = _split(visited, (INTERRUPTED, "budget", "noise_stable"))
+        while True:
+            self._left_s += sum(own_s - records[0].spent_s for _, records in ended)
+            for job, records in wanted:
+                rule = visit_rule(job, self._settings, max(0.0, self._left_s) / len(wanted))
+                for record in records:
+                    record.decide(rule, launch, record.stop_reason)
+            wanted, ended = _split(wanted, (INTERRUPTED,))
+            if not ended:
+                break
+        for _, records in wanted:
+            for record in records:
+                record.spent_s += wait_s / len(wanted)
+        return [job.order for job, _ in wanted]
 
     def is_settled(self, job: Planned) -> bool:
         """Whether earlier starts have measured all that this launch needs of the case."""
-        return not self.uncertain(job) and all(case_id in self._records for case_id in row_ids(job))
+        return not self._is_uncertain(job) and all(case_id in self._records for case_id in row_ids(job))
+
+    def _is_uncertain(self, job: Planned) -> bool:
+        records = (self._records.get(case_id) for case_id in row_ids(job))
+        return any(record is not None and record.stop_reason == INTERRUPTED for record in records)
+
+    def _visited_records(self, job: Planned) -> list[CaseRecord]:
+        return [self._records[case_id] for case_id in row_ids(job) if self._visits(case_id)]
 
     def end_visits(self, job: Planned, conditions: Conditions, started: datetime) -> bool:
         """No time for further visits: the rows of the case say why they have no more; False where there are none."""
@@ -127,6 +156,7 @@ class Recorder:
             record.throttle_masks |= earlier.throttle_masks
             record.retransmits_of |= earlier.retransmits_of
         samples, launch = record.add(job, samples, self._segment), self._run["launches"]["began"][-1]
+        record.visits_s = (datetime.now(timezone.utc) - self._started.get(case_id, started)).total_seconds()
         if samples.wrong_elements:
             record.stop_reason = samples.stop_reason
         else:
@@ -174,3 +204,11 @@ class Recorder:
     @property
     def _segment(self) -> int:
         return len(self._run.get("segments", []))
+
+
+def _split(cases: Visited, reasons: Collection[str]) -> tuple[Visited, Visited]:
+    """Those with a row of one of these stop reasons, and the others."""
+    parts: tuple[Visited, Visited] = [], []
+    for job, records in cases:
+        parts[all(record.stop_reason not in reasons for record in records)].append((job, records))
+    return parts

@@ -197,6 +197,7 @@ def _numbers(job: Planned, record: CaseRecord, conditions: Conditions) -> dict[s
         "interval_level": median.level,
         "visits": len(visits),
         "visit_spread": spread(visits) if len(visits) > 1 else None,
+        "visits_s": None if record.engine == "virtual" else record.visits_s,
         "visit_medians_s": [visit.median_s for visit in visits],
         "visit_segments": [visit.segment for visit in visits],
         "effective_repetitions": sum(visit.effective_repetitions for visit in visits),

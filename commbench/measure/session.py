@@ -44,7 +44,7 @@ from .recorder import BAD, Recorder
 from .reference_case import ReferenceCase
 from .rows import missed_expectations, row_ids
 from .samples import Failure, Outcome, Refused
-from .time_limits import SLOW_START_BYTES, case_deadline_s
+from .time_limits import SLOW_START_BYTES, case_deadline_s, spacing_s
 from .transports import library_record
 
 LOCK_S = 5.0  # for a write of the main thread to end
@@ -169,10 +169,11 @@ class _Session:
             self._begin_writing(imports_bytes)
         number, remaining = 1, self._jobs
         while remaining:
+            begun_s = time.monotonic()
             for job in pass_order(remaining, self._settings, number):
                 self._visit(replace(job), number)  # a copy: the programs of all ranks are released with it
             self._measure_reference(number)
-            remaining, number = self._uncertain(remaining), number + 1
+            remaining, number = self._next_pass(remaining, begun_s), number + 1
         self._recorder.flag_disturbed(self._jobs, self._conditions)
         self._run |= self._reader.transports(self._conditions)
         status = self._control.decide(self._finish() if self._world.rank == 0 else 0, self._deadline_s, "end of run")
@@ -218,10 +219,17 @@ class _Session:
         if self._world.rank == 0:
             self._run["reference"] = self._reference.record()
 
-    def _uncertain(self, jobs: tuple[Planned, ...]) -> tuple[Planned, ...]:
-        """The cases that need another visit, as rank 0 decides after each pass."""
-        orders = [job.order for job in jobs if self._recorder.uncertain(job)]
-        chosen = set(self._control.decide(orders, self._deadline_s, "the cases of the next pass"))
+    def _next_pass(self, jobs: tuple[Planned, ...], begun_s: float) -> tuple[Planned, ...]:
+        """The cases that need another visit, as rank 0 decides after each pass. All ranks wait until it may begin."""
+        wait_s = 0.0 if self._reference is None else begun_s + spacing_s(self._settings) - time.monotonic()
+        total_s = self._settings.budget.total_s
+        if wait_s < 0 or (total_s is not None and self._begun_s + total_s < time.monotonic() + wait_s):
+            wait_s = 0.0  # rather than to spend the rest of the run's time in waiting
+        chosen = self._recorder.next_pass(jobs, wait_s)
+        chosen, wait_s = self._control.decide([chosen, wait_s], self._deadline_s, "the cases of the next pass")
+        if chosen and wait_s > 0:
+            self._progress.enter("the time between two passes")
+            time.sleep(wait_s)
         return tuple(job for job in jobs if job.order in chosen)
 
     def _visit(self, job: Planned, number: int) -> None:

@@ -217,11 +217,18 @@ def warm_up_rule(settings: Settings, budget_s: float, visit: int, slow_start: bo
     return WarmUpRule(repetitions, seconds, limit_s, timing.duration_s is not None and not repetitions + seconds)
 
 
-def visit_rule(job: Planned, settings: Settings) -> VisitRule:
-    """The rule that ends the visits of a case in one launch."""
+def visit_rule(job: Planned, settings: Settings, extra_s: float = 0.0) -> VisitRule:
+    """The rule that ends the visits of a case in one launch; `extra_s` is what other cases have left of their time."""
     timing = settings.timing
     most = math.ceil(max_repetitions(job, settings) / timing.launches)
-    return VisitRule(timing.target, timing.z, timing.visits, most, settings.case_s / timing.launches)
+    own_s = settings.case_s / timing.launches
+    return VisitRule(timing.target, timing.z, timing.visits, most, own_s + min(extra_s, own_s))
+
+
+def spacing_s(settings: Settings) -> float:
+    """The least time between the begins of two passes, which the visits of one case have in its own time."""
+    timing = settings.timing
+    return min(timing.pass_s, settings.case_s / (timing.visits * timing.launches))
 
 
 def max_repetitions(job: Planned, settings: Settings) -> int:

@@ -237,26 +237,38 @@ def _case_title(row: Row) -> str:
 def _meaning(rows: Sequence[Row]) -> list[str]:
     """What median and interval are."""
     known = [row for row in rows if row["status"] == "ok" and row["ci_low_s"] is not None]
-    kinds = {(row.get("visits"), row.get("interval_of"), row.get("interval_level")) for row in known}
-    texts = [interval_meaning(*kind) for kind in sorted(kinds, key=str)]
+    kinds: dict[tuple[Any, ...], list[float]] = {}
+    for row in known:
+        spans = kinds.setdefault((row.get("visits"), row.get("interval_of"), row.get("interval_level")), [])
+        spans += [row["visits_s"]] if row.get("visits_s") else []
+    texts = [interval_meaning(*kind, spans) for kind, spans in sorted(kinds.items(), key=str)]
     over = [(visits, 100 * level) for visits, of, level in kinds if of == "visits" and visits and level]
     if len(over) == len(kinds) > 2:
         visits, levels = zip(*over, strict=True)
         texts = [
-            f"{min(levels):.3g} to {max(levels):.3g} % over {min(visits)} to {max(visits)} visits in this run"
-            " (columns interval_level, visits)"
+            f"{min(levels):.3g} to {max(levels):.3g} % over {min(visits)} to {max(visits)} visits in"
+            f" {_span_text([span for spans in kinds.values() for span in spans])}this run"
+            " (columns interval_level, visits, visits_s)"
         ]
     divided = any(row["bytes_per_rank"] not in (None, row["message_bytes"]) for row in rows)
     interval = [f"interval: {'; '.join(dict.fromkeys(texts))}"] if texts else []
     return [MEANING, *([DIVIDED] if divided else []), *interval]
 
 
-def interval_meaning(visits: int | None, of: str | None, level: float | None) -> str:
-    """What an interval holds: `95 % over 6 visits in this run`."""
+def interval_meaning(visits: int | None, of: str | None, level: float | None, visits_s: Sequence[float] = ()) -> str:
+    """What an interval holds: `95 % over 6 visits in 3.6 s of this run`. `visits_s` is the column, of these rows."""
     percent = f"{100 * (level or 0.95):.3g} %"
     if of == "visits" and visits:
-        return f"{percent} over {visits} visits in this run"
+        return f"{percent} over {visits} visits in {_span_text(visits_s)}this run"
     return f"{percent} of this run's repetitions" if of is None else f"{percent} over {of}"
+
+
+def _span_text(spans_s: Sequence[float]) -> str:
+    """`0.61 to 3.6 s of `, the shortest and the longest time between first and last visit; empty if unknown."""
+    if not spans_s:
+        return ""
+    ends = dict.fromkeys(format_number(span_s) for span_s in (min(spans_s), max(spans_s)))
+    return f"{' to '.join(ends)} s of "
 
 
 # ---------------------------------------------------------------- flags and reasons

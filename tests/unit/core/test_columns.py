@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import fields
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,13 +20,16 @@ from commbench.core.columns import (
     RESULTS,
     SAMPLES,
     SCHEMA_VERSION,
+    STOP_REASONS,
     TABLES,
+    UNFINISHED,
     VARIABLES,
     Column,
     arrow_schema,
     check_version,
 )
 from commbench.core.errors import CommbenchError
+from commbench.measure import case, recorder, soak, time_limits
 from commbench.measure.statistics import Summary
 
 UNITS = {"_s": "s", "_ns": "ns", "_gb_per_s": "GB/s", "_bytes": "B", "_per_s": "1/s"}
@@ -46,6 +50,13 @@ SAMPLE: dict[str, Any] = {
     "time": datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=timezone.utc),
 }  # fmt: skip
 EVERY_TABLE = pytest.mark.parametrize("table", TABLES)
+
+
+def test_every_reason_to_stop_is_in_the_description_of_its_column() -> None:
+    (meaning,) = (column.meaning for column in RESULTS if column.name == "stop_reason")
+    sources = [inspect.getsource(module) for module in (case, time_limits, recorder, soak)]
+    assert all(reason in meaning for reason in (*STOP_REASONS, *UNFINISHED))
+    assert all(any(f'"{reason}"' in source for source in sources) for reason in STOP_REASONS)
 
 
 @pytest.mark.parametrize(("role", "columns"), [("variable", VARIABLES), ("identity", IDENTITY), ("result", RESULTS)])

@@ -219,14 +219,21 @@ def test_nothing_of_a_library_reaches_the_terminal_as_a_command() -> None:
     [
         ((6, "visits", 0.95), "95 % over 6 visits in this run"),
         ((3, "visits", 0.75), "75 % over 3 visits in this run"),
+        ((3, "visits", 0.75, [3.62]), "75 % over 3 visits in 3.62 s of this run"),
         ((None, None, None), "95 % of this run's repetitions"),
         ((1, "repetitions of one visit", 0.95), "95 % over repetitions of one visit"),
     ],
 )
 def test_the_interval_says_what_it_holds(kind: Any, text: str) -> None:
     assert interval_meaning(*kind) == text
-    names = dict(zip(("visits", "interval_of", "interval_level"), kind, strict=True))
-    assert f"interval: {text}" in lines(row(**names))
+    names = dict(zip(("visits", "interval_of", "interval_level"), kind, strict=False))
+    assert f"interval: {text}" in lines(row(**names, visits_s=None if len(kind) < 4 else 3.62))
+
+
+def test_the_interval_says_over_what_time_its_visits_were_spread() -> None:
+    names: Any = {"visits": 3, "interval_of": "visits", "interval_level": 0.75}
+    rows = [row(message_bytes=8 * n, visits_s=float(n), case_id=str(n), **names) for n in (1, 2, 5)]
+    assert "interval: 75 % over 3 visits in 1.00 to 5.00 s of this run" in "".join(lines(*rows))
 
 
 # ---------------------------------------------------------------- many rows

@@ -1,0 +1,136 @@
+"""The recorder: which cases are visited again, and for how long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+import numpy as np
+import pytest
+
+from commbench.config.compose import ConfigComposer
+from commbench.config.settings import Settings
+from commbench.core.case import Planned, World
+from commbench.measure.conditions import Conditions
+from commbench.measure.plan import Facts, plan
+from commbench.measure.recorder import Recorder
+from commbench.measure.samples import Block, Samples
+from commbench.measure.time_limits import spacing_s
+from commbench.measure.transports import TransportEvidence
+from commbench.world.identity import hosted_world
+from commbench.writers.fan_out import FanOut
+
+WORLD = World(0, 2, ((0, 1),), (0,))
+AROUND = Conditions({}, {}, 8, 1, 2**20, TransportEvidence(), WORLD, ())
+FACTS = Facts(2**40, 2**20, 8)
+OWN_S = 10.0  # of a case with timing=default
+
+
+def settings_of(*words: str) -> Settings:
+    with ConfigComposer() as door:
+        return door.jobs(["backend=simulated", *words], multirun=False)[0].settings
+
+
+class Run:
+    """Cases whose visits last as long and come to such medians as told; no clock."""
+
+    def __init__(self, *words: str, cases: int) -> None:
+        sizes = f"sizes=[{','.join(str(8 * n) for n in range(1, cases + 1))}]"
+        settings = settings_of("timing=default", "layout=1x2", "benchmark=all_reduce", sizes, *words)
+        self.settings = replace(settings, writers=())
+        self.jobs = plan(self.settings, hosted_world(1, 2)[0], FACTS)
+        run = {"run_id": "r", "sweep_id": "s", "launches": {"planned": 1, "began": [0], "spent_s": 0.0}}
+        self.recorder = Recorder(self.settings, run, cases)
+        self.recorder.writers = FanOut([])
+
+    def visit(self, job: Planned, median_s: float, spent_s: float) -> None:
+        elapsed = np.full(20, round(1e9 * median_s), np.int64)
+        stamps = np.stack([np.zeros((2, 20), np.int64), np.tile(elapsed, (2, 1))], axis=2)
+        blocks = Block("connect", 0, stamps[:, :1]), Block("measure", 1, stamps)
+        samples = Samples((0, 1), blocks, 1, "ci", 0, "python", spent_s=spent_s)
+        self.recorder.record(job, samples, AROUND, datetime.now(timezone.utc))
+
+    def passes(self, visit: Any, wait_s: float = 0.0) -> dict[int, int]:
+        """The number of visits of each case, by its size; `visit` gives median and duration from size and number."""
+        counts, jobs, number = dict.fromkeys((job.case.message_bytes for job in self.jobs), 0), self.jobs, 0
+        while jobs:
+            number += 1
+            for job in jobs:
+                counts[job.case.message_bytes] = number
+                self.visit(job, *visit(job.case.message_bytes, number))
+            chosen = self.recorder.next_pass(jobs, wait_s)
+            jobs = tuple(job for job in jobs if job.order in chosen)
+        return counts
+
+
+def swaying(number: int, share: float = 0.025) -> float:
+    return 1e-3 * (1 + share * (number % 2))
+
+
+def test_time_that_a_certain_case_leaves_goes_to_the_one_that_is_not() -> None:
+    def visit(size: int, number: int) -> tuple[float, float]:
+        return (1e-3, 0.1) if size > 8 else (swaying(number), 1.6)
+
+    alone, beside = Run(cases=1), Run(cases=2)
+    assert alone.passes(visit) == {8: 6}
+    assert beside.passes(visit) == {8: 12, 16: 6}, "at most twice its own time"
+    assert beside.recorder.rows[beside.jobs[0].case.case_id]["stop_reason"] in ("ci", "budget")
+
+
+@pytest.mark.parametrize("cases", [3, 8])
+def test_all_cases_together_take_no_more_than_their_time(cases: int) -> None:
+    spent: list[float] = []
+
+    def visit(size: int, number: int) -> tuple[float, float]:
+        calm = size <= 8 * (cases // 2)
+        spent.append(1.0 if calm else 1.6)
+        return 1e-3 if calm else swaying(number), spent[-1]
+
+    run = Run(cases=cases)
+    counts = run.passes(visit)
+    assert set(counts.values()) > {6}
+    assert sum(spent) <= cases * OWN_S
+
+
+def test_a_case_that_more_time_would_not_help_does_not_get_it() -> None:
+    def visit(size: int, number: int) -> tuple[float, float]:
+        return swaying(number, share=1.0) if size == 8 else 1e-3, 1.0
+
+    run = Run(cases=4)
+    assert set(run.passes(visit).values()) == {6}
+    reasons = {row["message_bytes"]: row["stop_reason"] for row in run.recorder.rows.values()}
+    assert reasons[8] == "noise_stable" and reasons[16] == "ci"
+
+
+def test_the_wait_between_passes_is_a_part_of_the_time_of_the_cases_that_wait() -> None:
+    def visit(size: int, number: int) -> tuple[float, float]:
+        return swaying(number), 0.01
+
+    waits = {wait_s: max(Run(cases=1).passes(visit, wait_s).values()) for wait_s in (0.6, 1.2)}
+    assert waits == {0.6: 17, 1.2: 9}, "10 s"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected_s"),
+    [
+        (("timing=quick",), 0.3),
+        (("timing=default",), 0.6),
+        (("timing=rigorous",), 1.0),
+        (("timing=quick", "budget.case_s=0.3"), 0.1),
+        (("timing=quick", "timing.pass_s=0"), 0.0),
+    ],
+)
+def test_passes_are_apart_but_fit_into_the_time_of_a_case(words: tuple[str, ...], expected_s: float) -> None:
+    assert spacing_s(settings_of(*words)) == pytest.approx(expected_s)
+
+
+def test_a_row_tells_over_what_time_its_visits_are_spread() -> None:
+    run = Run(cases=1)
+    (job,) = run.jobs
+    run.visit(job, 1e-3, 0.01)
+    run.recorder._started[job.case.case_id] = datetime(2020, 1, 1, tzinfo=timezone.utc)
+    run.visit(job, 1e-3, 0.01)
+    (row,) = run.recorder.rows.values()
+    years_s = (datetime.now(timezone.utc) - datetime(2020, 1, 1, tzinfo=timezone.utc)).total_seconds()
+    assert row["visits_s"] == pytest.approx(years_s, rel=1e-6)
