@@ -221,12 +221,12 @@ class _Session:
 
     def _next_pass(self, jobs: tuple[Planned, ...], begun_s: float) -> tuple[Planned, ...]:
         """The cases that need another visit, as rank 0 decides after each pass. All ranks wait until it may begin."""
-        wait_s = 0.0 if self._reference is None else begun_s + spacing_s(self._settings) - time.monotonic()
+        wait_s = 0.0 if self._reference is None else max(0.0, begun_s + spacing_s(self._settings) - time.monotonic())
         total_s = self._settings.budget.total_s
-        if wait_s < 0 or (total_s is not None and self._begun_s + total_s < time.monotonic() + wait_s):
+        if total_s is not None and self._begun_s + total_s < time.monotonic() + wait_s:
             wait_s = 0.0  # rather than to spend the rest of the run's time in waiting
-        chosen = self._recorder.next_pass(jobs, wait_s)
-        chosen, wait_s = self._control.decide([chosen, wait_s], self._deadline_s, "the cases of the next pass")
+        value = [self._recorder.next_pass(jobs, wait_s), wait_s] if self._world.rank == 0 else None
+        chosen, wait_s = self._control.decide(value, self._deadline_s, "the cases of the next pass")
         if chosen and wait_s > 0:
             self._progress.enter("the time between two passes")
             time.sleep(wait_s)
