@@ -237,7 +237,7 @@ def _case_title(row: Row) -> str:
 def _meaning(rows: Sequence[Row]) -> list[str]:
     """What median and interval are."""
     known = [row for row in rows if row["status"] == "ok" and row["ci_low_s"] is not None]
-    kinds: dict[tuple[Any, ...], list[float]] = {}
+    kinds: dict[tuple[int | None, str | None, float | None], list[float]] = {}
     for row in known:
         spans = kinds.setdefault((row.get("visits"), row.get("interval_of"), row.get("interval_level")), [])
         spans += [row["visits_s"]] if row.get("visits_s") else []
