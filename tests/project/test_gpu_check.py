@@ -10,6 +10,7 @@ import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from places import ROOT, SUPPORT, TOOLS
@@ -143,15 +144,41 @@ def missed(check: Check, end: Outcome) -> dict[str, str]:
 
 
 @pytest.mark.long
-def test_ranks_on_one_gpu_claim_hosts_of_their_own(on_host: dict[str, str], tmp_path: Path) -> None:
-    check = ALL["shared_cupy_some_ranks"]
+@pytest.mark.parametrize("library", ["cupy", "nccl"])
+def test_ranks_on_one_gpu_claim_hosts_of_their_own(on_host: dict[str, str], tmp_path: Path, library: str) -> None:
+    check = ALL[f"shared_{library}_some_ranks"]
+    if library == "nccl":  # up to the call that starts NCCL
+        words = (*check.words, "backend._target_=host_shared.HostShared", "allow=[shared_gpu,host_shared]")
+        check = replace(check, words=words)
+        path = os.pathsep.join([str(SUPPORT / "host_gpu"), on_host["PYTHONPATH"]])
+        on_host = {**on_host, "PYTHONPATH": path}
     end = run(check, tmp_path, on_host, LIMIT_S)
     assert missed(check, end) == {}, end.stderr
     assert {run["label"] for run in end.runs} == {"shared_gpu_so_times_mean_nothing"}
-    assert {row["backend"] for row in end.rows} == {"shared_cupy"} and len(end.rows) == 6
+    assert {row["backend"] for row in end.rows} == {f"shared_{library}"} and len(end.rows) == 6
     code = "import os, shared_gpu; shared_gpu.claim_a_host(3); print(os.environ['NCCL_HOSTID'])"
     done = subprocess.run([sys.executable, "-c", code], env=on_host, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.stdout == "commbench-rank-3\n", done.stderr
+
+
+def test_torch_is_asked_for_nccl_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows no backend called shared_nccl."""
+    import torch.distributed as dist
+
+    class Asked(Exception):
+        pass
+
+    def asked(name: str, **given: object) -> None:
+        raise Asked(name)
+
+    monkeypatch.syspath_prepend(str(PLUGINS))
+    import shared_gpu
+
+    monkeypatch.setattr(shared_gpu, "claim_a_host", lambda rank: None)
+    monkeypatch.setattr(dist, "init_process_group", asked)
+    monkeypatch.setattr("commbench.backends.torch.nccl.CudaDevice.of", lambda world: SimpleNamespace(place="cuda:0"))
+    with pytest.raises(Asked, match=r"^nccl$"):
+        shared_gpu.SharedNccl().open(hosted_world(1, 1)[0], SimpleNamespace(store=dist.HashStore()))
 
 
 @pytest.mark.parametrize("name", ["clocks_cupy", pytest.param("lifetime_cupy", marks=pytest.mark.long)])

@@ -64,9 +64,9 @@ class Gloo(Backend):
 
     def open(self, world: World, control: Control, device: str = "cpu") -> TorchCommunicator:
         if device == "cpu":
-            return TorchCommunicator(self.name, *start_group(self.name, world, control))
+            return TorchCommunicator(Gloo.name, *start_group(Gloo.name, world, control))
         gpu = CudaDevice.of(world)
-        return CudaCommunicator(self.name, *start_group(self.name, world, control), gpu)
+        return CudaCommunicator(Gloo.name, *start_group(Gloo.name, world, control), gpu)
 
 
 def _needs_newer_torch(case: Case) -> str | None:

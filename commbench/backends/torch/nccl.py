@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar
@@ -52,9 +53,12 @@ class Nccl(NcclBackend):
         return super().environment(cuda_ipc, interface) | defaults | wanted
 
     def open(self, world: World, control: Control, device: str = "cuda") -> NcclCommunicator:
-        """Eagerly: with a device given, NCCL connects here and not in the first call of a case."""
+        """Eagerly: with a device given, NCCL connects here and not in the first call of a case.
+
+        torch knows NCCL by this name only, whatever a subclass is called.
+        """
         log, gpu = NcclLog(os.environ), CudaDevice.of(world)
-        return NcclCommunicator(self.name, *start_group(self.name, world, control, gpu.place), gpu, log)
+        return NcclCommunicator(Nccl.name, *start_group(Nccl.name, world, control, gpu.place), gpu, log)
 
 
 class NcclCommunicator(CudaCommunicator):
@@ -148,8 +152,23 @@ class NcclLowering:
         return [self._dist.P2POp(kind, tensor, group=self._group, group_peer=step.peer) for tensor in tensors]
 
     def _exchange(self, operations: list[Any]) -> None:
-        for work in self._dist.batch_isend_irecv(operations):
+        try:
+            works = self._dist.batch_isend_irecv(operations)
+        except Exception:
+            self._close_batch(operations[0].tensor.device)
+            raise
+        for work in works:
             work.wait()
+
+    def _close_batch(self, device: Any) -> None:
+        """torch leaves a batch open in which an operation fails (_coalescing_manager has no `finally`): all later
+        calls of the group would be added to it, in NCCL and in torch's own list, and never run."""
+        from torch.distributed import distributed_c10d
+
+        with suppress(Exception):
+            distributed_c10d._world.pg_coalesce_state.pop(self._group, None)
+        with suppress(Exception):  # what was posted may fail as well; the error that is told is the first one
+            self._group._end_coalescing(device)
 
 
 def _buffer_names(steps: Iterable[Message], *kinds: type) -> set[str]:

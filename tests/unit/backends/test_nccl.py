@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 from places import SUPPORT
@@ -286,6 +287,44 @@ def test_two_windows_are_two_batches_and_nothing_is_no_call(group: Any) -> None:
 def test_what_has_no_batch_is_refused(group: Any, steps: tuple[Step, ...], reason: str) -> None:
     with pytest.raises(Unsupported, match=reason):
         steps_of(group, *steps)
+
+
+@pytest.mark.parametrize("posted", [0, 1])
+def test_a_batch_in_which_an_operation_fails_is_closed(monkeypatch: pytest.MonkeyPatch, posted: int) -> None:
+    """With torch's own batches: left open, they would take in all later calls of the group."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d
+
+    class Group:
+        events: ClassVar[list[str]] = []
+
+        def rank(self) -> int:
+            return 0
+
+        size = rank
+
+        def _start_coalescing(self, device: Any) -> None:
+            self.events.append("start")
+
+        def _end_coalescing(self, device: Any) -> None:
+            self.events.append("end")
+            raise RuntimeError("what was posted fails, too")
+
+    def batch(operations: list[Any]) -> None:
+        with distributed_c10d._coalescing_manager(group, operations[0].tensor.device, async_ops=True):
+            for _ in range(posted):
+                Group.events.append("posted")
+            raise ValueError("invalid usage")
+
+    group: Any = Group()
+    Group.events.clear()
+    monkeypatch.setattr(dist, "batch_isend_irecv", batch)
+    lowering = NcclLowering(group, {}, None)
+    with pytest.raises(ValueError, match="invalid usage"):
+        lowering._exchange([SimpleNamespace(tensor=torch.zeros(1))])
+    assert Group.events == ["start", *["posted"] * posted, "end"]
+    assert group not in distributed_c10d._world.pg_coalesce_state
 
 
 # ---------------------------------------------------------------- worlds
