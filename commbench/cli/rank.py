@@ -106,7 +106,7 @@ def _earlier_starts(job: Job, folder: str, resume: str, identity: RankIdentity |
     run, cases = load_run(folder), read_rows([folder])
     unfinished = cases.stop_reason.isin(UNFINISHED)
     recorded = dict(zip(cases.case_id[~unfinished], cases.status[~unfinished], strict=True))
-    failed = cases[cases.status == "failed"]
+    failed = cases[(cases.status == "failed") | (cases.case_id.isin(run.get("broken", {})) & cases.reason.notna())]
     reasons = dict(zip(failed.case_id, failed.reason, strict=True))
     visits = {}
     if job.settings.timing.duration_s is None:  # a soak begins anew

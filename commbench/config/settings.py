@@ -79,6 +79,10 @@ class Timing:
         if not (self.interval_s >= 1e-3 and (self.duration_s is None or self.duration_s > 0)):
             raise ConfigError(f"{self}: duration_s is above 0, interval_s at least 0.001")
 
+    @property
+    def is_soak(self) -> bool:
+        return self.duration_s is not None
+
 
 @dataclass(frozen=True)
 class Budget:

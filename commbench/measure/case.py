@@ -121,7 +121,7 @@ class _Case:
         single_initiator = job.shape.headline == "initiator" and len(job.case.pairs) < 2
         senders = job.senders[:1] if single_initiator else job.senders
         rule = job.shape.headline, job.active, senders
-        self.timeline = Timeline(*rule) if timing.duration_s is None else SoakTimeline(*rule, timing.interval_s)
+        self.timeline = SoakTimeline(*rule, timing.interval_s) if timing.is_soak else Timeline(*rule)
         self.rule = stop_rule(job, self.settings)
         self.warm_up = warm_up_rule(self.settings, self.rule.budget_s, self.turn.number, self.turn.slow_start)
         self.payload = CheckedBuffers(job, SALTS_OF_VISIT * self.turn.number)
@@ -145,7 +145,7 @@ class _Case:
             self.payload.zero = any(program.reset for program in self.programs.values())
         self.payload.refill()  # from here on the checks look at what timed repetitions have moved
         self.spent_s = self.loop_s = self.pace.begin()
-        stop_reason = self._measure(runner, n) if self.settings.timing.duration_s is None else self._soak(runner, n)
+        stop_reason = self._soak(runner, n) if self.settings.timing.is_soak else self._measure(runner, n)
         self._check("end", copies=self.last_n)
         if self.payload.zero:
             self._check_with_payload()
@@ -154,7 +154,7 @@ class _Case:
 
     def save(self) -> None:
         """Pass what an interrupted soak would lose to the sink."""
-        if self.settings.timing.duration_s is not None and self.control.rank == 0:
+        if self.settings.timing.is_soak and self.control.rank == 0:
             self.timeline.close()
             if len(self._measured()):
                 self.sink(self._samples(INTERRUPTED, self.job.case.engine))
@@ -217,7 +217,7 @@ class _Case:
         more, self.steady = self.warm_up.next_block(values, self.spent_s, n, self.meeting_s)
         if more:
             return self._bounded(more), 1, 1
-        empty_s, soak = self.empty_sample_s.get(engine, 0.0), self.settings.timing.duration_s is not None
+        empty_s, soak = self.empty_sample_s.get(engine, 0.0), self.settings.timing.is_soak
         block_k = self.turn.block_k or samples_per_stamp(self.job, empty_s, self.typical_s, soak)
         return 0, block_k, self._next_block(np.zeros(0), 0.0, self.typical_s * block_k)
 

@@ -34,6 +34,7 @@ class CaseRecord:
         self.visits: list[Visit] = []
         self.times: list[Series] = []  # of each visit, in seconds per operation
         self.stop_reason = INTERRUPTED  # until a rule ends the case
+        self.broken: str | None = None  # why the world broke in the visit that followed
         self.first_call_s: float | None = None  # of the first visit
         # of each visit whose stamps were kept: the median difference between the ranks' starts
         self.skews_s: list[float] = []

@@ -32,8 +32,9 @@ CALL_REPETITIONS, COPY_REPETITIONS = 200, 20
 EMPTY_REPETITIONS = 20_000
 COPIES_PER_SAMPLE = 8  # so that waiting for them is not part of the rate
 COPY_BYTES = 256 * 2**20  # beyond any GPU's cache
-HOST_COPY_BYTES = tuple(4**power for power in range(6, 14))  # 4 KiB to 64 MiB
-LEAST_HOST_COPIES, HOST_COPIED_BYTES = 5, 2**24  # of each size: at least so many, and in all
+HOST_COPY_BYTES = (*(4**power for power in range(6, 13)), 2**25, 2**26)  # 4 KiB to 64 MiB
+OFF_CACHE_BYTES = 2**25  # a copy of so many bytes is enough where the last cache is no larger
+LEAST_HOST_COPIES, HOST_COPIED_BYTES = 3, 2**22  # of each size: at least so many, and in all
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,9 @@ class ConditionsReader:
             overhead_s = call_overheads_s(single, jobs)
             evidence = replace(evidence, copy_gb_per_s=copy_gb_per_s(single, jobs))
             on_cpus = [job for job in jobs if job.case.device == "cpu" and job.size > 1 and not job.skip]
-            host_copies = host_copies_gb_per_s(max(map(copied_bytes, on_cpus))) if on_cpus else {}
+            if on_cpus:
+                largest = min(max(map(copied_bytes, on_cpus)), max(facts.cache_bytes, OFF_CACHE_BYTES))
+                host_copies = host_copies_gb_per_s(largest)
         self._control.agree(None, MEETING_S, "calibration")
         nodes = self._run["provenance"]["nodes"] if self._run else ()
         return Conditions(
@@ -191,12 +194,13 @@ def copy_gb_per_s(communicator: Communicator, jobs: Iterable[Planned]) -> float 
 
 
 def host_copies_gb_per_s(copied_bytes: int) -> dict[int, float]:
-    """Rate of a copy by this core, 10^9 B/s, by its bytes: the best of some, warm.
+    """Rate of a copy by this core, 10^9 B/s, by its bytes: the best of some; the first finds the target untouched.
 
-    Up to `copied_bytes`, and to 64 MiB: beyond any cache the rate no longer changes.
+    Up to `copied_bytes`, and to 64 MiB: beyond the caches the rate no longer changes, and to touch the memory for the
+    first time takes longer than to copy it.
     """
     largest = next((size for size in HOST_COPY_BYTES if size >= copied_bytes), HOST_COPY_BYTES[-1])
-    source, target = (np.ones(largest, np.uint8) for _ in range(2))
+    source, target = np.ones(largest, np.uint8), np.empty(largest, np.uint8)
     rates = dict[int, float]()
     for size in HOST_COPY_BYTES[: HOST_COPY_BYTES.index(largest) + 1]:
         times = copy_times(target[:size], source[:size], max(LEAST_HOST_COPIES, HOST_COPIED_BYTES // size))

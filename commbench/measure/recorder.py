@@ -62,6 +62,19 @@ class Recorder:
                     self._records.pop(single.case.case_id, None)
                     self._write_row(single, part, conditions, started)
 
+    def break_off(self, job: Planned, reason: str, conditions: Conditions, started: datetime) -> None:
+        """The world broke in a visit: its row has what earlier visits have shown, as after an interruption. Where
+        there are none, and in a soak, the case has failed."""
+        with self.lock:
+            for single in single_jobs(job):
+                record = self._records.get(single.case.case_id)
+                if record is None or not record.visits or record.wrong_elements or self._settings.timing.is_soak:
+                    self._records.pop(single.case.case_id, None)
+                    self._write_row(single, Failure(reason), conditions, started)
+                else:
+                    record.stop_reason, record.broken = INTERRUPTED, reason
+                    self._write_row(single, record, conditions, started)
+
     def continue_visits(self, jobs: Iterable[Planned], visits: Mapping[str, EarlierVisits]) -> None:
         """Take what earlier starts of the run have measured of the cases."""
         launch = self._run["launches"]["began"][-1] if visits else 0
@@ -150,7 +163,7 @@ class Recorder:
     def _add_visit(self, job: Planned, samples: Samples, conditions: Conditions, started: datetime) -> None:
         case_id, run_id = job.case.case_id, self._run["run_id"]
         record = earlier = self._records.get(case_id)
-        if record is None or self._settings.timing.duration_s is not None:  # a soak's samples hold all before them
+        if record is None or self._settings.timing.is_soak:  # a soak's samples hold all before them
             record = self._records[case_id] = CaseRecord(self._kept_times, self._settings.timing.z)
         if earlier is not None and earlier.latest is not None:  # a soak's readings are those since the last save
             record.throttle_masks |= earlier.throttle_masks

@@ -177,7 +177,7 @@ def _numbers(job: Planned, record: CaseRecord, conditions: Conditions) -> dict[s
     algorithm = conditions.evidence.algorithm(job)
     impossible = impossible_reason(job, rates["efficiency"], rates["limit_name"], algorithm)
     clock = "device" if job.case.timing_mode in EVENT_TIMED else "monotonic"
-    reasons = [text for text in (impossible, levels_text(visits)) if text is not None]
+    reasons = [text for text in (impossible, levels_text(visits), record.broken) if text is not None]
     return {
         **summary,
         **rates,

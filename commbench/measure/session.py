@@ -44,7 +44,7 @@ from .recorder import BAD, Recorder
 from .reference_case import ReferenceCase
 from .rows import missed_expectations, row_ids
 from .samples import Failure, Outcome, Refused
-from .time_limits import SLOW_START_BYTES, case_deadline_s, spacing_s
+from .time_limits import case_deadline_s, spacing_s
 from .transports import library_record
 
 LOCK_S = 5.0  # for a write of the main thread to end
@@ -262,22 +262,16 @@ class _Session:
                 partial(self._record, job, started=started),
                 self._progress,
                 self._global_clocks,
-                Turn(number, self._recorder.block_k(job), self._over_tcp(job)),
+                Turn(number, self._recorder.block_k(job), self._conditions.evidence.starts_slowly(job)),
             )
             self._conditions = self._reader.after(self._conditions, job, control, self._deadline_s)
         except WorldBroken as error:
             broken = self._with_places(error) if isinstance(error, Missing) else error
-            self._record(job, Failure(str(broken)), started)
+            self._record_broken(job, str(broken), started)
             raise broken from error
         finally:
             self._current = None
         self._record(job, outcome, started)
-
-    def _over_tcp(self, job: Planned) -> bool:
-        """Whether large messages of the case start slowly, as far as rank 0 knows."""
-        if Layout.parse(job.case.layout).nodes < 2 or job.case.message_bytes < SLOW_START_BYTES:
-            return False
-        return self._world.rank == 0 and "TCP" in (self._conditions.evidence.of(job)["transport"] or "").upper()
 
     def _budget_spent(self) -> str | None:
         total_s = self._settings.budget.total_s
@@ -294,6 +288,10 @@ class _Session:
     def _record(self, job: Planned, outcome: Outcome, started: datetime) -> None:
         if self._world.rank == 0:
             self._recorder.record(job, outcome, self._conditions, started)
+
+    def _record_broken(self, job: Planned, reason: str, started: datetime) -> None:
+        if self._world.rank == 0:
+            self._recorder.break_off(job, reason, self._conditions, started)
 
     def _finish(self) -> int:
         """Compare the rows with what the user expects, and end the writers; returns the exit status."""
@@ -339,7 +337,7 @@ class _Session:
         if self._has_parent and self._world.rank != 0 and self._heartbeat is not None and "mpi4py.MPI" in sys.modules:
             self._heartbeat.wait_for_rank_0(SAVE_S)  # mpirun would kill it at once
         if self._current is not None and self._lost_ranks:
-            self._record(self._current[0], Failure(self._lost_ranks), self._current[1])
+            self._record_broken(self._current[0], self._lost_ranks, self._current[1])
         if self._lost_ranks and self._has_parent and self._request.folder is not None:
             report_reason(self._request.folder, self._lost_ranks)
         self.close("interrupted", status, self._lost_ranks or None)
@@ -381,7 +379,7 @@ class _Session:
             self._print_end(reason)
         if rank == 0 and self._recorder.lock.acquire(timeout=LOCK_S):
             if self._current is not None:
-                self._record(self._current[0], Failure(reason), self._current[1])
+                self._record_broken(self._current[0], reason, self._current[1])
             if self._heartbeat is not None:
                 self._run["stacks"] = self._heartbeat.stacks()
             self.close("broken", WorldBroken.exit_status, reason)

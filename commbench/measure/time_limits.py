@@ -22,7 +22,7 @@ TIMER_SHARE = 0.05  # of a sample that reading the clock may take (Hoefler & Bel
 WARMUP_SHARE = 0.2  # of a visit's time, but
 WARMUP_CAP_S = 5.0  # no longer than this: some series never become steady
 MAX_WARMUP_BLOCK = 10_000  # repetitions: on a virtual clock they take no time, but their samples take memory
-SLOW_START_S, SLOW_START_BYTES = 1.0, 2**20  # of a warm-up over TCP, and for which messages
+SLOW_START_S = 1.0  # of a warm-up over TCP
 SHORT_CALLS, SHORT_CALL_S = 20, 0.01  # of a soak without a warm-up, to learn how many it takes per stamp
 MAX_BLOCK_K = 64
 # of a soak: its stamps are gathered while nothing is measured, so there are fewer
@@ -206,15 +206,15 @@ def stop_rule(job: Planned, settings: Settings) -> StopRule:
 def warm_up_rule(settings: Settings, budget_s: float, visit: int, slow_start: bool) -> WarmUpRule:
     """Of a visit with this budget. Later visits find the library connected, and share those of the first among them.
 
-    With `slow_start` the first one warms up for a second, as far as there is time.
+    With `slow_start` the first one warms up for a second, or as long as the case is measured where that is less.
     """
     timing, share = settings.timing, 1 if visit == 1 else settings.timing.visits
     seconds = timing.warmup_s / share
     if visit == 1 and slow_start and seconds > 0:
-        seconds = max(seconds, min(SLOW_START_S, settings.case_s / 2))
+        seconds = max(seconds, min(SLOW_START_S, settings.case_s))
     limit_s = max(seconds, min(WARMUP_CAP_S, WARMUP_SHARE * budget_s))
     repetitions = math.ceil(timing.warmup_repetitions / share)
-    return WarmUpRule(repetitions, seconds, limit_s, timing.duration_s is not None and not repetitions + seconds)
+    return WarmUpRule(repetitions, seconds, limit_s, timing.is_soak and not repetitions + seconds)
 
 
 def visit_rule(job: Planned, settings: Settings, extra_s: float = 0.0) -> VisitRule:

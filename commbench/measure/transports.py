@@ -10,6 +10,7 @@ from itertools import permutations
 from typing import Any
 
 from commbench.core.case import Planned, World
+from commbench.core.layout import Layout
 from commbench.core.protocols import Control
 from commbench.hardware import nvml
 from commbench.hardware.cuda_ipc import CUDA_IPC_VALUES, cuda_ipc_without_effect
@@ -21,6 +22,7 @@ from commbench.hardware.topology import RankGpu, Topology, from_records, shared_
 LOG, IPC, LIBRARIES = "nccl_log", "cuda_ipc_effective", "ipc_libraries"
 FORCED_ALGORITHM = "NCCL_ALGO"
 SOCKETS = "NET/Socket"
+TCP_NAMES, SLOW_START_BYTES = ("tcp", "socket"), 2**20  # in the name of a transport; for which messages it matters
 THROUGH_HOST = ("library", "pinned")  # staging that copies through host memory
 
 Kinds = Mapping[Pair, tuple[str, ...]]  # by pairs of world ranks
@@ -79,6 +81,17 @@ class TransportEvidence:
             "link": shared_link(job, self.gpus, self.topologies) if self.gpus else None,
             IPC: self._ipc(job),
         }
+
+    def starts_slowly(self, job: Planned) -> bool:
+        """Whether TCP carries large messages of the case between nodes, whose windows take a second to grow.
+
+        Where the library names no transport (MPI), it may be TCP unless a node has an active InfiniBand or RoCE port.
+        Within a node the round trip is so short that windows grow within the first milliseconds.
+        """
+        if Layout.parse(job.case.layout).nodes < 2 or job.case.message_bytes < SLOW_START_BYTES:
+            return False
+        transport = (self.of(job)["transport"] or "").lower()
+        return any(name in transport for name in TCP_NAMES) if transport else not self.rdma_nodes
 
     def algorithm(self, job: Planned) -> str | None:
         """The one set by NCCL_ALGO, or named in NCCL's log (NCCL_DEBUG_SUBSYS=INIT,TUNING)."""

@@ -134,3 +134,25 @@ def test_a_row_tells_over_what_time_its_visits_are_spread() -> None:
     (row,) = run.recorder.rows.values()
     years_s = (datetime.now(timezone.utc) - datetime(2020, 1, 1, tzinfo=timezone.utc)).total_seconds()
     assert row["visits_s"] == pytest.approx(years_s, rel=1e-6)
+
+
+def test_a_world_that_breaks_keeps_the_earlier_visits_of_its_case() -> None:
+    run, started = Run(cases=2), datetime.now(timezone.utc)
+    visited, unvisited = run.jobs
+    for _ in range(5):
+        run.visit(visited, 1e-3, 0.01)
+    for job in run.jobs:
+        run.recorder.break_off(job, "rank 1 was killed", AROUND, started)
+    rows = run.recorder.rows
+    kept, lost = (rows[job.case.case_id] for job in (visited, unvisited))
+    assert (kept["status"], kept["stop_reason"], kept["visits"]) == ("ok", "interrupted", 5)
+    assert kept["median_s"] == pytest.approx(1e-3) and kept["reason"] == "rank 1 was killed"
+    assert (lost["status"], lost["reason"], lost["median_s"]) == ("failed", "rank 1 was killed", None)
+
+
+def test_a_soak_in_which_the_world_breaks_has_failed() -> None:
+    run = Run("timing=soak", cases=1)
+    (job,) = run.jobs
+    run.visit(job, 1e-3, 0.01)
+    run.recorder.break_off(job, "rank 1 was killed", AROUND, datetime.now(timezone.utc))
+    assert run.recorder.rows[job.case.case_id]["status"] == "failed"

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from noisy_series import ar1_lognormal
 from numpy.random import default_rng
 
+from commbench.config.compose import ConfigComposer
 from commbench.measure.statistics import Series, median_interval
-from commbench.measure.time_limits import StopRule, VisitRule, WarmUpRule
+from commbench.measure.time_limits import StopRule, VisitRule, WarmUpRule, warm_up_rule
 from commbench.measure.visits import Visit
 
 seconds = st.floats(min_value=1e-7, max_value=10.0)
@@ -232,3 +233,25 @@ def test_the_first_block_of_a_warm_up() -> None:
     assert WarmUpRule(10, 0.01, 1.0).first_block(0.25, call) == 2, "no longer than half a second"
     assert [WarmUpRule(0, 0.0, 1.0).first_block(1e-3, times) for times in (call, none)] == [0, 1]
     assert [WarmUpRule(0, 0.0, 1.0, trial=True).first_block(1e-3, times) for times in (call, slow_call)] == [20, 0]
+
+
+@pytest.mark.parametrize(
+    ("words", "visit", "slow_start", "seconds"),
+    [
+        (("timing=default",), 1, False, 0.05),
+        (("timing=default",), 1, True, 1.0),
+        (("timing=default",), 2, True, 0.05 / 6),
+        (("timing=quick",), 1, True, 1.0),
+        (("timing=quick", "budget.case_s=0.2"), 1, True, 0.2),
+        (("timing=default", "timing.warmup_s=2"), 1, True, 2.0),
+        (("timing=default", "timing.warmup_s=0"), 1, True, 0.0),
+    ],
+)
+def test_a_slow_start_takes_a_second_of_the_first_visit(
+    words: tuple[str, ...], visit: int, slow_start: bool, seconds: float
+) -> None:
+    with ConfigComposer() as composer:
+        settings = composer.jobs(["backend=simulated", *words], multirun=False)[0].settings
+    rule = warm_up_rule(settings, settings.case_s / settings.timing.visits, visit, slow_start)
+    assert rule.seconds == pytest.approx(seconds)
+    assert rule.limit_s >= rule.seconds

@@ -214,3 +214,22 @@ def test_the_wire_is_that_of_the_library(node: dict[str, Any], facts: dict[str, 
 def test_nodes_without_nvidia_smi_and_worlds_without_gpus_say_nothing() -> None:
     assert from_records([node_record({}), node_record({TABLE: None})]) == {}
     assert gpus_of([], [], lambda rank: 0) == ()
+
+
+@pytest.mark.parametrize(
+    ("layout", "size", "evidence", "slow"),
+    [
+        ("2x1", "1MiB", TransportEvidence(transport="tcp"), True),
+        ("2x1", "512KiB", TransportEvidence(transport="tcp"), False),
+        ("1x2", "1MiB", TransportEvidence(transport="tcp"), False),
+        ("2x1", "1MiB", TransportEvidence(kinds={(0, 1): ("NET/Socket/0",)}), True),
+        ("2x1", "1MiB", TransportEvidence(kinds={(0, 1): ("NET/IB/0",)}), False),
+        ("2x1", "1MiB", TransportEvidence(), True),  # MPI does not tell, and there is no other network
+        ("2x1", "1MiB", TransportEvidence(rdma_nodes=frozenset({0, 1})), False),
+    ],
+)
+def test_large_messages_over_tcp_between_nodes_start_slowly(
+    layout: str, size: str, evidence: TransportEvidence, slow: bool
+) -> None:
+    job = planned("p2p_latency", layout, f"sizes=[{size}]", "pairs=[[0,1]]", device="cpu")
+    assert evidence.starts_slowly(job) is slow
