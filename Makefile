@@ -46,8 +46,8 @@ faults: $(VENV)/test ## every fault in every world and phase, about a quarter of
 gpu-check: ## checks that need a GPU: STEP=1 to 8 or all, at most 10 minutes each, evidence in gpu-check/ (docs/gpu.md)
 	@$(PYTHON) tools/gpu --step $(or $(STEP),1) $(or $(OUT),gpu-check)
 
-gpu-wheels: ## wheels in gpu-wheels/ for a GPU machine without a network: WHEELS_PYTHON=3.12 there (docs/gpu.md)
-	tools/gpu/wheels.sh gpu-wheels $(or $(WHEELS_PYTHON),3.12) $(PYTHON)
+gpu-wheels: ## wheels in gpu-wheels/ for a GPU machine without a network: WHEELS_PYTHON=3.12, WHEELS_MACHINE=aarch64 there (docs/gpu.md)
+	tools/gpu/wheels.sh gpu-wheels $(or $(WHEELS_PYTHON),3.12) $(PYTHON) $(or $(WHEELS_MACHINE),x86_64)
 
 image-test: ## build the image with docker, podman or buildah, run the main job in it, end one with SIGTERM
 	tools/image/image_test.sh

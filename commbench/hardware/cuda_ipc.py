@@ -67,7 +67,10 @@ def _check_value(word: str, allowed: tuple[str, ...], name: str) -> None:
 def _no_effect_on_nccl(setting: str, environment: Mapping[str, str]) -> str | None:
     disabled, level = environment.get("NCCL_P2P_DISABLE"), environment.get("NCCL_P2P_LEVEL", "").upper()
     if setting == "off":
-        return None if disabled == "1" or level in ("LOC", "0") else f"NCCL_P2P_DISABLE is {_value_text(disabled)}"
+        if disabled != "1" and level not in ("LOC", "0"):
+            return f"NCCL_P2P_DISABLE is {_value_text(disabled)}"
+        multicast = environment.get("NCCL_NVLS_ENABLE", "0")
+        return None if multicast == "0" else f"NCCL_NVLS_ENABLE={multicast} leaves NVLink multicast between GPUs"
     if disabled == "1":
         return "NCCL_P2P_DISABLE=1 forbids all transfers between GPUs"
     return f"NCCL_P2P_LEVEL={level} forbids all transfers between GPUs" if level in ("LOC", "0") else None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
 import tarfile
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -161,6 +163,19 @@ def test_ranks_on_one_gpu_claim_hosts_of_their_own(on_host: dict[str, str], tmp_
     assert done.stdout == "commbench-rank-3\n", done.stderr
 
 
+@pytest.mark.parametrize("name", ["nccl_to_itself", pytest.param("cupy_nccl_to_itself", marks=pytest.mark.long)])
+def test_one_rank_sends_messages_to_itself(on_host: dict[str, str], tmp_path: Path, name: str) -> None:
+    """Batched messages and all clocks on one GPU, as the check has them."""
+    check = ALL[name]
+    if name == "nccl_to_itself":
+        plugin = ("--config-dir", str(SUPPORT / "host_gpu" / "conf"), "allow=[host_gpu]", "backend=host_nccl")
+        check = replace(check, words=(*plugin, *check.words[1:]))
+        on_host = on_host | {"PYTHONPATH": os.pathsep.join([str(SUPPORT / "host_gpu"), on_host["PYTHONPATH"]])}
+    end = run(check, tmp_path, on_host, LIMIT_S)
+    assert missed(check, end) == {}, end.stderr
+    assert {row["pair"] for row in end.rows} == {"0-0"} and {row["status"] for row in end.rows} == {"ok"}
+
+
 def test_torch_is_asked_for_nccl_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """It knows no backend called shared_nccl."""
     import torch.distributed as dist
@@ -250,6 +265,41 @@ def test_what_a_probe_answered_is_judged(tmp_path: Path) -> None:
     )
     assert answered("x", lambda value: True).missed(end([])) == "no answer: nothing"
     assert {check.program for check in ALL.values()} - {None} <= {file.name for file in PROBES.glob("*.py")}
+
+
+def test_processes_are_compared_by_their_numbers(tmp_path: Path) -> None:
+    """12 is in 128, and in the size 12345; a container names its processes by several numbers."""
+    check = ALL["nvml"]
+    (own,) = [one for one in check.seen if "another user" in one.text]
+
+    def seen(users: str | None) -> str | None:
+        after = {"pid": 12, "NSpid": [4012, 12], "users": users}
+        return own.missed(Outcome(tmp_path, 0, json.dumps({"processes_after": after}), "", 1.0))
+
+    assert seen(None) is None and seen("128 (12345 B), 9 (? B)") is None
+    assert seen("12 (5 B)") is not None and seen("9 (? B), 4012 (5 B, a number of another PID namespace)") is not None
+
+
+def test_a_folder_of_another_checkout_gets_this_one(tmp_path: Path) -> None:
+    package = tmp_path / "site" / "commbench"
+    package.mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    (package / "core").symlink_to(tmp_path / "other")
+    (package / "gone").symlink_to(tmp_path / "nowhere")
+    importable(tmp_path / "site")
+    assert (package / "core").resolve() == ROOT / "commbench" / "core"
+    assert (package / "conf").resolve() == ROOT / "conf" and not (package / "gone").is_symlink()
+
+
+def test_a_step_counts_the_time_before_its_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To ask the libraries may take minutes of the ten."""
+    program = runpy.run_path(str(TOOLS / "gpu" / "__main__.py"))
+    named = program["run_step"].__globals__
+    left: list[float] = []
+    monkeypatch.setitem(named, "evidence", lambda *_: {})
+    monkeypatch.setitem(named, "verdict", lambda check, *rest: left.append(rest[-1]) or program["Line"]("x", "ok", 0.0))
+    program["run_step"](5, Machine(1), tmp_path, {}, (), time.monotonic() - 150.0)
+    assert left and left[0] <= STEPS[5].limit_s - 150.0
 
 
 @pytest.fixture(scope="module")

@@ -118,7 +118,7 @@ def main(words: list[str]) -> int:
     if find_spec("hydra") is None:
         print(f"gpu-check: {NO_HYDRA}", file=sys.stderr)
         return 2
-    out = Path(chosen.folder).resolve()
+    begin_s, out = time.monotonic(), Path(chosen.folder).resolve()
     env = environment(importable(out / SITE))
     sys.path.insert(0, str(out / SITE))
     machine = look(gpus, env)
@@ -129,12 +129,20 @@ def main(words: list[str]) -> int:
         print(f"gpu-check: unknown checks: {', '.join(unknown)}; allowed: {', '.join(known)}", file=sys.stderr)
         return 2
     print(f"{gpus} GPU(s) {', '.join(machine.names)}; torch {machine.torch}, source {ROOT}", flush=True)
-    return max(run_step(number, machine, out, env, chosen.checks) for number in numbers)
+    failed = 0
+    for number in numbers:
+        failed |= run_step(number, machine, out, env, chosen.checks, begin_s)
+        begin_s = time.monotonic()
+    return failed
 
 
-def run_step(number: int, machine: Machine, out: Path, env: dict[str, str], names: Sequence[str]) -> int:
-    """Run the step's checks, or those with these names, and pack what they left; 1 if a check failed."""
-    begin, step = time.monotonic(), STEPS[number]
+def run_step(
+    number: int, machine: Machine, out: Path, env: dict[str, str], names: Sequence[str], begin_s: float
+) -> int:
+    """Run the step's checks, or those with these names, and pack what they left; 1 if a check failed.
+
+    Its time began at `begin_s`, with the look at the machine."""
+    step = STEPS[number]
     out = out if number == 1 else out / f"step{number}"
     out.mkdir(parents=True, exist_ok=True)
     print(f"step {number}: {step.title}", flush=True)
@@ -142,12 +150,14 @@ def run_step(number: int, machine: Machine, out: Path, env: dict[str, str], name
     lines = []
     for check in step.checks(machine):
         if not names or check.name in names:
-            lines.append(verdict(check, machine, out, env, step.limit_s - (time.monotonic() - begin)))
+            lines.append(verdict(check, machine, out, env, step.limit_s - (time.monotonic() - begin_s)))
             print(lines[-1], flush=True)
     (out / "table.txt").write_text("\n".join(map(str, lines)) + "\n")
     (out / "table.json").write_text(json.dumps([asdict(line) for line in lines], indent=1))
     failed = sum(line.verdict == "failed" for line in lines)
-    print(f"{len(lines)} checks, {failed} failed, {time.monotonic() - begin:.0f} s; send back {pack(out)}", flush=True)
+    print(
+        f"{len(lines)} checks, {failed} failed, {time.monotonic() - begin_s:.0f} s; send back {pack(out)}", flush=True
+    )
     return 1 if failed else 0
 
 

@@ -25,6 +25,7 @@ from sights import (
 
 Reason = Callable[[Machine], str | None]
 CLOCKS = ("host_sync", "device_event", "graph", "throughput")
+MESSAGES = "benchmark=[p2p_latency,p2p_bandwidth,p2p_bibandwidth]"
 SIZES = ("sizes=[8,1MiB,64MiB]", "timing=quick", "budget.case_s=0.3")
 SHORT = ("timing=fixed", "timing.repetitions=20", "timing.warmup_s=0")
 # leaves 3 GiB, of which the CUDA context and NCCL of the next process need some: 3 GB pass the plan, not the allocation
@@ -88,6 +89,14 @@ def one_gpu() -> Iterator[Check]:
         "cupy_nccl_one_gpu", ("backend=cupy_nccl", "benchmark=[all_reduce,broadcast]", clocks, *alone),
         (ends_with(0), measured(), *by_clock), cupy, 90.0,
     )  # fmt: skip
+    for backend, possible in (("nccl", nccl), ("cupy_nccl", cupy)):
+        yield Check(
+            f"{backend}_to_itself",
+            (f"backend={backend}", MESSAGES, "layout=1x1", "pairs=[[0,0]]", "window=4", "sizes=[8,1MiB]", clocks,
+             *SHORT),
+            (ends_with(0), measured(), *(measured(benchmark="p2p_bandwidth", timing_mode=mode) for mode in CLOCKS)),
+            possible, 45.0,
+        )  # fmt: skip
 
 
 def host_memory() -> Iterator[Check]:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-TOOL = Path(__file__).parent
+TOOL = Path(__file__).resolve().parent
 PLUGINS, PROBES = TOOL / "plugins", TOOL / "probes"
 ROOT = TOOL.parent.parent
 ASK_TORCH = """
@@ -100,11 +100,14 @@ def answer(question: str, environment: dict[str, str], timeout_s: float = 60.0) 
 
 
 def importable(folder: Path) -> Path:
-    """A folder for PYTHONPATH with commbench and its conf/ as if they were installed."""
+    """A folder for PYTHONPATH with commbench and its conf/ as if they were installed, of this checkout only."""
     package = folder / "commbench"
     package.mkdir(parents=True, exist_ok=True)
     sources = {one.name: one for one in (ROOT / "commbench").iterdir() if one.name != "__pycache__"}
-    for name, source in {**sources, "conf": ROOT / "conf"}.items():
+    sources["conf"] = ROOT / "conf"
+    for link in [one for one in package.iterdir() if one.is_symlink() and one.readlink() != sources.get(one.name)]:
+        link.unlink()  # of another checkout, or of a module that is gone
+    for name, source in sources.items():
         link = package / name
         if not link.is_symlink():
             link.symlink_to(source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -104,8 +105,7 @@ def nvml_answers(machine: Machine) -> Iterator[Check]:
     yield Check(
         "nvml", (),
         (ends_with(0), answered("clock, temperature and throttle reasons", _nvml_reads),
-         answered("this process is not named as another user", lambda seen: str(seen["processes_after"]["pid"])
-                  not in str(seen["processes_after"]["users"]))),
+         answered("this process is not named as another user", _no_own_process_is_named)),
         torch_cuda, 90.0, program="nvml_answers.py",
     )  # fmt: skip
 
@@ -207,6 +207,12 @@ def _host_sync_goes_on(seen: dict[str, Any]) -> bool:
 
 def _nvml_reads(seen: dict[str, Any]) -> bool:
     return {"gpu.sm_clock_mhz", "gpu.temperature_c", "gpu.throttle_reasons"} <= set(seen["readings"])
+
+
+def _no_own_process_is_named(seen: dict[str, Any]) -> bool:
+    after = seen["processes_after"]
+    named = {int(pid) for pid in re.findall(r"(\d+) \(", after["users"] or "")}  # 1234 (1000000000 B), 77 (? B)
+    return not named & {after["pid"], *after["NSpid"]}
 
 
 def _link_is_filled(rows: list[dict[str, Any]]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,11 +12,13 @@ from commbench.backends.nccl_library import NcclLog
 from commbench.backends.torch.cuda_copy import CopyCommunicator, CudaCopy
 from commbench.backends.torch.distributed import CudaCommunicator, start_group
 from commbench.backends.torch.gloo import Gloo
-from commbench.backends.torch.nccl import Nccl, NcclCommunicator
-from commbench.core.case import Case, World
-from commbench.core.protocols import Control
+from commbench.backends.torch.nccl import Nccl, NcclCommunicator, NcclLowering
+from commbench.core.case import Mode, World
+from commbench.core.program import Program
+from commbench.core.protocols import Buffer, Control
 from commbench.engines.device import HOST_BOUND
 from commbench.engines.loop import now_ns
+from commbench.engines.lowered import Call, Lowered
 
 
 class HostEvent:
@@ -108,23 +110,35 @@ class HostCopy(CudaCopy):
         return CopyCommunicator(self.name, *start_group("gloo", world, control), gpu)
 
 
+class HostNcclLowering(NcclLowering):
+    def _exchange(self, operations: list[Any]) -> None:
+        """gloo refuses messages to oneself; NCCL copies them where both ends are in one batch, in their order."""
+        to_self = [one for one in operations if one.group_peer == self._group.rank()]
+        sent = [one.tensor for one in to_self if one.op is self._dist.isend]
+        received = [one.tensor for one in to_self if one.op is self._dist.irecv]
+        for target, source in zip(received, sent, strict=True):
+            target.copy_(source)
+        others = [one for one in operations if one not in to_self]
+        if others:
+            super()._exchange(others)
+
+
 class HostNcclCommunicator(NcclCommunicator):
+    def _lowered(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Lowered[Call]:
+        return HostNcclLowering(self._group, buffers, self._barrier_tensor).lower(program, mode.sync)
+
     def facts(self) -> dict[str, Any]:
         return {**CudaCommunicator.facts(self), "log_file": os.environ.get("NCCL_DEBUG_FILE")}
 
 
 @dataclass(frozen=True)
 class HostNccl(Nccl):
-    """See Backend. gloo refuses messages to oneself."""
+    """See Backend."""
 
     name: ClassVar[str] = "host_nccl"
 
     def missing(self, device: str = "cuda") -> str | None:
         return None
-
-    def supports(self, case: Case, size: int) -> str | None:
-        alone = any(first == second for first, second in case.pairs)
-        return "gloo can't send a message to the same rank" if alone else super().supports(case, size)
 
     def open(self, world: World, control: Control, device: str = "cuda") -> Any:
         gpu: Any = HostGpu()

@@ -78,6 +78,18 @@ def test_what_was_translated_has_an_effect(asked: str, library: str) -> None:
         ("on", "NCCL", {"NCCL_P2P_DISABLE": "1"}, "forbids"),
         ("on", "NCCL", {"NCCL_P2P_LEVEL": "loc"}, "NCCL_P2P_LEVEL=LOC"),
         ("off", "NCCL", {"NCCL_P2P_DISABLE": "0"}, "NCCL_P2P_DISABLE is 0"),
+        (
+            "off",
+            "NCCL",
+            {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "1"},
+            "NCCL_NVLS_ENABLE=1 leaves NVLink multicast",
+        ),
+        (
+            "off",
+            "NCCL",
+            {"NCCL_P2P_LEVEL": "LOC", "NCCL_NVLS_ENABLE": "2"},
+            "NCCL_NVLS_ENABLE=2 leaves NVLink multicast",
+        ),
         ("off", "MPICH", {"MPIR_CVAR_CH4_IPC_GPU_P2P_THRESHOLD": "2147483647"}, "REPEAT_ADDR is not set"),
         ("on", "MPICH", {"MPIR_CVAR_NOLOCAL": "1"}, "MPIR_CVAR_NOLOCAL=1 forbids"),
         ("on", "MVAPICH", {"MV2_CUDA_IPC": "1"}, "MV2_USE_CUDA is not set"),
