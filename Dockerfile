@@ -2,7 +2,7 @@
 #
 #   docker build -t commbench .                               # CUDA 13: driver 580 or newer
 #   docker build -t commbench --build-arg VARIANT=cuda12 \
-#     --build-arg BASE=docker.io/nvidia/cuda:12.8.1-runtime-ubuntu24.04 .     # CUDA 12: driver 525 or newer
+#     --build-arg BASE=docker.io/nvidia/cuda:12.6.3-runtime-ubuntu24.04 .     # CUDA 12: driver 525 or newer; no Blackwell
 #   docker build -t commbench --build-arg VARIANT=cpu .       # machines without GPUs
 #   docker run --rm -v commbench:/results commbench           # the main job: gloo, 2 ranks; parquet in the volume
 #   docker run --rm --gpus all --ipc=host --ulimit memlock=-1 -v commbench:/results commbench backend=nccl layout=1x8
@@ -39,7 +39,8 @@ COPY constraints.txt ./
 # cpu: torch without CUDA, gigabytes less. Empty CPU_INDEX: wherever pip looks anyway.
 ARG VARIANT=cuda
 ARG CPU_INDEX=https://download.pytorch.org/whl/cpu
-ARG CUDA12_INDEX=https://download.pytorch.org/whl/cu128
+# The one CUDA 12 that torch 2.12 to 2.14 have wheels for; they have no code for Blackwell, which needs CUDA 13
+ARG CUDA12_INDEX=https://download.pytorch.org/whl/cu126
 RUN case "${VARIANT}" in \
         cpu) index="${CPU_INDEX:+--extra-index-url=}${CPU_INDEX}" ;; \
         cuda12) index="${CUDA12_INDEX:+--index-url=}${CUDA12_INDEX}" ;; \

