@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -52,6 +53,32 @@ def test_the_checks_of_gpus_find_all_they_need(uninstalled: dict[str, str], name
     )
     assert done.returncode == 0, done.stderr
     assert "nccl  " in done.stdout if name == "doctor" else "nothing was started" in done.stdout
+
+
+COMPOSE = """
+import json, sys
+from commbench.config.compose import ConfigComposer
+for name, words in json.loads(sys.stdin.read()).items():
+    folder = words[1] if words[0] == "--config-dir" else None
+    given = [word for word in (words[2:] if folder else words) if word != "-m"]
+    with ConfigComposer(folder) as composer:
+        print(name, len(list(composer.jobs(given, multirun="-m" in words))))
+"""
+
+
+def test_every_check_of_gpus_composes(uninstalled: dict[str, str]) -> None:
+    """All command lines in one process; the one that contradicts itself is for test_gpu_check.py."""
+    every = {check.name: check for step in STEPS.values() for check in step.checks(Machine(4))}
+    words = {name: check.words for name, check in every.items() if check.program is None}
+    given = {name: list(one) for name, one in words.items() if name not in ("doctor", "bad_graph_on_cpu")}
+    more = {"PYTHONPATH": f"{uninstalled['PYTHONPATH']}{os.pathsep}{PLUGINS}"}
+    command = [sys.executable, "-S", "-c", COMPOSE]
+    done = subprocess.run(
+        command, input=json.dumps(given), capture_output=True, text=True, env=uninstalled | more, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    counts = dict(line.split() for line in done.stdout.splitlines())
+    assert counts == {name: "2" if name == "nccl_ipc_on_off" else "1" for name in given}
 
 
 def test_the_configuration_is_found(uninstalled: dict[str, str]) -> None:

@@ -31,11 +31,13 @@ CASE = Case(
 )  # fmt: skip
 
 
-def missing(*path: Path, driver: bool = True) -> str:
+def missing(*path: Path, driver: bool = True, machine: Path | None = None) -> str:
     """What a fresh process says is missing, with these folders on its path; nothing that is measured is loaded."""
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "CONDA_PREFIX")}
     if driver:
         clean["LD_LIBRARY_PATH"] = str(libraries())
+    if machine is not None:
+        clean["SHOWN_GPUS"] = str(machine)
     clean["PYTHONPATH"] = ":".join(map(str, path))
     words = [sys.executable, "-c", f"{ASK}\n{LOADED}"]
     done = subprocess.run(words, env=clean, capture_output=True, text=True, timeout=60, check=True)
@@ -61,6 +63,31 @@ def test_what_is_missing_is_said_in_order(tmp_path: Path) -> None:
     assert missing() == "cupy is not installed; pip install 'commbench[cuda]'"
     assert missing(have_cupy).startswith("libnccl.so.2 was not found, and CuPy does not include it; pip install")
     assert missing(have_both) == "None"
+
+
+@pytest.mark.parametrize(("driver", "wheel", "told"), [
+    ("cuda 12080", "cupy_cuda13x", "cupy is built for CUDA 13, and this driver runs CUDA 12.8 at most"),
+    ("cuda 12080", "cupy_cuda12x", "None"),
+    ("cuda 13000", "cupy_cuda13x", "None"),
+])  # fmt: skip
+def test_a_cupy_for_a_newer_driver_is_told(tmp_path: Path, driver: str, wheel: str, told: str) -> None:
+    have = plant(tmp_path, "cupy/__init__.py", "nvidia/nccl/lib/libnccl.so.2")
+    metadata = plant(tmp_path, f"{wheel}-14.2.0.dist-info/METADATA") / f"{wheel}-14.2.0.dist-info/METADATA"
+    metadata.write_text(f"Metadata-Version: 2.1\nName: {wheel.replace('_', '-')}\nVersion: 14.2.0\n")
+    (tmp_path / "machine").write_text(hgx(1, driver))
+    reason = missing(have, machine=tmp_path / "machine")
+    assert reason.startswith(told) and (told == "None" or "commbench[cuda12]" in reason)
+
+
+def test_counters_are_those_of_the_pci_bus_id(stand_in: dict[str, str]) -> None:
+    code = (
+        "import commbench.backends.cupy.cuda as c; from types import SimpleNamespace as S;"
+        "c.Monitor = lambda name: S(readings=lambda: {name: 1.0}); print(sorted(c.CupyDevice(1).readings()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | stand_in, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "['0000:1B:00.0', 'gpu.host_bound_repetitions']\n", done.stderr
 
 
 def test_what_nccl_lacks_is_a_skip() -> None:

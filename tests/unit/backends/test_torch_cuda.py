@@ -9,11 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from commbench.backends.torch.cuda import DEFAULT_SM_HZ, CudaMemory, gpu_ordinal, sm_clock_hz, tensor_of_slot
+from commbench.backends.torch.cuda import (
+    DEFAULT_SM_HZ,
+    CudaDevice,
+    CudaMemory,
+    gpu_ordinal,
+    sm_clock_hz,
+    tensor_of_slot,
+)
 from commbench.buffers.memory import DeviceBuffer, HostBuffer
 from commbench.core.case import World
 from commbench.core.payload import DTYPES, dtype, message
 from commbench.core.program import BufferSpec
+from commbench.engines.device import HOST_BOUND
 
 CPU = torch.device("cpu")
 
@@ -82,3 +90,15 @@ def test_no_memory_is_a_memory_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "empty", refused)  # no CPU tensor fails like that
     with pytest.raises(MemoryError, match=r"^80 B on cpu: CUDA out of memory. Tried to allocate 80.00 GiB.$"):
         CudaMemory(80, CPU)
+
+
+def test_counters_are_those_of_the_pci_bus_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML knows no UUID of a MIG part by the name that torch has for it."""
+    place = "commbench.backends.torch.cuda"
+    monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(name="A", uuid="MIG-1"))
+    stream = SimpleNamespace(synchronize=lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: stream)
+    monkeypatch.setattr(f"{place}.CudaDriver", lambda: SimpleNamespace(pci_bus_id=lambda index: f"0000:1b:0{index}.0"))
+    monkeypatch.setattr(f"{place}.Monitor", lambda name: SimpleNamespace(readings=lambda: {name: 1.0}))
+    assert CudaDevice(1).readings() == {"0000:1b:01.0": 1.0, HOST_BOUND: 0.0}

@@ -12,6 +12,7 @@ import pytest
 
 from commbench.backends.simulated import Simulated
 from commbench.benchmarks.all_reduce import AllReduce as AllReduceBenchmark
+from commbench.benchmarks.memory_copy import CopyD2D, CopyD2H, CopyH2D, CopyH2DD2H
 from commbench.benchmarks.p2p_bandwidth import ACK_BYTES, P2PBandwidth
 from commbench.benchmarks.p2p_latency import P2PLatency
 from commbench.core.case import Case, Mode
@@ -25,6 +26,7 @@ from commbench.core.program import (
     BufferSpec,
     Copy,
     Gather,
+    Icopy,
     Irecv,
     Isend,
     Program,
@@ -501,3 +503,21 @@ def test_each_copy_of_a_pool_gets_its_own_data_once_it_was_its_turn(n: int) -> N
 def test_sums_are_exact_in_small_types(dtype: str) -> None:
     case = replace(CASE, benchmark="all_reduce", pair=None, in_place=False, reduction="sum", dtype=dtype)
     assert measured(AllReduceBenchmark(), case, 16, PLAIN, blocks=[2]).shape == (16, 2)  # measured checks the payload
+
+
+# ---------------------------------------------------------------- copies within a rank
+
+
+@pytest.mark.parametrize("benchmark", [CopyH2D(), CopyD2H(), CopyD2D(), CopyH2DD2H()], ids=lambda one: str(one.name))
+def test_a_copy_takes_its_call_and_its_bytes_and_two_at_once_no_longer(benchmark: Any) -> None:
+    """Both directions at once: the second call is made while the first copy runs."""
+    model = Model(call_s=2e-6, copy_gb_per_s=16.0)
+    case = replace(CASE, benchmark=benchmark.name, layout="1x1", pair=None)
+    world, control = hosted_world(1, 1)
+    communicator = Simulated(model=model).open(world, control)
+    program = benchmark.program(case, 0, 1)
+    buffers = {0: {spec.name: communicator.allocate(spec, 1) for spec in program.buffers}}
+    stamps = communicator.prepare({0: program}, buffers, case.mode)(1)
+    calls = sum(isinstance(step, Copy | Icopy) for step in program.steps)
+    assert calls == (2 if benchmark.name == "copy_h2d_d2h" else 1)
+    assert np.diff(stamps[0, 0])[0] == pytest.approx(1e9 * (calls * 2e-6 + 4000 / 16e9), abs=2)

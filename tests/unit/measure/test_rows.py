@@ -408,6 +408,13 @@ def test_events_that_began_before_the_host_was_done_are_told(bound: int, flagged
     assert ("python_bound" in row_of(job, seen)["warnings"]) == flagged
 
 
+@pytest.mark.parametrize(("kind", "flagged"), [("NET/Socket", True), ("NET/IB/GDRDMA", False)])
+def test_sockets_beside_an_active_port_are_told(kind: str, flagged: bool) -> None:
+    evidence = TransportEvidence(kinds={(0, 1): (kind,)}, rdma_nodes=frozenset({0}))
+    seen = row_of(planned("p2p_latency"), samples(CALM), evidence=evidence)
+    assert ("rdma_unused" in seen["warnings"]) == flagged
+
+
 @pytest.mark.parametrize("slow", [False, True])
 def test_counters_that_are_slow_are_read_at_both_ends_of_a_case_and_of_its_warm_up_only(
     monkeypatch: pytest.MonkeyPatch, slow: bool

@@ -165,6 +165,14 @@ def test_all_ranks_tell_and_rank_0_knows(monkeypatch: pytest.MonkeyPatch) -> Non
     assert gather_evidence(other, Control(2), {}, {}, LogReader(), 1.0) == TransportEvidence()  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("state", "nodes"), [("ACTIVE", {1}), ("DOWN", set())])
+def test_nodes_with_an_active_port_are_known(state: str, nodes: set[int]) -> None:
+    provenance = [{"network.rdma.mlx5_0:1.state": "DOWN"}, {"network.rdma.mlx5_0:1.state": state}]
+    world, run = World(0, 2, ((0,), (1,)), (0,)), {"provenance": {"nodes": provenance}}
+    found = gather_evidence(world, Control(2), {}, run, LogReader(), 1.0)  # type: ignore[arg-type]
+    assert found.rdma_nodes == nodes
+
+
 @pytest.mark.parametrize(
     ("asked", "disabled", "ignored"),
     [
