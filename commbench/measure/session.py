@@ -222,8 +222,7 @@ class _Session:
     def _next_pass(self, jobs: tuple[Planned, ...], begun_s: float) -> tuple[Planned, ...]:
         """The cases that need another visit, as rank 0 decides after each pass. All ranks wait until it may begin."""
         wait_s = 0.0 if self._reference is None else max(0.0, begun_s + spacing_s(self._settings) - time.monotonic())
-        total_s = self._settings.budget.total_s
-        if total_s is not None and self._begun_s + total_s < time.monotonic() + wait_s:
+        if self._budget_spent(wait_s):
             wait_s = 0.0  # rather than to spend the rest of the run's time in waiting
         value = [self._recorder.next_pass(jobs, wait_s), wait_s] if self._world.rank == 0 else None
         chosen, wait_s = self._control.decide(value, self._deadline_s, "the cases of the next pass")
@@ -273,9 +272,9 @@ class _Session:
             self._current = None
         self._record(job, outcome, started)
 
-    def _budget_spent(self) -> str | None:
+    def _budget_spent(self, later_s: float = 0.0) -> str | None:
         total_s = self._settings.budget.total_s
-        spent_s = time.monotonic() - self._begun_s
+        spent_s = time.monotonic() - self._begun_s + later_s
         return f"budget.total_s={total_s:g} is spent" if total_s is not None and spent_s > total_s else None
 
     def _with_places(self, missing: Missing) -> Missing:

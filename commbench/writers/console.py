@@ -56,7 +56,7 @@ CLOCKS = {
 }
 MOST_NAMED_PAIRS = 3  # of those that run at once
 MOST_FINDINGS = 10
-LONG_PASS_S = 10.0  # of the first pass: a shorter run has its table soon
+LONG_REST_S = 5.0  # expected after the first pass: with less the run has its table soon
 WIDEST_MATRIX = 200  # characters, in a file
 MOST_SERIES = 6  # that a line names
 LONGEST_REASON = 400  # characters on a terminal: a reason can be a stack of 50 lines
@@ -90,12 +90,15 @@ class Console:
         self._time_lines.setdefault(row["case_id"], TimeLine()).add(counters)
 
     def _show_first_pass(self) -> None:
-        """For a person who watches and has to wait for more passes: the table as it is now."""
+        """For those who wait long for more passes: the table as it is now; without a terminal a line per case."""
         rows, terminal = list(self._rows.values()), Terminal.of(sys.stderr)
         waiting = sum(row["stop_reason"] == INTERRUPTED for row in rows)
-        if waiting and terminal.width is not None and time.monotonic() - self._begun_s > LONG_PASS_S:
-            print(run_text(self._run, rows, terminal), file=sys.stderr)
-            sys.stderr.write(f"the first pass is through; further passes over {waiting} cases follow\n\n")
+        passes = self._run.get("config", {}).get("timing", {}).get("visits", 1) - 1  # each like the first
+        if passes * (time.monotonic() - self._begun_s) * waiting < LONG_REST_S * len(rows):
+            return
+        lines = (f"first pass: {_case_title(row)}: {format_seconds(row['median_s'])}" for row in rows)
+        text = printable("\n".join(lines)) if terminal.width is None else run_text(self._run, rows, terminal)
+        print(f"{text}\nthe first pass is through; further passes over {waiting} cases follow\n", file=sys.stderr)
 
     def end(self, run: Mapping[str, Any]) -> None:
         if run.get("status") == "running":  # further launches follow
@@ -265,10 +268,8 @@ def interval_meaning(visits: int | None, of: str | None, level: float | None, vi
 
 def _span_text(spans_s: Sequence[float]) -> str:
     """`0.61 to 3.6 s of `, the shortest and the longest time between first and last visit; empty if unknown."""
-    if not spans_s:
-        return ""
-    ends = dict.fromkeys(format_number(span_s) for span_s in (min(spans_s), max(spans_s)))
-    return f"{' to '.join(ends)} s of "
+    ends = dict.fromkeys(format_number(span_s) for span_s in (min(spans_s), max(spans_s))) if spans_s else ()
+    return f"{' to '.join(ends)} s of " if ends else ""
 
 
 # ---------------------------------------------------------------- flags and reasons

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from places import ROOT
 
+import commbench.writers.console
 from commbench.cli.show import rows_of
 from commbench.core.columns import CASES
 from commbench.core.terminal import Terminal
@@ -368,3 +370,32 @@ def test_clocks_are_never_in_one_table() -> None:
 def test_the_share_of_the_limit_is_told_where_there_is_one() -> None:
     assert cells(lines(row(efficiency=0.9345), row(message_bytes=8)), "of limit") == ["-", "93.5"]
     assert not any("of limit" in line for line in lines(row()))
+
+
+class Tty(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("visits", "waiting", "terminal", "shown"),
+    [(6, 2, True, True), (6, 2, False, True), (3, 2, True, False), (6, 1, True, False), (6, 0, True, False)],
+)
+def test_the_first_pass_is_shown_if_the_rest_takes_long(
+    visits: int, waiting: int, terminal: bool, shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took 1.5 s for two cases: the rest is 7.5 s for two of them with 6 visits, 3 to 3.75 s in the other cases."""
+    now, stderr = [0.0], Tty() if terminal else io.StringIO()
+    monkeypatch.setattr("commbench.writers.console.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("commbench.writers.console.sys.stderr", stderr)
+    monkeypatch.setenv("COLUMNS", "100")
+    writer = commbench.writers.console.Console()
+    writer.begin({**RUN, "cases": 2, "config": {"timing": {"visits": visits}}}, "")
+    now[0] = 1.5
+    for number in range(2):
+        reason = "interrupted" if number < waiting else "ci"
+        writer.case(row(case_id=str(number), message_bytes=8 << number, stop_reason=reason), {}, {})
+    text = stderr.getvalue()
+    assert ("further passes over 2 cases follow" in text) is shown
+    assert ("first pass: p2p_latency 1x8 8 B: 2.00 us" in text) is (shown and not terminal)
+    assert ("median" in text) is (shown and terminal)
