@@ -163,7 +163,7 @@ def test_a_case_drifts_if_half_of_its_visits_do() -> None:
 
 # ---------------------------------------------------------------- whether the interval holds the truth
 
-PASS_S, VISIT_S, REPETITIONS = 5.0, 0.05, 60  # of 100 cases, each visited in each pass
+RUN_S, PASS_S, VISIT_S, REPETITIONS = 30.0, 5.0, 0.05, 60  # passes are evenly spread over a run
 Machine = Callable[[Generator, Series], Series]  # the factor of the time at these instants
 
 
@@ -179,7 +179,7 @@ def regimes(rng: Generator, instants: Series) -> Series:
 
 def sticky(rng: Generator, instants: Series) -> Series:
     """Two states of some milliseconds, as of a scheduler."""
-    edges = np.cumsum(rng.exponential(0.01, 200_000) * np.tile([4.0, 1.0], 100_000))
+    edges = np.cumsum(rng.exponential(0.01, 4_000) * np.tile([4.0, 1.0], 2_000))
     return np.where(np.searchsorted(edges, instants) % 2, 1.5, 1.0)
 
 
@@ -190,35 +190,57 @@ def wandering(rng: Generator, instants: Series) -> Series:
     return np.asarray(1 + 0.05 * np.sin(2 * np.pi * instants[:, np.newaxis] / periods_s + phases).sum(axis=1))
 
 
+def rising(rng: Generator, instants: Series) -> Series:
+    """Slower by 10 % from the begin of the run to its end, in a straight line."""
+    return np.asarray(0.95 + 0.1 * instants / RUN_S)
+
+
 def transient(rng: Generator, instants: Series) -> Series:
     """Half again slower when the run begins, with a time constant of 1 s."""
     return np.asarray(1 + 0.5 * np.exp(-instants))
 
 
 def truth_of(machine: Machine, rng: Generator) -> float:
-    if machine in (calm, transient, sticky):
+    if machine in (calm, transient, sticky, rising):  # most of the time, or half of it
         return 1.0
     return float(np.median(machine(rng, rng.uniform(100, 700, 20_000))))
 
 
-@pytest.mark.parametrize("machine", [calm, regimes, sticky, wandering, transient])
-def test_nine_of_ten_intervals_hold_the_truth_or_say_that_they_do_not(machine: Machine) -> None:
-    rng, good, runs, cases = default_rng(10), [], 12, 25
+def simulated(machine: Machine, visits: int) -> tuple[float, float]:
+    """The shares of 150 cases whose interval holds the truth, and of those that miss it without a flag that says so.
+
+    `noisy` says only that the interval is wide, which excuses no miss.
+    """
+    rng, held, missed, runs, cases = default_rng(10), 0, 0, 6, 25
     for _ in range(runs):
         truth, seed = truth_of(machine, default_rng(11)), rng.integers(1 << 32)
         series: list[list[Series]] = [[] for _ in range(cases)]
-        for number in range(6):
+        for number in range(visits):
             for place, case in enumerate(rng.permutation(cases)):
-                begin_s = number * PASS_S + place * PASS_S / cases
+                begin_s = number * RUN_S / visits + place * PASS_S / cases
                 instants = begin_s + np.linspace(0, VISIT_S, REPETITIONS)
                 series[case].append(machine(default_rng(seed), instants) * rng.lognormal(0, 0.03, REPETITIONS))
         for times in series:
-            visits = [Visit.of(each) for each in times]
-            seen = estimate(visits)
+            each = [Visit.of(one) for one in times]
+            seen = estimate(each)
             assert seen.low_s is not None and seen.high_s is not None
-            held = seen.low_s <= truth <= seen.high_s
-            good.append(held or bool({"unstable", "noisy", "drifting", "multimodal"} & {*flags(visits, times, seen)}))
-    assert np.mean(good) >= 0.90
+            holds = seen.low_s <= truth <= seen.high_s
+            held += holds
+            missed += not holds and not {"unstable", "drifting", "multimodal"} & {*flags(each, times, seen)}
+    return held / (runs * cases), missed / (runs * cases)
+
+
+@pytest.mark.parametrize(("visits", "level"), [(3, 0.75), (6, 0.97)])
+@pytest.mark.parametrize("machine", [calm, regimes, sticky, wandering, rising, transient])
+def test_intervals_hold_the_truth_as_often_as_their_level_says_or_the_row_does_not_claim_it(
+    machine: Machine, visits: int, level: float
+) -> None:
+    """Two states of milliseconds within each visit are told by `multimodal`; everything else the interval holds."""
+    held, missed = simulated(machine, visits)
+    assert held >= level - (0.30 if machine is sticky else 0.08)
+    assert missed <= 1 - level + 0.07
+    if machine is calm:
+        assert held <= level + (1 - level) / 2, "no wider than it has to be"
 
 
 def test_one_visit_would_have_missed_what_six_hold() -> None:
