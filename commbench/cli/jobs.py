@@ -66,6 +66,7 @@ class Ended:
 
     status: int
     folder: Path | None
+    interrupted: bool = False
 
 
 class Sweep:
@@ -82,9 +83,12 @@ class Sweep:
         earlier = set(output.glob("*"))
         terminal = Terminal.of(sys.stdout)
         print(terminal.styled(terminal.paragraph(self._titles[number]), "bold"), flush=True)
-        status = self._task(config)
-        created = sorted(set(output.glob("*")) - earlier)
-        self._ended[number] = Ended(status, created[-1] if created else None)
+        try:
+            status = self._task(config)
+        except (KeyboardInterrupt, SystemExit) as stop:
+            self._ended[number] = Ended(interrupted_status(stop), _newest(output, earlier), interrupted=True)
+            raise
+        self._ended[number] = Ended(status, _newest(output, earlier))
         print(flush=True)
         return status
 
@@ -106,7 +110,9 @@ class Sweep:
                 styles[number] = "red"
                 title = self._titles[number].replace(": ", " (", 1)
                 reasons.append(f"{title}) ended with {ended.status}: {_why(ended)}")
-        print(terminal.styled(f"{len(self._jobs)} jobs, {f'{len(reasons)} not ok' if reasons else 'all ok'}", "bold"))
+        left = len(self._jobs) - len(self._ended)
+        counts_text = [f"{len(reasons)} not ok" if reasons else "all ok", *([f"{left} not begun"] if left else [])]
+        print(terminal.styled(f"{len(self._jobs)} jobs, {', '.join(counts_text)}", "bold"))
         print(table_text(columns, rows, terminal, styles))
         folders = [str(ended.folder) for ended in self._ended.values() if ended.folder is not None]
         print(
@@ -117,9 +123,19 @@ class Sweep:
         sys.stdout.flush()
 
 
+def interrupted_status(stop: KeyboardInterrupt | SystemExit) -> int:
+    """128 + the number of the signal that has raised it."""
+    return 130 if isinstance(stop, KeyboardInterrupt) else int(stop.code or 0)
+
+
 def runs_here(config: DictConfig) -> bool:
     """Whether Hydra's launcher runs the jobs one after the other in this process."""
     return str(config.hydra.launcher.get("_target_", "")) == HERE
+
+
+def _newest(output: Path, earlier: Collection[Path]) -> Path | None:
+    """The last folder that was not there earlier."""
+    return max(set(output.glob("*")).difference(earlier), default=None)
 
 
 def _key(word: str) -> str:
@@ -139,6 +155,8 @@ def _statuses(folder: Path) -> Counter[str]:
 
 def _why(ended: Ended) -> str:
     """The reason in the record of the run; else what its cases say."""
+    if ended.interrupted:
+        return "interrupted"
     try:
         reason = None if ended.folder is None else load_run(ended.folder).get("reason")
     except CommbenchError:

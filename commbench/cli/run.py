@@ -6,7 +6,8 @@ import os
 import secrets
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,11 @@ from commbench.world import launch
 from commbench.world.exit_protocol import end_interrupted, has_launches_left, read_record
 from commbench.world.identity import hosted_world
 from commbench.world.launch import CONFIG_DIR, SWEEP, exported
-from commbench.world.rank_server import stop_rank_server
+from commbench.world.output import print_error
+from commbench.world.rank_server import rest_rank_server, stop_rank_server
 from commbench.world.recovery import FINISHED, count_suspect
 
-from .jobs import Sweep, composed, job_titles, plan_text, runs_here, starts_ranks, swept
+from .jobs import Sweep, composed, interrupted_status, job_titles, plan_text, runs_here, starts_ranks, swept
 from .options import Options
 from .rank import identity_here, run_rank, run_session
 from .show import CONSOLE, rows_of, shown_text
@@ -65,7 +67,12 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
             if not runs_here(config):
                 return max(swept(config, composer.keys_of(overrides), jobs, task))
             sweep = Sweep(jobs, task)
-            status = max(swept(config, composer.keys_of(overrides), jobs, sweep.run))
+            try:
+                status = max(swept(config, composer.keys_of(overrides), jobs, sweep.run))
+            except (KeyboardInterrupt, SystemExit):
+                with suppress(OSError):  # the terminal may be gone
+                    sweep.print_table()
+                raise
             sweep.print_table()
             return status
 
@@ -151,7 +158,7 @@ def task(config: DictConfig) -> int:
     try:
         return _run_in_worlds(job) if identity is None else run_rank(job, identity)
     except CommbenchError as error:  # the other jobs of the sweep continue
-        print(f"commbench: {error}", file=sys.stderr)
+        print_error(str(error), error.stacks if isinstance(error, WorldBroken) else ())
         return error.exit_status
 
 
@@ -192,35 +199,41 @@ def _run_in_worlds(job: Job, folder: str | None = None, resume: str | None = Non
     settings = job.settings
     folder = folder or new_folder(settings.output)
     if settings.backend.launchers == "none":
-        return run_session(job, None, folder, resume)
+        rest_rank_server()
+        with _naming_the_rest(folder):
+            return run_session(job, None, folder, resume)
     launcher, layout = launcher_of(settings), Layout.around(settings.layouts)
     job, library = job.with_layout(layout), mpi_library(settings.backend, launcher)
     restarts_left = settings.budget.restarts
     while True:
         spec = launch.WorldSpec(job, launcher, library, layout, folder, own_variables(), resume)
         try:
-            status = launch.start(spec)
+            with _naming_the_rest(folder):
+                status = launch.start(spec)
             if not has_launches_left(read_record(Path(folder))):
                 return status
             stop_rank_server()  # forks of one process are no fresh ones
             resume = "launch"
-        except (KeyboardInterrupt, SystemExit) as stop:
-            status = 130 if isinstance(stop, KeyboardInterrupt) else int(stop.code or 0)
-            begun = end_interrupted(Path(folder), status)
-            text = f"finish it with: commbench resume {folder}" if begun else "interrupted before anything was measured"
-            print(f"commbench: {text}", file=sys.stderr, flush=True)
-            raise
         except WorldBroken as error:
             suspect = count_suspect(folder)
             if suspect is None or restarts_left == 0 or settings.on_error == "stop":
                 raise
-            print(
-                f"commbench: {error}; it happened in {suspect}; fresh ranks measure the remaining cases",
-                file=sys.stderr,
-                flush=True,
-            )
+            print_error(f"{error}; it happened in {suspect}; fresh ranks measure the remaining cases", error.stacks)
             restarts_left -= 1
             resume = "rest" if resume in (None, "launch") else resume
+
+
+@contextmanager
+def _naming_the_rest(folder: str) -> Iterator[None]:
+    """After a signal: complete run.json, and say how to finish the run."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as stop:
+        status = interrupted_status(stop)
+        begun = end_interrupted(Path(folder), status)
+        rest = f"finish it with: commbench resume {folder}" if begun else "interrupted before anything was measured"
+        print_error(rest)
+        raise
 
 
 def _check_one_world(requested: RequestedJobs, identity: RankIdentity) -> None:

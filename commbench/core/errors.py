@@ -36,11 +36,12 @@ class ConfigError(CommbenchError):
 class WorldBroken(CommbenchError):
     """Raised when the world can't continue; results so far are on disk.
 
-    `recorded`: it is in run.json, where the parent of this world reads it.
+    `recorded`: it is in run.json, where the parent of this world reads it. `stacks`: lines to show below the message.
     """
 
     exit_status = 3
     recorded = False
+    stacks: tuple[str, ...] = ()
 
 
 class Missing(WorldBroken):

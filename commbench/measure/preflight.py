@@ -334,7 +334,7 @@ def _change_problem(earlier: EarlierStarts, run: Mapping[str, Any]) -> str | Non
 def _continued_record(earlier: EarlierStarts, run: Mapping[str, Any]) -> dict[str, Any]:
     """run.json of a resumed run: it keeps the time it first began and lists all its starts."""
     kept = {key: earlier.run[key] for key in ("started_at", "sweep_id", "broken") if key in earlier.run}
-    last = {key: earlier.run.get(key) for key in ("status", "reason", "finished_at", "reference")}
+    last = {key: earlier.run.get(key) for key in ("status", "reason", "stacks", "finished_at", "reference")}
     launches = {**run["launches"], **earlier.run.get("launches", {}), "planned": run["launches"]["planned"]}
     launches |= {"began": [*launches["began"], earlier.segment]} if earlier.launch else {}
     launches |= {"spent_s": 0.0} if earlier.retry else {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -28,9 +27,10 @@ from commbench.core.layout import Layout
 from commbench.core.protocols import Communicator, Control
 from commbench.hardware import machine_facts, resource_limits
 from commbench.launchers.registry import join_world
-from commbench.world.exit_protocol import BrokenAction, action_when_broken, report_reason
+from commbench.world.exit_protocol import BrokenAction, action_when_broken, process_text, report_reason
 from commbench.world.heartbeat import Heartbeat, Host, Progress
 from commbench.world.identity import bind_rank, check_layouts
+from commbench.world.output import print_error
 from commbench.world.recovery import EarlierStarts, clear_in_flight, mark_in_flight
 from commbench.world.signals import SAVE_S, SIGNAL_STATUS, RunEnder, handled_signals
 from commbench.world.supervisor import mapped_shared_memory, remove_shared_memory
@@ -84,14 +84,14 @@ def run_in_world(settings: Settings, request: Request, identity: RankIdentity | 
             broken = error if isinstance(error, WorldBroken) else WorldBroken(_unexpected_text(error, world.rank))
             broken.recorded = session.broken(str(broken))
             raise broken from error
-        session.end()
+        session.end(status)
     return status
 
 
 def _unexpected_text(error: Exception, rank: int) -> str:
     """The command line adds the name to errors of other ranks."""
     text = f"{type(error).__name__}: {error}"
-    return f"rank 0 on {socket.gethostname()}: {text}" if rank == 0 else text
+    return f"{process_text(0)}: {text}" if rank == 0 else text
 
 
 class _Session:
@@ -122,6 +122,7 @@ class _Session:
         self._conditions: Conditions
         self._opened = False
         self._current: tuple[Planned, datetime] | None = None  # the case being measured, and since when
+        self._closing_status: int | None = None  # once the run has ended: what is left is to close the library
         self._signalled = False
         self._lost_ranks = ""  # those that had ended when the first signal came, in words
         self._has_parent = request.parent  # which reports the end of this world
@@ -320,8 +321,10 @@ class _Session:
             return
         self._recorder.close(status, exit_status, reason)
 
-    def end(self) -> None:
+    def end(self, status: int) -> None:
         """Close the library and leave the world, after a run that has ended on all ranks."""
+        self._closing_status = status
+        self._progress.enter("closing the library", limit_s=MEETING_S)
         gc.collect()  # a captured graph would keep its communicator alive
         self._communicator.close()
         if self._heartbeat is not None:  # after the farewell the store may be gone, which must not look like a loss
@@ -332,6 +335,8 @@ class _Session:
 
     def interrupted(self, status: int) -> None:
         """Save what there is after a signal from a user, or from a launcher that has lost another rank."""
+        if self._closing_status is not None:
+            return
         self._abandon()
         if self._has_parent and self._world.rank != 0 and self._heartbeat is not None and "mpi4py.MPI" in sys.modules:
             self._heartbeat.wait_for_rank_0(SAVE_S)  # mpirun would kill it at once
@@ -362,11 +367,20 @@ class _Session:
             neighbours = self._world.neighbours
             if self._world.rank == min({0, *neighbours} - {*dead}):  # rank 0, or the first that lives where it does not
                 self._lost_ranks = self._heartbeat.describe_lost(dead)
+            if self._world.rank == 0:  # before its main thread unwinds
+                self._run["stacks"] = self._heartbeat.stacks()
         return not self._lost_ranks
 
     def _end_broken(self, ender: RunEnder, reason: str, found_by_rank_0: bool) -> None:
         """In the heartbeat's thread, while the main thread may be in a call that never ends."""
+        if self._closing_status is not None:  # its results and its status stay; a parent says who did not end
+            ender.finish(0 if self._has_parent else self._closing_status, partial(self._say_unclosed, reason))
+            return
         ender.finish(WorldBroken.exit_status, partial(self._save_broken, reason, found_by_rank_0))
+
+    def _say_unclosed(self, reason: str) -> None:
+        if not self._has_parent:
+            print_error(f"the run is complete, but its world did not close: {reason}")
 
     def _save_broken(self, reason: str, found_by_rank_0: bool) -> None:
         self._clean_up_host()

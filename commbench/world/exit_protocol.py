@@ -15,12 +15,15 @@ the ranks leave files in the run's folder, and each of them exits with 0 once th
     broken, or a signal          run.json: broken or interrupted  prints its reason; a fresh world takes the rest
     rank 0 is gone or silent     nothing; another rank leaves     prints that reason; as above
                                  REASON_FILE
+    another rank raises          run.json: interrupted; that      prints what it has raised; as above
+                                 rank leaves RAISED_FILE
     all are killed               nothing                          prints who ended first; as above
 
 What the ranks write says where they were; the parent adds which process failed first and how (WorldEnd), which it has
 seen as their parent or from the kernel.
 
-Who prints, when a rank's command ends with an error (who_prints):
+Who prints, when a rank's command ends with an error (who_prints); another rank than 0 leaves its line in RAISED_FILE
+where it has a parent, which prints one line for all:
 
     process                   error                                  prints
     ------------------------  -------------------------------------  -------------------------------------------
@@ -50,6 +53,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -60,10 +64,9 @@ from typing import Any
 from commbench.core.case import RankIdentity
 from commbench.core.errors import CommbenchError, Missing, WorldBroken
 from commbench.core.run_folder import write_json
-from commbench.core.terminal import printable
 from commbench.hardware.mpi_library import give_up
 
-from .output import LOG
+from .output import LOG, print_error
 from .recovery import case_in_flight
 from .signals import SIGNAL_STATUS
 
@@ -76,8 +79,15 @@ RESUME = "COMMBENCH_RESUME"  # how a world continues a run: retry, force, rest (
 STATUS_FILE = "refused"  # the exit status of a world that leaves no run.json
 REASON_FILE = "reason"  # why the world is broken, where rank 0 can't write run.json
 
+RAISED_FILE = "raised"  # the errors of other ranks than 0, a line of JSON each: process, message, stack
+
 # the first rank that exits ends the world: torchrun and mpirun kill the others, rank 0 perhaps before it has printed
 RANK_0_FIRST_S = 10.0
+
+
+def process_text(rank: int, host: str | None = None, pid: int | None = None) -> str:
+    """How all messages name the process of a rank; by default it is this one."""
+    return f"rank {rank} on {host or socket.gethostname()} (pid {pid or os.getpid()})"
 
 
 @dataclass(frozen=True)
@@ -91,8 +101,7 @@ class RankFailure:
 
     @property
     def process(self) -> str:
-        """As heartbeats name it."""
-        return f"rank {self.rank} on {self.host} (pid {self.pid})"
+        return process_text(self.rank, self.host, self.pid)
 
     def __str__(self) -> str:
         return f"{self.process} {self.how}"
@@ -103,13 +112,15 @@ class WorldEnd:
     """How a world ended, as its parent saw it. `launcher` is its name and process id; `cause` says what ended it
     where that was not the end of a rank.
 
-    `failures` are the ranks that ended first: empty where nobody knows, or where all ended at once.
+    `failures` are the ranks that ended first: empty where nobody knows, or where all ended at once. `unclosed` says
+    what was ended after the run.
     """
 
     status: int
     launcher: str
     failures: tuple[RankFailure, ...] = ()
     cause: str | None = None
+    unclosed: str | None = None
 
     def __str__(self) -> str:
         failed = "; ".join(str(failure) for failure in self.failures)
@@ -174,9 +185,10 @@ def end_with_error(error: CommbenchError, identity: RankIdentity | None) -> int:
     if printing is Print.AFTER_RANK_0:
         time.sleep(RANK_0_FIRST_S)
     if printing is not Print.NEVER:
-        speaker = "" if identity is None or identity.rank == 0 else f"rank {identity.rank} on {socket.gethostname()}: "
-        print(f"commbench: {speaker}{printable(str(error))}", file=sys.stderr)
-    sys.stderr.flush()
+        if identity is None or identity.rank == 0:
+            print_error(str(error), error.stacks if isinstance(error, WorldBroken) else ())
+        elif not report_raised(error, process_text(identity.rank)):
+            print_error(f"{process_text(identity.rank)}: {error}")
     if FOLDER not in os.environ:  # else the parent ends the other ranks
         give_up(error.exit_status)
     if isinstance(error, WorldBroken):
@@ -190,8 +202,9 @@ def exit_rank(status: int, identity: RankIdentity | None) -> None:
     Returns outside of a world.
     """
     if identity is not None:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):  # nobody reads it any more
+                stream.flush()
         os._exit(status)
 
 
@@ -225,12 +238,27 @@ def report_reason(folder: str, reason: str) -> None:
         (Path(folder) / REASON_FILE).write_text(reason)
 
 
+def report_raised(error: CommbenchError, process: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """On another rank than 0: leave the error that ends it for the parent, which prints it. Whether there is one."""
+    folder = environ.get(FOLDER)
+    if folder is None:
+        return False
+    stack = "".join(traceback.format_exception(error.__cause__ or error)).splitlines()
+    try:
+        with (Path(folder) / RAISED_FILE).open("a") as file:
+            file.write(json.dumps([process, str(error), stack]) + "\n")
+    except OSError:  # the parent is on another host
+        return False
+    return True
+
+
 # ---------------------------------------------------------------- in the parent
 
 
 def reopen(folder: Path) -> None:
     """Before a world continues a run: one that dies at once must not be taken for the earlier one."""
     run = json.loads((folder / "run.json").read_text())
+    run.pop("stacks", None)
     write_json(folder / "run.json", run | {"exit_status": None})
 
 
@@ -254,12 +282,12 @@ def run_status(folder: Path, end: WorldEnd) -> int:
     status_file, record, log = folder / STATUS_FILE, folder / "run.json", folder / LOG
     if status_file.exists():
         status = int(status_file.read_text() or WorldBroken.exit_status)  # a full disk takes the file, not the number
-        for file in (status_file, *([] if record.exists() else [log])):  # the rank has said why
+        for file in (status_file, folder / RAISED_FILE, *([] if record.exists() else [log])):  # rank 0 has said why
             with suppress(OSError):
                 file.unlink(missing_ok=True)
         remove_if_empty(folder)
         return status
-    run = read_record(folder)
+    run, raised = read_record(folder), _take_raised(folder)
     ended_by_rank_0 = run.get("exit_status") is not None
     # interrupted, too, but not by a signal to this process: it would not be here
     if ended_by_rank_0 and run.get("status") not in ("broken", "interrupted"):
@@ -268,25 +296,45 @@ def run_status(folder: Path, end: WorldEnd) -> int:
     with suppress(OSError):
         told = told or (folder / REASON_FILE).read_text()
         (folder / REASON_FILE).unlink()
-    reason = broken_reason(end, told, _when(folder, run))
+    reason = broken_reason(end, told, _when(folder, run), [f"{process}: {text}" for process, text, _ in raised])
     kept = [f"finished cases are in {folder}"] if run else []
     kept += [f"the launcher's own messages are in {log}"] if log.exists() else []
     if run:
         with suppress(OSError):
-            ended = {"status": "broken", "exit_status": WorldBroken.exit_status, "reason": reason}
+            stacks = {**run.get("stacks", {}), **{process.split(" on ")[0]: stack for process, _, stack in raised}}
+            ended = {"status": "broken", "exit_status": WorldBroken.exit_status, "reason": reason, "stacks": stacks}
             write_json(record, run | ended)
     remove_if_empty(folder)
     raise WorldBroken("; ".join([reason, *kept]))
 
 
-def broken_reason(end: WorldEnd, told: str | None, when: str) -> str:
-    """Why a world broke: what the ranks have `told` with what their parent has seen, else that and `when` it was."""
+def _take_raised(folder: Path) -> list[tuple[str, str, list[str]]]:
+    """Process, message and stack of each rank that has left an error."""
+    lines = list[str]()
+    with suppress(OSError):
+        lines = (folder / RAISED_FILE).read_text().splitlines()
+        (folder / RAISED_FILE).unlink()
+    found = list[tuple[str, str, list[str]]]()
+    for line in lines:
+        with suppress(ValueError):  # of a rank that was killed while it wrote
+            process, text, stack = json.loads(line)
+            found.append((process, text, stack))
+    return found
+
+
+def broken_reason(end: WorldEnd, told: str | None, when: str, raised: Sequence[str] = ()) -> str:
+    """Why a world broke: what the ranks have `told` or `raised` with what their parent has seen, else that and `when`
+    it was."""
     if end.cause is not None:
         return f"{end.cause} {when}"
-    for failure in end.failures:  # the ranks only see that a process is gone
+    for failure in end.failures:
+        if words := next((text for text in raised if text.startswith(failure.process)), None):
+            return words
+        # rank 0 only sees that a process is gone
         if told is not None and failure.process in told:
             return told.replace(f"{failure.process} has ended", str(failure))
     # a rank that ends itself because of an error has said why; what killed one, only the parent knows
+    told = told or next(iter(raised), None)
     if told is not None and all(failure.how == exit_text(WorldBroken.exit_status) for failure in end.failures):
         return told
     return f"{end} {when}"
@@ -305,7 +353,8 @@ def end_interrupted(folder: Path, status: int) -> bool:
     """After a signal to the parent: complete run.json where no rank could; whether there is anything to resume."""
     run = read_record(folder)
     with suppress(OSError):
-        (folder / REASON_FILE).unlink(missing_ok=True)
+        for file in (REASON_FILE, RAISED_FILE):
+            (folder / file).unlink(missing_ok=True)
         if run and (run.get("exit_status") is None or has_launches_left(run)):
             write_json(folder / "run.json", run | {"status": "interrupted", "exit_status": status})
         if not run:
@@ -322,7 +371,12 @@ def exit_text(code: int | None) -> str:
         return "was ended by SIGTERM"
     if code == -signal.SIGBUS:
         return "was killed by SIGBUS, as if /dev/shm were full,"
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+    if code >= 0:
+        return f"exited with status {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:  # a real-time signal has no name
+        return f"was killed by signal {-code}"
 
 
 def read_record(folder: Path) -> dict[str, Any]:

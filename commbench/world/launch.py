@@ -15,14 +15,15 @@ from commbench.core.layout import Layout
 from commbench.core.protocols import Launcher
 from commbench.hardware.software import is_recorded
 
-from .exit_protocol import FOLDER, JOB, REASON_FILE, RESUME, read_record, reopen, run_status
-from .output import RELAYED, Output
-from .rank_server import QUIET, ForkedWorld, inherited_environment, rank_server, stop_rank_server
+from .exit_protocol import FOLDER, JOB, RAISED_FILE, REASON_FILE, RESUME, read_record, reopen, run_status
+from .output import RELAYED, Output, print_error
+from .rank_server import QUIET, ForkedWorld, inherited_environment, rank_server, rest_rank_server
 from .supervisor import LaunchedWorld, RunningWorld, supervise
 
 SWEEP = "COMMBENCH_SWEEP"  # shared by the jobs of one command
 CONFIG_DIR = "COMMBENCH_CONFIG_DIR"  # the user's own YAML, for every world of a command
 LONGEST_VARIABLE = 100_000  # bytes; Linux refuses 128 KiB
+STOPPED_SHARE = 0.75  # of budget.silence_s: a rank that is stopped here is seen before its heartbeats are missed
 # ranks on other hosts need these as they are here
 FORWARDED = (SWEEP, CONFIG_DIR, "PYTHONPATH", "LD_LIBRARY_PATH", "PATH")
 
@@ -48,17 +49,22 @@ def start(spec: WorldSpec) -> int:
     folder, settings = Path(spec.folder), spec.job.settings
     if spec.resume is not None:
         reopen(folder)
-    with suppress(OSError):
-        (folder / REASON_FILE).unlink()  # of an earlier world
+    for file in (REASON_FILE, RAISED_FILE):
+        with suppress(OSError):
+            (folder / file).unlink()  # of an earlier world
     with Output(folder, f"starting {spec.layout.size} ranks of {settings.backend.name}") as output:
-        end = supervise(partial(_start_world, spec, output.exports()), folder, settings.budget.silence_s)
+        budget = settings.budget
+        end = supervise(
+            partial(_start_world, spec, output.exports()), folder, STOPPED_SHARE * budget.silence_s, budget.late_s
+        )
+    if end.unclosed is not None:
+        print_error(end.unclosed)
     try:
         return run_status(folder, end)
     except WorldBroken as error:
-        stacks = read_record(folder).get("stacks") or {}
-        lines = [f"  {rank}: {call}" for rank, calls in stacks.items() for call in calls]
-        if lines and settings.verbose:
-            raise WorldBroken("\n".join([str(error), *lines])) from error
+        if settings.verbose:
+            stacks = read_record(folder).get("stacks") or {}
+            error.stacks = tuple(f"{rank}: {call}" for rank, calls in stacks.items() for call in calls)
         raise
 
 
@@ -69,8 +75,8 @@ def _start_world(spec: WorldSpec, terminal: Mapping[str, str]) -> RunningWorld:
     if launcher.forks:
         environment = inherited_environment() | exports
         server = rank_server(environment, job.settings.launch)
-        return ForkedWorld(server, shape[1], job.overrides, environment)
-    stop_rank_server()  # of an earlier job, or in vain
+        return ForkedWorld(server, shape[1], job.overrides, environment, folder)
+    rest_rank_server()
     command = launcher.command(*shape, job.overrides, spec.mpi_library, sorted(exports))
 
     def rank_of(environ: Mapping[str, str]) -> int | None:

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -182,6 +182,24 @@ def bar_or_none() -> Bar | None:
     terminal = Terminal.of(sys.stderr, {name: value for name, value in os.environ.items() if name != TERMINAL})
     dumb = os.environ.get("TERM", "dumb") == "dumb"
     return None if terminal.width is None or dumb else Bar(terminal.width)
+
+
+def print_error(text: str, below: Sequence[str] = ()) -> None:
+    """A line on stderr as commbench's own, and what belongs below it; the terminal may be gone."""
+    with suppress(OSError):
+        lines = [f"commbench: {printable(text)}", *(f"  {printable(line)}" for line in below)]
+        print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def drop_unread_output() -> None:
+    """Before the interpreter ends: what nobody reads any more must not change the exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            nobody = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nobody, stream.fileno())
+            os.close(nobody)
 
 
 # ---------------------------------------------------------------- on rank 0

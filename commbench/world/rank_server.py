@@ -19,11 +19,14 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from commbench.core.protocols import Launcher
 
+from .output import LOG
 from .rendezvous import BACKLOG, LOOPBACK
 from .signals import SIGNAL_STATUS, die_with_parent, ignore_terminal
 from .supervisor import RunningWorld
@@ -37,6 +40,9 @@ READ_BY_RANKS = (
 )  # fmt: skip
 LAUNCHER = "COMMBENCH_LAUNCHER"  # who has started this rank, where its variables do not say it
 STORE_FD = "COMMBENCH_STORE_FD"  # rank 0's listening socket: no port is free in between, so nobody else can take it
+# a fork copies one thread only: numpy's OpenBLAS and pyarrow's jemalloc start others while they are loaded
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+LONGEST_ERRORS = 1 << 20  # bytes
 PRELOADED = ("torch.distributed.distributed_c10d", "commbench.cli.rank", "commbench.measure.session", "pyarrow.parquet")
 TOLD_TO_END = (SIGNAL_STATUS + signal.SIGINT, SIGNAL_STATUS + signal.SIGTERM)  # a rank that was told to end, as all are
 
@@ -52,9 +58,15 @@ class RankServer:
         self.launch: int | None = None
         self.socket, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-m", "commbench.world.rank_server"]
+            # ranks get the descriptors of their world: nothing of this command's may stay open in a server
+            self._errors = os.memfd_create("rank_server")
             self.process = subprocess.Popen(
-                command, env=self.environment, stdin=theirs.fileno(), preexec_fn=ignore_terminal
+                [sys.executable, "-m", "commbench.world.rank_server"],
+                env=self.environment | ONE_THREAD,
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                preexec_fn=partial(_belong_to, os.getpid()),
             )
 
     def suits(self, environment: Mapping[str, str], launch: int) -> bool:
@@ -67,10 +79,21 @@ class RankServer:
         fresh = self.launch in (None, launch) and self.process.poll() is None
         return fresh and all(name.startswith(READ_BY_RANKS) for name in changed)
 
+    def errors(self) -> bytes:
+        """What it has written to stderr."""
+        return os.pread(self._errors, LONGEST_ERRORS, 0)
+
     def close(self) -> None:
         self.socket.close()
         self.process.kill()
         self.process.wait()
+        os.close(self._errors)
+
+
+def _belong_to(parent: int) -> None:
+    """In the server, before it is loaded: a command that ends while its server still imports must not wait for it."""
+    die_with_parent(signal.SIGKILL, parent)
+    ignore_terminal()
 
 
 _running: RankServer | None = None  # of this process, for its next world
@@ -99,6 +122,13 @@ def inherited_environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if key not in ("MASTER_ADDR", "MASTER_PORT")}
 
 
+def rest_rank_server() -> None:
+    """Before this process measures, or a launcher does: a server that has served a world sleeps and is kept for later
+    ones, another may still import torch, which would disturb."""
+    if _running is not None and _running.launch is None:
+        stop_rank_server()
+
+
 def stop_rank_server() -> None:
     global _running
     if _running is not None:
@@ -110,10 +140,13 @@ class ForkedWorld(RunningWorld):
     """Ranks that a rank server has forked. It serves the next world if this one leaves it alive."""
 
     name = "the rank server"
+    kills_ranks = False
 
-    def __init__(self, server: RankServer, size: int, words: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, server: RankServer, size: int, words: Sequence[str], environment: Mapping[str, str], folder: Path
+    ) -> None:
         super().__init__()
-        self._server, self.pid, self._unread = server, server.process.pid, b""
+        self._server, self.pid, self._unread, self._folder = server, server.process.pid, b"", folder
         request = {"size": size, "words": list(words), "environment": dict(environment)}
         data = json.dumps(request).encode() + b"\n"
         with suppress(BrokenPipeError, ConnectionResetError):  # it has ended, which `wait` sees
@@ -131,6 +164,9 @@ class ForkedWorld(RunningWorld):
             data = self._server.socket.recv(1 << 20)
         if not data:
             self.status = self._server.process.wait()
+            if errors := self._server.errors():
+                with suppress(OSError), (self._folder / LOG).open("ab") as file:
+                    file.write(errors)
         *lines, self._unread = (self._unread + data).split(b"\n")
         return [pid for line in lines for pid in self._read(json.loads(line))]
 
@@ -160,8 +196,6 @@ class ForkedWorld(RunningWorld):
 
 def main() -> int:
     """Serve worlds until the socket closes."""
-    die_with_parent(signal.SIGKILL)
-    ignore_terminal()
     for module in PRELOADED:
         import_module(module)
     gc.collect()
@@ -206,6 +240,7 @@ class _Server:
         return bool(data)
 
     def _start(self, world: Mapping[str, Any]) -> None:
+        server = os.getpid()
         with socket.create_server((LOOPBACK, 0), backlog=BACKLOG) as listener:
             for rank in range(world["size"]):
                 environment = {
@@ -217,18 +252,18 @@ class _Server:
                 if pid == 0:
                     if rank != 0:
                         listener.close()
-                    self._become_rank(environment, world["words"])
+                    self._become_rank(server, environment, world["words"])
                 self._ranks[pid] = rank
         for file in self._files:
             os.close(file)
         self._files = []
         self._tell({"ranks": self._ranks})
 
-    def _become_rank(self, environment: Mapping[str, str], words: Sequence[str]) -> None:
+    def _become_rank(self, server: int, environment: Mapping[str, str], words: Sequence[str]) -> None:
         """In the new process; does not return."""
         status = 1
         try:
-            die_with_parent(signal.SIGKILL)
+            die_with_parent(signal.SIGKILL, server)
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGTERM, signal.SIGCHLD):
                 signal.signal(number, signal.SIG_DFL)

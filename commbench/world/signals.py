@@ -112,10 +112,9 @@ def ignore_terminal() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def die_with_parent(number: signal.Signals) -> None:
-    """This signal for this process when its parent dies, however that is ended."""
-    parent = os.getppid()
+def die_with_parent(number: signal.Signals, parent: int) -> None:
+    """This signal for this process when its parent, which has told its process id, dies, however that is ended."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
-    if os.getppid() != parent:  # it died before the call
+    if os.getppid() != parent:  # it has died before the call
         os._exit(1)

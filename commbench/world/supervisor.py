@@ -18,12 +18,15 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 
-from .exit_protocol import RankFailure, WorldEnd, exit_text, has_ended, is_broken, read_record
+from commbench.core.errors import WorldBroken
+
+from .exit_protocol import RankFailure, WorldEnd, exit_text, has_ended, is_broken, process_text, read_record
 from .output import LOG, Relay
 from .signals import SAVE_S, SIGNAL_STATUS, die_with_parent
 
@@ -49,6 +52,7 @@ class RunningWorld(ABC):
     pid: int
     name: str
     status: int | None = None
+    kills_ranks: ClassVar[bool] = True  # whether the launcher may have killed a rank, where nobody saw another fail
 
     def __init__(self) -> None:
         self.ranks: dict[int, int] = {}
@@ -103,7 +107,7 @@ class LaunchedWorld(RunningWorld):
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            preexec_fn=_detach,
+            preexec_fn=partial(_detach, os.getpid()),
         )
         assert self._process.stdout is not None
         self._relay = Relay(self._process.stdout, folder)
@@ -173,10 +177,10 @@ class LaunchedWorld(RunningWorld):
         return False
 
 
-def _detach() -> None:
+def _detach(parent: int) -> None:
     """In the launcher: a process group of its own, and SIGTERM when its parent dies."""
     os.setpgid(0, 0)
-    die_with_parent(signal.SIGTERM)
+    die_with_parent(signal.SIGTERM, parent)
 
 
 def _exit_code(pidfd: int, pid: int) -> int | None:
@@ -193,14 +197,17 @@ def _exit_code(pidfd: int, pid: int) -> int | None:
     return None
 
 
-def supervise(start: Callable[[], RunningWorld], folder: Path, stopped_s: float = 8.0) -> WorldEnd:
-    """Start a world and wait for its end. A process that is stopped for longer than `stopped_s` ends it.
+def supervise(
+    start: Callable[[], RunningWorld], folder: Path, stopped_s: float = 8.0, closing_s: float = 60.0
+) -> WorldEnd:
+    """Start a world and wait for its end. A process that is stopped for longer than `stopped_s` ends it, and so do
+    ranks that live for longer than `closing_s` after the end of their run.
 
     A signal to this process (SIGINT, SIGTERM, SIGHUP) interrupts the ranks, which save what is finished, and is raised
     again as KeyboardInterrupt or SystemExit once the world is gone.
     """
     with _signals_raise():
-        supervisor = _Supervisor(start(), folder, stopped_s)
+        supervisor = _Supervisor(start(), folder, stopped_s, closing_s)
         try:
             supervisor.wait()
         except (KeyboardInterrupt, SystemExit) as stop:
@@ -230,8 +237,10 @@ def _signals_raise() -> Iterator[None]:
 class _Supervisor:
     """Watches one world."""
 
-    def __init__(self, world: RunningWorld, folder: Path, stopped_s: float) -> None:
-        self._world, self._folder, self._stopped_s = world, folder, stopped_s
+    def __init__(self, world: RunningWorld, folder: Path, stopped_s: float, closing_s: float) -> None:
+        self._world, self._folder, self._stopped_s, self._closing_s = world, folder, stopped_s, closing_s
+        self._run_ended_at: float | None = None
+        self._unclosed: str | None = None
         self._shared_memory = set[Path]()
         self._first: list[int] = []  # process ids of the ranks that ended before all others
         self._ended_at: float | None = None  # since when a rank is gone
@@ -259,7 +268,8 @@ class _Supervisor:
                 self._shared_memory |= mapped_shared_memory(world.ranks)
                 recorded = not {str(pid) for pid in world.ranks}.isdisjoint(run.get("processes") or ())
             gone_s = 0.0 if self._ended_at is None else time.monotonic() - self._ended_at
-            if is_broken(folder, run):  # launchers wait for half a minute for a rank that is stopped, or for ever
+            closed = not has_ended(folder, run) or not self._has_not_closed()
+            if is_broken(folder, run) or not closed:  # launchers wait for a rank that is stopped, perhaps for ever
                 world.end(BROKEN_TERMINATE_S)
             elif gone_s > EARLY_S and not has_ended(folder, run):  # even with status 0: the others wait for it
                 world.end(TERMINATE_S)
@@ -287,13 +297,15 @@ class _Supervisor:
         failures = [self._failure] if self._failure else [self._describe(pid) for pid in self._first_to_fail()]
         launcher = f"{world.name} (pid {world.pid})"
         assert world.status is not None
-        return WorldEnd(world.status, launcher, tuple(failures), self._cause)
+        return WorldEnd(world.status, launcher, tuple(failures), self._cause, self._unclosed)
 
     def _first_to_fail(self) -> list[int]:
         """Where all failed on their own: the one that the launcher's messages name, for they may have ended at once.
         Else the one that ended first, or those that the launcher did not end, by their status."""
         codes = self._world.codes
         own = [pid for pid in codes if codes[pid] not in (0, None, -signal.SIGTERM, SIGNAL_STATUS + signal.SIGTERM)]
+        if not self._first and not self._world.kills_ranks:
+            return [pid for pid in own if codes[pid] != WorldBroken.exit_status] or own
         if len(own) == len(codes) > 1:
             text = ""
             with suppress(OSError):
@@ -305,6 +317,17 @@ class _Supervisor:
     def _describe(self, pid: int) -> RankFailure:
         code = self._world.codes.get(pid)
         return RankFailure(self._world.ranks[pid], pid, socket.gethostname(), exit_text(code))
+
+    def _has_not_closed(self) -> bool:
+        """Whether ranks still live, long after the end of their run: a library's end may wait for ever."""
+        now, world = time.monotonic(), self._world
+        self._run_ended_at = self._run_ended_at or now
+        if now - self._run_ended_at < self._closing_s:
+            return False
+        left = [process_text(world.ranks[pid], pid=pid) for pid in world.ranks if pid not in world.codes]
+        who = ", ".join(left) or f"{world.name} (pid {world.pid})"
+        self._unclosed = f"{who} did not end within {self._closing_s:g} s of the end of the run, and was killed"
+        return True
 
     def _find_stopped(self) -> bool:
         """Whether the launcher or a rank is stopped for a while. Heartbeats, which know

@@ -73,7 +73,8 @@ def run_warm(words):
     server.sendmsg([struct.pack("Q", len(text))], sent)
     server.sendall(text)
     for number in FORWARDED:
-        signal.signal(number, lambda number, frame: server.send(bytes([number])))
+        if signal.getsignal(number) != signal.SIG_IGN:  # whoever started this wants it ignored
+            signal.signal(number, lambda number, frame: server.send(bytes([number])))
     status = struct.unpack("i", server.recv(4, socket.MSG_WAITALL))[0]
     if status < 0:
         signal.signal(-status, signal.SIG_DFL)

@@ -12,6 +12,7 @@ from commbench.core.case import RankIdentity
 from commbench.core.errors import CommbenchError, ConfigError, Missing, WorldBroken
 from commbench.world.exit_protocol import (
     FOLDER,
+    RAISED_FILE,
     REASON_FILE,
     RESUME,
     STATUS_FILE,
@@ -23,6 +24,7 @@ from commbench.world.exit_protocol import (
     end_interrupted,
     exit_text,
     leave_status,
+    report_raised,
     report_reason,
     report_refusal,
     run_status,
@@ -158,6 +160,38 @@ def test_the_reason_of_a_broken_world_says_who_how_and_when(
     assert not (tmp_path / REASON_FILE).exists()
 
 
+RAISED = RankFailure(1, 7, "vm", "exited with status 3")
+
+
+@pytest.mark.parametrize(
+    ("failures", "said"),
+    [
+        ((RAISED,), f"{RAISED.process}: RuntimeError: planted;"),
+        ((), GONE),
+        ((RankFailure(0, 6, "vm", "was killed by SIGKILL"),), "rank 0 on vm (pid 6) was killed by SIGKILL before"),
+    ],
+)
+def test_what_another_rank_raises_is_the_reason_where_it_failed_first(
+    tmp_path: Path, failures: tuple[RankFailure, ...], said: str
+) -> None:
+    write_run(tmp_path, **(INTERRUPTED | {"reason": GONE, "stacks": {"rank 0": ["a"]}}))
+    try:
+        try:
+            raise RuntimeError("planted")
+        except RuntimeError as cause:
+            raise WorldBroken("RuntimeError: planted") from cause
+    except WorldBroken as error:
+        assert report_raised(error, RAISED.process, {FOLDER: str(tmp_path)})
+        assert not report_raised(error, RAISED.process, {}), "no parent"
+        assert not report_raised(error, RAISED.process, {FOLDER: str(tmp_path / "on another host")})
+    with pytest.raises(WorldBroken) as broken:
+        run_status(tmp_path, WorldEnd(1, "x", failures))
+    assert str(broken.value).startswith(said)
+    stacks = json.loads((tmp_path / "run.json").read_text())["stacks"]
+    assert stacks["rank 0"] == ["a"] and stacks["rank 1"][-1] == "RuntimeError: planted"
+    assert not (tmp_path / RAISED_FILE).exists()
+
+
 def test_the_case_in_flight_is_named(tmp_path: Path) -> None:
     write_run(tmp_path, **RUNNING)
     mark_in_flight(str(tmp_path), "abc", "all_reduce 1x2 8 B")
@@ -192,6 +226,7 @@ def test_an_interrupted_run_is_complete_or_gone(tmp_path: Path, run: dict[str, o
         (-signal.SIGSEGV, "was killed by SIGSEGV"),
         (-signal.SIGTERM, "was ended by SIGTERM"),
         (143, "was ended by SIGTERM"),
+        (-35, "was killed by signal 35"),
         (3, "exited with status 3"),
         (0, "exited with status 0"),
         (None, "has ended"),

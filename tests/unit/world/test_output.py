@@ -89,6 +89,20 @@ def test_there_is_no_bar_where_no_line_can_be_erased(tmp_path: object, environ: 
     assert "\x1b" not in text and "starting" not in text and "last line\nafter\n" in text
 
 
+def test_a_terminal_that_has_closed_changes_no_exit_status() -> None:
+    script = (
+        "import sys; from commbench.world.output import drop_unread_output, print_error\n"
+        "sys.stdout.write('a table'); print_error('a line'); drop_unread_output(); sys.exit(129)"
+    )
+    ours, theirs = os.pipe()
+    os.close(ours)
+    environ = os.environ | {"PYTHONUNBUFFERED": ""}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, env=environ, stdout=theirs, stderr=theirs, timeout=30, check=False)
+    os.close(theirs)
+    assert done.returncode == 129
+
+
 def test_there_is_no_bar_in_a_file(tmp_path: object) -> None:
     script = PARENT.replace("{folder!r}", repr(str(tmp_path))).replace("time.sleep(0.6)", "")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)

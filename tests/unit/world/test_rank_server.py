@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +24,7 @@ SOAK = (
     "budget.restarts=0",
 )  # fmt: skip
 START_S, END_S = 60.0, 25.0
+PROGRESS = re.compile(r"\d+ cases?, at most |\[\d+/\d+\] ")
 
 
 def test_ranks_get_what_torchrun_would_export() -> None:
@@ -35,13 +38,16 @@ def test_ranks_get_what_torchrun_would_export() -> None:
 
 
 @contextmanager
-def running(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], psutil.Process, list[psutil.Process]]]:
-    """The command, its rank server and its two ranks, as soon as they have been forked."""
+def running(
+    folder: Path, *words: str, forked: bool = True
+) -> Iterator[tuple[subprocess.Popen[str], psutil.Process, list[psutil.Process]]]:
+    """The command, its rank server and its two ranks, as soon as they have been forked; or its launcher alone."""
     command = [sys.executable, "-m", "commbench", *SOAK, f"output={folder}", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder) as process:
         try:
             server = wait_for(lambda: psutil.Process(process.pid).children())[0]
-            yield process, server, wait_for(lambda: ranks if len(ranks := server.children()) == 2 else [])
+            ranks = wait_for(lambda: two if len(two := server.children()) == 2 else []) if forked else []
+            yield process, server, ranks
         finally:
             process.kill()
 
@@ -60,10 +66,10 @@ def measuring(folder: Path) -> None:
     wait_for(lambda: [psutil.Process()] if any(folder.glob("*/in_flight")) else [])
 
 
-def lines(process: subprocess.Popen[str]) -> tuple[int, list[str]]:
-    """Exit status and the lines of stderr after the progress, without the terminal's control sequences."""
-    _, stderr = process.communicate(timeout=END_S)
-    return process.returncode, [line for line in stderr.splitlines() if line.startswith("commbench:")] or [stderr]
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, list[str]]:
+    """Exit status, stdout, and all lines of stderr but those that tell how far the run is."""
+    stdout, stderr = process.communicate(timeout=END_S)
+    return process.returncode, stdout, [line for line in stderr.splitlines() if not PROGRESS.match(line)]
 
 
 def assert_all_gone(processes: list[psutil.Process]) -> None:
@@ -85,11 +91,11 @@ def test_a_killed_rank_is_one_line_with_rank_and_signal(tmp_path: Path, rank: in
         if phase == "measuring":
             measuring(tmp_path)
         ranks[rank].kill()
-        status, said = lines(process)
+        status, _, said = ended(process)
         assert status == 3
         assert len(said) == 1, said
-        assert f"rank {rank} on {os.uname().nodename} (pid {ranks[rank].pid}) was killed by SIGKILL" in said[0]
-        assert "Traceback" not in said[0]
+        name = f"rank {rank} on {os.uname().nodename} (pid {ranks[rank].pid})"
+        assert said[0].startswith(f"commbench: {name} was killed by SIGKILL")
         assert (str(tmp_path) in said[0]) == (phase == "measuring"), "results are named where there are some"
         assert_all_gone([server, *ranks])
 
@@ -99,9 +105,10 @@ def test_a_rank_that_is_stopped_before_its_first_heartbeat_is_named(tmp_path: Pa
     with running(tmp_path) as (process, server, ranks):
         ranks[1].suspend()
         begun = time.monotonic()
-        status, said = lines(process)
-        assert status == 3 and time.monotonic() - begun < 15
-        assert f"rank 1 on {os.uname().nodename} (pid {ranks[1].pid}) is stopped by a signal" in said[0]
+        status, _, said = ended(process)
+        assert status == 3 and time.monotonic() - begun < 10
+        (line,) = said
+        assert f"rank 1 on {os.uname().nodename} (pid {ranks[1].pid}) is stopped by a signal" in line
         assert_all_gone([server, *ranks])
 
 
@@ -116,26 +123,65 @@ def test_a_killed_server_is_named(tmp_path: Path) -> None:
     with running(tmp_path) as (process, server, ranks):
         measuring(tmp_path)
         server.kill()
-        status, said = lines(process)
-        assert (
-            status == 3
-            and f"the rank server (pid {server.pid}) was killed by SIGKILL while measuring all_reduce" in said[0]
-        )
+        status, _, (line,) = ended(process)
+        killed = f"commbench: the rank server (pid {server.pid}) was killed by SIGKILL while measuring all_reduce"
+        assert status == 3 and line.startswith(killed)
         assert_all_gone(ranks)
 
 
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.long)]
 )
-def test_a_signal_to_the_command_keeps_what_was_measured(tmp_path: Path, number: int, status: int) -> None:
+def test_a_signal_to_the_command_keeps_and_shows_what_was_measured(tmp_path: Path, number: int, status: int) -> None:
     with running(tmp_path) as (process, server, ranks):
+        check_interrupted(tmp_path, process, number, status)
+        assert_all_gone([server, *ranks])
+
+
+@pytest.mark.long
+def test_a_signal_to_a_command_with_a_launcher_does_the_same(tmp_path: Path) -> None:
+    with running(tmp_path, "backend=mpi", forked=False) as (process, launcher, _):
+        check_interrupted(tmp_path, process, signal.SIGINT, 130)
+        assert_all_gone([launcher])
+
+
+def check_interrupted(folder: Path, process: subprocess.Popen[str], number: int, status: int) -> None:
+    """The soak is interrupted: its table and the place of its results are shown, and how to finish it."""
+    measuring(folder)
+    time.sleep(1.0)
+    process.send_signal(number)
+    code, stdout, said = ended(process)
+    (run,) = folder.iterdir()
+    assert code == status
+    assert said == [f"commbench: finish it with: commbench resume {run}"]
+    assert "all_reduce" in stdout and f"results: {run}" in stdout
+    assert list(commbench.load(folder).stop_reason) == ["interrupted"]
+
+
+def test_an_interrupted_sweep_has_its_table(tmp_path: Path) -> None:
+    with running(tmp_path, "-m", "seed=0,1") as (process, server, ranks):
         measuring(tmp_path)
         time.sleep(1.0)
-        process.send_signal(number)
-        process.communicate(timeout=END_S)
-        assert process.returncode == status
+        process.send_signal(signal.SIGINT)
+        status, stdout, said = ended(process)
+        assert status == 130 and len(said) == 1 and "commbench resume" in said[0]
+        assert "2 jobs, 1 not ok, 1 not begun" in stdout
+        assert "job 1/2 (seed=0) ended with 130: interrupted" in stdout
         assert_all_gone([server, *ranks])
-    assert list(commbench.load(tmp_path).stop_reason) == ["interrupted"]
+
+
+def test_the_stacks_of_a_lost_rank_stand_below_its_line(tmp_path: Path) -> None:
+    with running(tmp_path, "verbose=true") as (process, _, ranks):
+        measuring(tmp_path)
+        time.sleep(2.5)  # until the heartbeats have told where the ranks are in the case
+        ranks[1].kill()
+        status, _, said = ended(process)
+        assert status == 3
+        (run,) = tmp_path.iterdir()
+        stacks = json.loads((run / "run.json").read_text())["stacks"]
+        assert set(stacks) == {"rank 0", "rank 1"}
+        assert said[1:] == [f"  {rank}: {call}" for rank, calls in stacks.items() for call in calls]
+        assert said[0].startswith("commbench: rank 1 ") and said[0].endswith(str(run))
 
 
 def test_the_environment_of_a_job_reaches_its_ranks(tmp_path: Path) -> None:

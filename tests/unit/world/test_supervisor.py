@@ -19,7 +19,13 @@ import pytest
 from commbench.world import exit_protocol
 from commbench.world.exit_protocol import WorldEnd
 from commbench.world.output import LOG
-from commbench.world.supervisor import LaunchedWorld, mapped_shared_memory, remove_shared_memory, supervise
+from commbench.world.supervisor import (
+    LaunchedWorld,
+    RunningWorld,
+    mapped_shared_memory,
+    remove_shared_memory,
+    supervise,
+)
 
 # a launcher with three ranks, which exit with 0 on SIGUSR1
 HEAD = """
@@ -46,7 +52,9 @@ def launched(folder: Path, script: str, ranks: int = 3, **run: object) -> Launch
     return LaunchedWorld("fake", words, os.environ, folder, rank_of, ranks)
 
 
-def supervised(folder: Path, script: str, ranks: int = 3, stopped_s: float = 8.0, **run: object) -> WorldEnd:
+def supervised(
+    folder: Path, script: str, ranks: int = 3, stopped_s: float = 8.0, closing_s: float = 60.0, **run: object
+) -> WorldEnd:
     """The world's end; none of its processes is left."""
     worlds: list[LaunchedWorld] = []
 
@@ -55,7 +63,7 @@ def supervised(folder: Path, script: str, ranks: int = 3, stopped_s: float = 8.0
         return worlds[0]
 
     begun = time.monotonic()
-    end = supervise(start, folder, stopped_s)
+    end = supervise(start, folder, stopped_s, closing_s)
     assert time.monotonic() - begun < 20
     for pid in worlds[0].ranks:
         until = time.monotonic() + 5
@@ -114,6 +122,40 @@ def test_a_broken_world_whose_launcher_goes_on_is_ended_with_all_its_processes(t
         threading.Timer(1.5, exit_protocol.report_reason, [str(tmp_path), "rank 0 is silent"]).start()
     broken = {"status": "broken", "exit_status": 3} if how == "run.json" else {}
     assert supervised(tmp_path, "signal.signal(15, signal.SIG_IGN); time.sleep(60)", **broken).status == -signal.SIGKILL
+
+
+def test_ranks_that_outlive_their_run_are_named_and_ended(tmp_path: Path) -> None:
+    end = supervised(tmp_path, "time.sleep(60)", closing_s=1.0, status="done", exit_status=0)
+    assert end.unclosed is not None and end.unclosed.startswith("rank 0 on ")
+    assert end.unclosed.endswith("did not end within 1 s of the end of the run, and was killed")
+    assert exit_protocol.run_status(tmp_path, end) == 0
+
+
+class AtOnce(RunningWorld):
+    """Forked ranks whose ends are all read at once."""
+
+    pid, name, kills_ranks = 5, "the rank server", False
+
+    def __init__(self, *codes: int) -> None:
+        super().__init__()
+        self.ranks = {100 + rank: rank for rank in range(len(codes))}
+        self._ends = dict(zip(self.ranks, codes, strict=True))
+
+    def wait(self, timeout_s: float) -> list[int]:
+        self.codes |= self._ends
+        self.status = 1
+        return list(self._ends)
+
+    def end(self, patience_s: float) -> None:
+        raise AssertionError("it has ended")
+
+
+def test_ranks_that_end_at_once_are_named_and_not_their_server(tmp_path: Path) -> None:
+    def failures(*codes: int) -> list[tuple[int, str]]:
+        return [(one.rank, one.how) for one in supervise(lambda: AtOnce(*codes), tmp_path).failures]
+
+    assert failures(1, 1) == [(0, "exited with status 1"), (1, "exited with status 1")]
+    assert failures(3, -signal.SIGKILL) == [(1, "was killed by SIGKILL")], "rank 0 ended because rank 1 was gone"
 
 
 # ---------------------------------------------------------------- shared memory

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from commbench.launchers.registry import likely_launcher
-from commbench.world.rank_server import RankServer, rank_server, stop_rank_server
+from commbench.world.output import LOG
+from commbench.world.rank_server import ForkedWorld, RankServer, rank_server, stop_rank_server
 
 BASE = {"PATH": "/bin", "OMP_NUM_THREADS": "1"}
 START_S = 60.0
@@ -33,6 +35,7 @@ class Probe(Gloo):
         getenv.restype = ctypes.c_char_p
         seen = {name: (getenv(name.encode()) or b"").decode() for name in NAMES}
         maps = Path("/proc/self/maps").read_text()
+        seen |= {"threads": len(os.listdir(f"/proc/{os.getppid()}/task"))}
         seen |= {"rank": world.rank, "server": os.getppid(), "mpi": "libmpi" in maps, "label": os.environ["LABEL"]}
         with (Path(os.environ["PROBE_FOLDER"]) / f"{os.getpid()}.json").open("w") as file:
             json.dump(seen, file)
@@ -97,6 +100,7 @@ def test_each_job_of_a_sweep_has_its_own_environment_before_its_library_is_opene
     ]  # fmt: skip
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": path, "PROBE_FOLDER": str(tmp_path / "seen"), "LABEL": "of the command"}
+    environment["OMP_NUM_THREADS"] = "4"
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=START_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     seen = [json.loads(file.read_text()) for file in (tmp_path / "seen").iterdir()]
@@ -110,6 +114,7 @@ def test_each_job_of_a_sweep_has_its_own_environment_before_its_library_is_opene
         ("TCP", "ob1", "of the command")
     }
     assert len({one["server"] for one in seen}) == 1, "one server has forked the ranks of both jobs"
+    assert {one["threads"] for one in seen} == {1}, "a fork copies one thread only"
     assert not any(one["mpi"] for one in seen), "no MPI library was loaded before"
 
 
@@ -121,4 +126,19 @@ def test_a_server_ends_with_the_process_that_has_started_it(tmp_path: Path) -> N
     until = time.monotonic() + START_S
     while Path(f"/proc/{pid}").exists() and ") Z" not in Path(f"/proc/{pid}/stat").read_text():
         assert time.monotonic() < until
+        with suppress(OSError):
+            assert "libtorch" not in Path(f"/proc/{pid}/maps").read_text(), "it must not import torch for nobody"
         time.sleep(0.05)
+
+
+def test_a_server_holds_nothing_that_its_command_prints_to(idle_server: RankServer) -> None:
+    files = [str(Path(f"/proc/{idle_server.process.pid}/fd/{number}").readlink()) for number in (1, 2)]
+    assert files == [os.devnull, "/memfd:rank_server (deleted)"]
+
+
+def test_what_a_server_says_that_ends_by_itself_is_kept_for_the_run(tmp_path: Path) -> None:
+    server = RankServer(os.environ | {"PYTHONPATH": "/nonexistent", "PYTHONHOME": "/nonexistent"})
+    world = ForkedWorld(server, 2, [], {}, tmp_path)
+    world.wait_for_end(START_S)
+    server.close()
+    assert world.status == 1 and "No module named" in (tmp_path / LOG).read_text()
