@@ -309,13 +309,18 @@ class _Server:
 
 
 def rank_environment(rank: int, size: int, port: int) -> Mapping[str, str]:
-    """The variables that torchrun exports on one node, and the launcher's name."""
+    """The variables that torchrun exports on one node, but for those of its restarts; and the launcher's name."""
     return {
         LAUNCHER: "local",
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(size),
         "LOCAL_WORLD_SIZE": str(size),
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_NAME": "default",
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(size),
         "MASTER_ADDR": LOOPBACK,
         "MASTER_PORT": str(port),
     }

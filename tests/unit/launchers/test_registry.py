@@ -57,6 +57,15 @@ def test_the_launcher_is_the_chosen_one_or_the_default_or_that_of_the_allocation
     assert registry.launcher_of(replace(settings, layouts=(Layout(2, 1),))).name == "srun"
 
 
+@pytest.mark.parametrize("backend", ["gloo", "tcp", "nccl", "cupy_nccl", "ipc_copy"])
+def test_on_one_machine_ranks_that_need_no_mpi_are_forked(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+    monkeypatch.delenv(ALLOCATED, raising=False)
+    with ConfigComposer() as composer:
+        settings = composer.jobs([f"backend={backend}", "layout=1x2"], multirun=False)[0].settings
+    likely = registry.likely_launcher([f"backend={backend}"])
+    assert registry.launcher_of(settings).name == "local" and likely is not None and likely.name == "local"
+
+
 @dataclass(frozen=True)
 class Flux(Srun):
     name: ClassVar[str] = "flux"

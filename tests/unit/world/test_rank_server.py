@@ -30,6 +30,7 @@ PROGRESS = re.compile(r"\d+ cases?, at most |\[\d+/\d+\] ")
 def test_ranks_get_what_torchrun_would_export() -> None:
     assert rank_environment(1, 4, 29400) == {
         "COMMBENCH_LAUNCHER": "local", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4",
+        "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "ROLE_NAME": "default", "ROLE_RANK": "1", "ROLE_WORLD_SIZE": "4",
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29400",
     }  # fmt: skip
 
