@@ -59,6 +59,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     lines = [
         (101.5, "commbench: rank 1 on a (pid 7) was killed by SIGKILL; it happened in x; fresh ranks measure the rest")
     ]
+    (folder / "out-0").write_text(f"results: {folder / 'results'}")
     return Scene(one, sizes, folder, begun=90.0, ended=115.0, status=0, marks=[100.0], lines=lines)
 
 
@@ -76,6 +77,9 @@ def test_a_good_end_has_nothing_wrong(finished: Scene) -> None:
         ({"marks": []}, "happened 0 times"),
         ({"marks": [80.0]}, "took 21.5 s"),
         ({"left": ["process 7 (python)"]}, "left over: process 7"),
+        ({"lines": [(101.5, "commbench: rank 1 on a (pid 7) was killed by SIGKILL")] * 2}, "2 lines of commbench"),
+        ({"lines": [(101.5, "terminate called")]}, "stderr also says 'terminate called'"),
+        ({"one": Combination("SIGTERM", "in a call", 0, "gloo")}, "no line says how to resume"),
         ({"lines": [(101.5, "commbench: it broke. fresh ranks measure the remaining cases")]}, "no line names a rank"),
         ({"sizes": [8, 16, 48, 32, 24]}, "lost: 48 B is nowhere"),
         ({"one": Combination("kill", "in a call", 1, "gloo", times=2, restarts=2)}, "32 B is ok, must be failed"),

@@ -24,6 +24,7 @@ CAUSES = {  # what the line says of a process that has failed
 SIGNALS = {"SIGINT": 130, "Ctrl-C": 130, "SIGTERM": 143, "SIGHUP": 129}
 LATE_S = 3.0  # budget.late_s of the combinations that reach it
 DEATH_S = 20.0  # 10 s until the heartbeat is missed, and the end of the world
+STOPPED_S = 10.0  # a parent sees the state of its ranks
 SIGNAL_S = 2.0
 FINISHED = 3  # cases before the one that breaks
 
@@ -64,6 +65,8 @@ class Combination:
         """Seconds allowed from the fault until the world is gone."""
         if self.fault in SIGNALS or self.fault == "parent SIGKILL":
             return SIGNAL_S
+        if self.own and self.fault == "stop":
+            return STOPPED_S
         return LATE_S + 25.0 if self.waits else DEATH_S
 
     @property
@@ -144,6 +147,8 @@ def _deaths() -> Iterator[Combination]:
             yield Combination(fault, "in a call", 1, world, restarts=0)
     for fault in ("stop", "exit 0", "exit 1"):
         yield Combination(fault, "in a call", 0, "gloo", restarts=0)
+    for phase in ("opening", "preparing", "closing"):
+        yield Combination("stop", phase, 1, "gloo", restarts=0)
     yield Combination("stop", "between cases", 1, "gloo")
     yield Combination("stop", "in a call", 0, "openmpi", restarts=0)
     yield Combination("stop", "in a call", 0, "mpich", restarts=0)
@@ -155,6 +160,8 @@ def _deaths() -> Iterator[Combination]:
 
 
 def _hangs() -> Iterator[Combination]:
+    for world in ("gloo", "openmpi"):
+        yield Combination("hang", "closing", 1, world, restarts=0)
     yield Combination("hang", "at the start", 1, "gloo")
     yield Combination("hang", "at the start", 1, "openmpi", restarts=0)
     yield Combination("hang", "in a call", 0, "gloo", restarts=0)

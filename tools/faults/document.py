@@ -21,7 +21,8 @@ HEAD = f"""# What breaks, and what is left
 `make faults` plays every row of this table in a world of its own and writes the table; it exits with 1 if a finished
 case is missing from the results, a process, a file in /dev/shm or a listening port is left behind, the exit status is
 not the documented one, or the world takes longer to end than allowed: 20 s for a death (8 s without a heartbeat, then
-the world is ended), 2 s for a signal, budget.late_s + 25 s for a rank that hangs (late_s is {LATE_S:g} there).
+the world is ended), 10 s for a rank that is stopped, 2 s for a signal, budget.late_s + 25 s for a rank that hangs
+(late_s is {LATE_S:g} there).
 
 Each world of two ranks measures three short cases, breaks in the fourth, and has a fifth left to measure. *Phase*:
 starting, before the control plane; opening the library; preparing the fourth case's buffers; at the start (filling
@@ -33,8 +34,9 @@ of their own; hydra (MPICH) kills all ranks at once when one dies and leaves the
 left to remove it; so do MPI's launchers when commbench itself is killed (parent SIGKILL).
 
 *Launcher* is the process between commbench and the ranks: the rank server (gloo), mpirun, torchrun. *Parent* is
-commbench itself; stopped, it goes on after 4 s, and nothing is lost. Every line of a world that commbench has started
-must name the rank or launcher that failed, and how.
+commbench itself; stopped, it goes on after 4 s, and nothing is lost. A world that commbench has started must end with
+one line for each fault, which names the rank or launcher that failed and how, and with the place of the results; after
+a signal that line says how to resume. stderr has nothing else but the progress.
 """
 COLUMNS = ("fault", "times", "phase", "rank", "world", "finished", "lost", "gone", "exit", "message")
 

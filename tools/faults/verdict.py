@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from combination import CAUSES, FINISHED, SIGNALS, Combination
+from combination import CAUSES, FINISHED, PARENT, SIGNALS, Combination
 from scene import Scene
 
 from commbench.core.errors import CommbenchError
 from commbench.report.load import find_runs, read_rows
 
 PREFIX = "commbench: "
+PROGRESS = re.compile(r"(launch \d+ of \d+: )?\d+ cases?, at most |\[\d+/\d+\] ")
 NAMED = re.compile(r"ranks? [\d, ]+ (on|at|did)|(server|torchrun|mpirun) \(pid")  # a rank with its host, or a launcher
 PATH = re.compile(r"; (finished cases|the launcher's own messages) are in [^\s;]+")
 # messages of torchrun, prterun and hydra about a rank that was ended by a signal
@@ -107,6 +108,26 @@ def _wrong_words(scene: Scene, message: str) -> list[str]:
         wrong.append("no line names the folder of the results")
     if "Traceback" in scene.stderr and "commbench/" in scene.stderr:
         wrong.append("a traceback")
+    return wrong + (_wrong_lines(scene) if one.own and one.fault not in ("SIGHUP", *PARENT) else [])
+
+
+def _wrong_lines(scene: Scene) -> list[str]:
+    """Where commbench is the parent: one line for each fault, nothing else but the progress, and the results' place."""
+    one, wrong = scene.one, []
+    lines = [line for _, line in scene.lines if line and not PROGRESS.match(line)]
+    said = [line for line in lines if line.startswith(PREFIX)]
+    wrong += [f"stderr also says {line[:80]!r}" for line in lines if line not in said]
+    if one.fault in SIGNALS:
+        expected = 1
+        if not any("commbench resume" in line or "before anything was measured" in line for line in said):
+            wrong.append("no line says how to resume")
+    else:
+        expected = 0 if one.fault == "no memory" else one.times
+    closes = one.phase == "closing"  # the run may be over, then there is nothing to say
+    if len(said) > expected or (len(said) < expected and not closes):
+        wrong.append(f"{len(said)} lines of commbench, must be {expected}")
+    if one.finished and str(scene.output) not in "\n".join([*said, scene.stdout]):
+        wrong.append("the place of the results is not named at the end")
     return wrong
 
 
