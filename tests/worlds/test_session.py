@@ -342,6 +342,22 @@ def _holds(environ: Path, mark: bytes) -> bool:
         return False
 
 
+def test_an_interrupted_sweep_of_a_hosted_world_has_its_table_and_can_be_resumed(tmp_path: Path) -> None:
+    words = ["-m", "backend=simulated", "seed=0,1", "layout=[1x8,1x16]", "benchmark=all", "sizes=8..1MiB"]
+    command = [sys.executable, "-m", "commbench", *words, "writer=parquet", f"output={tmp_path}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        until = time.monotonic() + 60
+        while not any(tmp_path.glob("*/in_flight")):
+            assert process.poll() is None and time.monotonic() < until
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=60)
+    (run,) = tmp_path.iterdir()
+    assert process.returncode == 130
+    assert "2 jobs, 1 not ok, 1 not begun" in stdout and "job 1/2 (seed=0) ended with 130: interrupted" in stdout
+    assert stderr.splitlines()[1:] == [f"commbench: finish it with: commbench resume {run}"]
+
+
 def test_samples_read_from_a_part_and_from_the_merged_file_count_once(tmp_path: Path) -> None:
     folder = simulated(tmp_path, "benchmark=all_reduce", "sizes=[8]", *FIXED)
     once = commbench.load(folder, table="samples")

@@ -15,7 +15,7 @@ import pytest
 
 from commbench.launchers.registry import likely_launcher
 from commbench.world.output import LOG
-from commbench.world.rank_server import ForkedWorld, RankServer, rank_server, stop_rank_server
+from commbench.world.rank_server import ForkedWorld, RankServer, rank_server, rest_rank_server, stop_rank_server
 
 BASE = {"PATH": "/bin", "OMP_NUM_THREADS": "1"}
 START_S = 60.0
@@ -72,6 +72,18 @@ def test_each_launch_has_a_server_of_its_own() -> None:
         second.process.kill()
         second.process.wait()
         assert rank_server(BASE, launch=1) is not second, "one that has ended serves nobody"
+    finally:
+        stop_rank_server()
+
+
+def test_only_a_server_that_may_still_import_is_ended_before_others_measure() -> None:
+    try:
+        first = rank_server(BASE)
+        rest_rank_server()
+        assert first.process.poll() is not None
+        second = rank_server(BASE, launch=0)
+        rest_rank_server()
+        assert second.process.poll() is None and rank_server(BASE, launch=0) is second
     finally:
         stop_rank_server()
 
