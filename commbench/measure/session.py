@@ -28,7 +28,7 @@ from commbench.core.protocols import Communicator, Control
 from commbench.hardware import machine_facts, resource_limits
 from commbench.launchers.registry import join_world
 from commbench.world.exit_protocol import BrokenAction, action_when_broken, process_text, report_reason
-from commbench.world.heartbeat import Heartbeat, Host, Progress
+from commbench.world.heartbeat import Heartbeat, Progress
 from commbench.world.identity import bind_rank, check_layouts
 from commbench.world.output import print_error
 from commbench.world.recovery import EarlierStarts, clear_in_flight, mark_in_flight
@@ -81,30 +81,19 @@ def run_in_world(settings: Settings, request: Request, identity: RankIdentity | 
             raise
         except Exception as error:  # a full disk on rank 0 must not leave the others waiting for a run that is over
             ender.claim()
-            broken = error if isinstance(error, WorldBroken) else WorldBroken(_unexpected_text(error, world.rank))
+            name = f"{process_text(0)}: " if world.rank == 0 else ""  # of other ranks the command line adds it
+            broken = error if isinstance(error, WorldBroken) else WorldBroken(f"{name}{type(error).__name__}: {error}")
             broken.recorded = session.broken(str(broken))
             raise broken from error
         session.end(status)
     return status
 
 
-def _unexpected_text(error: Exception, rank: int) -> str:
-    """The command line adds the name to errors of other ranks."""
-    text = f"{type(error).__name__}: {error}"
-    return f"{process_text(0)}: {text}" if rank == 0 else text
-
-
 class _Session:
     """The cases of one run. Rank 0 records; the ranks that a case does not need wait for the next meeting."""
 
     def __init__(
-        self,
-        settings: Settings,
-        world: World,
-        control: Control,
-        facts: Facts,
-        run: dict[str, Any],
-        request: Request,
+        self, settings: Settings, world: World, control: Control, facts: Facts, run: dict[str, Any], request: Request
     ) -> None:
         self._settings, self._world, self._control = settings, world, control
         self._facts, self._run = facts, run
@@ -186,7 +175,8 @@ class _Session:
         self._run["cuda_ipc"] = {**self._run.get("cuda_ipc", {}), **self._conditions.evidence.cuda_ipc}
         if self._conditions.evidence.ignored:
             print(f"commbench: {self._conditions.evidence.ignored}", file=sys.stderr)
-        self._run["processes"] = self._heartbeat.names() if self._heartbeat is not None else self._own_process()
+        own = {os.getpid(): process_text(0)} if self._world.size == 1 else {}  # empty where it hosts several ranks
+        self._run["processes"] = self._heartbeat.names() if self._heartbeat is not None else own
         self._run["cases"] = sum(len(row_ids(job)) for job in self._jobs)
         launches = self._settings.timing.launches
         self._run["at_most_s"] = sum(duration_s(self._settings, job) for job in self._jobs) / launches
@@ -200,10 +190,6 @@ class _Session:
             "host_copies_gb_per_s": self._conditions.host_copies_gb_per_s,
         }
         self._recorder.begin()
-
-    def _own_process(self) -> dict[int, str]:
-        """By process id: the only rank of a world, which has no heartbeat; empty where one process hosts several."""
-        return {os.getpid(): Host.here().describe(0)} if self._world.size == 1 else {}
 
     def _measure_reference(self, number: int) -> None:
         """At the end of a pass, so that the first calls of its cases still connect; unless no time is left."""
@@ -373,14 +359,13 @@ class _Session:
 
     def _end_broken(self, ender: RunEnder, reason: str, found_by_rank_0: bool) -> None:
         """In the heartbeat's thread, while the main thread may be in a call that never ends."""
-        if self._closing_status is not None:  # its results and its status stay; a parent says who did not end
-            ender.finish(0 if self._has_parent else self._closing_status, partial(self._say_unclosed, reason))
-            return
-        ender.finish(WorldBroken.exit_status, partial(self._save_broken, reason, found_by_rank_0))
-
-    def _say_unclosed(self, reason: str) -> None:
-        if not self._has_parent:
-            print_error(f"the run is complete, but its world did not close: {reason}")
+        if self._closing_status is None:
+            ender.finish(WorldBroken.exit_status, partial(self._save_broken, reason, found_by_rank_0))
+        elif self._has_parent:  # which says who did not end; the run has its results and its status
+            ender.finish(0, lambda: None)
+        else:
+            text = f"the run is complete, but its world did not close: {reason}"
+            ender.finish(self._closing_status, partial(print_error, text))
 
     def _save_broken(self, reason: str, found_by_rank_0: bool) -> None:
         self._clean_up_host()
