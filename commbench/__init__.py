@@ -66,7 +66,11 @@ def __getattr__(name: str) -> Any:
             return "source"
     if name not in _PLACES:
         raise AttributeError(f"module 'commbench' has no attribute {name!r}; public names: {', '.join(__all__)}")
-    return getattr(importlib.import_module(_PLACES[name]), "run_one" if name == "run" else name)
+    module = importlib.import_module(_PLACES[name])
+    if name != "run":
+        return getattr(module, name)
+    module.run_one.__name__ = module.run_one.__qualname__ = "run"  # what help() prints
+    return module.run_one
 
 
 def __dir__() -> list[str]:

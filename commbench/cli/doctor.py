@@ -71,11 +71,15 @@ def surroundings() -> list[str]:
     lines = [] if os.environ.get("HOME") else ["HOME is not set: libraries can't keep their caches; export HOME=/tmp"]
     if any(Path(name).exists() for name in ("commbench.py", "torch.py", "mpi4py.py")):
         lines.append(
-            "a commbench.py, torch.py or mpi4py.py lies in this folder: Python may import it instead; rename it"
+            "a commbench.py, torch.py or mpi4py.py lies here: `python -m` and `torchrun -m` import it; rename it"
         )
     results = Path("results")
     if results.is_dir() and not os.access(results, os.W_OK):
-        lines.append(f"{results.absolute()} belongs to {results.owner()}: choose another folder with output=DIR")
+        try:
+            owner = results.owner()
+        except KeyError:  # no passwd entry, as in a container
+            owner = f"user {results.stat().st_uid}"
+        lines.append(f"{results.absolute()} belongs to {owner}: choose another folder with output=DIR")
     return lines
 
 

@@ -23,7 +23,7 @@ commbench ab BASE... --vs NEW...     both in turn, in fresh worlds, 10 launches 
 commbench predict PATH... --params N the communication of a data-parallel step on what was measured
 commbench export PATH... --csv FILE  results as CSV
 commbench doctor                     what this machine has and which backends can run
-commbench help                       this text; COMMAND --help has the options of a command
+commbench help [COMMAND]             this text; the options of a command, as COMMAND --help
 torchrun|mpirun|srun ... commbench   the same as one rank of a given world
 
 A list is an axis inside one world: layout=[1x1,1x2] sizes=[8,1KiB,1MiB] benchmark=[p2p_latency,all_reduce]
@@ -61,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             with suppress(OSError):
                 stream.reconfigure(errors="backslashreplace")
     try:
+        if argv is None:
+            _shield_children()
         status = _run_command(sys.argv[1:] if argv is None else list(argv))
         if "mpi4py" not in sys.modules:  # MPI is finalized only at Python's own end
             exit_rank(status, _identity())
@@ -76,6 +78,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise
 
 
+def _shield_children() -> None:
+    """Ranks are started by `python -m`, which would import a commbench.py or select.py of the working directory; and
+    mpirun crashes without HOME. Raises ConfigError where Python 3.10 can't be kept from such an import."""
+    from pathlib import Path
+    from tempfile import gettempdir
+
+    from commbench.core.errors import ConfigError
+
+    if "HOME" not in os.environ:
+        with suppress(KeyError, RuntimeError):  # no passwd entry
+            os.environ["HOME"] = str(Path.home())
+        os.environ.setdefault("HOME", gettempdir())
+    with suppress(FileNotFoundError):
+        if str(Path.cwd()) in sys.path:  # started by `python -m`: the user's own modules there are wanted
+            return
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
+    planted = [f"{name}.py" for name in ("commbench", "torch", "mpi4py") if Path(f"{name}.py").exists()]
+    if planted and sys.version_info < (3, 11):
+        raise ConfigError(f"{planted[0]} in this folder would be imported by the ranks; rename it")
+
+
 def _identity() -> RankIdentity | None:
     """None outside of a world, and where the launcher's variables are unusable."""
     from commbench.core.errors import ConfigError
@@ -89,6 +112,8 @@ def _identity() -> RankIdentity | None:
 
 def _run_command(words: list[str]) -> int:
     """The exit status. Commands are imported when they are used."""
+    if words[:1] == ["help"] and len(words) == 2 and words[1] in (*COMMANDS, *OTHER_COMMANDS):
+        words = [words[1], "--help"]
     if words[:1] and words[0] in COMMANDS:
         module, function = COMMANDS[words[0]]
         status: int = getattr(import_module(module), function)(words[1:])
@@ -99,6 +124,7 @@ def _run_command(words: list[str]) -> int:
         from commbench.cli.rank import run_started
 
         return run_started()
+    _check_words([word for word in words[:1] if word[:1] != "-"])  # a mistyped command has options of its own
     arguments = _parser().parse_intermixed_args(words[1:] if words[:1] == ["run"] else words)
     _check_words(arguments.words)
     if arguments.words[:1] == ["help"]:

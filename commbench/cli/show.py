@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,18 +12,21 @@ from typing import Any
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.terminal import Column, Terminal, printable, table_text
 from commbench.core.units import format_number
+from commbench.report.fit import COMPANIONS, SHARED, by_window, hashable, value_text, varying
 from commbench.report.load import find_runs, load_run, read_rows, run_tables
-from commbench.writers.console import TimeLine, row_order, run_text
+from commbench.writers.console import row_order, run_text
 from commbench.writers.nccl_tests import NcclTests
 from commbench.writers.osu import Osu
 from commbench.writers.parquet import plain_rows
+from commbench.writers.table import TimeLine
 
-from .options import Options
+from .options import Options, write_stdout
 
 Row = Mapping[str, Any]
 CONSOLE, OSU, NCCL_TESTS, CSV = "console", "osu", "nccl_tests", "csv"
-BESIDE = ("backend", "engine", "label", "interface", "cuda_ipc", "device")  # what the columns of a pivot are named by
-SHARED = ("benchmark", "layout", "pair", "dtype", "timing_mode", "reduction", "root", "schedule", "streams", "in_place")
+# what the columns of a pivot are named by: whose numbers they are
+BESIDE = ("backend", *COMPANIONS["backend"], "label", "interface", "cuda_ipc", "device")
+APART = tuple(name for name in SHARED if name not in (*BESIDE, "window"))  # what makes a table of its own
 
 
 def command(words: list[str]) -> int:
@@ -35,17 +38,16 @@ def command(words: list[str]) -> int:
     if options.form == CSV:
         from .export import csv_text
 
-        sys.stdout.write(csv_text(read_rows(runs), "cases"))
+        write_stdout(csv_text(read_rows(runs), "cases"))
         return 0
     terminal = Terminal.of(sys.stdout)
     rows = {run: rows_of(run) for run in runs}
     every = [row for one in rows.values() for row in one]
     if options.form == CONSOLE and len({row["backend"] for row in every}) > 1:
-        print(pivot_text(every, terminal))
+        write_stdout(f"{pivot_text(every, terminal)}\n")
         return 0
     for run, found in rows.items():
-        print(shown_text(run, found, options.form, terminal))
-        print(printable(f"results: {run}\n"))
+        write_stdout(f"{shown_text(run, found, options.form, terminal)}\n{printable(f'results: {run}')}\n\n")
     return 0
 
 
@@ -89,30 +91,43 @@ def _time_lines(run: Path, case_ids: Sequence[str]) -> dict[str, TimeLine]:
 
 
 def pivot_text(rows: Sequence[Row], terminal: Terminal) -> str:
-    """Size by backend, a table for each operation and world; of several launches their median."""
+    """Size by backend, a table for each point of the other variables; only launches are merged, to their median."""
     measured = [row for row in rows if row["status"] == "ok"]
-    names = [name for name in BESIDE if name == "backend" or len({row[name] for row in measured} - {None, ""}) > 1]
-    groups: dict[tuple[Any, ...], list[Row]] = {}
+    series: dict[tuple[Any, ...], list[Row]] = {}
     for row in sorted(measured, key=row_order):
-        groups.setdefault(tuple(row[name] for name in SHARED), []).append(row)
-    named = [name for name in SHARED[1:] if name == "layout" or len({group[0][name] for group in groups.values()}) > 1]
+        key = tuple(hashable(row[name]) for name in (*APART, *BESIDE))
+        series.setdefault(key, []).append({**row, "message_bytes": row["message_bytes"] or 0})
+    tables: dict[tuple[Any, ...], list[list[Row]]] = {}
+    for key, found in series.items():
+        for window, group in by_window(found):
+            tables.setdefault((*key[: len(APART)], window), []).append(group)
+    points = {key: dict(zip((*APART, "window"), key, strict=True)) for key in tables}
+    heads = [name for name in BESIDE if name == "backend" or name in varying(measured)]
     parts = []
-    for group in groups.values():
-        rate = any(row["window"] is not None for row in group)
-        values = [f"{name} {group[0][name]}" for name in named if group[0][name] is not None]
-        title = [group[0]["benchmark"], *values]
-        head = f"{', '.join(title)}: {'algbw in GB/s' if rate else 'median in us'}"
-        parts.append(f"{terminal.styled(terminal.paragraph(head), 'bold')}\n{_pivot(group, names, rate, terminal)}\n")
+    for key, groups in sorted(tables.items(), key=lambda table: row_order(table[1][0][0])):
+        point, rate = points[key], points[key]["window"] is not None
+        named = ["layout", *(name for name in point if _differs(points.values(), point, name))]
+        values = [f"{name} {value_text(point[name])}" for name in named if point[name] not in (None, ())]
+        head = f"{', '.join([point['benchmark'], *values])}: {'algbw in GB/s' if rate else 'median in us'}"
+        head = terminal.styled(terminal.paragraph(head), "bold")
+        parts.append(f"{head}\n{_pivot(groups, heads, rate, terminal)}\n")
     lost = len(rows) - len(measured)
     return "\n".join([*parts, *([f"{lost} cases have no number: commbench report names why"] if lost else [])])
 
 
-def _pivot(group: Sequence[Row], names: Sequence[str], rate: bool, terminal: Terminal) -> str:
+def _differs(points: Iterable[Mapping[str, Any]], point: Mapping[str, Any], name: str) -> bool:
+    """Whether another table of this operation differs in it; in hosts, also of this layout, which implies them."""
+    implied_by = ("benchmark", "layout") if name == "hosts" else ("benchmark",)
+    alike = (other for other in points if all(other[variable] == point[variable] for variable in implied_by))
+    return name not in ("benchmark", "layout") and any(other[name] != point[name] for other in alike)
+
+
+def _pivot(groups: Sequence[Sequence[Row]], names: Sequence[str], rate: bool, terminal: Terminal) -> str:
     cells: dict[int, dict[str, list[float]]] = {}
-    for row in group:
-        heading = " ".join(str(row[name]) for name in names if row[name] not in (None, ""))
+    for row in (row for group in groups for row in group):
+        heading = " ".join(value_text(row[name]) for name in names if row[name] not in (None, "", {}))
         value = row["algbw_gb_per_s"] if rate else 1e6 * row["median_s"]
-        cells.setdefault(row["message_bytes"] or 0, {}).setdefault(heading, []).append(value)
+        cells.setdefault(row["message_bytes"], {}).setdefault(heading, []).append(value)
     headings = sorted({heading for one in cells.values() for heading in one})
     columns = [Column("message\nB", right=True), *(Column(heading, right=True) for heading in headings)]
     lines = []

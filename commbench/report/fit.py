@@ -92,7 +92,7 @@ def families(cases: pd.DataFrame) -> list[Family]:
         if _unusable(row) is None and row["message_bytes"] > 0:
             key = tuple(hashable(row.get(name)) for name in SHARED if name != "window")
             groups.setdefault(key, []).append(row)
-    split = [family for rows in groups.values() for family in _by_window(rows)]
+    split = [family for rows in groups.values() for family in by_window(rows)]
     return sorted((_family(window, rows) for window, rows in split), key=_family_order)
 
 
@@ -133,7 +133,7 @@ def _unusable(row: Row) -> str | None:
     return None if usable else "ok without a time"
 
 
-def _by_window(rows: Sequence[Row]) -> list[tuple[Any, list[Row]]]:
+def by_window(rows: Sequence[Row]) -> list[tuple[Any, list[Row]]]:
     """Rows by requested window: beyond the largest size measured with it, the rows of the largest smaller window."""
     smallest = min(row["message_bytes"] for row in rows)
     requested = {row.get("window") for row in rows if row["message_bytes"] == smallest}
@@ -144,7 +144,7 @@ def _by_window(rows: Sequence[Row]) -> list[tuple[Any, list[Row]]]:
         groups.append((window, group))
         used |= {id(row) for row in group}
     rest = [row for row in rows if id(row) not in used]
-    return groups + (_by_window(rest) if rest else [])
+    return groups + (by_window(rest) if rest else [])
 
 
 def _shrunk_rows(rows: Sequence[Row], window: Any, largest: int) -> list[Row]:

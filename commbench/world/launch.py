@@ -25,7 +25,7 @@ CONFIG_DIR = "COMMBENCH_CONFIG_DIR"  # the user's own YAML, for every world of a
 LONGEST_VARIABLE = 100_000  # bytes; Linux refuses 128 KiB
 STOPPED_SHARE = 0.75  # of budget.silence_s: a rank that is stopped here is seen before its heartbeats are missed
 # ranks on other hosts need these as they are here
-FORWARDED = (SWEEP, CONFIG_DIR, "PYTHONPATH", "LD_LIBRARY_PATH", "PATH")
+FORWARDED = (SWEEP, CONFIG_DIR, "PYTHONPATH", "LD_LIBRARY_PATH", "PATH", "PYTHONSAFEPATH")
 
 
 @dataclass(frozen=True)

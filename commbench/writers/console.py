@@ -9,17 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.columns import INTERRUPTED
+from commbench.core.columns import INTERRUPTED, UNFINISHED
 from commbench.core.flags import FLAGS, UNKNOWN_FLAG
 from commbench.core.slow_pairs import FACTOR, SPREADS, findings, matrices, slow_pairs
 from commbench.core.terminal import Column, Terminal, paragraphs, printable, table_text
-from commbench.core.units import format_bytes, format_number, format_seconds
+from commbench.core.units import format_bytes, format_number
 
 from .parquet import recorded_rows
-from .table import is_matrix, matrix_text
+from .table import OWN_BUFFERS, TimeLine, has_own_buffers, is_matrix, matrix_text
 
 Row = Mapping[str, Any]
 
@@ -35,17 +34,18 @@ DEFAULTS = {  # values that are not shown: no message, pair after pair, and the 
 NUMBERS = (  # the columns that a narrow terminal lacks are those with the highest numbers
     Column("message\nB", right=True),
     Column("median\nus", right=True, style="bold"),
-    Column("interval\nus", right=True, priority=2),
+    Column("interval\nus", right=True, priority=1),
     Column("p99\nus", right=True, priority=4),
     Column("algbw\nGB/s", right=True, priority=5),
-    Column("busbw\nGB/s", right=True, priority=1),
+    Column("busbw\nGB/s", right=True, priority=2),
     Column("of limit\n%", right=True, priority=3),
     Column("messages\n1/s", right=True, priority=7),
     Column("n", right=True, priority=6),
 )
 MARK = Column("", style="yellow")  # on a terminal: this row differs from its neighbours, see below the table
 FLAGS_COLUMN = Column("flags", priority=8)  # in a file
-MEANING = "median: per message (half a round trip for p2p_latency) or per collective; GB/s is 10^9 B/s"
+UNKNOWN_MEANING = "per message (half a round trip for p2p_latency) or per collective"  # of rows without median_of
+NOT_FINISHED = "not finished"  # rows of an interrupted run, beside the flags
 DIVIDED = "message: in total; gather, scatter, all_gather, all_to_all and reduce_scatter divide it among the ranks"
 CLOCKS = {
     "host": "the host's clock around the calls",
@@ -55,15 +55,12 @@ CLOCKS = {
     "graph": "the GPU's events around the replay of a captured graph of calls",
 }
 MOST_NAMED_PAIRS = 3  # of those that run at once
+MOST_OPERATIONS = 3  # named for one meaning of the median
 MOST_FINDINGS = 10
 LONG_REST_S = 5.0  # expected after the first pass: with less the run has its table soon
 WIDEST_MATRIX = 200  # characters, in a file
 MOST_SERIES = 6  # that a line names
 LONGEST_REASON = 400  # characters on a terminal: a reason can be a stack of 50 lines
-TIME_LINES = 20  # of one case
-TIME_LINE_HEADINGS = ("from\ns", "median\nus", "min\nus", "max\nus", "repetitions")
-MOST_INTERVALS = 4096  # kept of one case; beyond it neighbours are merged
-BAR = 24
 
 
 @dataclass
@@ -96,6 +93,7 @@ class Console:
         passes = self._run.get("config", {}).get("timing", {}).get("visits", 1) - 1  # each like the first
         if passes * (time.monotonic() - self._begun_s) * waiting < LONG_REST_S * len(rows):
             return
+        rows = [{**row, "stop_reason": None} for row in rows]  # further visits are on their way
         lines = (f"first pass: {_case_title(row)}: {format_seconds(row['median_s'])}" for row in rows)
         text = printable("\n".join(lines)) if terminal.width is None else run_text(self._run, rows, terminal)
         print(f"{text}\nthe first pass is through; further passes over {waiting} cases follow\n", file=sys.stderr)
@@ -106,7 +104,10 @@ class Console:
         terminal = Terminal.of(sys.stdout)
         print(run_text(run, list(self._rows.values()), terminal, self._time_lines))
         folder = printable(str(run["folder"]))
-        print(f"results: {folder}\nopen:    commbench report {folder} --html report.html", flush=True)
+        if (Path(run["folder"]) / "run.json").exists():
+            print(f"results: {folder}\nopen:    commbench report {folder} --html report.html", flush=True)
+        else:
+            print("nothing is stored: writer=console alone; writer=[parquet,console] keeps the results", flush=True)
 
 
 def run_text(
@@ -140,7 +141,9 @@ def run_text(
     flags += [
         f"{name}: {flag_text(name)}" for name in [*common, *sorted(flags_in(in_matrix.values()) - own - {*common})]
     ]
-    parts.append(paragraphs([*_reason_texts(series, terminal), *flags, *_meaning(rows)], terminal))
+    missing = _unfinished_texts(run, series)
+    meaning = _meaning(rows, "interval" in "".join(parts))
+    parts.append(paragraphs([*_reason_texts(series, terminal), *missing, *flags, *meaning], terminal))
     for case_id, line in (time_lines or {}).items():
         title = next((_case_title(row) for row in rows if row["case_id"] == case_id), case_id)
         parts += [f"\n{text}"] if (text := line.text(title, terminal)) else []
@@ -156,7 +159,8 @@ def _table(
     last = FLAGS_COLUMN if terminal.width is None else MARK
     cells, styles = [], {}
     for number, row in enumerate(listed):
-        flags = ",".join(flag for flag in flags_of(row) if flag not in common)
+        words = [*([NOT_FINISHED] if _is_unfinished(row) else []), *flags_of(row)]
+        flags = ",".join(word for word in words if word not in common)
         if row["status"] != "ok":
             flags, styles[number] = f"{row['status']}: {row['reason']}", "red"
         mark = flags if terminal.width is None else "!" if row["case_id"] in marked else ""
@@ -191,11 +195,12 @@ def _finding_lines(run: Mapping[str, Any], rows: Sequence[Row], terminal: Termin
 
 
 def row_order(row: Row) -> tuple[Any, ...]:
-    """Sort key: by text, then the ranks of the pair and the other numbers by size."""
+    """Sort key: by text, then the ranks of the pair and the other numbers by size, then what else may vary."""
     ranks = [int(rank) for pair in (row["pair"] or "").split() for rank in pair.split("-")]
     numbers = [-1 if row[name] is None else row[name] for name in ("root", "streams", "message_bytes", "window")]
     texts = [row[name] or "" for name in ("benchmark", "layout", "engine", "dtype", "schedule")]
-    return (*texts, len(ranks), ranks, *numbers)
+    more = [str(row[name] or "") for name in ("in_place", "reduction", "buffers", "staging", "cache", "sync")]
+    return (*texts, len(ranks), ranks, *numbers, *more)
 
 
 # ---------------------------------------------------------------- title and meaning
@@ -237,9 +242,9 @@ def _case_title(row: Row) -> str:
     return " ".join(filter(None, (row["benchmark"], row["layout"], _variable_text(row, "pair"), size)))
 
 
-def _meaning(rows: Sequence[Row]) -> list[str]:
+def _meaning(rows: Sequence[Row], has_intervals: bool) -> list[str]:
     """What median and interval are."""
-    known = [row for row in rows if row["status"] == "ok" and row["ci_low_s"] is not None]
+    known = [row for row in rows if row["status"] == "ok" and row["ci_low_s"] is not None and has_intervals]
     kinds: dict[tuple[int | None, str | None, float | None], list[float]] = {}
     for row in known:
         spans = kinds.setdefault((row.get("visits"), row.get("interval_of"), row.get("interval_level")), [])
@@ -255,7 +260,24 @@ def _meaning(rows: Sequence[Row]) -> list[str]:
         ]
     divided = any(row["bytes_per_rank"] not in (None, row["message_bytes"]) for row in rows)
     interval = [f"interval: {'; '.join(dict.fromkeys(texts))}"] if texts else []
-    return [MEANING, *([DIVIDED] if divided else []), *interval]
+    own = [OWN_BUFFERS] if has_own_buffers(rows) else []
+    return [f"median: {_median_text(rows)}; GB/s is 10^9 B/s", *([DIVIDED] if divided else []), *own, *interval]
+
+
+def _median_text(rows: Sequence[Row]) -> str:
+    """What one operation is: `half a round trip`; of several kinds with the operations: `collective (all_reduce)`."""
+    operations: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if row.get("median_of") is not None:
+            operations.setdefault(row["median_of"], {})[row["benchmark"]] = None
+    if len(operations) < 2:
+        return next(iter(operations), UNKNOWN_MEANING)
+    parts = []
+    for kind, found in sorted(operations.items()):
+        names = sorted(found)
+        more = f" and {len(names) - MOST_OPERATIONS} more" if len(names) > MOST_OPERATIONS else ""
+        parts.append(f"{kind} ({', '.join(names[:MOST_OPERATIONS])}{more})")
+    return ", ".join(parts)
 
 
 def interval_meaning(visits: int | None, of: str | None, level: float | None, visits_s: Sequence[float] = ()) -> str:
@@ -310,7 +332,8 @@ def _rows_by_series(rows: Sequence[Row], listed: Iterable[Row]) -> dict[str, lis
 
 def _marked(series: Mapping[str, Sequence[Row]]) -> set[str]:
     """case_id of the rows with a flag that most rows of their series do not have, and of those without numbers."""
-    marked = {row["case_id"] for rows in series.values() for row in rows if row["status"] != "ok"}
+    every = [row for rows in series.values() for row in rows]
+    marked = {row["case_id"] for row in every if row["status"] != "ok" or _is_unfinished(row)}
     for rows in series.values():
         measured = [row for row in rows if row["status"] == "ok"]
         for flag in flags_in(measured):
@@ -352,6 +375,20 @@ def _reason_texts(series: Mapping[str, Sequence[Row]], terminal: Terminal) -> li
     return texts
 
 
+def _is_unfinished(row: Row) -> bool:
+    """Whether the row has numbers, but of fewer visits than planned."""
+    return row["status"] == "ok" and row["stop_reason"] in UNFINISHED
+
+
+def _unfinished_texts(run: Mapping[str, Any], series: Mapping[str, Sequence[Row]]) -> list[str]:
+    """`not finished: 8 B, 1 KiB: ...` for what a run was interrupted in."""
+    sizes = {name: _sizes(filter(_is_unfinished, rows)) for name, rows in series.items()}
+    if not any(map(_is_unfinished, (row for rows in series.values() for row in rows))):
+        return []
+    text = _by_series({name: one for name, one in sizes.items() if one}, len(series) > 1)
+    return [f"{NOT_FINISHED}: {text}: commbench resume {run['folder']} measures the missing visits"]
+
+
 def _by_series(texts: Mapping[str, str], several: bool) -> str:
     """`p2p_latency 8 B, 1 KiB; all_reduce all sizes`; the names only where there are several series."""
     parts = [f"{name} {text}".strip() if several else text for name, text in list(texts.items())[:MOST_SERIES]]
@@ -361,53 +398,3 @@ def _by_series(texts: Mapping[str, str], several: bool) -> str:
 
 def _sizes(rows: Iterable[Row]) -> str:
     return ", ".join(format_bytes(size) for size in sorted({row["message_bytes"] or 0 for row in rows}) if size)
-
-
-# ---------------------------------------------------------------- a soak
-
-
-class TimeLine:
-    """The intervals of a soak in bounded memory: [n, (begin in s, median, min, max in s, repetitions)]."""
-
-    def __init__(self) -> None:
-        self._intervals = np.empty((0, 5))
-
-    def add(self, counters: Mapping[str, Any]) -> None:
-        """Take the counters interval.* of a case; others are left out."""
-        if not counters:
-            return
-        values: dict[int, dict[str, float]] = {}
-        for t_ns, name, value in zip(counters["t_ns"], counters["name"], counters["value"], strict=True):
-            if str(name).startswith("interval."):
-                values.setdefault(int(t_ns), {})[str(name).removeprefix("interval.")] = float(value)
-        names = ("median_s", "min_s", "max_s", "repetitions")
-        rows = [[t_ns / 1e9, *(values[t_ns][name] for name in names)] for t_ns in sorted(values)]
-        self._intervals = np.concatenate([self._intervals, np.array(rows).reshape(-1, 5)])
-        while len(self._intervals) > MOST_INTERVALS:
-            self._intervals = _merged(self._intervals, 2)
-
-    def text(self, title: str, terminal: Terminal) -> str:
-        """A table of TIME_LINES lines at most; empty without intervals."""
-        if len(self._intervals) < 2:
-            return ""
-        begin_s, end_s = self._intervals[[0, -1], 0]
-        lines = _merged(self._intervals, -(-len(self._intervals) // TIME_LINES))
-        longest = lines[:, 1].max() or 1.0
-        columns = [Column(text, right=True, priority=index) for index, text in enumerate(TIME_LINE_HEADINGS)]
-        columns.append(Column("median", priority=len(columns)))
-        rows = [
-            (f"{at_s - begin_s:.1f}", *(format_number(1e6 * seconds) for seconds in (median_s, min_s, max_s)),
-             f"{repetitions:.0f}", "#" * max(1, round(BAR * median_s / longest)))
-            for at_s, median_s, min_s, max_s, repetitions in lines.tolist()
-        ]  # fmt: skip
-        head = f"{title}: time line of {format_seconds(end_s - begin_s)}, median: mean of the medians of its intervals"
-        return f"{terminal.paragraph(head)}\n{table_text(columns, rows, terminal)}"
-
-
-def _merged(intervals: NDArray[np.float64], each: int) -> NDArray[np.float64]:
-    """As many neighbours in one."""
-    firsts = np.arange(0, len(intervals), each)
-    _, median_s, min_s, max_s, repetitions = intervals.T
-    medians_s = np.add.reduceat(median_s, firsts) / np.diff(firsts, append=len(intervals))
-    ends_s = np.minimum.reduceat(min_s, firsts), np.maximum.reduceat(max_s, firsts)
-    return np.stack([intervals[firsts, 0], medians_s, *ends_s, np.add.reduceat(repetitions, firsts)], axis=1)

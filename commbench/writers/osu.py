@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from .table import (
+    OWN_BUFFERS,
     Listing,
     Row,
     comment,
     flag_lines,
+    has_own_buffers,
     heading,
     missing_program_lines,
     number,
@@ -105,7 +107,7 @@ class Osu(Listing):
     def text(self, run: Mapping[str, Any], rows: Sequence[Row]) -> str:
         """All tables of a run; every line that is no number begins with #."""
         known = [row for row in rows if row["benchmark"] in PROGRAMS]
-        lines = [*preface(run, rows, TOOL), comment(MEANS)]
+        lines = [*preface(run, rows, TOOL), comment(MEANS), *([comment(OWN_BUFFERS)] if has_own_buffers(known) else [])]
         explained: set[str] = set()
         for table in tables(known, ()):
             program = PROGRAMS[table[0]["benchmark"]]

@@ -1,4 +1,5 @@
-"""Tables as plain text: rows under # comments, as other tools print them, and all pairs as a matrix for the console."""
+"""Tables as plain text: rows under # comments, as other tools print them; for the console all pairs
+as a matrix and the time line of a soak."""
 
 from __future__ import annotations
 
@@ -11,13 +12,14 @@ from math import floor, log10
 from statistics import median
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.columns import VARIABLES
 from commbench.core.layout import Pair, pairs_text
 from commbench.core.slow_pairs import MATRIX_VARIABLES, Matrix
-from commbench.core.terminal import printable
-from commbench.core.units import format_bytes, format_rate, format_seconds
+from commbench.core.terminal import Column, Terminal, printable, table_text
+from commbench.core.units import format_bytes, format_number, format_rate, format_seconds
 
 Row = Mapping[str, Any]
 IN_EVERY_HEADING = ("layout", "pair", "dtype", "engine")  # so that a table is complete when it is cut out
@@ -27,6 +29,11 @@ LONGEST_PAIR_TABLE = 12  # rows; more pairs are printed as a matrix
 MAX_MATRIX_RANKS = 16  # that fit a terminal
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 MAX_NAMED_PAIRS = 8
+OWN_BUFFERS = "buffers own: each message of a window has memory of its own (osu_bw has one buffer: buffers=shared)"
+TIME_LINES = 20  # of one case
+TIME_LINE_HEADINGS = ("from\ns", "median\nus", "min\nus", "max\nus", "repetitions")
+MOST_INTERVALS = 4096  # kept of one case; beyond it neighbours are merged
+BAR = 24  # characters of the longest
 
 
 @dataclass
@@ -115,6 +122,11 @@ def flag_lines(table: Iterable[Row]) -> list[str]:
         for flag in row["warnings"] or () if row["status"] == "ok" else ():
             sizes.setdefault(flag, {})[format_bytes(row["message_bytes"] or 0)] = None
     return [comment(f"{flag}: {', '.join(texts)}") for flag, texts in sorted(sizes.items())]
+
+
+def has_own_buffers(rows: Iterable[Row]) -> bool:
+    """Whether the messages of a window had memory of their own, which other tools do not give them."""
+    return any(row["buffers"] == "own" and (row["window"] or 1) > 1 for row in rows)
 
 
 def missing_program_lines(rows: Iterable[Row], tool: str) -> list[str]:
@@ -222,3 +234,53 @@ def _note_lines(matrix: Matrix) -> list[str]:
         rest = f" and {len(pairs) - MAX_NAMED_PAIRS} more" if len(pairs) > MAX_NAMED_PAIRS else ""
         lines.append(f"  {status} {pairs_text(sorted(pairs)[:MAX_NAMED_PAIRS])}{rest}: {reason}")
     return lines
+
+
+# ---------------------------------------------------------------- a soak
+
+
+class TimeLine:
+    """The intervals of a soak in bounded memory: [n, (begin in s, median, min, max in s, repetitions)]."""
+
+    def __init__(self) -> None:
+        self._intervals = np.empty((0, 5))
+
+    def add(self, counters: Mapping[str, Any]) -> None:
+        """Take the counters interval.* of a case; others are left out."""
+        if not counters:
+            return
+        values: dict[int, dict[str, float]] = {}
+        for t_ns, name, value in zip(counters["t_ns"], counters["name"], counters["value"], strict=True):
+            if str(name).startswith("interval."):
+                values.setdefault(int(t_ns), {})[str(name).removeprefix("interval.")] = float(value)
+        names = ("median_s", "min_s", "max_s", "repetitions")
+        rows = [[t_ns / 1e9, *(values[t_ns][name] for name in names)] for t_ns in sorted(values)]
+        self._intervals = np.concatenate([self._intervals, np.array(rows).reshape(-1, 5)])
+        while len(self._intervals) > MOST_INTERVALS:
+            self._intervals = _merged(self._intervals, 2)
+
+    def text(self, title: str, terminal: Terminal) -> str:
+        """A table of TIME_LINES lines at most; empty without intervals."""
+        if len(self._intervals) < 2:
+            return ""
+        begin_s, end_s = self._intervals[[0, -1], 0]
+        lines = _merged(self._intervals, -(-len(self._intervals) // TIME_LINES))
+        longest = lines[:, 1].max() or 1.0
+        columns = [Column(text, right=True, priority=index) for index, text in enumerate(TIME_LINE_HEADINGS)]
+        columns.append(Column("median", priority=len(columns)))
+        rows = [
+            (f"{at_s - begin_s:.1f}", *(format_number(1e6 * seconds) for seconds in (median_s, min_s, max_s)),
+             f"{repetitions:.0f}", "#" * max(1, round(BAR * median_s / longest)))
+            for at_s, median_s, min_s, max_s, repetitions in lines.tolist()
+        ]  # fmt: skip
+        head = f"{title}: time line of {format_seconds(end_s - begin_s)}, median: mean of the medians of its intervals"
+        return f"{terminal.paragraph(head)}\n{table_text(columns, rows, terminal)}"
+
+
+def _merged(intervals: NDArray[np.float64], each: int) -> NDArray[np.float64]:
+    """As many neighbours in one."""
+    firsts = np.arange(0, len(intervals), each)
+    _, median_s, min_s, max_s, repetitions = intervals.T
+    medians_s = np.add.reduceat(median_s, firsts) / np.diff(firsts, append=len(intervals))
+    ends_s = np.minimum.reduceat(min_s, firsts), np.maximum.reduceat(max_s, firsts)
+    return np.stack([intervals[firsts, 0], medians_s, *ends_s, np.add.reduceat(repetitions, firsts)], axis=1)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 from shown_gpus import hgx, libraries
@@ -68,6 +70,39 @@ def test_help_tells_the_commands_and_the_keys() -> None:
     assert "# backend=mpi: backend.KEY=VALUE" in keys
     assert command(SCRIPT, "help").stdout == help_text
     assert command(SCRIPT, "--version").stdout == f"commbench {version('commbench')}\n"
+
+
+def test_the_help_of_a_command_has_its_options() -> None:
+    assert "--force" in command(SCRIPT, "resume", "--help").stdout
+    assert command(SCRIPT, "help", "resume").stdout == command(SCRIPT, "resume", "--help").stdout
+    assert command(SCRIPT, "help", "run").stdout == command(SCRIPT, "--help").stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["reprot"], ["reprot", "results", "--html", "x"], ["run", "resmue"], ["sizes=[8]", "report"]],
+    ids=" ".join,
+)
+def test_a_mistyped_command_is_told_the_one_that_is_meant(words: list[str]) -> None:
+    done = command(SCRIPT, *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    meant = "resume" if "resmue" in words else "report"
+    assert f"is neither KEY=VALUE nor a command; did you mean {meant}? commands: report, show, " in done.stderr
+
+
+@pytest.mark.parametrize("backend", ["gloo", pytest.param("mpi", marks=pytest.mark.long)])
+def test_a_module_of_the_working_directory_is_not_imported(
+    backend: str, started_world: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does a missing HOME matter: without it mpirun crashes."""
+    if sys.version_info < (3, 11):
+        pytest.skip("PYTHONSAFEPATH is of Python 3.11")
+    monkeypatch.delenv("HOME")
+    for name in ("commbench", "select", "mpi4py"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')")
+    fixed = ("timing=fixed", "timing.repetitions=2", "timing.warmup_s=0", "benchmark=p2p_latency", "sizes=[8]")
+    run = started_world("commbench", f"backend={backend}", *fixed, cwd=tmp_path)
+    assert run.status == 0 and "imported" not in run.stdout + run.stderr, run.explain()
 
 
 def test_doctor_names_this_machine_and_every_backend() -> None:
@@ -145,3 +180,5 @@ def test_doctor_tells_what_surprises_later(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     told = surroundings()
     assert [line.partition(" ")[0] for line in told[:2]] == ["HOME", "a"] and "output=DIR" in told[2]
+    monkeypatch.setattr(Path, "owner", lambda path: {}["no passwd entry"])
+    assert f"belongs to user {os.getuid()}: " in surroundings()[2]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import commbench
 from commbench.cli.main import main
-from commbench.core.terminal import TERMINAL
+from commbench.cli.show import pivot_text
+from commbench.core.columns import CASES
+from commbench.core.terminal import TERMINAL, Terminal
 
 FIXED = ("timing=fixed", "timing.repetitions=8", "timing.warmup_s=0", "benchmark=all_reduce", "sizes=[8,1KiB]")
 
@@ -89,6 +94,63 @@ def test_several_backends_stand_side_by_side(run: Path, tmp_path: Path, capsys: 
     assert lines[0] == "all_reduce, layout 1x2: median in us"
     assert lines[2].split() == ["B", "gloo", "simulated"]
     assert [line.split()[0] for line in lines[3:5]] == ["8", "1024"] and len(lines[3].split()) == 3
+
+
+def measured(backend: str, size: int, median_s: float, **more: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {column.name: None for column in CASES}
+    values |= {"benchmark": "p2p_bandwidth", "backend": backend, "layout": "1x2", "pair": "0-1", "status": "ok"}
+    values |= {"message_bytes": size, "median_s": median_s, "algbw_gb_per_s": size / median_s / 1e9, "env": {}}
+    return values | {"label": "", "backend_options": {}} | more
+
+
+def pivots(*rows: dict[str, Any]) -> dict[str, list[list[str]]]:
+    """Title -> the lines below it, of both backends that a pivot needs."""
+    parts = pivot_text([*rows, *({**row, "backend": "mpi"} for row in rows)], Terminal()).split("\n\n")
+    return {part.splitlines()[0]: [line.split() for line in part.splitlines()[2:]] for part in parts}
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("window", (1, 64)), ("buffers", ("own", "shared")), ("cache", ("rotate", "warm")),
+        ("sync", ("barrier", "none")),
+        ("staging", ("none", "pinned")), ("timing", ("quick", "rigorous")), ("env", ({}, {"NCCL_ALGO": "Ring"})),
+        ("hosts", ("a", "b")), ("in_place", (False, True)), ("bind", ("core", "none")),
+    ],
+)  # fmt: skip
+def test_what_differs_in_more_than_the_size_is_never_merged(name: str, values: tuple[Any, Any]) -> None:
+    found = pivots(*(measured("gloo", 8, at, **{name: value}) for at, value in zip((1e-6, 3e-6), values, strict=True)))
+    assert len(found) == 2 and all(f"{name} " in title for title in found if values[0] or "NCCL_ALGO" in title)
+    assert len({lines[1][1] for lines in found.values()}) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("library", ("A 1", "B 2")), ("streams", (1, 4)), ("label", ("", "x"))],
+)
+def test_whose_numbers_they_are_stands_above_a_column(name: str, values: tuple[Any, Any]) -> None:
+    (lines,) = pivots(*(measured("gloo", 8, 1e-6, **{name: value}) for value in values)).values()
+    assert len(lines[1]) == 1 + 4
+
+
+def test_launches_are_merged_to_their_median() -> None:
+    rows = [measured("gloo", 8, 1e-6 * at, launch=at, run_id=str(at)) for at in (1, 2, 9)]
+    (lines,) = pivots(*rows).values()
+    assert lines[1] == ["8", "2.00", "2.00"]
+
+
+def test_a_window_that_shrinks_at_large_messages_stays_in_its_table() -> None:
+    sizes = {8: (64, 1), 1024: (64, 1), 40_000_000: (6, 1)}
+    rows = [measured("gloo", size, 1e-6 * size, window=window) for size, both in sizes.items() for window in both]
+    found = pivots(*rows)
+    assert [*found] == [f"p2p_bandwidth, layout 1x2, window {window}: algbw in GB/s" for window in (1, 64)]
+    assert [[line[0] for line in lines[1:]] for lines in found.values()] == [["8", "1024", "40000000"]] * 2
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(run: Path) -> None:
+    script = f"set -o pipefail; {sys.executable} -m commbench show {run} --as csv | true"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_folder_without_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

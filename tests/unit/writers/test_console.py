@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from commbench.cli.show import rows_of
 from commbench.core.columns import CASES
 from commbench.core.terminal import Terminal
 from commbench.report.load import find_runs, load_run
-from commbench.writers.console import interval_meaning, run_text
+from commbench.writers.console import Console, interval_meaning, run_text
 
 WIDTH = 100
 RUN = {
@@ -109,9 +110,10 @@ def test_a_terminal_has_one_line_for_a_size(width: int) -> None:
     assert len(table(text)) == 1 + len(rows)
     assert cells(text, "message")[:3] == ["8", "1024", "40000000"]
     assert cells(text, "median")[:3] == ["9.88", "1264", "49380000"]
-    assert cells(text, "busbw")[0] == "0.0000976"
+    if width > 60:
+        assert cells(text, "busbw")[0] == "0.0000976"
     shown = [name for name in ("interval", "p99", "algbw", "messages") if any(name in line for line in text[:6])]
-    assert shown == {60: ["p99"], 80: ["interval", "p99"], 100: ["interval", "p99", "algbw"]}.get(
+    assert shown == {60: ["interval"], 80: ["interval", "p99"], 100: ["interval", "p99", "algbw"]}.get(
         width, ["interval", "p99", "algbw", "messages"]
     )
 
@@ -238,6 +240,60 @@ def test_the_interval_says_over_what_time_its_visits_were_spread() -> None:
     assert "interval: 75 % over 3 visits in 1.00 to 5.00 s of this run" in "".join(lines(*rows))
 
 
+def test_no_interval_is_explained_that_is_not_shown() -> None:
+    wide = {"ci_low_s": 1.2345e3, "ci_high_s": 1.2346e3, "median_s": 1.2345e3, "engine": "python"}
+    rows = [row(benchmark=f"a_benchmark_of_one's_own_{name}", **wide) for name in "ab"]
+    for width, shown in ((60, False), (120, True)):
+        text = lines(*rows, width=width)
+        assert any("interval" in line for line in text[:3]) is any(line.startswith("interval: ") for line in text)
+        assert any(line.startswith("interval: ") for line in text) is shown
+
+
+def test_the_median_says_of_what_each_operation_has_it() -> None:
+    kinds = {"p2p_latency": "half a round trip", "all_reduce": "collective", "p2p_bibandwidth": "window / messages"}
+    rows = [row(benchmark=name, median_of=kind) for name, kind in kinds.items()]
+    assert "median: half a round trip; GB/s is 10^9 B/s" in lines(rows[0])
+    (several,) = [line for line in lines(*rows, width=None) if line.startswith("median: ")]
+    assert several.startswith(
+        "median: collective (all_reduce), half a round trip (p2p_latency), window / messages (p2p"
+    )
+    many = [row(benchmark=name, median_of="collective") for name in "abcde"]
+    assert any("collective (a, b, c and 2 more), half" in line for line in lines(*many, rows[0], width=None))
+
+
+@pytest.mark.parametrize(("window", "buffers", "told"), [(64, "own", True), (1, "own", False), (64, "shared", False)])
+def test_messages_with_memory_of_their_own_are_told(window: int, buffers: str, told: bool) -> None:
+    text = lines(row(window=window, buffers=buffers), width=None)
+    assert any(line.startswith("buffers own: each message") for line in text) is told
+
+
+def test_rows_of_an_interrupted_run_say_that_visits_are_missing() -> None:
+    rows = [row(message_bytes=8, stop_reason="ci"), row(message_bytes=16), row(stop_reason="interrupted")]
+    told = "not finished: 1 KiB: commbench resume results/r measures the missing visits"
+    text = lines(*rows)
+    assert notes(text, "not finished") == told
+    assert [line.endswith("!") for line in table(text)[1:]] == [False, False, True]
+    in_file = lines(*rows, width=None)
+    assert told in in_file and [line.endswith("  not finished") for line in table(in_file)[1:]] == [False, False, True]
+    assert "not finished" not in "".join(lines(*rows[:2]))
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_results_are_named_where_there_are_some(
+    stored: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if stored:
+        (tmp_path / "run.json").touch()
+    run = {**RUN, "folder": str(tmp_path)}
+    writer = Console()
+    writer.begin(run, str(tmp_path))
+    writer.case({**row(), "case_id": "c"}, {}, {})
+    writer.end(run)
+    printed = capsys.readouterr().out
+    assert (f"results: {tmp_path}\nopen: " in printed) is stored
+    assert ("nothing is stored: writer=console alone" in printed) is not stored
+
+
 # ---------------------------------------------------------------- many rows
 
 
@@ -251,6 +307,12 @@ def test_rows_stand_in_the_order_of_numbers() -> None:
     pairs = ["0-1", "0-2", "0-10", "2-0", "10-0"]
     text = lines(*(row(pair=pair, message_bytes=size) for size in (1024, 8) for pair in pairs[::-1]))
     assert [line.split()[1:3] for line in table(text)[1:]] == [[pair, size] for pair in pairs for size in ("8", "1024")]
+
+
+def test_forms_of_one_size_keep_their_order() -> None:
+    forms = [(flag, name) for flag in (False, True) for name in ("max", "sum")]
+    rows = [row(in_place=flag, reduction=name, schedule=None) for flag, name in forms[::-1]]
+    assert [tuple(line.split()[1:3]) for line in table(lines(*rows))[1:]] == [(name, str(flag)) for flag, name in forms]
 
 
 # ---------------------------------------------------------------- matrix
@@ -336,7 +398,7 @@ def test_a_slow_rank_stands_for_its_pairs() -> None:
 
 
 def test_no_finding_is_no_line() -> None:
-    assert lines(*matrix(4))[-1].startswith("interval: ")
+    assert lines(*matrix(4))[-1].startswith("median: ")
 
 
 def test_a_planted_slow_pair_is_found_end_to_end(world: Callable[..., Any]) -> None:

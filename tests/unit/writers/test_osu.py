@@ -128,6 +128,12 @@ def test_no_text_can_pass_for_a_number(label: str, reason: str, library: str) ->
     assert [line for line in text.splitlines() if line and not line.startswith("#")] == [f"{1024:<14}{'2.00':>18}"]
 
 
+@pytest.mark.parametrize("buffers", ["own", "shared"])
+def test_memory_of_its_own_for_each_message_is_told(buffers: str) -> None:
+    text = lines(row("p2p_bandwidth", window=64, buffers=buffers))
+    assert any(line.startswith("# buffers own: ") and "osu_bw" in line for line in text) is (buffers == "own")
+
+
 # ---------------------------------------------------------------- writer
 
 
