@@ -67,8 +67,8 @@ def format_shm(facts: Mapping[str, Any]) -> str:
 
 
 def surroundings() -> list[str]:
-    """A line for each thing around the process that surprises later: HOME, the working directory, its results."""
-    lines = [] if os.environ.get("HOME") else ["HOME is not set: libraries can't keep their caches; export HOME=/tmp"]
+    """A line for each thing around the process that surprises later: the working directory, its results."""
+    lines = []
     if any(Path(name).exists() for name in ("commbench.py", "torch.py", "mpi4py.py")):
         lines.append(
             "a commbench.py, torch.py or mpi4py.py lies here: `python -m` and `torchrun -m` import it; rename it"

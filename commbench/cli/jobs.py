@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from commbench.launchers.registry import mpi_library
 from commbench.launchers.srun import Srun, pmi
 from commbench.measure.plan import Facts, duration_s, plan
 from commbench.report.load import find_runs, load_run, run_tables
+from commbench.world.launch import SWEEP
 
 HERE = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"  # runs the jobs one after the other in this process
 STATUSES = ("ok", "failed", "invalid", "skipped")
@@ -35,7 +38,7 @@ SHAPE = ("nodes", "tasks_per_node")
 SLURM_KEYS = (*SHAPE, "partition")  # of a Hydra launcher whose jobs have a task for each rank
 SHOWN = ("benchmark", "layout", "pair", "dtype")  # and the axes of which there are several values
 AXES = (
-    "engine", "timing_mode", "schedule", "window", "streams", "in_place", "reduction", "root",
+    "engine", "timing_mode", "schedule", "window", "buffers", "streams", "in_place", "reduction", "root",
 )  # fmt: skip
 NUMBERS = (
     Column("message", right=True),
@@ -86,9 +89,9 @@ class Sweep:
         try:
             status = self._task(config)
         except (KeyboardInterrupt, SystemExit) as stop:
-            self._ended[number] = Ended(interrupted_status(stop), _newest(output, earlier), interrupted=True)
+            self._ended[number] = Ended(interrupted_status(stop), _created(output, earlier), interrupted=True)
             raise
-        self._ended[number] = Ended(status, _newest(output, earlier))
+        self._ended[number] = Ended(status, _created(output, earlier))
         print(flush=True)
         return status
 
@@ -128,14 +131,23 @@ def interrupted_status(stop: KeyboardInterrupt | SystemExit) -> int:
     return 130 if isinstance(stop, KeyboardInterrupt) else int(stop.code or 0)
 
 
+def own_folder(created: Collection[Path], sweep_id: str | None) -> Path | None:
+    """The newest run of this sweep among new folders: other commands may write to the same results. None where it has
+    stored nothing."""
+    for folder in sorted(created, reverse=True):
+        with suppress(CommbenchError):
+            if load_run(folder).get("sweep_id") == sweep_id:
+                return folder
+    return None
+
+
 def runs_here(config: DictConfig) -> bool:
     """Whether Hydra's launcher runs the jobs one after the other in this process."""
     return str(config.hydra.launcher.get("_target_", "")) == HERE
 
 
-def _newest(output: Path, earlier: Collection[Path]) -> Path | None:
-    """The last folder that was not there earlier."""
-    return max(set(output.glob("*")).difference(earlier), default=None)
+def _created(output: Path, earlier: Collection[Path]) -> Path | None:
+    return own_folder(set(output.glob("*")) - set(earlier), os.environ.get(SWEEP))
 
 
 def _key(word: str) -> str:
@@ -254,7 +266,10 @@ def plan_text(settings: Settings, world: World, facts: Facts) -> str:
 def _order(job: Planned) -> tuple[object, ...]:
     case = job.case
     layout = Layout.parse(case.layout)
-    texts = [str(getattr(case, name) or "") for name in ("dtype", "engine", "timing_mode", "schedule", "reduction")]
+    texts = [
+        str(getattr(case, name) or "")
+        for name in ("dtype", "engine", "timing_mode", "schedule", "reduction", "buffers")
+    ]
     numbers = [getattr(case, name) or 0 for name in ("root", "streams", "in_place", "window")]
     return (case.benchmark, layout.size, layout.nodes, case.pairs, *texts, case.message_bytes, *numbers)
 

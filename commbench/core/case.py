@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -62,6 +63,12 @@ def options_text(parameters: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
         for name, value in sorted(parameters.items())
         if name not in ("_target_", "library", "seed")
     )
+
+
+def version_of(library: str | None) -> str | None:
+    """`5.0.11` of `Open MPI v5.0.11`: the first number with dots, and what is joined to it."""
+    match = re.search(r"(?<![\w.])v?(\d+(?:\.\d+)+\S*)", library or "")
+    return match[1].rstrip(",;)") if match else None
 
 
 @dataclass(frozen=True)

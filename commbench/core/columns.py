@@ -98,6 +98,7 @@ IDENTITY = _columns(
 RESULTS = _columns(
     "result",
     """
+    library_version        | text    |      | version in `library`; null where it names none
     bytes_per_rank         | integer | B    | of a rank's block where a collective divides the message
     source                 | integer |      | first rank of the pair, which begins; null for several pairs at once
     destination            | integer |      | second rank of the pair; null likewise

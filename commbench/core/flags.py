@@ -83,6 +83,10 @@ FLAGS = {
         "install libibverbs and ibverbs-providers, give the container /dev/infiniband, look at NCCL_IB_DISABLE and "
         "NCCL_IB_HCA; NCCL_DEBUG=INFO says why",
     ),
+    "small_shm": Flag(
+        "several ranks share a node whose /dev/shm is no larger than 64 MiB, so MPI may have taken a slower transport",
+        "start the container with --shm-size=8g or --ipc=host, and measure again",
+    ),
     "one_buffer": Flag(
         "all messages of a window share one buffer (buffers=shared), so only what the last one left was checked",
         "compare it with osu_bw; for memory that every message has to travel through, take buffers=own",

@@ -207,24 +207,58 @@ def _network_of(interface: str) -> str | None:
     return str(ipaddress.ip_network(f"{addresses[0].address}/{addresses[0].netmask}", strict=False))
 
 
-def networks_behind(names: str, facts: Facts) -> str | None:
-    """What a list of interfaces or RDMA ports names on the host of these facts: `10.0.0.0/24 at 100 Gb/s`.
+def networks_behind(variable: str, value: str, facts: Facts) -> str | None:
+    """What an environment variable chooses on the host of these facts: `10.0.0.0/24 at 100 Gb/s`.
 
-    None unless each name is exactly that of an interface with an address, or of a port.
+    NCCL's choose by prefix, `=` means the exact name, `^` all others. Names in any other variable are exact, and the
+    answer is None unless each is an interface with an address, or a port.
     """
-    networks = []
-    for name in names.removeprefix("=").split(","):
-        interface = f"network.interface.{key_part(name)}"
-        port = f"network.rdma.{key_part(name if ':' in name else f'{name}:1')}"
-        mbit_per_s, gbit_per_s = facts.get(f"{interface}.speed_mbit_per_s"), facts.get(f"{port}.rate_gbit_per_s")
-        if f"{interface}.network" in facts:
+    interfaces, ports = _networks_of_interfaces(facts), _networks_of_ports(facts)
+    if variable.startswith("NCCL_"):
+        links = ports if variable.endswith("_HCA") else interfaces
+        chosen = [links[name] for name in links if value and nccl_chooses(value, name)]
+        return ", ".join(sorted(chosen)) or None
+    names = [key_part(name) for name in value.split(",")]
+    exact = [interfaces.get(name) or ports.get(name if ":" in name else f"{name}:1") for name in names]
+    return None if None in exact else ", ".join(sorted(map(str, exact)))
+
+
+def nccl_chooses(value: str, name: str) -> bool:
+    """Whether NCCL_SOCKET_IFNAME or NCCL_IB_HCA with this value takes an interface (eth0) or a port (mlx5_0:1).
+
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
+    """
+    listed, (device, _, port) = value.removeprefix("^"), name.partition(":")
+    exact = listed.startswith("=")
+    found = False
+    for entry in listed.removeprefix("=").split(","):
+        wanted, _, wanted_port = entry.partition(":")
+        same = device == wanted if exact else device.startswith(wanted)
+        found |= bool(wanted) and same and wanted_port in ("", port)
+    return found != value.startswith("^")
+
+
+def _networks_of_interfaces(facts: Facts) -> dict[str, str]:
+    """By name, of the interfaces with an address but loopback."""
+    networks = {}
+    for key, address in facts.items():
+        match = re.fullmatch(r"network\.interface\.(.+)\.network", key)
+        if match and match[1] != "lo":
+            mbit_per_s = facts.get(f"network.interface.{match[1]}.speed_mbit_per_s")
             rate = "an unknown rate" if mbit_per_s is None else f"{mbit_per_s / 1000:g} Gb/s"
-            networks.append(f"{facts[f'{interface}.network']} at {rate}")
-        elif gbit_per_s is not None:
-            networks.append(f"{facts.get(f'{port}.link_layer')} at {gbit_per_s:g} Gb/s")
-        else:
-            return None
-    return ", ".join(sorted(networks))
+            networks[match[1]] = f"{address} at {rate}"
+    return networks
+
+
+def _networks_of_ports(facts: Facts) -> dict[str, str]:
+    """By name (mlx5_0:1), of the RDMA ports that are active, as far as that is known."""
+    networks = {}
+    for key, gbit_per_s in facts.items():
+        match = re.fullmatch(r"network\.rdma\.(.+:\d+)\.rate_gbit_per_s", key)
+        port = f"network.rdma.{match[1]}" if match else ""
+        if match and facts.get(f"{port}.state", "ACTIVE") == "ACTIVE":
+            networks[match[1]] = f"{facts.get(f'{port}.link_layer')} at {gbit_per_s:g} Gb/s"
+    return networks
 
 
 def sysctl_facts(root: Path) -> Facts:

@@ -21,10 +21,11 @@ from commbench.core.program import AllReduce, BufferSpec, Copy, Program, View
 from commbench.core.protocols import GROUP_ORDER, Communicator, Control, Runner
 from commbench.engines.loop import PythonRunner, now_ns
 from commbench.engines.lowered import Lowered
+from commbench.hardware import resource_limits
 from commbench.hardware.link_limits import Wire
 
 from .plan import Facts
-from .preflight import MEETING_S, wires
+from .preflight import MEETING_S, uses_shm, wires
 from .statistics import Series
 from .transports import LogReader, TransportEvidence, carriers, gather_evidence
 
@@ -52,6 +53,7 @@ class Conditions:
     hosts: tuple[str, ...] = ()  # the name of each node
     disturbed: frozenset[int] = frozenset()  # passes in which the reference case moved
     joins_messages: bool = False  # see Backend
+    small_shm_nodes: frozenset[int] = frozenset()  # where ranks communicate through a /dev/shm that is too small
     host_copies_gb_per_s: Mapping[int, float] = field(default_factory=dict)  # by a core, by the bytes of the copy
 
     def core_copy_gb_per_s(self, copied_bytes: int) -> float | None:
@@ -104,11 +106,13 @@ class ConditionsReader:
                 host_copies = host_copies_gb_per_s(largest)
         self._control.agree(None, MEETING_S, "calibration")
         nodes = self._run["provenance"]["nodes"] if self._run else ()
+        small = [number for number, node in enumerate(nodes) if resource_limits.small_shm(node)]
         return Conditions(
             empty_sample_s=empty_s,
             overhead_s=overhead_s,
             cores=facts.cores,
             threads_per_rank=self._settings.backend.threads_per_rank,
+            small_shm_nodes=frozenset(small if uses_shm(self._settings, self._world) else ()),
             cache_bytes=facts.cache_bytes,
             evidence=evidence,
             world=self._world,

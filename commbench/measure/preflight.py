@@ -79,11 +79,9 @@ def preflight(
     problem, run, agreed = None, {}, None
     if world.rank == 0:
         facts = [one[0] for one in gathered]
-        uses_shm = settings.backend.launchers == "starts_mpi" or _ranks_have_gpus(settings, world)  # MPI, NCCL
-        if settings.preflight != "off" and uses_shm:
-            small = {one.get("host.hostname"): line for one in facts if (line := resource_limits.small_shm(one))}
-            for host, line in small.items():
-                print(f"commbench: {host}: {line}", file=sys.stderr)
+        if settings.preflight != "off" and uses_shm(settings, world):
+            for line in small_shm_lines(facts):
+                print(f"commbench: {line}", file=sys.stderr)
         differing = machine_facts.differences(facts)
         problem = _problems_by_rank([one[3] for one in gathered], facts) or _gpu_problem(settings, world, facts)
         problem = problem or _difference_problem(differing, facts, settings)
@@ -120,6 +118,17 @@ def wires(run: Mapping[str, Any]) -> tuple[Wire | None, ...]:
 def _ranks_have_gpus(settings: Settings, world: World) -> bool:
     """Whether each rank uses a GPU; simulated ranks, which one process hosts, do not."""
     return settings.device == "cuda" and len(world.hosted) == 1
+
+
+def uses_shm(settings: Settings, world: World) -> bool:
+    """Whether ranks of a node may communicate through /dev/shm: MPI and NCCL do."""
+    return settings.backend.launchers == "starts_mpi" or _ranks_have_gpus(settings, world)
+
+
+def small_shm_lines(facts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for each host whose /dev/shm is too small for its ranks."""
+    small = {one.get("host.hostname"): line for one in facts if (line := resource_limits.small_shm(dict(one)))}
+    return [f"{host}: {line}" for host, line in small.items()]
 
 
 def _agreed_resources(world: World, gathered: list[Any]) -> list[int]:
@@ -172,8 +181,9 @@ def _difference_problem(
 
 def same_network_text(key: str, facts: Sequence[Mapping[str, Any]]) -> str | None:
     """What a variable names on every host, where its values differ and the network and its rate do not; else None."""
-    behind = {network.networks_behind(str(rank_facts.get(key, "")), dict(rank_facts)) for rank_facts in facts}
-    name, network_text = key.removeprefix("environment."), behind.pop()
+    name = key.removeprefix("environment.")
+    behind = {network.networks_behind(name, str(rank_facts.get(key, "")), dict(rank_facts)) for rank_facts in facts}
+    network_text = behind.pop()
     if behind or network_text is None:
         return None
     return f"{name} differs between hosts, but names the same network on all: {network_text}"

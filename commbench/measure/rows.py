@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from commbench.config.keys import EVENT_TIMED
 from commbench.config.settings import Expectation
-from commbench.core.case import Planned
+from commbench.core.case import Planned, version_of
 from commbench.core.columns import CASES, VARIABLES
 from commbench.core.layout import Layout, ends_of_pair, pairs_text
 from commbench.core.program import AllReduce
@@ -63,6 +64,7 @@ def row(
         "nodes": layout.nodes,
         "ranks_per_node": layout.ranks_per_node,
         "world_size": layout.size,
+        "library_version": version_of(job.case.library),
         **ends_of_pair(job.case.pair),
         **({} if job.skip else conditions.evidence.of(job)),
     }
@@ -295,6 +297,7 @@ def _machine_flags(job: Planned, record: CaseRecord, conditions: Conditions, med
         "thinned": record.thinned,
         "rdma_unused": conditions.evidence.rdma_unused(job),
         "throttled": any(throttled(mask) for mask in record.throttle_masks),
+        "small_shm": _share_small_shm(job, conditions),
         "one_buffer": case.buffers == "shared" and (case.window or 1) > 1,
         "zero_payload": record.block_k > 1 and any(job.program(rank).reset for rank in job.active),
         "unsteady": not record.steady,
@@ -307,6 +310,12 @@ def _machine_flags(job: Planned, record: CaseRecord, conditions: Conditions, med
     }
     before = set() if record.earlier is None else OF_SOME_VISIT.intersection(record.earlier.row["warnings"])
     return [flag for flag, present in raised.items() if present or flag in before]
+
+
+def _share_small_shm(job: Planned, conditions: Conditions) -> bool:
+    """Whether several ranks of the case are on one node whose /dev/shm is too small."""
+    ranks = Counter(conditions.world.node_of(job.members[rank]) for rank in job.active)
+    return any(ranks[node] > 1 for node in conditions.small_shm_nodes)
 
 
 # ---------------------------------------------------------------- load of the wire, by the algorithm that ran

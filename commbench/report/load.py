@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commbench.core.case import options_text
+from commbench.core.case import options_text, version_of
 from commbench.core.columns import OLD_NAMES, SINCE_2, TABLES, VARIABLES, arrow_schema, check_version
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.layout import ends_of_pair
@@ -321,6 +321,9 @@ def _column(file: Path, rows: Mapping[str, Any], count: int, field: Any, metadat
     if name not in rows:
         if field.name in ("source", "destination") and "pair" in rows:
             return pa.array([ends_of_pair(pair)[field.name] for pair in rows["pair"].to_pylist()], type=field.type)
+        if field.name == "library_version":
+            libraries = _column(file, rows, count, pa.field("library", field.type), metadata)
+            return pa.array([version_of(library) for library in libraries.to_pylist()], type=field.type)
         if field.name not in SINCE_2 or "run_id" not in rows:
             return pa.nulls(count, field.type)
         recorded = {str(run.get("run_id")): _of_record(run).get(field.name) for run in _run_records(metadata, file)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 
 import commbench
+from commbench.cli.jobs import job_titles, own_folder
 from commbench.cli.main import main
 from commbench.cli.show import pivot_text
-from commbench.core.columns import CASES
+from commbench.config.compose import ConfigComposer, requested_jobs
+from commbench.core.columns import CASES, SCHEMA_VERSION
 from commbench.core.terminal import TERMINAL, Terminal
 
 FIXED = ("timing=fixed", "timing.repetitions=8", "timing.warmup_s=0", "benchmark=all_reduce", "sizes=[8,1KiB]")
@@ -175,6 +178,35 @@ def test_a_plan_is_sorted_and_shows_what_varies(
     assert [one[:2] for one in cells[:8]] == [["all_reduce", "1x2"]] * 4 + [["all_reduce", "1x4"]] * 4
     assert [one[4] for one in cells[:4]] == ["8", "8", "1", "1"] and cells[2][5] == "MiB"
     assert lines[-1].startswith("simulated, timing default: 16 cases, 16 to measure, at most ")
+
+
+def test_a_plan_shows_whose_memory_messages_have(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("backend=simulated", "benchmark=p2p_bandwidth", "buffers=[shared,own]", "sizes=[8]", "plan=true")
+    status, lines = said(capsys, *words)
+    assert status == 0 and "buffers" in lines[0].split()
+    assert [{"own", "shared"} & set(line.split()) for line in lines[1:3]] == [{"own"}, {"shared"}]
+
+
+def test_the_parts_of_an_experiment_say_in_what_they_differ() -> None:
+    with ConfigComposer() as composer:
+        jobs = requested_jobs(composer, ["experiment=ec2_streams", "scale=cpu"], multirun=False).jobs
+    titles = job_titles(jobs)
+    assert len(set(titles)) == len(jobs) > 1
+    for number, title in enumerate(titles, start=1):
+        begin, _, words = title.partition(": ")
+        assert begin == f"job {number}/{len(jobs)}" and "=" in words and "part=" not in words
+        assert all(sum(word in other.split() for other in titles) < len(jobs) for word in words.split())
+
+
+def test_runs_of_another_command_are_not_taken_for_those_of_a_sweep(tmp_path: Path) -> None:
+    record = {"schema_version": SCHEMA_VERSION}
+    for name, more in (("1", {"sweep_id": "ours"}), ("2", {"sweep_id": "theirs"}), ("3", {}), ("4", None)):
+        (tmp_path / name).mkdir()
+        if more is not None:
+            (tmp_path / name / "run.json").write_text(json.dumps(record | more))
+    folders = set(tmp_path.iterdir())
+    assert own_folder(folders, "ours") == tmp_path / "1"
+    assert own_folder(folders - {tmp_path / "1"}, "ours") is None
 
 
 def test_a_sweep_names_its_jobs_and_ends_with_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from commbench.benchmarks.all_reduce import AllReduce
 from commbench.benchmarks.p2p_bandwidth import P2PBandwidth
 from commbench.benchmarks.p2p_latency import P2PLatency
-from commbench.core.case import Case, Planned, World
+from commbench.core.case import Case, Planned, World, version_of
 from commbench.core.program import PERIOD, Barrier, Pattern, Program, Segment
 
 CASE = Case(
@@ -120,3 +120,15 @@ def test_neighbours_and_local_rank_follow_the_nodes_whatever_the_mapping() -> No
     cyclic = World(3, 4, ((0, 2), (1, 3)), (3,))
     assert (cyclic.neighbours, cyclic.local_rank) == ((1, 3), 1)
     assert (replace(cyclic, rank=1).local_rank, replace(cyclic, rank=2).neighbours) == (0, (0, 2))
+
+
+@pytest.mark.parametrize(
+    ("library", "version"),
+    [
+        ("Open MPI v5.0.11", "5.0.11"), ("torch 2.13.0+cpu gloo", "2.13.0+cpu"),
+        ("kernel 6.1.0-18-amd64 tcp", "6.1.0-18-amd64"),
+        ("NCCL 2.28.9, torch 2.13.0", "2.28.9"), ("commbench simulated", None), ("MPICH 5", None), (None, None),
+    ],
+)  # fmt: skip
+def test_the_version_of_a_library(library: str | None, version: str | None) -> None:
+    assert version_of(library) == version

@@ -16,6 +16,7 @@ from commbench.measure.preflight import (
     missing_gpu,
     same_network_text,
     shared_gpu,
+    small_shm_lines,
 )
 
 FACTS = [{"host.hostname": f"node{rank // 2}"} for rank in range(6)]
@@ -48,34 +49,65 @@ def test_clocks_are_told_from_a_second_on() -> None:
     )
 
 
+SLOW, FAST, OTHER = "10.0.0.0/24 at 1 Gb/s", "10.0.0.0/24 at 100 Gb/s", "10.1.0.0/24 at 100 Gb/s"
+
+
+def machine() -> dict[str, Any]:
+    """Five interfaces, and three ports of which one is down."""
+    facts: dict[str, Any] = {"network.interface.lo.network": "127.0.0.0/8", "network.interface.down.mtu_bytes": 1500}
+    interfaces = {"eth0": FAST, "ens3": FAST, "eth1": OTHER, "slow": SLOW, "docker0": "172.17.0.0/16 at 10 Gb/s"}
+    for name, text in interfaces.items():
+        address, rate = text.removesuffix(" Gb/s").split(" at ")
+        facts[f"network.interface.{name}.network"] = address
+        facts[f"network.interface.{name}.speed_mbit_per_s"] = 1000 * int(rate)
+    for port, state in (("mlx5_0:1", "ACTIVE"), ("mlx5_2:1", "ACTIVE"), ("mlx5_10:1", "DOWN")):
+        of_port = {"rate_gbit_per_s": 400.0, "link_layer": "InfiniBand", "state": state}
+        facts |= {f"network.rdma.{port}.{key}": value for key, value in of_port.items()}
+    return facts
+
+
 @pytest.mark.parametrize(
-    ("values", "text"),
+    ("variable", "values", "text"),
     [
-        (("eth0", "=ens3"), "10.0.0.0/24 at 100 Gb/s"),
-        (("mlx5_0", "mlx5_2:1"), "InfiniBand at 400 Gb/s"),
-        (("eth0", "eth1"), None),  # another network
-        (("eth0", "slow"), None),  # another rate
-        (("eth0", "eth0,ens3"), None),  # one more interface
-        (("eth0", "^docker"), None),
-        (("eth0", ""), None),
+        ("NCCL_SOCKET_IFNAME", ("eth0", "=ens3"), FAST),
+        ("NCCL_SOCKET_IFNAME", ("eth", "eth0,eth1"), f"{FAST}, {OTHER}"),  # a prefix
+        ("NCCL_SOCKET_IFNAME", ("^docker,slow,ens", "eth"), f"{FAST}, {OTHER}"),
+        ("NCCL_SOCKET_IFNAME", ("^=docker0,slow,eth1,eth0", "ens"), FAST),
+        ("NCCL_SOCKET_IFNAME", ("eth", "=eth0"), None),
+        ("NCCL_SOCKET_IFNAME", ("eth0", "=eth"), None),  # no interface has exactly this name
+        ("NCCL_SOCKET_IFNAME", ("eth0", "eth1"), None),  # another network
+        ("NCCL_SOCKET_IFNAME", ("eth0", "slow"), None),  # another rate
+        ("NCCL_SOCKET_IFNAME", ("eth0", "eth0,ens3"), None),  # one more interface
+        ("NCCL_SOCKET_IFNAME", ("eth0", "^docker"), None),
+        ("NCCL_SOCKET_IFNAME", ("eth0", ""), None),
+        ("NCCL_SOCKET_IFNAME", ("mlx5_0", "mlx5_2"), None),  # ports are no interfaces
+        ("NCCL_IB_HCA", ("mlx5_0", "=mlx5_2:1"), "InfiniBand at 400 Gb/s"),
+        ("NCCL_IB_HCA", ("mlx5", "^mlx5_1"), "InfiniBand at 400 Gb/s, InfiniBand at 400 Gb/s"),
+        ("NCCL_IB_HCA", ("mlx5_0", "mlx5_0:2"), None),
+        ("NCCL_IB_HCA", ("mlx5_1", "mlx5_1"), None),  # a prefix of mlx5_10, which is down
+        ("GLOO_SOCKET_IFNAME", ("eth0", "ens3"), FAST),
+        ("GLOO_SOCKET_IFNAME", ("eth0", "eth"), None),  # a name is no prefix there
+        ("UCX_NET_DEVICES", ("mlx5_0:1", "mlx5_2:1"), "InfiniBand at 400 Gb/s"),
     ],
 )
 def test_names_of_interfaces_may_differ_where_network_and_rate_are_the_same(
-    values: tuple[str, str], text: str | None
+    variable: str, values: tuple[str, str], text: str | None
 ) -> None:
-    interfaces = {"eth0": ("10.0.0.0/24", 100_000), "ens3": ("10.0.0.0/24", 100_000), "eth1": ("10.1.0.0/24", 100_000)}
-    machine: dict[str, Any] = {}
-    for name, (network, rate) in {**interfaces, "slow": ("10.0.0.0/24", 1000)}.items():
-        machine |= {
-            f"network.interface.{name}.network": network,
-            f"network.interface.{name}.speed_mbit_per_s": rate,
-        }
-    for port in ("mlx5_0:1", "mlx5_2:1"):
-        machine |= {f"network.rdma.{port}.rate_gbit_per_s": 400.0, f"network.rdma.{port}.link_layer": "InfiniBand"}
-    facts = [machine | {"environment.NCCL_SOCKET_IFNAME": value} for value in values]
-    said = same_network_text("environment.NCCL_SOCKET_IFNAME", facts)
-    expected = f"NCCL_SOCKET_IFNAME differs between hosts, but names the same network on all: {text}"
+    facts = [machine() | {f"environment.{variable}": value} for value in values]
+    said = same_network_text(f"environment.{variable}", facts)
+    expected = f"{variable} differs between hosts, but names the same network on all: {text}"
     assert said == (None if text is None else expected)
+
+
+def test_a_small_shared_memory_is_told_once_a_host() -> None:
+    sizes = {"a": 2**16, "b": 2**34, "c": 2**26}
+    facts = [{"host.hostname": host, "limits.shm_total_bytes": sizes[host]} for host in "aabc"]
+    lines = small_shm_lines(facts)
+    assert [line.partition(",")[0][:26] for line in lines] == [
+        "a: /dev/shm has 64 KiB (do",
+        "c: /dev/shm has 64 MiB (do",
+    ]
+    assert all("--shm-size=8g" in line for line in lines)
 
 
 def rank(host: str, index: int, **more: Any) -> dict[str, Any]:

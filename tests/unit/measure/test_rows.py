@@ -337,6 +337,20 @@ def test_ranks_that_start_apart_are_skewed() -> None:
     assert seen["warnings"] == [] and seen["skew_s"] is None, "the receiver waits anyway"
 
 
+@pytest.mark.parametrize(
+    ("nodes", "layout", "flagged"),
+    [({0}, Layout(1, 2), True), ({1}, Layout(1, 2), False), ({0, 1}, Layout(2, 1), False)],
+)
+def test_ranks_that_share_a_node_with_little_shared_memory_are_flagged(
+    nodes: set[int], layout: Layout, flagged: bool
+) -> None:
+    settings = replace(settings_of("all_reduce"), layouts=(layout,))
+    world = hosted_world(2, 2)[0]
+    (job,) = plan(settings, world, Facts(2**40, 2**20, 8))
+    made = row_of(job, samples(CALM), world=world, small_shm_nodes=frozenset(nodes))
+    assert ("small_shm" in made["warnings"]) is flagged
+
+
 def test_skew_is_held_against_the_sample_and_not_against_one_of_its_messages() -> None:
     """4 % of a window of 16 messages are 64 % of a message."""
     job = planned("p2p_bandwidth", 2, "window=16")

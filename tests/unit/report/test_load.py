@@ -184,6 +184,15 @@ def test_the_ranks_of_a_pair_are_known_of_earlier_rows(tmp_path: Path) -> None:
         assert cases[cases.benchmark != "p2p_latency"][["source", "destination"]].isna().all(axis=None)
 
 
+def test_the_version_of_the_library_is_known_of_earlier_rows(finished: Path, tmp_path: Path) -> None:
+    rows = pq.read_table(finished / "cases.parquet").drop_columns(["library_version"])
+    at, texts = rows.schema.get_field_index("library"), pa.array(["Open MPI v5.0.11", None, "commbench simulated"])
+    earlier = tmp_path / "earlier.parquet"
+    pq.write_table(rows.set_column(at, rows.schema.field(at), texts), earlier)
+    versions = commbench.load(earlier).library_version
+    assert versions[0] == "5.0.11" and versions[1:].isna().all()
+
+
 def test_version_1_is_read_under_the_new_names(finished: Path, tmp_path: Path) -> None:
     """What its rows lack is in the record of the run, which a file of cases brings with it."""
     shutil.copytree(finished, tmp_path / "run")
