@@ -22,7 +22,8 @@ CHEAP = ("sizes=[8]", "timing=fixed", "timing.repetitions=6", "timing.warmup_rep
 BLOCKS = dict(re.findall(r"```(python|yaml)\n(.*?)```", README.partition("## Add a benchmark")[2], flags=re.S))
 READING = re.findall(r"```python\n(.*?)```", README.partition("## Read\n")[2], flags=re.S)[0]
 SIMULATED = "commbench backend=simulated "  # in the README with what they print
-ELSEWHERE = ("backend=nccl", "env.UCX_NET_DEVICES=mlx5_0:1")  # GPUs, an InfiniBand device: composed and checked
+ELSEWHERE = ("backend=nccl", "backend=cuda_copy", "env.UCX_NET_DEVICES=mlx5_0:1")  # hardware: composed and checked
+INLINE = set(re.findall(r"`(commbench [^`\n]*)`", README))
 FOLDERS = ("commbench report ", "commbench show ")  # of results that must exist: test_reading_as_printed
 NOT_HERE = ("make bench",)  # it installs; .ci runs it
 
@@ -41,6 +42,27 @@ def test_it_is_short_and_opens_with_the_command() -> None:
 
 SHORT = ("commbench", "torchrun --nproc-per-node 2 -m commbench backend=gloo")
 RUN_HERE = [one for one in commands() if not one.startswith((SIMULATED, *FOLDERS, *NOT_HERE))]
+
+
+# the others measure for minutes: test_commands_run has them with fewer sizes and repetitions
+AS_THEY_STAND = [
+    one
+    for one in RUN_HERE
+    if ("timing=quick" in one or "timing.duration_s=" in one) and "octaves" not in one and " ab " not in one
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", AS_THEY_STAND)
+def test_short_commands_run_as_they_stand(world: Callable[..., Any], command: str) -> None:
+    run = world(*shlex.split(command))
+    assert run.status == 0 and "results: " in run.stdout, run.explain()
+
+
+def test_commands_that_need_hardware_stand_below_a_sentence_about_it() -> None:
+    ours = README.partition("## Your command and ours")[2].partition("```")[0]
+    assert "nccl needs\nGPUs" in ours and "UCX_NET_DEVICES an InfiniBand device" in ours
+    assert all("needs a GPU" in line for line in README.splitlines() if "backend=cuda_copy" in line)
 
 
 def is_short(command: str) -> bool:
@@ -83,13 +105,25 @@ def test_illustrations_are_what_the_simulated_world_prints(world: Callable[..., 
 
 @pytest.mark.long
 def test_reading_as_printed(world: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = world("commbench", "backend=simulated", "benchmark=[p2p_latency,all_reduce]", "pairs=all", *CHEAP)
+    words = (
+        "backend=simulated",
+        "benchmark=[p2p_latency,all_reduce]",
+        "pairs=all",
+        "sizes=[8,64KiB,25MiB]",
+        *CHEAP[1:],
+    )
+    run = world("commbench", *words)
     assert run.status == 0, run.explain()
     run.output.rename(tmp_path / "results")
     monkeypatch.chdir(tmp_path)
     exec(compile(READING, "README.md", "exec"), {})
     for command in (one for one in commands() if one.startswith(FOLDERS)):
         assert main(shlex.split(command)[1:]) == 0
+    (finished, *_) = sorted(path.parent for path in Path("results").glob("*/run.json"))
+    values = {"RUN": str(finished), "BASE": "results", "NEW": "results"}
+    for command in INLINE - {one for one in INLINE if "--config-dir" in one}:  # test_the_printed_benchmark_works...
+        words = [values.get(word, word) for word in shlex.split(command)[1:]]
+        assert main(words) == 0, command
     assert (tmp_path / "report.html").stat().st_size > 10_000
 
 
