@@ -139,6 +139,33 @@ def test_the_edge_of_a_wide_class_is_no_fault() -> None:
     assert slow_pairs(matrices(rows)[0]) == {}
 
 
+def in_wide_class(median_s: float, low_s: float) -> list[dict[str, Any]]:
+    """Eleven pairs from 0.8 to 1.2 us, whose MAD is 0.12 us: 3 standard deviations are 0.53 us. And one more."""
+    pairs = [(first, second) for first in range(4) for second in range(4) if first != second]
+    times = [*np.linspace(0.8e-6, 1.2e-6, 11), median_s]
+    rows = [row(f"{a}-{b}", time, 4) for (a, b), time in zip(pairs, times, strict=True)]
+    rows[-1]["ci_low_s"] = low_s
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("low_us", "slow"),
+    [(1.37, False), (1.52, False), (1.55, True)],  # below MAD x 3, below and above MAD x 1.4826 x 3
+)
+def test_the_interval_must_lie_beyond_three_standard_deviations(low_us: float, slow: bool) -> None:
+    rows = in_wide_class(1.6e-6, low_us * 1e-6)
+    assert list(slow_pairs(matrices(rows)[0])) == ([(3, 2)] if slow else [])
+
+
+def test_a_median_beyond_the_factor_is_not_enough() -> None:
+    """The interval begins below it."""
+    rows = world(4, {(0, 1): 1.5, (1, 0): 1.5})
+    assert list(slow_pairs(matrices(rows)[0])) == [(0, 1), (1, 0)]
+    for one in rows:
+        one |= {"ci_low_s": 1.15 * 2e-6} if one["median_s"] > 2.5e-6 else {}
+    assert slow_pairs(matrices(rows)[0]) == {}
+
+
 def test_two_pairs_do_not_tell_which_is_wrong() -> None:
     assert findings([row("0-1", 1e-6), row("1-2", 3e-6)]) == []
     assert told([row("0-1", 1e-6), row("1-2", 1e-6), row("2-3", 3e-6)]) == [("slow", "2-3", None)]

@@ -19,7 +19,9 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from commbench.core.case import World
 from commbench.engines.loop import now_ns
 from commbench.measure.clock_sync import (
+    PING,
     STAR_NODES,
+    TIME,
     UNKNOWN_DRIFT,
     GlobalClock,
     GlobalClocks,
@@ -165,6 +167,30 @@ def test_a_burst_over_a_socket_encloses_the_true_offset(offset_ns: int) -> None:
         reading = no_error(together(lambda side: work[side](), ["ask", "answer"]))[0]
     assert reading.low_ns <= offset_ns <= reading.high_ns
     assert 0 < reading.width_ns < 10**9
+
+
+class Answering:
+    """The other side, whose clock is 1000 ns ahead: it answers each ping after as long as the script says."""
+
+    def __init__(self, widths_ns: list[int]) -> None:
+        self._widths_ns, self._now_ns = widths_ns, 0
+
+    def clock(self) -> int:
+        return self._now_ns
+
+    def sendall(self, data: bytes) -> None:
+        assert data == PING
+
+    def recv(self, size: int) -> bytes:
+        if size == len(PING):
+            return PING
+        self._now_ns += self._widths_ns.pop(0)
+        return TIME.pack(self._now_ns + 1000)
+
+
+def test_the_tightest_of_the_pings_counts() -> None:
+    peer: Any = Answering([700, 30, 400])
+    assert ask(peer, peer.clock, pings=3) == Reading(700 + 30 // 2, 1000, 1000 + 30)
 
 
 def test_one_who_leaves_in_a_burst_is_an_error_of_the_connection() -> None:

@@ -391,6 +391,25 @@ def test_a_soak_with_holes_is_told() -> None:
     assert row_of(job, calm)["unmeasured_s"] is None
 
 
+def test_visits_at_two_levels_are_named_with_their_spread() -> None:
+    job, record = planned("all_reduce"), CaseRecord()
+    for factor in (1, 1, 3):
+        record.add(job, samples(CALM // 10 * factor))
+    seen = row(job, record, AROUND, STARTED)
+    assert "unstable" in seen["warnings"] and seen["status"] == "ok"
+    assert seen["reason"] == "2 levels of visits: 1.00 ms x2, 3.01 ms x1"
+    assert seen["visit_spread"] == pytest.approx(3, rel=1e-3)
+    assert (seen["visits"], seen["interval_of"]) == (3, "visits")
+    alone = row_of(job, samples(CALM))
+    assert (alone["visit_spread"], alone["reason"]) == (None, None)
+
+
+def test_a_warm_up_that_ended_at_its_limit_is_told() -> None:
+    for steady in (True, False):
+        seen = row_of(planned("all_reduce"), replace(samples(CALM), steady=steady))
+        assert (seen["warnings"], seen["steady"]) == ([] if steady else ["unsteady"], steady)
+
+
 def test_the_interval_of_one_visit_has_the_level_that_was_asked_for() -> None:
     job, calm = planned("all_reduce"), samples(CALM)
     widths = {}
@@ -678,3 +697,12 @@ def test_ranks_of_a_node_are_held_against_a_copy_by_a_core() -> None:
     fast = row_of(job, stamps, host_copies_gb_per_s={2**20: seen["busbw_gb_per_s"] / 1.2})
     assert "impossible" in fast["warnings"] and "the limit was measured, and that varies" in fast["reason"]
     assert row_of(job, stamps)["efficiency"] is None
+
+
+def test_efficiency_is_that_of_the_bus() -> None:
+    """On 4 ranks the bus carries 1.5 times the message."""
+    job = planned("all_reduce", 4, "cache=warm")
+    seen = row_of(job, samples([[60_000] * 10] * 4), host_copies_gb_per_s={2**20: 10.0})
+    assert (seen["algbw_gb_per_s"], seen["busbw_gb_per_s"]) == pytest.approx((1.0, 1.5))
+    assert seen["limit_gb_per_s"] is not None
+    assert seen["efficiency"] == pytest.approx(1.5 / seen["limit_gb_per_s"])

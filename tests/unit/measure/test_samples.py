@@ -87,9 +87,29 @@ def test_beyond_it_the_deciding_rank_and_quantiles_of_every_rank_stay(monkeypatc
     assert condensed.decided.tolist() == (elapsed[:, 30:].argmax(axis=0) + 4).tolist()
     assert line.times("measure") == pytest.approx(elapsed.max(axis=0) * 1e-9)
     assert not line.complete
-    medians = [counts for counts in line.counts() if counts.name[0] == "rank.median_s"]
-    assert medians[0].rank.tolist() == [4, 5, 6]
-    assert medians[0].value == pytest.approx(np.median(elapsed[:, 30:], axis=1) * 1e-9)
+    found = {str(counts.name[0]): counts for counts in line.counts()}
+    shares = {"min": 0, "median": 50, "p90": 90, "p99": 99, "max": 100}
+    assert set(found) == {f"rank.{name}_s" for name in shares}
+    for name, share in shares.items():
+        counts = found[f"rank.{name}_s"]
+        assert counts.rank.tolist() == [4, 5, 6]
+        assert counts.value == pytest.approx(np.percentile(elapsed[:, 30:], share, axis=1) * 1e-9)
+
+
+def test_what_is_kept_of_a_sample_of_several_operations_is_per_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samples, "RAW_STAMPS", 0)
+    line, elapsed = Timeline("initiator", (0, 1), (0,), interval_s=0.01), np.full((2, 5), 4 * MS)
+    elapsed[0, 0], line.operations = 2 * MS, 2
+    line.add("measure", stamps_at(elapsed))
+    line.close()
+    values = {
+        str(name): value for counts in line.counts() for name, value in zip(counts.name, counts.value, strict=True)
+    }
+    assert (values["rank.min_s"], values["rank.max_s"]) == (2e-3, 2e-3), "of the last rank"
+    intervals = [dict(zip(c.name, c.value, strict=True)) for c in line.counts() if c.name[0].startswith("interval.")]
+    assert [[one[f"interval.{name}_s"] for name in ("min", "median", "max", "busy")] for one in intervals] == [
+        pytest.approx([1e-3, 2e-3, 2e-3, 10e-3]), pytest.approx([2e-3, 2e-3, 2e-3, 8e-3]),
+    ]  # fmt: skip
 
 
 def test_a_long_series_is_thinned_evenly_and_counted_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -252,6 +252,10 @@ def test_mser_finds_the_transient() -> None:
     assert mser5_cut(np.ones(49)) == mser5_cut(np.ones(500)) == 0
 
 
+def test_a_summary_of_1_to_100() -> None:
+    assert summarise(alternating(100)) == Summary(100, 1.0, 50.5, 90.0, 95.0, None, None, 100.0)
+
+
 def test_the_summary_has_the_columns_of_the_table() -> None:
     assert " ".join(Summary.__dataclass_fields__) == "repetitions min_s mean_s p90_s p95_s p99_s p999_s max_s"
     assert summarise(np.array([2.0])) == Summary(1, 2.0, 2.0, None, None, None, None, 2.0)

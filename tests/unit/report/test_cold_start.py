@@ -19,7 +19,7 @@ from commbench.core.run_folder import write_json
 from commbench.report.cold_start import SOAK_INTERVAL, full_speed, launch_overheads, overhead_cells, soak_intervals
 from commbench.writers.parquet import Parquet
 
-RAMP = [100.0, 9.0, 2.0, 5.0, 3.0]  # of the first call and the warm-up, in steady times; the rest is 1
+RAMP = [100.0, 9.0, 0.9, 5.0, 4.0, 3.0]  # of the first call and the warm-up, in steady times; the rest is 1
 GAP_S = 0.5  # between two phases: checks and decisions
 
 

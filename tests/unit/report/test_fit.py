@@ -199,10 +199,10 @@ def test_one_rank_and_simulated_cases_answer_nothing_beside_real_ones() -> None:
     assert len(answerable(rows[:1])) == 1
 
 
-@pytest.mark.parametrize("name", ["library", "hosts", "label", "bind", "backend_options"])
+@pytest.mark.parametrize("name", ["library", "hosts", "label", "bind", "backend_options", "streams"])
 def test_what_differs_is_not_merged(name: str) -> None:
     """Open MPI's 177 ns and MPICH's 1.02 us must not become 599 ns, a time that no library has."""
-    values = [{"threads": "multiple"}, {}] if name == "backend_options" else ["a", "b"]
+    values = {"backend_options": [{"threads": "multiple"}, {}], "streams": [1, 36]}.get(name, ["a", "b"])
     runs = [row(run_id=f"{n}", median_s=t, **{name: values[n]}) for n, t in enumerate([177e-9, 1.02e-6])]
     assert sorted(family.median_s[0] for family in families(pd.DataFrame(runs))) == [177e-9, 1.02e-6]
 
