@@ -73,11 +73,13 @@ def test_statistics_can_be_computed_again_from_the_samples(tmp_path: Path) -> No
     measured = samples[samples.phase == "measure"]
     slowest = measured.groupby("repetition").elapsed_ns.max() * 1e-9
     assert len(slowest) == case.repetitions == 40
+    assert (case.interval_of, case.visits, case.timing_mode) == ("repetitions", 1, "host"), "timing=fixed"
     assert float(slowest.median()) == pytest.approx(case.median_s, rel=1e-3)
     assert set(measured["rank"]) == {0, 1, 2}
 
 
-def test_the_record_explains_itself(tmp_path: Path) -> None:
+def test_the_record_explains_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_ODD", "1")
     run = load_run(simulated(tmp_path, "label=try", "sizes=[8]", "env.GLOO_TEST=1", *FIXED))
     assert (run["label"], run["status"], run["exit_status"], run["schema_version"]) == ("try", "done", 0, 2)
     assert run["config"]["timing"]["repetitions"] == 40
@@ -85,6 +87,7 @@ def test_the_record_explains_itself(tmp_path: Path) -> None:
     assert "topology" in run and run["backend"]["clock"] == "virtual"
     node = run["provenance"]["nodes"][0]
     assert {"host.kernel", "host.cpu_model", "versions.python", "versions.torch", "limits.cpu_cores"} <= set(node)
+    assert node["environment.NCCL_ODD"] == "1"
 
 
 def test_secrets_do_not_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

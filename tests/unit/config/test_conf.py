@@ -16,6 +16,7 @@ from commbench.config.compose import COMPOSED_GROUPS, ConfigComposer, resolved
 from commbench.config.keys import KEYS, TABLE, Key, Kind
 from commbench.config.settings import Settings, from_config
 from commbench.config.targets import construct
+from commbench.measure.visits import coverage
 
 CONF = Path(commbench.__file__).parent.parent / "conf"
 FILES = sorted(CONF.glob("*/*.yaml"))
@@ -71,6 +72,25 @@ def test_a_backends_file_shows_the_defaults_of_its_class(file: Path) -> None:
 def test_a_timing_carries_the_name_of_its_file() -> None:
     names = {file.stem: yaml.safe_load(file.read_text())["name"] for file in (CONF / "timing").glob("*.yaml")}
     assert names == {stem: stem for stem in names}
+
+
+@pytest.mark.parametrize(
+    ("name", "visits", "launches", "level"),
+    [
+        ("quick", 3, 1, 0.75),
+        ("default", 6, 1, 0.95),
+        ("rigorous", 6, 3, 0.99),
+        ("fixed", 1, 1, None),
+        ("soak", 1, 1, None),
+    ],
+)
+def test_a_timing_has_the_visits_that_its_level_needs(
+    door: ConfigComposer, name: str, visits: int, launches: int, level: float | None
+) -> None:
+    """The interval of a single visit is that of its repetitions."""
+    timing = door.jobs([f"timing={name}"], multirun=False)[0].settings.timing
+    assert (timing.visits, timing.launches) == (visits, launches)
+    assert level is None or coverage(visits * launches, 1) >= level
 
 
 @pytest.mark.parametrize("file", [*FILES, CONF / "config.yaml"], ids=lambda file: f"{file.parent.name}/{file.stem}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from commbench.__main__ import main
 from commbench.config.compose import ConfigComposer, RequestedJobs, experiment_parts, requested_jobs
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
+from commbench.measure.plan import Facts, plan
 from commbench.world import launch
+from commbench.world.identity import hosted_world
 
 CONF = ROOT / "conf" / "experiment"
 NAMES = sorted(file.stem for file in CONF.glob("*.yaml"))
@@ -250,3 +253,16 @@ def test_it_runs_as_far_as_cpus_go(
     rows = done.cases  # type: ignore[attr-defined]
     assert (set(rows.backend), set(rows.status), len(rows)) == (backends, {"ok"}, cases)
     assert (rows.wrong_elements == 0).all()
+
+
+@pytest.mark.parametrize("layout", ["32x36", "8x44"])
+def test_gather_on_all_nodes_of_the_slides_has_no_skip(door: ConfigComposer, layout: str) -> None:
+    """Its sizes are of each rank: 64 B in total could not be divided among 352."""
+    chosen = Layout.parse(layout)
+    found = [job.settings for job in ask(door, "mvapich_cloud").jobs if chosen in job.settings.layouts]
+    assert {one.backend.name for one in found} == {"mpi"} and found
+    gather = tuple(one for one in found[0].benchmarks if one.name == "gather")
+    settings = replace(found[0], layouts=(chosen,), benchmarks=gather)
+    jobs = plan(settings, hosted_world(chosen.nodes, chosen.ranks_per_node)[0], Facts(2**40, 2**20, 64))
+    assert [job.skip for job in jobs] == [None] * 10
+    assert sorted(job.case.elements for job in jobs) == [4**power for power in range(10)], "float32 of each rank"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.core.errors import ConfigError
-from commbench.core.units import format_bytes, format_count, format_rate, format_seconds, parse_bytes
+from commbench.core.units import format_bytes, format_count, format_factor, format_rate, format_seconds, parse_bytes
 
 UNITS = {"": 1, "B": 1, "kB": 1000, "KB": 1000, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -93,6 +93,21 @@ def test_rates_have_three_digits(value: float | None, text: str) -> None:
 )
 def test_counts_use_powers_of_a_thousand(value: float | None, text: str) -> None:
     assert format_count(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1.2345, "1.23 x"),
+        (0.5, "0.5 x"),
+        (99.94, "99.9 x"),
+        (100.0, "100 x"),
+        (2213.0, "2,210 x"),
+        (1e6, "1,000,000 x"),
+    ],
+)
+def test_factors_have_three_digits_and_no_exponent(value: float, text: str) -> None:
+    assert format_factor(value) == text
 
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}

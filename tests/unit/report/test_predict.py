@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 import commbench
 from commbench.cli.predict import command, report
+from commbench.core.columns import CASES
 from commbench.core.errors import CommbenchError
 from commbench.report.predict import Step, predict, step_of
+from commbench.report.recommend import choice_of
 
 MIB = 2**20
 FIXED = ("timing=fixed", "timing.repetitions=20", "timing.warmup_repetitions=2", "timing.warmup_s=0")
@@ -125,6 +127,18 @@ def test_without_intervals_there_is_none() -> None:
     assert row["step_s"] == 1
     assert math.isnan(row["low_s"])
     assert math.isnan(row["high_s"])
+
+
+def test_a_fit_that_misses_a_size_by_30_percent_answers_nothing() -> None:
+    """Of times t and 1 s at two sizes, where no byte seems to cost anything, the fit misses t by 1 - a/t."""
+    good, bad = (cases({MIB: t, 2 * MIB: 1.0}) for t in (1.5, 1.7))
+    assert one(good, [Step({MIB // 2: 1})])["step_s"] == pytest.approx((1 / 1.5 + 1) / (1 / 1.5**2 + 1))
+    with pytest.raises(CommbenchError, match="the fit misses one of them by 31 %"):
+        predict(bad, [Step({MIB // 2: 1})])
+    line = {size: 1e-3 + size * 1e-9 for size in (MIB, 2 * MIB, 4 * MIB, 8 * MIB)}
+    for factor, fits in ((1.1, 1), (2.5, 0)):
+        frame = cases(line | {2 * MIB: factor * line[2 * MIB]}).reindex(columns=[column.name for column in CASES])
+        assert len(choice_of(frame.assign(case_id=list("abcd"))).fits()) == fits
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from commbench.cli.show import rows_of
 from commbench.core.columns import CASES
 from commbench.core.terminal import Terminal
 from commbench.report.load import find_runs, load_run
-from commbench.writers.console import Console, interval_meaning, run_text
+from commbench.writers.console import DIVIDED, Console, interval_meaning, run_text
 
 WIDTH = 100
 RUN = {
@@ -292,6 +292,11 @@ def test_results_are_named_where_there_are_some(
     printed = capsys.readouterr().out
     assert (f"results: {tmp_path}\nopen: " in printed) is stored
     assert ("nothing is stored: writer=console alone" in printed) is not stored
+
+
+def test_the_foot_says_that_a_size_is_in_total_where_ranks_divide_a_message() -> None:
+    assert DIVIDED in lines(row(bytes_per_rank=1024), row(benchmark="gather", bytes_per_rank=256), width=None)
+    assert DIVIDED not in lines(row(bytes_per_rank=1024), row(benchmark="barrier", message_bytes=0), width=None)
 
 
 # ---------------------------------------------------------------- many rows
