@@ -17,8 +17,9 @@ from commbench.core.units import format_factor, format_rate, format_seconds, par
 from commbench.report.crossover import THIS_RUN, UNDECIDED, about
 from commbench.report.difference import FEW_LAUNCHES, Measured, difference
 from commbench.report.fit import answerable, families, ignored, varying
-from commbench.report.load import read_rows
+from commbench.report.load import read_rows, row_dicts
 from commbench.report.predict import OPERATION, Step, predict, step_of
+from commbench.writers.console import interval_texts
 
 from .options import Options
 
@@ -33,14 +34,12 @@ NUMBERS = (
     Column("bucket", right=True),
     Column("buckets", right=True, priority=3),
     Column("step", right=True),
-    Column("95 % interval", right=True, priority=1),
+    Column("interval", right=True, priority=1),
     Column("GB/s", right=True, priority=2),
 )
 MOST_PARAMS = 10**18
-MEANING = (
-    "step: the buckets one after another, nothing overlaps with computation; GB/s is gradients / step, 10^9 B/s",
-    "interval: 95 % of the medians of all buckets at once, and both ways between two sizes; stragglers are not in it",
-)
+MEANING = "step: the buckets one after another, nothing overlaps with computation; GB/s is gradients / step, 10^9 B/s"
+BOTH_WAYS = "of the medians of all buckets at once, and both ways between two sizes; stragglers are not in it"
 
 
 def command(words: list[str]) -> int:
@@ -57,7 +56,7 @@ def report(cases: pd.DataFrame, steps: Sequence[Step], dtype: str, by_params: bo
     frame = predict(cases, steps, dtype)
     rows: list[dict[str, Any]] = [{str(name): one for name, one in row.items()} for row in frame.to_dict("records")]
     named = _named(rows)
-    lines = [*(_title(step, dtype, by_params) for step in steps), "", _table(rows), "", *MEANING, ""]
+    lines = [*(_title(step, dtype, by_params) for step in steps), "", _table(rows), "", *_meaning(cases), ""]
     lines += [*_answers(rows, named), *_bucket_answers(rows, named), *_warnings(rows, named), *_sources(cases)]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
@@ -182,7 +181,7 @@ def _notes(row: dict[str, Any]) -> Iterator[str]:
     elif any(warning.startswith("extrapolated") for warning in row["warnings"]):
         yield "extrapolated"
     if row["runs"] > 1:
-        yield f"{row['runs']} runs"
+        yield f"{row['runs']} launches"
 
 
 def _groups(rows: Sequence[dict[str, Any]], *names: str) -> list[list[dict[str, Any]]]:
@@ -217,7 +216,9 @@ def _bucket_answers(rows: Sequence[dict[str, Any]], named: dict[int, str]) -> li
 
 def _verdict(group: Sequence[dict[str, Any]], names: Sequence[str], one_family: str | None = None) -> str:
     """The first against the others; `one_family`: its name, where the same launches measured all of them."""
-    times = [Measured((row["step_s"],), row["low_s"], row["high_s"], run_id=one_family) for row in group]
+    times = [
+        Measured((row["step_s"],), row["low_s"], row["high_s"], row["interval_level"], one_family) for row in group
+    ]
     few = min(row["runs"] for row in group) < FEW_LAUNCHES
     alike = [
         name
@@ -230,6 +231,12 @@ def _verdict(group: Sequence[dict[str, Any]], names: Sequence[str], one_family: 
     if few:
         return f"{names[0]} takes least by what was measured {THIS_RUN}, {least}; {names[1]} {ratio} as long"
     return f"{names[0]} is fastest, {least}; {names[1]} takes {ratio} as long"
+
+
+def _meaning(cases: pd.DataFrame) -> list[str]:
+    """What step and interval are."""
+    texts = interval_texts(row_dicts(answerable(cases[cases["benchmark"] == OPERATION])))
+    return [MEANING, f"interval: {'; '.join(texts)}, {BOTH_WAYS}"] if texts else [MEANING]
 
 
 def _warnings(rows: Sequence[dict[str, Any]], named: dict[int, str]) -> list[str]:
@@ -247,6 +254,6 @@ def _sources(cases: pd.DataFrame) -> list[str]:
     usable, left = answerable(rows), ignored(rows)
     left |= {"on one rank or simulated": len(rows) - len(usable)} if len(usable) < len(rows) else {}
     lines = [f"left out of {OPERATION}: " + ", ".join(f"{count} {why}" for why, count in left.items())] if left else []
-    if max((family.runs for family in families(usable)), default=1) > 1:
+    if any(time.stated_s is None for family in families(usable) for time in family.times):
         lines.append("runs were taken together: the median over them and the widest interval")
     return lines

@@ -182,7 +182,7 @@ def line_style(dashes: str) -> Any:
 def curves(
     axes: Axes, cases: pd.DataFrame, by: Sequence[str] = (), rate: bool = False, colours: Colours | None = None
 ) -> None:
-    """Seconds (GB/s with `rate`) over the message size: a line with its 95 % interval per value of the columns `by`.
+    """Seconds (GB/s with `rate`) over the message size: a line with its interval per value of the columns `by`.
 
     Pass the same `colours` to give names the same colours in several figures.
     """

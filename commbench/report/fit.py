@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from commbench.core.columns import VARIABLES
 from commbench.core.errors import CommbenchError
 
-from .difference import Measured
+from .difference import FEW_LAUNCHES, Measured
 from .load import as_stored, row_dicts
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ class Family:
         return np.array([time.high_s for time in self.times])
 
     @property
-    def runs(self) -> int:
-        """The largest number of launches of one size."""
+    def launches(self) -> int:
+        """The largest number of one size."""
         return max(len(time.medians) for time in self.times)
 
     def at(self, size: int) -> Measured:
@@ -173,13 +173,30 @@ def _family(window: Any, rows: Sequence[Row]) -> Family:
 
 
 def _combined(rows: Sequence[Row]) -> Measured:
-    """The rows of one size; a row may stand for several launches (recommend.choice_of), with their `medians`."""
-    medians = tuple(seconds for row in rows for seconds in (row.get("medians") or [row["median_s"]]))
+    """The rows of one size; a row may stand for several runs (recommend.choice_of), with the `medians` of launches."""
+    medians = tuple(seconds for row in rows for seconds in (row.get("medians") or _own_launches(row)))
     low, high = ([row[name] for row in rows if row[name] is not None] for name in ("ci_low_s", "ci_high_s"))
-    ends = (min(*low, *medians), max(*high, *medians)) if low and high else (math.nan, math.nan)
+    stated = [float(row["median_s"]) for row in rows]
+    ends = (min(*low, *stated), max(*high, *stated)) if low and high else (math.nan, math.nan)
     level = min((row["interval_level"] for row in rows if row.get("interval_level")), default=0.95)
-    in_visits = len(rows) == len(medians) == 1 and rows[0].get("interval_of") == "visits"
-    return Measured(medians, ends[0], ends[1], level, rows[0].get("run_id") if in_visits else None)
+    in_visits = len(rows) == 1 and rows[0].get("interval_of") in ("visits", "launches")
+    run_id = rows[0].get("run_id") if in_visits else None
+    return Measured(medians, ends[0], ends[1], level, run_id, stated[0] if len(rows) == 1 else None)
+
+
+def _own_launches(row: Row) -> list[float]:
+    return launch_medians(row["median_s"], row.get("visit_medians_s"), row.get("visit_segments"))
+
+
+def launch_medians(median_s: float, visits: Any, segments: Any) -> list[float]:
+    """The median of each launch of a row, from the medians and segments of its visits, if those are of a few launches
+    (timing=rigorous); else the row's own."""
+    by_launch: dict[float, list[float]] = {}
+    if isinstance(visits, Iterable) and isinstance(segments, Iterable):
+        for seconds, segment in zip(visits, segments, strict=True):
+            by_launch.setdefault(float(segment), []).append(float(seconds))
+    few = len(by_launch) < FEW_LAUNCHES
+    return [median_s] if few else [float(np.median(seconds)) for seconds in by_launch.values()]
 
 
 def varying(variables: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -137,8 +137,10 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     doubts = set(summary.doubts())
     yield "answers", [(text, text in doubts) for text in summary.sentences()]
     best = _first_rows(BEST_HEADS, best_rows(summary))
-    yield "best", best and {"table": best, "crossings": summary.crossings[:MOST_ROWS]}
-    yield "curves", list(size_panels(curves))
+    intervals = summary.interval_note()
+    yield "best", best and {"table": best, "crossings": summary.crossings[:MOST_ROWS], "intervals": intervals}
+    panels = list(size_panels(curves))
+    yield "curves", panels and {"panels": panels, "intervals": intervals}
     yield "layouts", layout_pictures(curves)
     yield "efficiency", efficiency_pictures(curves)
     yield "layers", waterfalls(curves)
@@ -152,6 +154,7 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
         "fits": _first_rows(fit_heads, summary.fits),
         "launches": _first_rows(LAUNCH_HEADS, summary.overheads),
         "cases": _case_table(summary),
+        "intervals": intervals,
     }
     yield "details", details
     yield "normal", {"note": reference_note(summary.judged), "table": _references(summary)}
@@ -255,4 +258,4 @@ def _case_table(summary: Summary) -> Table:
          format_rate(row["algbw_gb_per_s"]), str(int(row["runs"])))
         for row in row_dicts(cases.head(MOST_ROWS))
     ]  # fmt: skip
-    return Table(("case", "median", "95 % interval", "GB/s", "runs"), rows, len(cases))
+    return Table(("case", "median", "interval", "GB/s", "runs"), rows, len(cases))

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 OPERATION = "all_reduce"
 FARTHEST = 10.0  # times the largest measured size
-PREDICTED = ("bucket_bytes", "buckets", "total_bytes", "step_s", "low_s", "high_s", "gb_per_s", "runs", "warnings")
+PREDICTED = ("bucket_bytes", "buckets", "total_bytes", "step_s", "low_s", "high_s", "gb_per_s", "runs",
+             "interval_level", "warnings")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,10 @@ def predict(cases: pd.DataFrame, steps: Sequence[Step], dtype: str = "float32") 
         commbench.predict(commbench.load("results"), [step], "bfloat16")[["backend", "step_s"]]
 
     Columns: the family's variables (dtype: the measured one), bucket_bytes (the largest), buckets, total_bytes, step_s
-    with low_s and high_s, gb_per_s = total_bytes / step_s, runs, warnings. A family of another dtype is used where the
-    requested one was not measured; layouts of one rank are left out. Times are null where the measured sizes do not
-    determine them: beyond 10 times the largest size, or where the fit misses one by over 25 %. Simulated times are
-    left out where others were measured.
+    with low_s and high_s, gb_per_s = total_bytes / step_s, runs (launches of a size at most), interval_level (the least
+    of its sizes), warnings. A family of another dtype is used where the requested one was not measured; layouts of one
+    rank are left out. Times are null where the measured sizes do not determine them: beyond 10 times the largest size,
+    or where the fit misses one by over 25 %. Simulated times are left out where others were measured.
     """
     import pandas as pd
 
@@ -132,7 +133,8 @@ def _predicted(family: Family, step: Step, dtype: str) -> dict[str, Any]:
         measured = f"{family.variables['dtype']} was measured, not {dtype}"
         warnings.append(f"{measured}: equal bytes are assumed to take equal time, but the summation may differ")
     rate = step.total_bytes / seconds / 1e9
-    values = (max(step.buckets), step.count, step.total_bytes, seconds, low, high, rate, family.runs, tuple(warnings))
+    values = (max(step.buckets), step.count, step.total_bytes, seconds, low, high, rate, family.launches,
+              min(time.level for time in family.times), tuple(warnings))  # fmt: skip
     return dict(zip(PREDICTED, values, strict=True))
 
 

@@ -26,6 +26,7 @@ from .fit import (
     Piece,
     answerable,
     families,
+    launch_medians,
     pieces,
     value_text,
     varying,
@@ -41,7 +42,8 @@ FIRST, PLAIN = ("backend", "engine"), ("layout", "dtype", "timing", "reduction",
 BETWEEN_NAMES = re.compile(r", (?![^(]*\))")  # not the commas in mpi (native, streams 2)
 SHORT = 8  # characters of an exact size
 MATRIX_PAIRS = 4  # from this number on the pairs of a case are shown as a matrix
-VISITS = ("interval_of", "interval_level")  # not in older files
+LAUNCHES = ("visit_medians_s", "visit_segments")
+VISITS = ("interval_of", "interval_level", "visits", *LAUNCHES)  # not in older files
 PAIRLESS = ["message_bytes", *(name for name in SHARED if name not in ("pair", "env", "backend_options"))]
 
 
@@ -152,25 +154,30 @@ def choice_of(cases: pd.DataFrame) -> Choice:
 def _distinct(ok: pd.DataFrame) -> pd.DataFrame:
     """One row per case_id, library, label and hosts: the median over runs and the widest interval, as in a Family.
 
-    `medians` has that of each run; run_id is null where there are several. An older case_id has no library in it.
+    `medians` has that of each launch; run_id is null where there are several runs. An older case_id has no library in
+    it.
     """
+    medians: Any = [launch_medians(*row) for row in ok[["median_s", *LAUNCHES]].itertuples(index=False)]
     frame = ok.assign(
         ci_low_s=ok[["ci_low_s", "median_s"]].min(axis=1, skipna=False),
         ci_high_s=ok[["ci_high_s", "median_s"]].max(axis=1, skipna=False),
         runs=1,
-        medians=ok["median_s"],
+        medians=medians,
         label=ok["label"].fillna(""),
         interval_level=ok["interval_level"].astype(float),
     )
     totals: dict[str, Any] = {"median_s": "median", "ci_low_s": "min", "ci_high_s": "max", "runs": "sum"}
-    totals |= {"medians": list, "interval_level": "min"}
+    totals |= {"medians": lambda of_runs: list(itertools.chain(*of_runs)), "interval_level": "min"}
     totals |= dict.fromkeys(("algbw_gb_per_s", "busbw_gb_per_s", "efficiency", "limit_gb_per_s", "p99_s"), "median")
-    kept = (*SHARED, *FAMILY_COLUMNS, "world_size", "ranks_per_node", "limit_name", "run_id", "interval_of", "warnings")
+    kept = (*SHARED, *FAMILY_COLUMNS, "world_size", "ranks_per_node", "limit_name", "run_id", "interval_of", "visits",
+            "warnings")  # fmt: skip
     one_each = ["case_id", "library", "label", "hosts"]
     totals |= {name: "first" for name in kept if name in frame and name not in totals and name not in one_each}
     grouped = frame.groupby(one_each, sort=False, dropna=False)
     distinct = grouped.agg(totals).reset_index()
-    return distinct.assign(run_id=distinct["run_id"].where(distinct["runs"] == 1))
+    return distinct.assign(
+        run_id=distinct["run_id"].where(distinct["runs"] == 1), launches=distinct["medians"].map(len).astype(int)
+    )
 
 
 def _one_pair(cases: pd.DataFrame) -> pd.DataFrame:

@@ -15,6 +15,7 @@ from commbench.core.flags import FLAGS, UNKNOWN_FLAG
 from commbench.core.slow_pairs import UNUSABLE, Finding, findings, warnings_of
 from commbench.core.terminal import Column, Terminal, paragraphs, table_text
 from commbench.core.units import format_factor, format_rate, format_seconds
+from commbench.writers.console import interval_texts
 
 from .cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
 from .crossover import THIS_RUN
@@ -39,9 +40,9 @@ MOST_SENTENCES, MOST_PAIR_ROWS = 6, 40_000
 FINDING_TITLES = {"rank": "Slow rank", "slow": "Slow link", "asymmetric": "Link with two speeds"}
 MATRIX_KEY = ["run_id", "benchmark", "backend", "engine", "layout", "dtype", "message_bytes", "timing"]
 STATUSES = ("invalid", "failed", "skipped")  # the most serious first
-BEST_HEADS = ("benchmark", "ranks", "message", "best", "median", "95 % interval", "second", "takes", "holds")
+BEST_HEADS = ("benchmark", "ranks", "message", "best", "median", "interval", "second", "takes", "holds")
 PRIORITIES = {  # of columns that a narrow terminal may lack; the page has them all
-    "95 % interval": 1, "takes": 2, "second": 3, "holds": 4, "timing": 1, "labels": 2, "runs": 3, "CUDA IPC": 4,
+    "interval": 1, "takes": 2, "second": 3, "holds": 4, "timing": 1, "labels": 2, "runs": 3, "CUDA IPC": 4,
     "what to do": 1, "which": 1, "largest miss": 1, "n 1/2": 2,
 }  # fmt: skip
 FLAG_HEADS = ("flag", "cases", "meaning", "what to do")
@@ -127,6 +128,12 @@ class Summary:
             lines.append(f"Cases with several runs (up to {self._most_runs}) show the median and the widest interval.")
         return lines
 
+    def interval_note(self) -> str:
+        """What the intervals hold, in a sentence; empty where no case has one."""
+        texts = "; ".join(interval_texts(row_dicts(self.choice.cases)))
+        texts = texts.replace("this run", "a run") if self._most_runs > 1 else texts
+        return f"Intervals: {texts}." if texts else ""
+
     def headline(self) -> str:
         """What was measured, and the extremes of it, in one sentence."""
         measured = answerable(self.choice.cases)
@@ -152,7 +159,7 @@ class Summary:
         lines = [*self._slow_links(), *self._lost(), *self._abnormal()]
         if self._most_runs == 0 and not self.soaks:
             lines.append("Nothing was measured.")
-        elif self._most_runs == 1:
+        elif self._most_launches == 1:
             lines.append(
                 "Each case was measured in one launch, so its interval does not cover differences between launches; "
                 "-m launch=0,1,2,3 measures several."
@@ -162,6 +169,10 @@ class Summary:
     @property
     def _most_runs(self) -> int:
         return int(self.choice.cases["runs"].max()) if len(self.choice.cases) else 0
+
+    @property
+    def _most_launches(self) -> int:
+        return int(self.choice.cases["launches"].max()) if len(self.choice.cases) else 0
 
     def _choices(self) -> Iterator[str]:
         groups: dict[tuple[Any, ...], list[Best]] = {}
@@ -320,7 +331,8 @@ def summary_text(summary: Summary, top: int) -> str:
         + "\n"
         + paragraphs(_machine_lines(summary), terminal),
         "\n".join(["Answers", paragraphs((f"  * {text}" for text in summary.sentences()), terminal)]),
-        _titled_table("Best backend and layout for each size", BEST_HEADS, best_rows(summary), top, terminal),
+        _titled_table("Best backend and layout for each size", BEST_HEADS, best_rows(summary), top, terminal)
+        + (terminal.paragraph(summary.interval_note()) if summary.best else ""),
         _titled_table("Costs: time = alpha + beta x bytes", fit_heads, summary.fits, top, terminal),
         _titled_table(launching, LAUNCH_HEADS, summary.overheads, top, terminal),
         paragraphs(_reference_lines(summary), terminal),

@@ -244,7 +244,16 @@ def _case_title(row: Row) -> str:
 
 def _meaning(rows: Sequence[Row], has_intervals: bool) -> list[str]:
     """What median and interval are."""
-    known = [row for row in rows if row["status"] == "ok" and row["ci_low_s"] is not None and has_intervals]
+    divided = any(row["bytes_per_rank"] not in (None, row["message_bytes"]) for row in rows)
+    texts = interval_texts(rows) if has_intervals else []
+    interval = [f"interval: {'; '.join(texts)}"] if texts else []
+    own = [OWN_BUFFERS] if has_own_buffers(rows) else []
+    return [f"median: {_median_text(rows)}; GB/s is 10^9 B/s", *([DIVIDED] if divided else []), *own, *interval]
+
+
+def interval_texts(rows: Iterable[Row]) -> list[str]:
+    """What the intervals of these rows hold, each kind once."""
+    known = [row for row in rows if row["status"] == "ok" and row["ci_low_s"] is not None]
     kinds: dict[tuple[int | None, str | None, float | None], list[float]] = {}
     for row in known:
         spans = kinds.setdefault((row.get("visits"), row.get("interval_of"), row.get("interval_level")), [])
@@ -258,10 +267,7 @@ def _meaning(rows: Sequence[Row], has_intervals: bool) -> list[str]:
             f" {_span_text([span for spans in kinds.values() for span in spans])}this run"
             " (columns interval_level, visits, visits_s)"
         ]
-    divided = any(row["bytes_per_rank"] not in (None, row["message_bytes"]) for row in rows)
-    interval = [f"interval: {'; '.join(dict.fromkeys(texts))}"] if texts else []
-    own = [OWN_BUFFERS] if has_own_buffers(rows) else []
-    return [f"median: {_median_text(rows)}; GB/s is 10^9 B/s", *([DIVIDED] if divided else []), *own, *interval]
+    return list(dict.fromkeys(texts))
 
 
 def _median_text(rows: Sequence[Row]) -> str:

@@ -20,13 +20,27 @@ BENCHMARKS = ("all_reduce", "broadcast", "p2p_latency", "reduce", "gather", "sca
 LAYOUTS = ("1x2", "1x4", "2x2", "4x1")
 
 
-def run_of(output: Path, number: int, hostname: str = "node", **record: Any) -> Path:
-    """A run of 100 cases, ten benchmarks of ten sizes; its way and layout follow from its number."""
+INTERVAL = ("interval_of", "interval_level", "visits")
+
+
+def run_of(output: Path, number: int, hostname: str = "node", launches: int = 1, **record: Any) -> Path:
+    """A run of 100 cases, ten benchmarks of ten sizes; its way and layout follow from its number.
+
+    With several `launches` its rows are those of timing=rigorous. `record`: of run.json, but for columns INTERVAL.
+    """
     rng = np.random.default_rng(number)
     folder = output / f"20260101T000000.{number:06d}-0000"
     folder.mkdir(parents=True)
     way, layout = WAYS[number % len(WAYS)], LAYOUTS[number // len(WAYS) % len(LAYOUTS)]
     rows = [row(folder.name, name, way, layout, size, rng) for name in BENCHMARKS for size in SIZES]
+    columns = {name: record.pop(name) for name in INTERVAL if name in record}
+    if launches > 1:
+        columns |= {"interval_of": "launches", "interval_level": 0.99, "visits": 6 * launches}
+    for one in rows:
+        one |= columns
+        if launches > 1:
+            visits = one["median_s"] * rng.lognormal(0, 0.03, 6 * launches)
+            one |= {"visit_medians_s": visits.tolist(), "visit_segments": np.repeat(range(launches), 6).tolist()}
     table = pa.Table.from_pylist(rows, arrow_schema("cases"))
     pq.write_table(table, folder / "cases.parquet", compression="zstd")
     (folder / "run.json").write_text(json.dumps(record_of(folder.name, way, layout, hostname) | record))

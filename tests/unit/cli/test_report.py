@@ -69,6 +69,26 @@ def test_several_launches_are_put_together(tmp_path: Path, capsys: pytest.Captur
     assert "up to 3" in out and "measured in one launch" not in out
 
 
+def test_intervals_of_three_visits_are_called_what_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in (0, 1):
+        run_of(tmp_path, number, interval_of="visits", interval_level=0.75, visits=3)
+    out, _ = told(capsys, str(tmp_path), "--html", str(tmp_path / "page.html"))
+    html = (tmp_path / "page.html").read_text()
+    for text in (out, html):
+        assert "Intervals: 75 % over 3 visits in this run." in text and "95 % interval" not in text
+    assert ">interval</th>" in html
+
+
+def test_a_rigorous_run_counts_its_launches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in (0, 1):
+        run_of(tmp_path, number, launches=3)
+    out, _ = told(capsys, str(tmp_path), "--benchmark", "all_reduce")
+    words = " ".join(out.split())
+    assert "small messages (8 B): mpi 1x2 (native) is fastest" in words and "over 3 launches" in words
+    assert "measured in one launch" not in words and "in this run" not in words and "several runs" not in words
+    assert "Intervals: 99 % over launches." in words
+
+
 def test_top_cuts_tables_and_says_so(measured: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for number in (0, 1):
         run_of(tmp_path, number)

@@ -16,6 +16,7 @@ import commbench
 from commbench.core.columns import CASES
 from commbench.core.errors import CommbenchError
 from commbench.report.fit import answerable, families, ignored, pieces
+from commbench.report.recommend import choice_of
 
 Series = NDArray[Any]
 OCTAVES = 2 ** np.arange(3, 25)
@@ -108,6 +109,24 @@ def test_few_points_give_one_line_through_them(count: int) -> None:
     assert one.largest_residual < 1e-9
 
 
+def test_a_row_of_three_launches_is_three_and_keeps_its_own_median_and_interval() -> None:
+    """timing=rigorous: six visits in each of three fresh worlds."""
+    visits = [1.0, 1.2, 2.0, 2.2, 3.0, 3.2]
+    columns = {"visit_medians_s": [visits], "visit_segments": [[1, 1, 2, 2, 3, 3]], "interval_of": "launches"}
+    frame = cases(np.array([8]), np.array([2.1]), interval_level=0.99, run_id="r", **columns)
+    for one in (frame, choice_of(with_all_columns(frame)).cases):
+        (time,) = families(one)[0].times
+        assert (time.medians, time.median_s) == (pytest.approx((1.1, 2.1, 3.1)), 2.1)
+        assert (time.low_s, time.high_s, time.level, time.run_id) == (2.1, 2.1, 0.99, "r")
+    resumed = frame.assign(visit_segments=[[1, 1, 1, 2, 2, 2]])
+    assert families(resumed)[0].times[0].medians == (2.1,)  # two starts of one run are too few to go by
+
+
+def with_all_columns(frame: pd.DataFrame) -> pd.DataFrame:
+    columns = [column.name for column in CASES if column.name not in frame]
+    return frame.reindex(columns=[*frame.columns, *columns]).assign(case_id="c", label="")
+
+
 def test_times_that_fall_with_the_size_show_no_bandwidth() -> None:
     (row,) = fitted(cases(np.array([8, 16]), np.array([2.0, 1.0]))).to_dict("records")
     assert row["beta_s_per_byte"] == 0
@@ -188,9 +207,9 @@ def test_several_runs_give_their_median_and_the_widest_interval() -> None:
     runs = [row(run_id=f"{n}", median_s=t) for n, t in enumerate([1.0, 3, 2])]
     (family,) = families(pd.DataFrame(runs))
     assert (family.median_s.tolist(), family.low_s.tolist(), family.high_s.tolist()) == ([2.0], [0.99], [1.01 * 3])
-    assert (family.runs, family.times[0].medians) == (3, (1.0, 3.0, 2.0))
+    assert (family.launches, family.times[0].medians) == (3, (1.0, 3.0, 2.0))
     labelled = [one | {"label": label} for one, label in zip(runs, ("a", "", None), strict=True)]
-    assert sorted(family.runs for family in families(pd.DataFrame(labelled))) == [1, 2]  # labels are kept apart
+    assert sorted(family.launches for family in families(pd.DataFrame(labelled))) == [1, 2]  # labels are kept apart
 
 
 def test_one_rank_and_simulated_cases_answer_nothing_beside_real_ones() -> None:
@@ -220,7 +239,7 @@ def test_what_can_not_be_used_is_counted_by_its_reason() -> None:
     rows = [row(median_s=1.0), row(median_s=float("nan")), row(median_s=0.0), row(median_s=float("inf"))]
     rows += [row(status=status) for status in ("skipped", "skipped", "invalid")]
     assert ignored(pd.DataFrame(rows)) == {"invalid": 1, "ok without a time": 3, "skipped": 2}
-    assert [family.runs for family in families(pd.DataFrame(rows))] == [1]
+    assert [family.launches for family in families(pd.DataFrame(rows))] == [1]
 
 
 def test_an_operation_without_a_message_has_no_family_and_is_not_called_bad() -> None:

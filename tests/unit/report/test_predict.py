@@ -194,7 +194,7 @@ def test_the_report_names_the_runs_that_it_took_together() -> None:
     frame = pd.concat([cases({MIB: 1.0}), cases({MIB: 2.0}), cases({MIB: 9.0}, label="other")])
     text = report(frame, [Step({MIB: 1})], "float32")
     assert "runs were taken together: the median over them and the widest" in text
-    assert "2 runs" in text and "gloo (python, label other)" in text
+    assert "2 launches" in text and "gloo (python, label other)" in text
 
 
 def test_the_fastest_of_three_launches_is_said_to_be() -> None:
@@ -203,6 +203,17 @@ def test_the_fastest_of_three_launches_is_said_to_be() -> None:
     ]
     text = report(pd.concat(launches), [Step({MIB: 1})], "float32")
     assert "a (python) is fastest, 1.10 s; b (python) takes 2 x as long\n" in text
+
+
+def test_the_interval_is_called_what_it_is() -> None:
+    """quick: 3 visits; what three visits leave open, `a`'s 1.09 and `b`'s 1.12, is not taken for a difference."""
+    visits = {"interval_of": "visits", "interval_level": 0.75, "visits": 3, "run_id": "r"}
+    frame = cases({MIB: 1.0, 2 * MIB: 1.23}, half=0.1, **visits)
+    text = report(frame, [Step({MIB: 1}), Step({2 * MIB: 1})], "float32")
+    assert "interval: 75 % over 3 visits in this run, of the medians of all buckets at once" in text
+    assert "95 %" not in text
+    assert "gloo (python) on 1x2: buckets of 1 MiB and buckets of 2 MiB are not distinguishable, 1.00 s\n" in text
+    assert one(frame, [Step({MIB: 1})])["interval_level"] == 0.75
 
 
 def test_simulated_times_answer_only_among_themselves() -> None:
