@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 USAGE = """commbench compare BASE NEW                          folders with runs, or parquet files of cases
 commbench compare NEW --against baseline.parquet    a baseline that was kept with --save
 commbench compare RESULTS --by backend=gloo:mpi     two values of a variable in the same folder"""
-EPILOGUE = f"""A launch is a run: repeat both sides with launch=0,1,2,... in turn.
+EPILOGUE = f"""A launch is a run (one of timing=rigorous is three): repeat both sides with launch=0,1,2,... in turn.
 A verdict needs at least {LEAST_LAUNCHES} launches a side ({LEAST_PAIRS} with --paired), better {GOOD_LAUNCHES}.
 --fail-on slower counts cases whose p-value, corrected for the number of cases (Holm), is at most {ALPHA}.
 Exit status: 0 compared, 1 as --fail-on asks, 2 can't be compared (or, with --fail-on, not with so few launches)."""
@@ -57,7 +57,7 @@ def command(words: list[str]) -> int:
     print(printable("\n".join([*caption(frame, rules), *unjoined(frame), "", comparison_summary(frame, rules.least)])))
     if options.save is not None:
         _saved(new, options.save)
-    return _status(frame, failures, rules.least)
+    return _status(frame, failures, rules)
 
 
 def _saved(new: Side, target: str, first: bool = False) -> int:
@@ -130,22 +130,23 @@ def _sources(options: argparse.Namespace) -> tuple[str | None, str]:
 # ---------------------------------------------------------------- exit status
 
 
-def _status(frame: pd.DataFrame, failures: set[str], least: int) -> int:
+def _status(frame: pd.DataFrame, failures: set[str], rules: Rules) -> int:
     """Raises ConfigError where a verdict is asked for and no case has one: no news is not good news."""
     lost = bool(((frame["sides"] != "new") & (frame["new_launches"] == 0)).any())
     if "missing" in failures and lost:
         return 1
     if failures & {"slower", "undecided"} and frame["verdict"].isna().all():
         raise ConfigError(
-            f"--fail-on {','.join(sorted(failures))}: no case has a verdict; it takes {least} launches a side"
+            f"--fail-on {','.join(sorted(failures))}: no case has a verdict; it takes {rules.least} launches a side"
         )
     slower = frame[frame["verdict"] == "SLOWER"]
     sure = bool((slower["p_holm"] <= ALPHA).any())
     cases, launches = int(frame["p_value"].notna().sum()), slower[["base_launches", "new_launches"]].min(axis=1).max()
-    if "slower" in failures and not sure and len(slower) and launches < launches_to_be_sure(cases):
+    enough = launches_to_be_sure(cases, rules.paired)
+    if "slower" in failures and not sure and len(slower) and launches < enough:
         raise ConfigError(
             f"--fail-on slower: {len(slower)} of {cases} cases are SLOWER, which {launches} launches a side can't tell "
-            f"from chance among {cases} cases; it takes {launches_to_be_sure(cases)}"
+            f"from chance among {cases} cases; it takes {enough}"
         )
     failed = {
         "slower": sure,

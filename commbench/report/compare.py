@@ -27,9 +27,10 @@ from .difference import (
     noise,
     ratio,
     ratio_interval,
+    signed_rank,
     verdict,
 )
-from .fit import COMPANIONS, OF_BACKEND
+from .fit import COMPANIONS, OF_BACKEND, launch_medians
 from .load import plain
 
 if TYPE_CHECKING:
@@ -90,15 +91,16 @@ def compare(
         commbench.compare("results/before", "results/after").query("verdict == 'SLOWER'")
 
     base, new, aa: folders with runs, parquet files of cases, or data frames from `commbench.load`; each run is one
-    launch. by: variables that may differ, `backend` or `backend=gloo:mpi`. aa: launches under identical conditions,
-    whose noise raises the threshold `delta` (0.02 is 2 %). paired: launches with the same number ran next to each
-    other. seed: of the noise.
+    launch, one of timing=rigorous several (paired: one). by: variables that may differ, `backend` or
+    `backend=gloo:mpi`. aa: launches under identical conditions, whose noise raises the threshold `delta` (0.02 is 2 %).
+    paired: launches with the same number ran next to each other. seed: of the noise.
 
     ratio: time of NEW / time of BASE, above 1 is slower. verdict: FASTER or SLOWER where the interval is beyond
     1 + delta, SAME where it is within, else UNDECIDED (the rule: commbench/report/difference.py); null below 4
     launches per side, paired below 6. missing_launches: how many more launches per side a verdict needs, null for more
-    than 100. p_value: Mann-Whitney on launch medians; p_holm: the same, corrected for all cases. p95_ratio, p99_ratio:
-    median over launches. sides: both, base, new. Raises ConfigError for sides that can't be compared.
+    than 100. p_value: Mann-Whitney on launch medians, paired the signed-rank test; p_holm: the same, corrected for all
+    cases. p95_ratio, p99_ratio: median over launches. sides: both, base, new. Raises ConfigError for sides that can't
+    be compared.
     """
     variables = parse_by(by.split(",") if isinstance(by, str) else by)
     sides = read_side("BASE", base), read_side("NEW", new)
@@ -138,7 +140,7 @@ def noise_by_key(aa: Side, by: Sequence[ComparedVariable], seed: int) -> dict[st
     """Key -> relative noise of launches under identical conditions; raises ConfigError where no case has 4 of them."""
     noise_of: dict[str, float] = {}
     for rows in rows_by_key(aa, ()).values():
-        measured, key = _measured(rows), key_of(rows[0], (variable.name for variable in by))
+        measured, key = _by_launch(_measured(rows)), key_of(rows[0], (variable.name for variable in by))
         if len(measured) >= LEAST_LAUNCHES:
             key_seed = int(hashlib.sha256(key.encode()).hexdigest()[:16], 16)  # rows do not depend on one another
             level = math.expm1(noise(_values_of(measured, "median_s"), np.random.default_rng([seed, key_seed])))
@@ -158,14 +160,17 @@ def _compare_case(key: str, base: list[Row], new: list[Row], rules: Rules) -> di
     base_measured, new_measured = _measured(base), _measured(new)
     if rules.paired:
         base_measured, new_measured = _matched(base_measured, new_measured)
+    unmeasured = len(base) - len(base_measured), len(new) - len(new_measured)
+    if not rules.paired:
+        base_measured, new_measured = _by_launch(base_measured), _by_launch(new_measured)
     row: dict[str, Any] = dict.fromkeys(COLUMNS)
     row |= {name: _shared_value(name, base or new, new or base) for name in NAMES}
     row |= {
         "sides": "both" if base and new else "base" if base else "new",
         "base_launches": len(base_measured),
         "new_launches": len(new_measured),
-        "base_unmeasured": len(base) - len(base_measured),
-        "new_unmeasured": len(new) - len(new_measured),
+        "base_unmeasured": unmeasured[0],
+        "new_unmeasured": unmeasured[1],
         "reason": "; ".join(sorted({str(row["reason"]) for row in rows if isinstance(row["reason"], str)})) or None,
     }
     return row | (_statistics(key, base_measured, new_measured, rules) if base_measured and new_measured else {})
@@ -192,7 +197,7 @@ def _statistics(key: str, base: list[Row], new: list[Row], rules: Rules) -> dict
         "ratio_high": interval.high,
         "verdict": outcome,
         "missing_launches": missing_launches(interval, delta, fewest) if outcome == "UNDECIDED" else 0,
-        "p_value": mann_whitney(*sides),
+        "p_value": signed_rank(*sides) if rules.paired else mann_whitney(*sides),
     }
 
 
@@ -212,6 +217,15 @@ def _check_alike(rows: Sequence[Row]) -> None:
 def _measured(rows: Iterable[Row]) -> list[Row]:
     """Rows that are ok and have a median."""
     return [row for row in rows if row["status"] == "ok" and 0 < row["median_s"] < math.inf]
+
+
+def _by_launch(rows: Iterable[Row]) -> list[Row]:
+    """A row per launch: a run of timing=rigorous has several."""
+    return [
+        {**row, "median_s": seconds}
+        for row in rows
+        for seconds in launch_medians(row["median_s"], row["visit_medians_s"], row["visit_segments"])
+    ]
 
 
 def _matched(base: list[Row], new: list[Row]) -> tuple[list[Row], list[Row]]:

@@ -13,6 +13,7 @@ from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.fact_scopes import scope_of
 from commbench.core.run_folder import publish
 
+from .fit import launch_medians
 from .load import KEYS, NEEDED, RUNS, as_stored, find_runs, first_line, frame_of, read_cases
 
 if TYPE_CHECKING:
@@ -171,10 +172,23 @@ def side_lines(*sides: Side) -> list[str]:
     for side in sides:
         states = side.cases["status"].value_counts()
         bad = "".join(f", {count} {status}" for status, count in states.items() if status != "ok")
-        launches, rows = side.cases["run_id"].nunique(), len(side.cases)
+        launches, rows = _launches(side), len(side.cases)
         lines.append(f"{side.name:4} {side.label}: {plural(launches, 'launch', 'launches')}, {rows} rows{bad}")
+        hosts = sorted(set(side.cases["hosts"].dropna()))
+        if len(hosts) > 1:
+            listed = "; ".join(hosts[:3]) + ("; ..." if len(hosts) > 3 else "")
+            lines.append(f"     note: its launches ran on {len(hosts)} sets of hosts and are taken together: {listed}")
         lines += [f"     note: {problem}" for problem in side.problems]
     return lines
+
+
+def _launches(side: Side) -> int:
+    """Runs; one of timing=rigorous has several."""
+    columns = side.cases[["run_id", "median_s", "visit_medians_s", "visit_segments"]].itertuples(index=False)
+    launches: dict[str, int] = {}
+    for run_id, *measured in columns:
+        launches[run_id] = max(launches.get(run_id, 1), len(launch_medians(*measured)))
+    return sum(launches.values())
 
 
 def provenance_lines(base: Side, new: Side, by: Sequence[ComparedVariable]) -> list[str]:

@@ -76,7 +76,8 @@ def caption(frame: pd.DataFrame, rules: Rules) -> list[str]:
     if frame["verdict"].notna().any():
         lines.append(f"interval: 95 % over launches{' in pairs' if rules.paired else ''}, exact for any distribution")
     if any(map(_is_doubted, row_dicts(frame))):
-        lines.append(f"?: Mann-Whitney on launch medians, corrected for all cases, does not reach {ALPHA}")
+        test = "the signed-rank test on pairs of launches" if rules.paired else "Mann-Whitney on launch medians"
+        lines.append(f"?: {test}, corrected for all cases, does not reach {ALPHA}")
     if rules.noise is not None:
         lines.append("threshold: the 95th percentile of the A/A launches' noise where that is larger")
     return lines

@@ -44,7 +44,7 @@ class Measured:
     """A time: the median of each launch in seconds, and the outer ends of their intervals (NaN: there is none).
 
     `level`: of these intervals; `run_id`: where one run measured it in visits spread over the run, which makes it
-    comparable with others of that run; else None.
+    comparable with others of that run; else None. `stated_s`: the median of one row over all its visits, else None.
     """
 
     medians: tuple[float, ...]
@@ -52,10 +52,11 @@ class Measured:
     high_s: float
     level: float = 1 - ALPHA
     run_id: str | None = None
+    stated_s: float | None = None
 
     @property
     def median_s(self) -> float:
-        return float(np.median(self.medians))
+        return float(np.median(self.medians)) if self.stated_s is None else self.stated_s
 
 
 @dataclass(frozen=True)
@@ -133,11 +134,7 @@ def _critical_signed_rank(pairs: int) -> int:
     total = pairs * (pairs + 1) // 2
     if pairs > EXACT:
         return math.floor(total / 2 - Z95 * math.sqrt(total * (2 * pairs + 1) / 12) - 0.5)
-    ways = np.zeros(total + 1)
-    ways[0] = 1
-    for rank in range(1, pairs + 1):
-        ways[rank:] += ways[:-rank].copy()
-    return _critical(ways)
+    return _critical(_signed_rank_counts(np.arange(1, pairs + 1)))
 
 
 # ---------------------------------------------------------------- verdict
@@ -165,10 +162,15 @@ def missing_launches(interval: Ratio, delta: float, launches: int) -> int | None
     return max(math.ceil(launches * (half / gap) ** 2) - launches, 1) if gap > 0 else None
 
 
-def launches_to_be_sure(cases: int) -> int:
-    """Launches per side at which one of so many cases can differ significantly: two sides that do not overlap have
-    p = 2 / C(2 n, n) in the Mann-Whitney test, which Holm's correction multiplies with the number of cases."""
-    return next(n for n in range(LEAST_LAUNCHES, MOST_LAUNCHES) if 2 * cases <= ALPHA * math.comb(2 * n, n))
+def launches_to_be_sure(cases: int, paired: bool = False) -> int:
+    """Launches per side at which one of so many cases can differ significantly.
+
+    Two sides that do not overlap have p = 2 / C(2 n, n) in the Mann-Whitney test, n pairs that all differ in the same
+    direction 2 / 2^n in the signed-rank test; Holm's correction multiplies them with the number of cases.
+    """
+    least = LEAST_PAIRS if paired else LEAST_LAUNCHES
+    ways = (lambda n: 2**n) if paired else (lambda n: math.comb(2 * n, n))
+    return next(n for n in range(least, MOST_LAUNCHES) if 2 * cases <= ALPHA * ways(n))
 
 
 def noise(medians: Series, rng: np.random.Generator) -> float:
@@ -195,6 +197,35 @@ def mann_whitney(first: Series, second: Series) -> float:
     ways = _rank_sum_counts(ranks, first.size)
     tails = ways[: observed + 1].sum(), ways[observed:].sum()
     return min(1.0, float(2 * min(tails) / ways.sum()))
+
+
+def signed_rank(base: Series, new: Series) -> float:
+    """Two-sided p that launches in pairs differ in no direction: twice the smaller tail of the sum of the ranks of
+    those ratios above 1, at most 1.
+
+    Exact, also with ties (midranks), for up to 60 pairs that differ; above, the normal limit. Pairs that are equal are
+    left out (Wilcoxon 1945; Lehmann, Nonparametrics, 3.1).
+    """
+    logs = np.log(new / base)
+    logs = logs[logs != 0]
+    if not logs.size:
+        return 1.0
+    ranks = _doubled_ranks(np.abs(logs))
+    observed, total = int(ranks[logs > 0].sum()), int(ranks.sum())
+    if ranks.size > EXACT:
+        distance = max(abs(observed - total / 2) - 1, 0)
+        return math.erfc(distance / math.sqrt(float((ranks**2).sum()) / 2))
+    ways = _signed_rank_counts(ranks)
+    return min(1.0, float(2 * min(ways[: observed + 1].sum(), ways[observed:].sum()) / ways.sum()))
+
+
+def _signed_rank_counts(ranks: NDArray[np.int64]) -> Series:
+    """How many subsets of these ranks have each sum."""
+    ways = np.zeros(int(ranks.sum()) + 1)
+    ways[0] = 1
+    for rank in ranks:
+        ways[rank:] += ways[:-rank].copy()
+    return ways
 
 
 def _doubled_ranks(values: Series) -> NDArray[np.int64]:

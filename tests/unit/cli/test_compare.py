@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 import commbench
 from commbench.cli.compare import command
+from commbench.core.columns import arrow_schema
 from commbench.core.errors import ConfigError
 from commbench.core.terminal import TERMINAL
 from commbench.report.compare import compare
@@ -68,6 +70,32 @@ def test_a_gate_counts_what_so_many_cases_do_not_show_by_chance(
     assert "2 of 4 cases SLOWER" in said(capsys, *paths)[1]
     with pytest.raises(ConfigError, match=r"2 of 4 cases are SLOWER, which 4 launches .* among 4 cases; it takes 5$"):
         command([*paths, "--fail-on", "slower"])
+
+
+def test_the_gate_of_pairs_agrees_with_their_verdict(
+    sides: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The machine drifts by 18 % from launch to launch, and NEW takes 10 % longer each time."""
+    source = next(Path(sides["base"]).iterdir())
+    for launch in range(10):
+        for name, factor in (("base", 1.0), ("new", 1.1)):
+            with_times(source, tmp_path / name / f"{name}{launch}", launch, factor * 1.18**launch)
+    words = [str(tmp_path / "base"), str(tmp_path / "new"), "--fail-on=slower"]
+    status, text = said(capsys, *words, "--paired")
+    assert status == 1 and "4 of 4 cases SLOWER" in text and " ?" not in text
+    status, text = said(capsys, *words)
+    assert status == 0 and "4 of 4 cases UNDECIDED" in text
+
+
+def with_times(source: Path, target: Path, launch: int, factor: float) -> None:
+    """A copy of a run as another launch that took `factor` times as long."""
+    target.mkdir(parents=True)
+    record = json.loads((source / "run.json").read_text()) | {"run_id": target.name}
+    (target / "run.json").write_text(json.dumps(record))
+    rows = pq.read_table(source / "cases.parquet").to_pylist()
+    for row in rows:
+        row |= {"run_id": target.name, "launch": launch, "median_s": row["median_s"] * factor, "algbw_gb_per_s": None}
+    pq.write_table(pa.Table.from_pylist(rows, arrow_schema("cases")), target / "cases.parquet")
 
 
 def test_a_table_is_plain_and_fits(

@@ -117,6 +117,31 @@ def test_noise_between_equal_launches_raises_the_threshold() -> None:
         compare(launches(QUIET), new, aa=launches(QUIET[:3]))
 
 
+def test_a_rigorous_run_is_several_launches_but_one_of_a_pair() -> None:
+    """Three fresh worlds of two visits each in every run."""
+    segments, visits = [1, 1, 2, 2, 3, 3], [1.0, 1.0, 1.01, 1.01, 1.02, 1.02]
+    base, new = (
+        launches([1.01 * factor] * 2).assign(
+            visit_medians_s=[[factor * one for one in visits]] * 2, visit_segments=[segments] * 2, algbw_gb_per_s=None
+        )
+        for factor in (1e-3, 1.5e-3)
+    )
+    (found,) = compare(base, new).to_dict("records")
+    assert (found["base_launches"], found["new_launches"], found["verdict"]) == (6, 6, "SLOWER")
+    assert (found["base_unmeasured"], found["new_unmeasured"]) == (0, 0)
+    (found,) = compare(base, new, paired=True).to_dict("records")
+    assert (found["base_launches"], found["missing_launches"]) == (2, 4)
+
+
+def test_the_p_value_of_pairs_is_that_of_pairs() -> None:
+    """Under a drift that both share the sides overlap: Mann-Whitney has p = 0.6."""
+    drift = [1e-3 * (1 + step / 5) for step in range(10)]
+    base, new = launches(drift), launches([1.1 * one for one in drift])
+    assert compare(base, new).p_value[0] > 0.3
+    (found,) = compare(base, new, paired=True).to_dict("records")
+    assert (found["verdict"], found["p_value"]) == ("SLOWER", pytest.approx(2 / 2**10))
+
+
 def test_pairs_of_launches_share_their_drift() -> None:
     drift = [1e-3, 2e-3, 3e-3, 4e-3, 5e-3, 6e-3]
     base, new = launches(drift), launches([1.1 * one for one in drift])

@@ -24,10 +24,12 @@ from commbench.report.difference import (
     Ratio,
     difference,
     holm,
+    launches_to_be_sure,
     mann_whitney,
     missing_launches,
     noise,
     ratio_interval,
+    signed_rank,
     verdict,
 )
 from commbench.report.recommend import choice_of
@@ -204,6 +206,37 @@ def test_the_noise_of_equal_launches_grows_with_their_effect() -> None:
 def test_mann_whitney_has_the_known_values(first: list[float], second: list[float], p_value: float) -> None:
     assert mann_whitney(np.array(first, float), np.array(second, float)) == pytest.approx(p_value)
     assert mann_whitney(np.array(second, float), np.array(first, float)) == pytest.approx(p_value)
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "p_value"),
+    [
+        ([1, 1, 1, 1, 1, 1], [2, 3, 4, 5, 6, 7], 2 / 64),
+        ([2, 1, 1, 1, 1, 1], [1, 3, 4, 5, 6, 7], 2 * 2 / 64),  # the smallest rank on the other side
+        ([1, 2], [2, 1], 1.0),  # tied
+        ([5, 5, 5], [5, 5, 5], 1.0),
+        ([1, 5], [2, 5], 1.0),  # a pair without a difference counts for nothing
+    ],
+)
+def test_the_signed_rank_test_has_the_known_values(base: list[float], new: list[float], p_value: float) -> None:
+    assert signed_rank(np.array(base, float), np.array(new, float)) == pytest.approx(p_value)
+    assert signed_rank(np.array(new, float), np.array(base, float)) == pytest.approx(p_value)
+
+
+def test_the_normal_limit_of_the_signed_ranks_continues_the_exact_values() -> None:
+    logs = np.random.default_rng(8).normal(0.2, 1, 61)
+    exact, limit = (signed_rank(np.ones(n), np.exp(logs[:n])) for n in (60, 61))
+    assert limit == pytest.approx(exact, rel=0.3) and limit != exact
+
+
+@pytest.mark.parametrize(("cases", "paired", "launches"), [(1, True, 6), (24, True, 10), (1, False, 4), (24, False, 7)])
+def test_so_many_launches_are_enough_and_one_less_is_not(cases: int, paired: bool, launches: int) -> None:
+    def p(count: int) -> float:
+        low, high = np.arange(1.0, count + 1), np.arange(1.0, count + 1) + 100
+        return cases * (signed_rank if paired else mann_whitney)(low, high)
+
+    assert launches_to_be_sure(cases, paired) == launches
+    assert p(launches) <= 0.05 < p(launches - 1)
 
 
 def counted(first: list[int], second: list[int]) -> Fraction:
