@@ -7,7 +7,8 @@ keeps the upper edge of a class that is wide in itself, such as two sockets, fro
 compare with medians of the others, so up to half of a class may be slow before it looks normal.
 
 Where several sizes were measured, a neighbouring size must agree. Rows whose time includes something else than the link
-(UNUSABLE) neither accuse nor are accused, and where the time itself is uncertain (UNCERTAIN) the factor is 2.
+(UNUSABLE) neither accuse nor are accused. Where the time itself is uncertain (UNCERTAIN) the factor is 2, one size is not
+enough, and it must be the exception: where most rows of a class are uncertain, none of them is slow.
 """
 
 from __future__ import annotations
@@ -104,7 +105,9 @@ class Matrix:
         slow = {}
         for name, times in self.usable.items():
             index, values = {pair: index for index, pair in enumerate(times)}, np.array(list(times.values()))
-            for pair in _suspects(self, times):
+            certain = [pair for pair in times if not self._is_uncertain(pair)]
+            suspects = _suspects(self, times)
+            for pair in suspects if 2 * len(certain) >= len(times) else set(suspects) & set(certain):
                 typical_s, limit_s = _typical_and_limit_s(np.delete(values, index[pair]), _factor(self.rows[pair]))
                 if _interval_end(self.rows[pair], "ci_low_s") > limit_s:
                     slow[pair] = name, typical_s
@@ -126,14 +129,20 @@ class Matrix:
         return asymmetric
 
     def agreed(self, found_here: str) -> list[Pair]:
-        """The pairs of this property that a neighbouring size has too, if the pair was measured at any other size."""
+        """The pairs of this property that a neighbouring size has too; those measured at one size only, if certain."""
         return [pair for pair in getattr(self, found_here) if self._agrees(pair, found_here)]
+
+    def _is_uncertain(self, pair: Pair) -> bool:
+        return bool(warnings_of(self.rows[pair]) & UNCERTAIN)
 
     def _agrees(self, pair: Pair, found_here: str) -> bool:
         measured = [size for size in self.sizes if size is self or any(pair in times for times in size.usable.values())]
         index = measured.index(self) if self in measured else 0
         neighbours = measured[max(index - 1, 0) : index] + measured[index + 1 : index + 2]
-        return not neighbours or any(pair in getattr(size, found_here) for size in neighbours)
+        if not neighbours:
+            only_size = sum(pair in size.rows for size in self.sizes) < 2
+            return only_size and not self._is_uncertain(pair)
+        return any(pair in getattr(size, found_here) for size in neighbours)
 
 
 def warnings_of(row: Row) -> frozenset[str]:
@@ -183,7 +192,7 @@ def findings(rows: Iterable[Row]) -> list[Finding]:
     worst_findings = []
     for key, same in at_sizes.items():
         worst = max(same, key=lambda finding: finding.ratio)
-        where = f"; at {len(same)} of {measured[key]} sizes" if measured[key] > 1 else ""
+        where = f"; at {len(same)} of {measured[key]} sizes" if measured[key] > 1 else "; at one size only"
         worst_findings.append(replace(worst, text=worst.text + where))
     return sorted(worst_findings, key=lambda finding: (KINDS.index(finding.kind), -finding.ratio))
 

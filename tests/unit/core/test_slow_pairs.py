@@ -64,9 +64,10 @@ def test_the_text_says_how_slow_and_against_what() -> None:
     slow, asymmetric = findings(world(4, {(0, 2): 2.05}))
     assert (
         slow.text
-        == "p2p_latency 1 KiB: 0-2 takes 4.10 us, 2.05 x the typical 2.00 us of the 11 other pairs on one node"
+        == "p2p_latency 1 KiB: 0-2 takes 4.10 us, 2.05 x the typical 2.00 us of the 11 other pairs on one node; "
+        "at one size only"
     )
-    assert asymmetric.text == "p2p_latency 1 KiB: 0-2 takes 4.10 us, 2-0 only 2.00 us (2.05 x)"
+    assert asymmetric.text == "p2p_latency 1 KiB: 0-2 takes 4.10 us, 2-0 only 2.00 us (2.05 x); at one size only"
     assert (slow.run_id, slow.benchmark, slow.message_bytes) == ("r", "p2p_latency", 1024)
     assert slow.ratio == asymmetric.ratio == pytest.approx(2.05)
 
@@ -76,7 +77,9 @@ def test_a_slow_rank_is_named_first_and_its_pairs_point_to_it(size: int, ranks_p
     rank, *others = findings(world(size, slow_rank=3, factor=2.0, ranks_per_node=ranks_per_node))
     pairs = 2 * (size - 1)
     assert (rank.kind, rank.rank, rank.pair, rank.ratio) == ("rank", 3, None, pytest.approx(2.0))
-    assert rank.text.endswith(f"rank 3 is in all {pairs} slow pairs: look at the rank, not at the link")
+    assert rank.text.endswith(
+        f"rank 3 is in all {pairs} slow pairs: look at the rank, not at the link; at one size only"
+    )
     assert len(others) == pairs
     assert all(one.kind == "slow" and one.rank == 3 and "3" in str(one.pair) for one in others)
 
@@ -115,7 +118,17 @@ def test_doubtful_rows_accuse_nobody_and_uncertain_ones_need_twice_the_time(
 ) -> None:
     rows = sizes({8: {(0, 2): factor, (2, 0): factor}, 64: {(0, 2): factor, (2, 0): factor}})
     assert len(findings(rows)) == 2
-    assert len(findings([one | {"warnings": [warning]} for one in rows])) == 2 * count
+    doubtful = [one | {"warnings": [warning] if one["pair"] in ("0-2", "2-0") else []} for one in rows]
+    assert len(findings(doubtful)) == 2 * count
+    assert findings([one | {"warnings": [warning]} for one in rows]) == []  # where all are, none is conspicuous
+    assert findings([one for one in doubtful if one["message_bytes"] == 8]) == []
+
+
+def test_one_usable_size_of_several_accuses_nobody() -> None:
+    rows = sizes({8: {(0, 2): 3.0, (2, 0): 3.0}, 64: {(0, 2): 3.0, (2, 0): 3.0}})
+    for other in ({"warnings": ["oversubscribed"]}, {"status": "failed", "median_s": None}):
+        assert findings([one | (other if one["message_bytes"] == 64 else {}) for one in rows]) == []
+    assert len(findings([one for one in rows if one["message_bytes"] == 8])) == 2
 
 
 @pytest.mark.parametrize("between", [10.0, 0.1])
