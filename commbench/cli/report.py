@@ -41,7 +41,9 @@ def command(words: list[str]) -> int:
 
         write_file("--html", Path(options.html), page(summary, read_raw_data(summary.results)))
     for folder in _alone(summary.results.cases, options.paths):
-        write_stdout(shown_text(folder, rows_of(folder), CONSOLE, Terminal.of(sys.stdout)) + "\n")
+        rows = [row for row in rows_of(folder) if options.benchmark in (None, row["benchmark"])]
+        if rows or options.benchmark is None:
+            write_stdout(shown_text(folder, rows, CONSOLE, Terminal.of(sys.stdout)) + "\n")
     write_stdout(summary_text(summary, options.top) + (f"\npage: {options.html}\n" if options.html is not None else ""))
     return 0
 

@@ -12,7 +12,7 @@ from commbench.core.columns import VARIABLES
 from commbench.core.units import format_bytes, format_seconds
 from commbench.measure.samples import HEADLINES, PHASES
 
-from .fit import hashable
+from .fit import WHOSE, hashable
 from .load import Paths, read_rows, row_dicts
 
 if TYPE_CHECKING:
@@ -34,10 +34,11 @@ SOAK_INTERVAL = (*CASE_KEY, *SOAK_CASE, "at_s", "repetitions", "busy_s", "rate_g
 SOAK_SPEED = (*CASE_KEY, *SOAK_CASE, "steady_gb_per_s", "full_speed_s", "least_gb_per_s")
 WAITED, REPLAYED = "host_sync", "graph"
 OVERHEAD = (
-    "benchmark", "backend", "layout", "dtype", "pair", "message_bytes", "host_sync_s", "graph_s", "overhead_s",
+    "benchmark", "backend", "layout", "dtype", "pair", "message_bytes", *WHOSE, "host_sync_s", "graph_s",
+    "overhead_s",
 )  # fmt: skip
 # pairs meet before each repetition that events time, and before each block that a host times
-LAUNCH_KEY = [column.name for column in VARIABLES if column.name not in ("timing_mode", "sync")]
+LAUNCH_KEY = [*(column.name for column in VARIABLES if column.name not in ("timing_mode", "sync")), "label", "hosts"]
 LAUNCH_HEADS = ("benchmark", "case", "message", "host waits", "graph", "launch", "share")
 
 Times = NDArray[np.float64]
@@ -211,7 +212,7 @@ def launch_overheads(cases: pd.DataFrame) -> pd.DataFrame:
     """The launch overheads of the rows that are ok, by benchmark and size: medians over all runs."""
     modes = cases[(cases["status"] == "ok") & cases["timing_mode"].isin([WAITED, REPLAYED])]
     maps = [column.name for column in VARIABLES if column.kind == "map"]
-    hashed = {name: modes[name].map(hashable) for name in maps}
+    hashed = {name: modes[name].map(hashable) for name in maps} | {"label": modes["label"].fillna("")}
     grouped = modes.assign(**hashed).groupby([*LAUNCH_KEY, "timing_mode"], dropna=False, sort=False, as_index=False)
     medians = grouped["median_s"].median()
     waited, replayed = (
@@ -226,8 +227,10 @@ def launch_overheads(cases: pd.DataFrame) -> pd.DataFrame:
 
 def overhead_cells(overheads: pd.DataFrame) -> list[tuple[str, ...]]:
     """Cells below LAUNCH_HEADS."""
+    whose = [name for name in WHOSE if overheads.groupby("backend")[name].nunique(dropna=False).gt(1).any()]
+    named = ("backend", "layout", "pair", "dtype", *whose)
     return [
-        (row["benchmark"], " ".join(row[name] for name in ("backend", "layout", "pair", "dtype") if row[name]),
+        (row["benchmark"], " ".join(row[name] for name in named if row[name]),
          format_bytes(row["message_bytes"]), format_seconds(row["host_sync_s"]), format_seconds(row["graph_s"]),
          format_seconds(row["overhead_s"]), f"{100 * row['overhead_s'] / row['host_sync_s']:.0f} %")
         for row in row_dicts(overheads)

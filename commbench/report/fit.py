@@ -31,6 +31,7 @@ Row = Mapping[str, Any]
 
 # What the cases of a family share: all variables but the size, and whose numbers they are
 SHARED = (*(column.name for column in VARIABLES if column.name not in ("message_bytes", "elements")), "label", "hosts")
+WHOSE = ("library", "label", "hosts")  # named where several have the same case
 OF_BACKEND = ("library", "backend_options")
 COMPANIONS = {
     "backend": ("engine", "streams", *OF_BACKEND),

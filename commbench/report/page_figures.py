@@ -14,7 +14,7 @@ from commbench.core.units import format_rate, format_seconds
 
 from .distributions import Distribution, SoakTimeLine
 from .figures import BAD, PALETTE, QUIET, Colours, bytes_text, percent_text, ramp, rate_text, seconds_text
-from .fit import answerable
+from .fit import OF_BACKEND, answerable, key, value_text, varying
 from .load import row_dicts
 from .recommend import Choice, interval_text, name_of, size_text
 from .svg import Chart
@@ -28,12 +28,12 @@ WRITTEN: Mapping[str, Callable[[float], str]] = {
     "median_s": format_seconds, "algbw_gb_per_s": lambda value: f"{format_rate(value)} GB/s",
     "efficiency": percent_text,
 }  # fmt: skip
-SAME_LAYER = ("dtype", "device", "timing_mode", "staging")  # must be equal for layers to be compared
 STACKS = (  # backend and engine, each on top of the one before it
     {("mpi", "native"): "MPI from C (native)", ("mpi", "python"): "MPI from Python (mpi4py)"},
     {("tcp", "python"): "plain TCP sockets", ("gloo", "python"): "torch gloo"},
     {("cupy_nccl", "python"): "raw NCCL", ("nccl", "python"): "torch NCCL"},
 )
+IN_TITLE = ("benchmark", "backend", "engine", "streams", "layout", "pair", "timing_mode")  # of such a figure anyway
 LABEL_WIDTH, BAR_STEP = 178.0, 34.0  # of the waterfall, in SVG units
 QUANTILE_MARKS = (0.05, 0.25, 0.5, 0.75, 0.95)
 RAMP_BINS, MOST_TIPS = 24, 100
@@ -186,26 +186,41 @@ def _by_layout(title: str, rows: Sequence[Row], colours: Colours) -> Picture:
 
 def waterfalls(curves: Curves) -> list[Picture]:
     """The smallest and the largest message that two layers of a stack moved in the same layout and pair."""
-    groups: dict[tuple[Any, ...], dict[int, dict[str, float]]] = {}
-    for benchmark, lines in curves.rows.items():
-        for row in (row for rows in lines.values() for row in rows):
-            layer = row["backend"], row["engine"]
-            for number, stack in enumerate(STACKS):
-                if layer in stack and row["streams"] in (None, 1):
-                    key = (benchmark, row["layout"], row["pair"], number, *(row[name] for name in SAME_LAYER))
-                    layers = groups.setdefault(key, {}).setdefault(row["message_bytes"], {})
-                    layers.setdefault(stack[layer], float(row["median_s"]))
-    pictures = []
-    for (benchmark, layout, pair, number, *same), sizes in groups.items():
-        mode = same[SAME_LAYER.index("timing_mode")]
-        shared = [size for size, layers in sizes.items() if len(layers) > 1]
+    groups: dict[tuple[Any, ...], dict[int, dict[str, list[Row]]]] = {}
+    for row in (row for lines in curves.rows.values() for rows in lines.values() for row in rows):
+        layer = row["backend"], row["engine"]
+        for number, stack in enumerate(STACKS):
+            if layer in stack and row["streams"] in (None, 1):
+                layers = groups.setdefault((number, *key(row, _own(stack))), {}).setdefault(row["message_bytes"], {})
+                layers.setdefault(stack[layer], []).append(row)
+    shown: list[tuple[Row, list[tuple[str, float]]]] = []
+    for (number, *_), sizes in groups.items():
+        single = {  # of two libraries of a layer it is not known which one lies below
+            size: {name: rows[0] for name, rows in layers.items() if len(rows) == 1} for size, layers in sizes.items()
+        }
+        shared = [size for size, layers in single.items() if len(layers) > 1]
         for size in sorted({min(shared), max(shared)}) if shared else []:
-            title = f"{benchmark}, {size_text(size)}, {layout}{f', ranks {pair}' if pair else ''}"
-            title += "" if mode in (None, "host") else f", {mode}"
-            times = [(name, sizes[size][name]) for name in STACKS[number].values() if name in sizes[size]]
+            rows = [(name, single[size][name]) for name in STACKS[number].values() if name in single[size]]
+            times = [(name, float(row["median_s"])) for name, row in rows]
             if times == sorted(times, key=lambda layer: layer[1]):  # else nothing was added that could be shown
-                pictures.append(waterfall(title, times))
-    return pictures[:MOST_WATERFALLS]
+                shown.append((rows[0][1], times))
+    more = [name for name in varying(row for row, _ in shown) if name not in IN_TITLE]
+    return [waterfall(_layers_title(row, more), times) for row, times in shown[:MOST_WATERFALLS]]
+
+
+def _own(stack: Mapping[tuple[str, str], str]) -> tuple[str, ...]:
+    """What may differ between the layers: a stack of several backends has a library for each."""
+    several = len({backend for backend, _ in stack}) > 1
+    return ("backend", "engine", "streams", *(OF_BACKEND if several else ()))
+
+
+def _layers_title(row: Row, more: Iterable[str]) -> str:
+    """What the layers share; `more` distinguishes this figure from the others."""
+    mode = "" if row["timing_mode"] in (None, "host") else str(row["timing_mode"])
+    pair = f"ranks {row['pair']}" if row["pair"] else ""
+    others = (f"{name} {value_text(row[name])}" for name in more if row[name])
+    parts = row["benchmark"], size_text(row["message_bytes"]), row["layout"], pair, mode, *others
+    return ", ".join(filter(None, parts))
 
 
 def waterfall(title: str, times: Sequence[tuple[str, float]]) -> Picture:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.slow_pairs import UNUSABLE, warnings_of
 from commbench.core.units import format_bytes, format_rate, format_seconds
 
-from .fit import Row
+from .fit import WHOSE, Row
 from .load import row_dicts
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def references() -> tuple[Reference, ...]:
 
 
 def judge(cases: pd.DataFrame, hardware: Iterable[str]) -> list[Judged]:
-    """Compare the largest size of each backend and layout with all published values of this hardware.
+    """Compare the largest size of each backend, layout and WHOSE with all published values of this hardware.
 
     `hardware`: texts that describe the machines, and the labels of the runs. Values far from the published range come
     first.
@@ -110,11 +110,13 @@ def _judged_cases(reference: Reference, cases: pd.DataFrame) -> list[Judged]:
         & cases[reference.column].notna()
         & (cases["world_size"] == reference.ranks if reference.ranks else cases["world_size"] > 1)
     ]
+    whose = [name for name in WHOSE if name in cases]
     last = alike.sort_values("message_bytes", kind="stable").drop_duplicates(
-        ["backend", "engine", "layout"], keep="last"
+        ["backend", "engine", "layout", *whose], keep="last"
     )
+    differing = [name for name in whose if last[name].nunique(dropna=False) > 1]
     return [
-        _judged_case(reference, row)
+        _judged_case(reference, row, differing)
         for row in row_dicts(last)
         if _span(row) == reference.where and not warnings_of(row) & UNUSABLE
     ]
@@ -129,7 +131,8 @@ def _span(row: Row) -> str:
     return "between" if len(nodes) > 1 else "within"
 
 
-def _judged_case(reference: Reference, row: Row) -> Judged:
+def _judged_case(reference: Reference, row: Row, differing: Sequence[str]) -> Judged:
+    """`differing`: what the name of the case has to tell besides."""
     value, seconds = float(row[reference.column]), reference.column == "median_s"
     verdict = NORMAL
     if value > reference.high * FAR:
@@ -137,7 +140,7 @@ def _judged_case(reference: Reference, row: Row) -> Judged:
     elif value < reference.low / FAR:
         verdict = FAST if seconds else SLOW
     write = format_seconds if seconds else lambda rate: f"{format_rate(rate)} GB/s"
-    where = f"{row['backend']} {row['engine']} {row['layout']}"
+    where = " ".join(str(row[name]) for name in ("backend", "engine", "layout", *differing) if row[name])
     case = f"{row['benchmark']} {format_bytes(int(row['message_bytes']))}, {where}"
     causes = "" if verdict == NORMAL else CAUSES["median_s" if seconds else "rate", verdict]
     origin = f"measured by commbench on {reference.date}:" if reference.own else "published"

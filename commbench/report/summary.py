@@ -39,6 +39,7 @@ COLUMNS = tuple(column.name for column in CASES if column.name in READ)  # that 
 MOST_SENTENCES, MOST_PAIR_ROWS = 6, 40_000
 FINDING_TITLES = {"rank": "Slow rank", "slow": "Slow link", "asymmetric": "Link with two speeds"}
 MATRIX_KEY = ["run_id", "benchmark", "backend", "engine", "layout", "dtype", "message_bytes", "timing"]
+UNTIMED = frozenset({"timer_limited", "impossible"})  # flags of numbers that are no extreme of a machine
 STATUSES = ("invalid", "failed", "skipped")  # the most serious first
 BEST_HEADS = ("benchmark", "ranks", "message", "best", "median", "interval", "second", "takes", "holds")
 PRIORITIES = {  # of columns that a narrow terminal may lack; the page has them all
@@ -146,8 +147,8 @@ class Summary:
         parts = ["{} over {} in {}, {}".format(*listed, between)]
         rows = row_dicts(measured)
         single = [row for row in rows if row["window"] is None] or rows  # the others have many messages in flight
-        quick = min(single, key=lambda row: row["median_s"])
-        wide = max(rows, key=lambda row: row["algbw_gb_per_s"] or 0)
+        quick = min(_without(single, UNTIMED), key=lambda row: row["median_s"])
+        wide = max(_without(rows, UNTIMED | {"in_cache"}), key=lambda row: row["algbw_gb_per_s"] or 0)
         time, rate = format_seconds(quick["median_s"]), format_rate(wide["algbw_gb_per_s"])
         parts.append(f"shortest time {time} ({quick['benchmark']}, {self.choice.name(quick)})")
         if wide["algbw_gb_per_s"]:
@@ -224,6 +225,11 @@ class Summary:
         if self.differences:
             names = list(dict.fromkeys(name for name, _, _ in self.differences))
             yield f"Ranks differ in {', '.join(names[:5])}{' and more' if len(names) > 5 else ''}."
+
+
+def _without(rows: list[dict[str, Any]], flags: frozenset[str]) -> list[dict[str, Any]]:
+    """The rows without these flags; all where each has one."""
+    return [row for row in rows if not warnings_of(row) & flags] or rows
 
 
 def summarise_results(results: Results) -> Summary:

@@ -20,20 +20,20 @@ BENCHMARKS = ("all_reduce", "broadcast", "p2p_latency", "reduce", "gather", "sca
 LAYOUTS = ("1x2", "1x4", "2x2", "4x1")
 
 
-INTERVAL = ("interval_of", "interval_level", "visits")
+COLUMNS = ("interval_of", "interval_level", "visits", "library")
 
 
 def run_of(output: Path, number: int, hostname: str = "node", launches: int = 1, **record: Any) -> Path:
     """A run of 100 cases, ten benchmarks of ten sizes; its way and layout follow from its number.
 
-    With several `launches` its rows are those of timing=rigorous. `record`: of run.json, but for columns INTERVAL.
+    With several `launches` its rows are those of timing=rigorous. `record`: of run.json, but for COLUMNS.
     """
     rng = np.random.default_rng(number)
     folder = output / f"20260101T000000.{number:06d}-0000"
     folder.mkdir(parents=True)
     way, layout = WAYS[number % len(WAYS)], LAYOUTS[number // len(WAYS) % len(LAYOUTS)]
     rows = [row(folder.name, name, way, layout, size, rng) for name in BENCHMARKS for size in SIZES]
-    columns = {name: record.pop(name) for name in INTERVAL if name in record}
+    columns = {name: record.pop(name) for name in COLUMNS if name in record}
     if launches > 1:
         columns |= {"interval_of": "launches", "interval_level": 0.99, "visits": 6 * launches}
     for one in rows:

@@ -62,6 +62,12 @@ def test_the_best_backend_and_the_crossover_are_the_planted_ones(
     assert "mpi (native) below 2" in words and "gloo (python) above" in words
 
 
+def test_one_benchmark_is_asked_for_and_shown(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "\np2p_latency" in told(capsys, str(measured))[0]
+    out, _ = told(capsys, str(measured), "--benchmark", "all_reduce")
+    assert "\nall_reduce" in out and "\np2p_latency" not in out
+
+
 def test_several_launches_are_put_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in (0, 12, 24):  # the same way and layout
         run_of(tmp_path, number)

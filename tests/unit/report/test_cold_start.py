@@ -232,11 +232,19 @@ def test_several_launches_are_put_together_by_their_medians() -> None:
 @pytest.mark.parametrize(
     "other",
     [{"message_bytes": 8}, {"dtype": "int8"}, {"layout": "2x4"}, {"env": {"NCCL_ALGO": "Ring"}}, {"status": "failed"},
-     {"timing_mode": "throughput"}, {"backend": "cupy_nccl"}],
+     {"timing_mode": "throughput"}, {"backend": "cupy_nccl"}, {"label": "other"}, {"hosts": "other"}],
     ids=str,
 )  # fmt: skip
 def test_cases_that_differ_in_more_are_not_subtracted(other: dict[str, Any]) -> None:
     assert launch_overheads(pd.DataFrame([case("host_sync", 2e-6), case("graph", 1e-6, **other)])).empty
+
+
+def test_libraries_and_labels_are_named_where_they_differ() -> None:
+    modes = {"host_sync": 2e-6, "graph": 1e-6}
+    whose = ({"library": "NCCL 2.20", "label": "a"}, {"library": "NCCL 2.27", "label": "a"})
+    rows = [case(mode, median_s, **more) for mode, median_s in modes.items() for more in whose]
+    cells = overhead_cells(launch_overheads(pd.DataFrame(rows)))
+    assert [row[1] for row in cells] == ["nccl 1x8 float32 NCCL 2.20", "nccl 1x8 float32 NCCL 2.27"]
 
 
 def test_pairs_are_told_apart_and_null_variables_are_alike() -> None:

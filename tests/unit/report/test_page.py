@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -131,6 +132,32 @@ def test_layers_lie_on_one_another(tmp_path: Path) -> None:
     pictures = waterfalls(curves_of(choice, ()))
     assert [one.title for one in pictures] == ["all_reduce, 8 B, 1x2", "all_reduce, 2 MiB, 1x2"]
     assert all("mpi4py" in one.svg and "gloo" not in one.svg for one in pictures)
+
+
+def test_a_layer_lies_on_its_own_library_only(tmp_path: Path) -> None:
+    """MPI from C is another library than MPI from Python here; each alone shows nothing, two alike do."""
+    for number, library in ((1, "Open MPI"), (2, "MPICH")):
+        run_of(tmp_path, number, library=library)
+    assert not waterfalls(curves_of(summarise_results(read_results([tmp_path], "all_reduce")).choice, ()))
+    run_of(tmp_path, 13, library="MPICH")
+    pictures = waterfalls(curves_of(summarise_results(read_results([tmp_path], "all_reduce")).choice, ()))
+    assert [one.title for one in pictures] == ["all_reduce, 8 B, 1x2", "all_reduce, 2 MiB, 1x2"]
+
+
+def test_the_headline_leaves_out_numbers_that_are_no_extreme(tmp_path: Path) -> None:
+    run_of(tmp_path, 0)
+    results = read_results([tmp_path])
+    cases = results.cases.assign(warnings=[[] for _ in range(len(results.cases))])
+    fastest, widest = cases["median_s"].idxmin(), cases["algbw_gb_per_s"].idxmax()
+    plain = summarise_results(replace(results, cases=cases)).headline()
+    for row in (cases.loc[fastest], cases.loc[widest]):
+        assert f"({row.benchmark}," in plain
+    flagged = cases.copy()
+    flagged.at[fastest, "warnings"], flagged.at[widest, "warnings"] = ["timer_limited"], ["in_cache"]
+    kept = summarise_results(replace(results, cases=flagged)).headline()
+    assert kept.split("; ")[1] != plain.split("; ")[1] and kept.split("; ")[2] != plain.split("; ")[2]
+    every = cases.assign(warnings=[["timer_limited"]] * len(cases))
+    assert summarise_results(replace(results, cases=every)).headline() == plain  # better than nothing
 
 
 def test_a_soak_alone_is_a_result(tmp_path: Path) -> None:

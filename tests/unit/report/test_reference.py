@@ -60,6 +60,13 @@ def test_another_place_size_or_backend_is_not_compared(more: dict[str, object]) 
     assert judge(cases(warnings=["oversubscribed"]), ["c5n.18xlarge"]) == []
 
 
+def test_two_labels_are_two_cases() -> None:
+    both = pd.concat([cases(label="tuned"), cases(label="plain", algbw_gb_per_s=0.7)])
+    slow, normal = judge(both, ["c5n.18xlarge"])
+    assert (slow.verdict, slow.case) == (SLOW, "p2p_bandwidth 4 MiB, tcp python 2x1 plain")
+    assert (normal.verdict, normal.case) == (NORMAL, "p2p_bandwidth 4 MiB, tcp python 2x1 tuned")
+
+
 def test_only_what_others_published_is_called_published() -> None:
     (found,) = judge(cases(), ["c5n.18xlarge"])
     assert found.expected == "published 1.18 GB/s .. 1.19 GB/s"
