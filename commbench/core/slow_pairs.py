@@ -7,8 +7,8 @@ keeps the upper edge of a class that is wide in itself, such as two sockets, fro
 compare with medians of the others, so up to half of a class may be slow before it looks normal.
 
 Where several sizes were measured, a neighbouring size must agree. Rows whose time includes something else than the link
-(UNUSABLE) neither accuse nor are accused. Where the time itself is uncertain (UNCERTAIN) the factor is 2, one size is not
-enough, and it must be the exception: where most rows of a class are uncertain, none of them is slow.
+(UNUSABLE) neither accuse nor are accused. Where the time itself is uncertain (UNCERTAIN) the factor is 2, one size
+is not enough, and it must be the exception: where most rows of a class are uncertain, none of them is slow.
 """
 
 from __future__ import annotations
