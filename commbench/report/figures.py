@@ -78,12 +78,13 @@ def byte_ticks(low: float, high: float) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Decades; 1, 2 and 5 of them where there are few."""
+    """Decades; 1, 2 and 5 of them where there are few, and equal steps within one or two of those."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     each = (1,) if last - first > 3 else (1, 2, 5)
     step = max(1, math.ceil((last - first) / MOST_TICKS))
     ticks = (digit * 10.0**exponent for exponent in range(first, last + 1, step) for digit in each)
-    return [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+    inside = [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+    return inside if len(inside) > 2 or high <= low else linear_ticks(low, high)
 
 
 def linear_ticks(low: float, high: float) -> list[float]:

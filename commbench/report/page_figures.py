@@ -204,8 +204,11 @@ def waterfalls(curves: Curves) -> list[Picture]:
             times = [(name, float(row["median_s"])) for name, row in rows]
             if times == sorted(times, key=lambda layer: layer[1]):  # else nothing was added that could be shown
                 shown.append((rows[0][1], times))
-    more = [name for name in varying(row for row, _ in shown) if name not in IN_TITLE]
-    return [waterfall(_layers_title(row, more), times) for row, times in shown[:MOST_WATERFALLS]]
+    more = {
+        row["benchmark"]: varying(other for other, _ in shown if other["benchmark"] == row["benchmark"])
+        for row, _ in shown
+    }
+    return [waterfall(_layers_title(row, more[row["benchmark"]]), times) for row, times in shown[:MOST_WATERFALLS]]
 
 
 def _own(stack: Mapping[tuple[str, str], str]) -> tuple[str, ...]:
@@ -218,7 +221,7 @@ def _layers_title(row: Row, more: Iterable[str]) -> str:
     """What the layers share; `more` distinguishes this figure from the others."""
     mode = "" if row["timing_mode"] in (None, "host") else str(row["timing_mode"])
     pair = f"ranks {row['pair']}" if row["pair"] else ""
-    others = (f"{name} {value_text(row[name])}" for name in more if row[name])
+    others = (f"{name} {value_text(row[name])}" for name in more if row[name] and name not in IN_TITLE)
     parts = row["benchmark"], size_text(row["message_bytes"]), row["layout"], pair, mode, *others
     return ", ".join(filter(None, parts))
 

@@ -19,6 +19,7 @@ from commbench.report.figures import (
     figure,
     heat_map,
     histogram,
+    log_ticks,
     rate_over_time,
 )
 
@@ -117,3 +118,15 @@ def test_bars_start_at_zero_and_say_their_number() -> None:
         assert axes.get_xlim()[0] == 0
         assert [text.get_text() for text in axes.texts] == ["1", "2.5"]
         assert [one.get_text() for one in axes.get_yticklabels()] == ["1 stream", "4 streams"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (1e-6, 1e-2, [1e-6, 1e-5, 1e-4, 1e-3, 1e-2]),
+        (0.9e-6, 1.1e-5, [1e-6, 2e-6, 5e-6, 1e-5]),
+        (1.6e-3, 2.7e-3, [1.6e-3, 1.8e-3, 2e-3, 2.2e-3, 2.4e-3, 2.6e-3]),
+    ],
+)
+def test_a_short_logarithmic_axis_has_more_than_one_tick(low: float, high: float, ticks: list[float]) -> None:
+    assert log_ticks(low, high) == pytest.approx(ticks)

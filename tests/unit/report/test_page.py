@@ -241,3 +241,35 @@ def test_a_browser_draws_it_and_runs_its_script(page: Path, tmp_path: Path) -> N
     assert "<script>alert" not in done.stdout
     subprocess.run([*words, f"--screenshot={shot}", page.as_uri()], capture_output=True, timeout=90, check=True)
     assert shot.read_bytes()[:4] == b"\x89PNG" and shot.stat().st_size > 50_000
+    printed = tmp_path / "page.pdf"
+    subprocess.run([*words, f"--print-to-pdf={printed}", page.as_uri()], capture_output=True, timeout=90, check=True)
+    assert printed.read_bytes()[:5] == b"%PDF-" and printed.read_bytes().count(b"/Type /Page\n") < 30
+
+
+TELL_WIDTHS = """<script>addEventListener("load", () => {
+  document.querySelectorAll("details").forEach(one => { one.open = true });
+  const root = document.documentElement;
+  const back = getComputedStyle(document.body).backgroundColor;
+  parent.postMessage([innerWidth, root.scrollWidth - root.clientWidth, back].join(" / "), "*");
+})</script></body>"""
+HEAR_WIDTHS = """<script>addEventListener("message", event => {
+  const line = document.createElement("p");
+  line.textContent = event.data;
+  document.body.append(line);
+})</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
+@pytest.mark.parametrize(("scheme", "back"), [("1", "rgb(255, 255, 255)"), ("0", "rgb(17, 24, 39)")])
+def test_nothing_reaches_beyond_any_width(page: Path, tmp_path: Path, scheme: str, back: str) -> None:
+    """With all that is folded open. In frames, because a window has a least width; light, then dark."""
+    assert CHROMIUM is not None
+    (tmp_path / "page.html").write_text(page.read_text().replace("</body>", TELL_WIDTHS))
+    widths = (400, 1300, 2000)
+    frames = "".join(f'<iframe src="page.html" width="{width}" frameborder="0"></iframe>' for width in widths)
+    (tmp_path / "frames.html").write_text(f"<body>{HEAR_WIDTHS}{frames}</body>")
+    words = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile",
+             f"--blink-settings=preferredColorScheme={scheme}", "--virtual-time-budget=5000", "--dump-dom",
+             (tmp_path / "frames.html").as_uri()]  # fmt: skip
+    done = subprocess.run(words, capture_output=True, text=True, timeout=90, check=True)
+    assert sorted(re.findall(r"<p>(.*?)</p>", done.stdout)) == sorted(f"{width} / 0 / {back}" for width in widths)
