@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from typing import TYPE_CHECKING
 
 from commbench.core.errors import ConfigError
-from commbench.core.terminal import printable
+from commbench.core.terminal import Terminal, paragraphs, printable
 from commbench.report.compare import Rules, compare_sides, noise_by_key
 from commbench.report.compare_sides import (
     Side,
@@ -52,9 +53,11 @@ def command(words: list[str]) -> int:
     known = noise_by_key(equal[0], differences, options.seed) if equal else None
     rules = Rules(differences, options.paired, options.delta / 100, options.seed, known)
     frame = compare_sides(base, new, rules)
-    print(printable("\n".join([*side_lines(base, new, *equal), *provenance_lines(base, new, rules.by), ""])))
+    terminal = Terminal.of(sys.stdout)
+    print(paragraphs([*side_lines(base, new, *equal), *provenance_lines(base, new, rules.by), ""], terminal))
     print(comparison_table(frame))
-    print(printable("\n".join([*caption(frame, rules), *unjoined(frame), "", comparison_summary(frame, rules.least)])))
+    lines = [*caption(frame, rules), *unjoined(frame), "", comparison_summary(frame, rules.least)]
+    print(paragraphs(lines, terminal))
     if options.save is not None:
         _saved(new, options.save)
     return _status(frame, failures, rules)

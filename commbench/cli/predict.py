@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from commbench.core.errors import ConfigError
 from commbench.core.payload import DTYPES
 from commbench.core.payload import dtype as dtype_of
-from commbench.core.terminal import Column, Terminal, table_text
-from commbench.core.units import format_factor, format_rate, format_seconds, parse_bytes
+from commbench.core.terminal import Column, Terminal, paragraphs, table_text
+from commbench.core.units import format_factor, format_number, format_rate, format_seconds, parse_bytes
 from commbench.report.crossover import THIS_RUN, UNDECIDED, about
 from commbench.report.difference import FEW_LAUNCHES, Measured, difference
 from commbench.report.fit import answerable, families, ignored, varying
@@ -31,10 +31,10 @@ USAGE = """commbench predict --params 7e9 --dtype bfloat16 --bucket-mb 25 [PATH 
        commbench predict --buckets 1MiB,25MiB,25MiB,7MiB        the buckets of one step by their size"""
 ALWAYS = ("backend", "engine", "layout", "dtype")  # columns even where all rows share them
 NUMBERS = (
-    Column("bucket", right=True),
+    Column("bucket\nB", right=True),
     Column("buckets", right=True, priority=3),
-    Column("step", right=True),
-    Column("interval", right=True, priority=1),
+    Column("step\nms", right=True),
+    Column("interval\nms", right=True, priority=1),
     Column("GB/s", right=True, priority=2),
 )
 MOST_PARAMS = 10**18
@@ -56,9 +56,11 @@ def report(cases: pd.DataFrame, steps: Sequence[Step], dtype: str, by_params: bo
     frame = predict(cases, steps, dtype)
     rows: list[dict[str, Any]] = [{str(name): one for name, one in row.items()} for row in frame.to_dict("records")]
     named = _named(rows)
-    lines = [*(_title(step, dtype, by_params) for step in steps), "", _table(rows), "", *_meaning(cases), ""]
-    lines += [*_answers(rows, named), *_bucket_answers(rows, named), *_warnings(rows, named), *_sources(cases)]
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+    terminal = Terminal.of(sys.stdout)
+    titles = paragraphs([_title(step, dtype, by_params) for step in steps], terminal)
+    answers = [*_answers(rows, named), *_bucket_answers(rows, named), *_warnings(rows, named), *_sources(cases)]
+    text = "\n".join([titles, "", _table(rows), "", paragraphs([*_meaning(cases), "", *answers], terminal)])
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -164,7 +166,7 @@ def _place(row: dict[str, Any]) -> tuple[Any, ...]:
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     known = not math.isnan(row["step_s"])
     return (
-        about(row["bucket_bytes"]), str(row["buckets"]), format_seconds(row["step_s"] if known else None),
+        str(row["bucket_bytes"]), str(row["buckets"]), format_number(1e3 * row["step_s"] if known else None),
         _interval(row), format_rate(row["gb_per_s"] if known else None), " ".join(_notes(row)),
     )  # fmt: skip
 
@@ -172,7 +174,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 def _interval(row: dict[str, Any]) -> str:
     if math.isnan(row["low_s"]) or math.isnan(row["high_s"]):
         return "-"
-    return f"{format_seconds(row['low_s'])} .. {format_seconds(row['high_s'])}"
+    return f"{format_number(1e3 * row['low_s'])} .. {format_number(1e3 * row['high_s'])}"
 
 
 def _notes(row: dict[str, Any]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from commbench.core.terminal import Column, Terminal, table_text
-from commbench.core.units import format_bytes, format_factor, format_seconds
+from commbench.core.units import format_factor, format_number
 
 from .compare import Rules, case_name, variable_text
 from .compare_sides import LONGEST_LIST, NAMES, plural
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 SIZES = ("message_bytes", "elements")
 PRIORITIES = {  # of the columns that a narrow terminal may lack, and that are left out where they are empty
-    "95 % interval": 1, "BASE median": 2, "NEW median": 2, "launches": 3, "threshold": 4, "p (Holm)": 5, "missing": 6,
-    "p95": 7, "p99": 8,
+    "95 % interval": 1, "BASE median\nus": 2, "NEW median\nus": 2, "launches": 3, "threshold": 4,
+    "p (Holm)": 5, "missing": 6, "p95": 7, "p99": 8,
 }  # fmt: skip
 COLORS = {"SLOWER": "red", "FASTER": "green"}
 
@@ -48,10 +48,10 @@ def _row_cells(row: Row) -> dict[str, str]:
     """Heading -> text, with units."""
     missing = f"over {MOST_LAUNCHES}" if row["missing_launches"] is None else str(row["missing_launches"])
     return {
-        "message": format_bytes(row["message_bytes"]) if row["message_bytes"] else "-",
+        "message\nB": str(row["message_bytes"] or "-"),
         "launches": f"{row['base_launches']} / {row['new_launches']}",
-        "BASE median": format_seconds(row["base_median_s"]),
-        "NEW median": format_seconds(row["new_median_s"]),
+        "BASE median\nus": _us(row["base_median_s"]),
+        "NEW median\nus": _us(row["new_median_s"]),
         "NEW / BASE": _ratio_text(row["ratio"]),
         "95 % interval": _ratio_interval(row),
         "threshold": "-" if row["delta"] is None else f"{100 * row['delta']:.1f} %",
@@ -61,6 +61,10 @@ def _row_cells(row: Row) -> dict[str, str]:
         "p99": _ratio_text(row["p99_ratio"]),
         "missing": "-" if row["ratio"] is None else missing,
     }
+
+
+def _us(seconds: float | None) -> str:
+    return format_number(None if seconds is None else 1e6 * seconds)
 
 
 def _is_doubted(row: Row) -> bool:

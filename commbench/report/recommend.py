@@ -43,7 +43,7 @@ BETWEEN_NAMES = re.compile(r", (?![^(]*\))")  # not the commas in mpi (native, s
 SHORT = 8  # characters of an exact size
 MATRIX_PAIRS = 4  # from this number on the pairs of a case are shown as a matrix
 LAUNCHES = ("visit_medians_s", "visit_segments")
-VISITS = ("interval_of", "interval_level", "visits", *LAUNCHES)  # not in older files
+VISITS = ("interval_of", "interval_level", "visits", "visits_s", *LAUNCHES)  # not in older files
 PAIRLESS = ["message_bytes", *(name for name in SHARED if name not in ("pair", "env", "backend_options"))]
 
 
@@ -170,7 +170,7 @@ def _distinct(ok: pd.DataFrame) -> pd.DataFrame:
     totals |= {"medians": lambda of_runs: list(itertools.chain(*of_runs)), "interval_level": "min"}
     totals |= dict.fromkeys(("algbw_gb_per_s", "busbw_gb_per_s", "efficiency", "limit_gb_per_s", "p99_s"), "median")
     kept = (*SHARED, *FAMILY_COLUMNS, "world_size", "ranks_per_node", "limit_name", "run_id", "interval_of", "visits",
-            "warnings")  # fmt: skip
+            "visits_s", "warnings")  # fmt: skip
     one_each = ["case_id", "library", "label", "hosts"]
     totals |= {name: "first" for name in kept if name in frame and name not in totals and name not in one_each}
     grouped = frame.groupby(one_each, sort=False, dropna=False)

@@ -14,7 +14,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.flags import FLAGS, UNKNOWN_FLAG
 from commbench.core.slow_pairs import UNUSABLE, Finding, findings, warnings_of
 from commbench.core.terminal import Column, Terminal, paragraphs, table_text
-from commbench.core.units import format_factor, format_rate, format_seconds
+from commbench.core.units import format_factor, format_number, format_rate, format_seconds
 from commbench.writers.console import interval_texts
 
 from .cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
@@ -23,7 +23,7 @@ from .difference import FEW_LAUNCHES
 from .fit import answerable
 from .load import NEEDED, Paths, frame_of, read_cases, row_dicts
 from .machines import Machine, RunGroup, machines_of, rank_differences, run_groups
-from .recommend import VISITS, Best, Choice, Fit, choice_of, interval_text, size_text
+from .recommend import VISITS, Best, Choice, Fit, choice_of, size_text
 from .reference import FAR, NORMAL, Judged, judge, references
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ FINDING_TITLES = {"rank": "Slow rank", "slow": "Slow link", "asymmetric": "Link 
 MATRIX_KEY = ["run_id", "benchmark", "backend", "engine", "layout", "dtype", "message_bytes", "timing"]
 UNTIMED = frozenset({"timer_limited", "impossible"})  # flags of numbers that are no extreme of a machine
 STATUSES = ("invalid", "failed", "skipped")  # the most serious first
-BEST_HEADS = ("benchmark", "ranks", "message", "best", "median", "interval", "second", "takes", "holds")
+BEST_HEADS = ("benchmark", "ranks", "message\nB", "best", "median\nus", "interval\nus", "second", "takes", "holds")
 PRIORITIES = {  # of columns that a narrow terminal may lack; the page has them all
-    "interval": 1, "takes": 2, "second": 3, "holds": 4, "timing": 1, "labels": 2, "runs": 3, "CUDA IPC": 4,
+    "interval\nus": 1, "takes": 2, "second": 3, "holds": 4, "timing": 1, "labels": 2, "runs": 3, "CUDA IPC": 4,
     "what to do": 1, "which": 1, "largest miss": 1, "n 1/2": 2,
 }  # fmt: skip
 FLAG_HEADS = ("flag", "cases", "meaning", "what to do")
@@ -315,12 +315,16 @@ def reference_note(judged: Sequence[Judged]) -> str:
 def best_rows(summary: Summary) -> list[tuple[str, ...]]:
     """Cells below BEST_HEADS."""
     return [
-        (f"{best.benchmark} {best.more}".strip(), str(best.world_size), size_text(best.size),
-         best.name if best.decided else f"not distinguishable: {best.alike}", format_seconds(best.median_s),
-         interval_text(best.low_s, best.high_s), best.second, format_factor(best.ratio),
+        (f"{best.benchmark} {best.more}".strip(), str(best.world_size), str(best.size),
+         best.name if best.decided else f"not distinguishable: {best.alike}", format_number(1e6 * best.median_s),
+         _interval_us(best.low_s, best.high_s), best.second, format_factor(best.ratio),
          "" if not best.decided else THIS_RUN if best.launches < FEW_LAUNCHES else f"over {best.launches} launches")
         for best in summary.best
     ]  # fmt: skip
+
+
+def _interval_us(low_s: float, high_s: float) -> str:
+    return f"{format_number(1e6 * low_s)} .. {format_number(1e6 * high_s)}" if low_s == low_s else "no interval"
 
 
 # ---------------------------------------------------------------- the terminal
@@ -357,7 +361,12 @@ def _titled_table(
         return ""
     rows = [tuple(map(str, row)) for row in values]
     columns = [
-        Column(head, priority=PRIORITIES.get(head, 0), prose=max(len(row[index]) for row in rows) > LONGEST_CELL)
+        Column(
+            head,
+            right="\n" in head,
+            priority=PRIORITIES.get(head, 0),
+            prose=max(len(row[index]) for row in rows) > LONGEST_CELL,
+        )
         for index, head in enumerate(heads)
     ]
     table = table_text(columns, rows[:top], terminal)

@@ -62,15 +62,18 @@ def test_the_sentence_counts_every_case_of_both_sides(rows: list[dict[str, Any]]
     assert comparison_summary(frame(*rows), Rules().least).startswith(sentence)
 
 
-def test_cells_have_units_or_a_dash() -> None:
+def test_a_column_has_one_unit_and_a_cell_without_a_number_a_dash() -> None:
     text = comparison_table(frame({"p99_ratio": 2.5}, EMPTY, {"missing_launches": None, "verdict": "UNDECIDED"}))
-    assert row_of(text, "8 B")[1:] == [
-        "8", "B", "4", "/", "4", "1.00", "us", "1.20", "us", "1.200", "x", "1.100", "..", "1.300", "2.0", "%", "SLOWER",
+    assert row_of(text, "8")[1:] == [
+        "8", "4", "/", "4", "1.00", "1.20", "1.200", "x", "1.100", "..", "1.300", "2.0", "%", "SLOWER",
         "0.03", "2.500", "x", "0",
     ]  # fmt: skip
-    assert row_of(text, "9 B")[1:] == ["9", "B", "4", "/", "0", "-", "-", "-", "-", "-", "-", "-", "-", "-"]
-    assert row_of(text, "10 B")[-2:] == ["over", "100"]
+    assert row_of(text, "9")[1:] == ["9", "4", "/", "0", "-", "-", "-", "-", "-", "-", "-", "-", "-"]
+    assert row_of(text, "10")[-2:] == ["over", "100"]
     assert "p99" in text and "p95" not in text
+    assert text.splitlines()[1].split() == ["message", "BASE", "median", "NEW", "median"]
+    assert text.splitlines()[2].split()[:6] == ["benchmark", "B", "launches", "us", "us", "NEW"]
+    assert row_of(comparison_table(frame({"base_median_s": 1.5, "message_bytes": 2**22})), "4194304")[5] == "1500000"
 
 
 def test_a_contradicting_second_opinion_is_marked() -> None:
@@ -85,9 +88,9 @@ def test_a_contradicting_second_opinion_is_marked() -> None:
 
 def test_variables_that_tell_cases_apart_are_columns() -> None:
     text = comparison_table(frame({"dtype": "float32", "pair": "0-1"}, {"dtype": "int32", "pair": "0-1"}))
-    title, headings, *_ = text.splitlines()
+    title, _, headings, *_ = text.splitlines()
     assert title == "layout 1x2, pair 0-1"
-    assert headings.split()[:3] == ["benchmark", "dtype", "message"]
+    assert headings.split()[:3] == ["benchmark", "dtype", "B"]
 
 
 def test_nothing_is_listed_where_all_is_used() -> None:
