@@ -397,8 +397,9 @@ def test_at_most_ten_findings_are_printed_and_the_rest_counted() -> None:
 
 def test_a_slow_rank_stands_for_its_pairs() -> None:
     planted = {pair: {"median_s": 5e-6} for rank in (0, 1, 2) for pair in (f"{rank}-3", f"3-{rank}")}
-    text = lines(*matrix(4, planted))
-    assert text[-1] == "  p2p_latency 1 KiB: rank 3 is in all 6 slow pairs: look at the rank, not at the link"
+    text = lines(*matrix(4, planted), width=None)
+    rank = "  p2p_latency 1 KiB: rank 3 is in all 6 slow pairs: look at the rank, not at the link"
+    assert text[-1] == f"{rank}; at one size only"
     assert "slow: above" in text[-2]
 
 
