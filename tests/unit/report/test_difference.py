@@ -38,7 +38,8 @@ Series = NDArray[np.float64]
 
 DELTA = 0.02
 TRIALS = 400
-FEW_FALSE = 0.05 + 2 * math.sqrt(0.05 * 0.95 / TRIALS)  # 5 % and twice the chance of so many trials
+FEW_FALSE = 0.05 + 2 * math.sqrt(0.05 * 0.95 / TRIALS)  # 5 % and twice the chance of so few trials ...
+MANY_TRIALS = 4000  # ... and the rule alone, of which there are enough, within 5 %
 SPREADS = (0.0, 0.1, 0.3)  # standard deviation of the logarithm from launch to launch
 VISITS, VISIT_SPREAD = 6, 0.05
 
@@ -92,6 +93,30 @@ def shares(frame: pd.DataFrame) -> Iterator[float]:
 def test_equal_things_are_called_different_in_at_most_5_percent(launches: int, spread: float) -> None:
     for share in shares(cases(launches, spread, seed=launches)):
         assert share <= FEW_FALSE
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("launches", "spread", "visits", "one_run"), [
+    *((launches, 0.3, VISITS, False) for launches in (1, 2, 3, 4, 10)),
+    *((1, 0.0, visits, True) for visits in (3, 5, 6)),
+])  # fmt: skip
+def test_the_rule_alone_calls_at_most_5_percent_of_equal_things_different(
+    launches: int, spread: float, visits: int, one_run: bool
+) -> None:
+    rng = np.random.default_rng(7 * launches + visits)
+    false = sum(
+        difference(*(drawn(rng, launches, spread, visits, "r" if one_run else None) for _ in range(2))) > 0
+        for _ in range(MANY_TRIALS)
+    )
+    assert false <= 0.05 * MANY_TRIALS
+
+
+def drawn(rng: np.random.Generator, launches: int, spread: float, visits: int, run_id: str | None) -> Measured:
+    """A backend at one size, as in `cases`."""
+    luck = rng.normal(0, VISIT_SPREAD, (launches, visits)) + 0.3 * (rng.random((launches, visits)) < 0.3)
+    times = np.exp(rng.normal(0, spread, (launches, 1)) + luck)
+    medians = tuple(np.median(times, axis=1).tolist())
+    return Measured(medians, float(times.min()), float(times.max()), 1 - 0.5 ** (visits - 1), run_id)
 
 
 @pytest.mark.parametrize("visits", [3, 5, 6])
