@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
+from commbench.core.columns import interval_texts
 from commbench.core.errors import ConfigError
 from commbench.core.payload import DTYPES
 from commbench.core.payload import dtype as dtype_of
@@ -19,7 +20,6 @@ from commbench.report.difference import FEW_LAUNCHES, Measured, difference
 from commbench.report.fit import answerable, families, ignored, varying
 from commbench.report.load import read_rows, row_dicts
 from commbench.report.predict import OPERATION, Step, predict, step_of
-from commbench.writers.console import interval_texts
 
 from .options import Options
 

@@ -16,10 +16,12 @@ Results may be added within a version; another variable, identity, unit or meani
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .errors import CommbenchError
+from .units import format_number
 
 INTERRUPTED = "interrupted"  # stop reason of a case that needs another visit
 STOP_REASONS = ("ci", "max_repetitions", "budget", "noise_stable", "fixed", "duration", "stopped")  # of finished cases
@@ -240,3 +242,41 @@ def check_version(version: object, where: str) -> None:
             f"{where} has schema version {version}, this commbench reads {' and '.join(map(str, READ_VERSIONS))}; "
             "read it with the commbench that wrote it (run.json names the version)"
         )
+
+
+# ---------------------------------------------------------------- what an interval holds
+
+
+def interval_texts(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What the intervals of these rows hold, each kind once."""
+    known = [row for row in rows if row["status"] == "ok" and row["ci_low_s"] is not None]
+    kinds: dict[tuple[int | None, str | None, float | None], list[float]] = {}
+    for row in known:
+        spans = kinds.setdefault((row.get("visits"), row.get("interval_of"), row.get("interval_level")), [])
+        spans += [row["visits_s"]] if row.get("visits_s") else []
+    texts = [interval_meaning(*kind, spans) for kind, spans in sorted(kinds.items(), key=str)]
+    over = [(visits, 100 * level) for visits, of, level in kinds if of == "visits" and visits and level]
+    if len(over) == len(kinds) > 2:
+        visits, levels = zip(*over, strict=True)
+        texts = [
+            f"{min(levels):.3g} to {max(levels):.3g} % over {min(visits)} to {max(visits)} visits in"
+            f" {_span_text([span for spans in kinds.values() for span in spans])}this run"
+            " (columns interval_level, visits, visits_s)"
+        ]
+    return list(dict.fromkeys(texts))
+
+
+def interval_meaning(visits: int | None, of: str | None, level: float | None, visits_s: Sequence[float] = ()) -> str:
+    """What an interval holds: `95 % over 6 visits in 3.6 s of this run`. `visits_s` is the column, of these rows."""
+    percent = f"{100 * (level or 0.95):.3g} %"
+    if of == "visits" and visits:
+        return f"{percent} over {visits} visits in {_span_text(visits_s)}this run"
+    return f"{percent} of this run's repetitions" if of is None else f"{percent} over {of}"
+
+
+def _span_text(spans_s: Sequence[float]) -> str:
+    """`0.61 to 3.6 s of `, the shortest and the longest time between first and last visit; empty if unknown."""
+    if not spans_s:
+        return ""
+    ends = dict.fromkeys(format_number(span_s) for span_s in (min(spans_s), max(spans_s)))
+    return f"{' to '.join(ends)} s of "

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commbench.core.columns import CASES, SINCE_2
+from commbench.core.columns import CASES, SINCE_2, interval_texts
 from commbench.core.errors import ConfigError
 from commbench.core.flags import FLAGS, UNKNOWN_FLAG
 from commbench.core.slow_pairs import UNUSABLE, Finding, findings, warnings_of
 from commbench.core.terminal import Column, Terminal, paragraphs, table_text
 from commbench.core.units import format_factor, format_number, format_rate, format_seconds
-from commbench.writers.console import interval_texts
 
 from .cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
 from .crossover import THIS_RUN

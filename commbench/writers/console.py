@@ -11,11 +11,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from commbench.core.columns import INTERRUPTED, UNFINISHED
+from commbench.core.columns import INTERRUPTED, UNFINISHED, interval_texts
 from commbench.core.flags import FLAGS, UNKNOWN_FLAG
 from commbench.core.slow_pairs import FACTOR, SPREADS, findings, matrices, slow_pairs
 from commbench.core.terminal import Column, Terminal, paragraphs, printable, table_text
-from commbench.core.units import format_bytes, format_number
+from commbench.core.units import format_bytes, format_number, format_seconds
 
 from .parquet import recorded_rows
 from .table import OWN_BUFFERS, TimeLine, has_own_buffers, is_matrix, matrix_text
@@ -251,25 +251,6 @@ def _meaning(rows: Sequence[Row], has_intervals: bool) -> list[str]:
     return [f"median: {_median_text(rows)}; GB/s is 10^9 B/s", *([DIVIDED] if divided else []), *own, *interval]
 
 
-def interval_texts(rows: Iterable[Row]) -> list[str]:
-    """What the intervals of these rows hold, each kind once."""
-    known = [row for row in rows if row["status"] == "ok" and row["ci_low_s"] is not None]
-    kinds: dict[tuple[int | None, str | None, float | None], list[float]] = {}
-    for row in known:
-        spans = kinds.setdefault((row.get("visits"), row.get("interval_of"), row.get("interval_level")), [])
-        spans += [row["visits_s"]] if row.get("visits_s") else []
-    texts = [interval_meaning(*kind, spans) for kind, spans in sorted(kinds.items(), key=str)]
-    over = [(visits, 100 * level) for visits, of, level in kinds if of == "visits" and visits and level]
-    if len(over) == len(kinds) > 2:
-        visits, levels = zip(*over, strict=True)
-        texts = [
-            f"{min(levels):.3g} to {max(levels):.3g} % over {min(visits)} to {max(visits)} visits in"
-            f" {_span_text([span for spans in kinds.values() for span in spans])}this run"
-            " (columns interval_level, visits, visits_s)"
-        ]
-    return list(dict.fromkeys(texts))
-
-
 def _median_text(rows: Sequence[Row]) -> str:
     """What one operation is: `half a round trip`; of several kinds with the operations: `collective (all_reduce)`."""
     operations: dict[str, dict[str, None]] = {}
@@ -284,20 +265,6 @@ def _median_text(rows: Sequence[Row]) -> str:
         more = f" and {len(names) - MOST_OPERATIONS} more" if len(names) > MOST_OPERATIONS else ""
         parts.append(f"{kind} ({', '.join(names[:MOST_OPERATIONS])}{more})")
     return ", ".join(parts)
-
-
-def interval_meaning(visits: int | None, of: str | None, level: float | None, visits_s: Sequence[float] = ()) -> str:
-    """What an interval holds: `95 % over 6 visits in 3.6 s of this run`. `visits_s` is the column, of these rows."""
-    percent = f"{100 * (level or 0.95):.3g} %"
-    if of == "visits" and visits:
-        return f"{percent} over {visits} visits in {_span_text(visits_s)}this run"
-    return f"{percent} of this run's repetitions" if of is None else f"{percent} over {of}"
-
-
-def _span_text(spans_s: Sequence[float]) -> str:
-    """`0.61 to 3.6 s of `, the shortest and the longest time between first and last visit; empty if unknown."""
-    ends = dict.fromkeys(format_number(span_s) for span_s in (min(spans_s), max(spans_s))) if spans_s else ()
-    return f"{' to '.join(ends)} s of " if ends else ""
 
 
 # ---------------------------------------------------------------- flags and reasons

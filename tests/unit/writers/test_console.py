@@ -13,10 +13,10 @@ from places import ROOT
 
 import commbench.writers.console
 from commbench.cli.show import rows_of
-from commbench.core.columns import CASES
+from commbench.core.columns import CASES, interval_meaning
 from commbench.core.terminal import Terminal
 from commbench.report.load import find_runs, load_run
-from commbench.writers.console import DIVIDED, Console, interval_meaning, run_text
+from commbench.writers.console import DIVIDED, Console, run_text
 
 WIDTH = 100
 RUN = {
