@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +29,10 @@ ROOT = {
 }
 WORLD_S = 120
 WARM = {"commbench": ["-m", "commbench"], "torchrun": ["-m", "torch.distributed.run"], "python": []}
+
+# in the background SIGINT is ignored, which the commands that tests interrupt would inherit
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # no database: tests work in folders of their own, and a failure prints how to replay it
 settings.register_profile("quick", max_examples=25, deadline=None, database=None, print_blob=True)
