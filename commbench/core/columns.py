@@ -220,15 +220,15 @@ def with_current_columns(rows: Any, table: str) -> Any:
     """
     import pyarrow as pa
 
-    schema = arrow_schema(table)
-    absent = [column for column in TABLES[table] if column.name not in rows.column_names]
-    known = {*SINCE_2, *(new for new, old in OLD_NAMES.items() if old in rows.column_names)}
+    schema, present = arrow_schema(table), set(rows.column_names)  # pyarrow makes that list anew at each access
+    absent = [column for column in TABLES[table] if column.name not in present]
+    known = {*SINCE_2, *(new for new, old in OLD_NAMES.items() if old in present)}
     needed = [column.name for column in absent if column.role != "result" and column.name not in known]
     if needed:
         raise ValueError(f"it is no table of {table}: it lacks {', '.join(needed[:6])}")
     for column in absent:
         old = OLD_NAMES.get(column.name)
-        if old in rows.column_names:
+        if old in present:
             rows = rows.rename_columns([column.name if name == old else name for name in rows.column_names])
             continue
         rows = rows.append_column(schema.field(column.name), pa.nulls(len(rows), schema.field(column.name).type))

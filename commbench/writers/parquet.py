@@ -198,7 +198,7 @@ def _read_part(file: Path, table: str, schema: Any) -> Any:
 
     try:
         rows = pq.ParquetFile(file).read()
-        unknown = [name for name in rows.column_names if name not in schema.names]
+        unknown = sorted(set(rows.column_names) - set(schema.names))
         if unknown:  # of a later commbench: merging would drop them
             raise ValueError(f"it has columns that this commbench does not know: {', '.join(unknown[:6])}")
         return with_current_columns(rows, table).cast(schema)
