@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from combination import GIVEN, HOSTS, OWN, PHASES, SIGNALS, Combination, quick, table
+from document import FILE, played
 from scene import Scene, play
 from sizes import in_order
 from stack import lacking
@@ -43,6 +44,11 @@ def test_the_table_is_wide_and_the_quick_set_is_part_of_it() -> None:
     assert set(SIGNALS) < {one.fault for one in whole}
     assert min(Counter(one.rank for one in whole).values()) >= 20, "rank 0 is another matter than the others"
     assert set(quick()) <= set(whole)
+
+
+def test_the_document_has_every_combination() -> None:
+    text = FILE.read_text()
+    assert [str(one) for one in table() if not played(text, one)] == [], "make faults writes docs/faults.md again"
 
 
 # ---------------------------------------------------------------- the judge

@@ -70,13 +70,21 @@ def _old() -> tuple[str, str]:
     return faults, load
 
 
+def played(document: str, one: Combination) -> bool:
+    """Whether the document has the row of a combination, or says why not."""
+    return f"\n| {' | '.join(_first_cells(one))} |" in document or f"\nNot played: {one} (" in document
+
+
+def _first_cells(one: Combination) -> tuple[str, ...]:
+    world = one.world + (", no restart" if one.own and not one.restarts else "")
+    return (one.fault, str(one.times), one.phase, str(one.rank), world)
+
+
 def _row(one: Verdict) -> tuple[str, ...]:
-    what: Combination = one.one
-    world = what.world + (", no restart" if what.own and not what.restarts else "")
     message = one.message if len(one.message) <= SHORT else one.message[: SHORT - 3] + "..."
     message = FILES.sub("", message) + "".join(f" **{text}**" for text in one.wrong)
-    cells = (what.fault, one.times, what.phase, what.rank, world, one.finished, one.lost, f"{one.seconds:.1f} s")
-    return (*(str(cell) for cell in cells), str(one.status), message)
+    result = (str(one.finished), str(one.lost), f"{one.seconds:.1f} s", str(one.status), message)
+    return (*_first_cells(one.one), *result)
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
