@@ -74,9 +74,11 @@ def warm() -> Iterator[Callable[[str | None], Path]]:
         yield cache(lambda library_path: stack.enter_context(warm_python(library_path)))
 
 
-def run_command(tmp_path: Path, words: Sequence[str], env: Mapping[str, str], cwd: Path | None) -> World:
+def run_command(
+    tmp_path: Path, words: Sequence[str], env: Mapping[str, str], cwd: Path | None, timeout_s: int = WORLD_S
+) -> World:
     output = tmp_path / "results"
-    command = ["timeout", "-k", "5", str(WORLD_S), *words, f"output={output}"]
+    command = ["timeout", "-k", "5", str(timeout_s), *words, f"output={output}"]
     path = f"{BIN}:{os.environ['PATH']}"  # an activated environment
     environment = {**os.environ, "PATH": path, **ROOT, **env}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd or tmp_path, check=False)
@@ -102,12 +104,14 @@ def world(tmp_path: Path, warm: Callable[[str | None], Path]) -> Callable[..., W
     torch; a program with a path is started as it is.
     """
 
-    def start(*words: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> World:
+    def start(
+        *words: str, env: dict[str, str] | None = None, cwd: Path | None = None, timeout_s: int = WORLD_S
+    ) -> World:
         env = env or {}
         program = [words[0]]
         if words[0] in WARM:
             python = warm(env.get("LD_LIBRARY_PATH", os.environ.get("LD_LIBRARY_PATH")))
             program = [str(python), *WARM[words[0]]]
-        return run_command(tmp_path, [*program, *words[1:]], env, cwd)
+        return run_command(tmp_path, [*program, *words[1:]], env, cwd, timeout_s)
 
     return start

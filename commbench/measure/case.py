@@ -162,7 +162,7 @@ class _Case:
     # ------------------------------------------------------------ phases
 
     def _allocate(self) -> None:
-        self.progress.enter(f"preparing {self.job.case}")
+        self.progress.enter(f"the preparation of {self.job.case}")
         problem = None
         try:
             self.payload.allocate(self.communicator, self.programs)
@@ -217,6 +217,8 @@ class _Case:
         more, self.steady = self.warm_up.next_block(values, self.spent_s, n, self.meeting_s)
         if more:
             return self._bounded(more), 1, 1
+        if self.settings.timing.visits > 1:  # each visit warms up anew
+            self.rule = self.rule.after_warm_up(self.warmup_s)
         empty_s, soak = self.empty_sample_s.get(engine, 0.0), self.settings.timing.is_soak
         block_k = self.turn.block_k or samples_per_stamp(self.job, empty_s, self.typical_s, soak)
         return 0, block_k, self._next_block(np.zeros(0), 0.0, self.typical_s * block_k)

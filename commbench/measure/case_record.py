@@ -88,7 +88,7 @@ class CaseRecord:
             for value in counts.value[counts.name == RETRANSMITS]:
                 self.retransmits_of[self.last_visit, int(counts.rank[0])] = float(value)
         self.host_bound_share = max(self.host_bound_share, _host_bound_share(samples))
-        self.spent_s += samples.spent_s
+        self.spent_s += samples.spent_s + samples.warmup_s
         self.warmup_s += samples.warmup_s
         self.steady &= samples.steady
         if samples.late_repetitions is not None:

@@ -113,11 +113,8 @@ class Recorder:
 
     def is_settled(self, job: Planned) -> bool:
         """Whether earlier starts have measured all that this launch needs of the case."""
-        return not self._is_uncertain(job) and all(case_id in self._records for case_id in row_ids(job))
-
-    def _is_uncertain(self, job: Planned) -> bool:
-        records = (self._records.get(case_id) for case_id in row_ids(job))
-        return any(record is not None and record.stop_reason == INTERRUPTED for record in records)
+        records = [self._records.get(case_id) for case_id in row_ids(job)]
+        return all(record is not None and record.stop_reason != INTERRUPTED for record in records)
 
     def _visited_records(self, job: Planned) -> list[CaseRecord]:
         return [self._records[case_id] for case_id in row_ids(job) if self._visits(case_id)]

@@ -125,7 +125,7 @@ class _Session:
             self._heartbeat = Heartbeat(
                 control, self._progress, settings.budget.silence_s, partial(self._end_broken, ender), MEETING_S
             )
-        self._progress.enter("opening the library", limit_s=MEETING_S)
+        self._progress.enter("the opening of the library", limit_s=MEETING_S)
         self._communicator = settings.backend.open(self._world, control, settings.device)
         self._opened = True
         library = self._communicator.facts().get("library")
@@ -137,7 +137,7 @@ class _Session:
         groups = sorted({job.members for job in self._jobs if not job.skip} | {(0,)} | reference)
         self._reader = ConditionsReader(settings, self._world, control, self._run, self._communicator)
         self._communicators = {members: self._reader.subset(members) for members in groups}
-        self._progress.enter("opened the library")
+        self._progress.enter("the time before the first case")
 
     def _unfinished(self) -> tuple[Planned, ...]:
         """The cases that earlier starts of this run have not finished, as rank 0 has read."""
@@ -310,7 +310,7 @@ class _Session:
     def end(self, status: int) -> None:
         """Close the library and leave the world, after a run that has ended on all ranks."""
         self._closing_status = status
-        self._progress.enter("closing the library", limit_s=MEETING_S)
+        self._progress.enter("the closing of the library", limit_s=MEETING_S)
         gc.collect()  # a captured graph would keep its communicator alive
         self._communicator.close()
         if self._heartbeat is not None:  # after the farewell the store may be gone, which must not look like a loss

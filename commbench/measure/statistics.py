@@ -155,7 +155,8 @@ def summarise(values: Series) -> Summary:
 
 
 def steady(values: Series) -> bool:
-    """Whether the warm-up has ended: median of the last third within 2 % of the middle third's, or in its interval."""
+    """Whether the warm-up has ended: without its first third, the median of the second half is within 2 % of that of
+    the first half, or in its interval."""
     third = values.size // 3
     if third < 3:
         return False

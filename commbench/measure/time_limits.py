@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -96,6 +96,10 @@ class StopRule:
             wanted = max(wanted, round(min(meeting_s, LONGEST_MEETING_S) / max(sample_s, 1e-9)))
             wanted = math.floor(min(wanted, block_limit_s / cost_s, (self.budget_s - spent_s) / cost_s))
         return max(1, min(wanted, (self.fixed or self.max_repetitions) - n))
+
+    def after_warm_up(self, warmup_s: float) -> StopRule:
+        """The rule for the rest of a visit whose time has to suffice for both; at least half of it is for measuring."""
+        return replace(self, budget_s=max(self.budget_s / 2, self.budget_s - warmup_s))
 
     def _least(self, sample_s: float) -> int:
         by_time = 6 if sample_s > LONG_S else 10 if sample_s > SHORT_S else 30
@@ -190,11 +194,14 @@ class VisitRule:
 
 
 def stop_rule(job: Planned, settings: Settings) -> StopRule:
-    """The rule that ends one visit, which has a share of the time and of the repetitions of its case."""
+    """The rule that ends one visit, which has a share of the time and of the repetitions of its case.
+
+    All visits together are to know the median to the target, so one of n needs sqrt(n) times that.
+    """
     timing = settings.timing
     visits = timing.visits * timing.launches
     return StopRule(
-        target=timing.target,
+        target=timing.target * math.sqrt(visits),
         z=timing.z,
         max_repetitions=math.ceil(max_repetitions(job, settings) / visits),
         budget_s=settings.case_s / visits,

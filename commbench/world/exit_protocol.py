@@ -277,8 +277,8 @@ def has_launches_left(run: Mapping[str, Any]) -> bool:
     return run.get("status") == "running" and run.get("exit_status") == 0
 
 
-def run_status(folder: Path, end: WorldEnd) -> int:
-    """The exit status of the run, by the first table. Raises WorldBroken."""
+def run_status(folder: Path, end: WorldEnd, with_stacks: bool = False) -> int:
+    """The exit status of the run, by the first table. Raises WorldBroken, with the stacks of the ranks if asked for."""
     status_file, record, log = folder / STATUS_FILE, folder / "run.json", folder / LOG
     if status_file.exists():
         status = int(status_file.read_text() or WorldBroken.exit_status)  # a full disk takes the file, not the number
@@ -299,13 +299,16 @@ def run_status(folder: Path, end: WorldEnd) -> int:
     reason = broken_reason(end, told, _when(folder, run), [f"{process}: {text}" for process, text, _ in raised])
     kept = [f"finished cases are in {folder}"] if run else []
     kept += [f"the launcher's own messages are in {log}"] if log.exists() else []
+    stacks = {**run.get("stacks", {}), **{process.split(" on ")[0]: stack for process, _, stack in raised}}
     if run:
         with suppress(OSError):
-            stacks = {**run.get("stacks", {}), **{process.split(" on ")[0]: stack for process, _, stack in raised}}
             ended = {"status": "broken", "exit_status": WorldBroken.exit_status, "reason": reason, "stacks": stacks}
             write_json(record, run | ended)
     remove_if_empty(folder)
-    raise WorldBroken("; ".join([reason, *kept]))
+    error = WorldBroken("; ".join([reason, *kept]))
+    if with_stacks:
+        error.stacks = tuple(f"{rank}: {call}" for rank, calls in stacks.items() for call in calls)
+    raise error
 
 
 def _take_raised(folder: Path) -> list[tuple[str, str, list[str]]]:

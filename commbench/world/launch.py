@@ -10,12 +10,11 @@ from functools import partial
 from pathlib import Path
 
 from commbench.config.settings import Job, Settings
-from commbench.core.errors import WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.protocols import Launcher
 from commbench.hardware.software import is_recorded
 
-from .exit_protocol import FOLDER, JOB, RAISED_FILE, REASON_FILE, RESUME, read_record, reopen, run_status
+from .exit_protocol import FOLDER, JOB, RAISED_FILE, REASON_FILE, RESUME, reopen, run_status
 from .output import RELAYED, Output, print_error
 from .rank_server import QUIET, ForkedWorld, inherited_environment, rank_server, rest_rank_server
 from .supervisor import LaunchedWorld, RunningWorld, supervise
@@ -59,13 +58,7 @@ def start(spec: WorldSpec) -> int:
         )
     if end.unclosed is not None:
         print_error(end.unclosed)
-    try:
-        return run_status(folder, end)
-    except WorldBroken as error:
-        if settings.verbose:
-            stacks = read_record(folder).get("stacks") or {}
-            error.stacks = tuple(f"{rank}: {call}" for rank, calls in stacks.items() for call in calls)
-        raise
+    return run_status(folder, end, settings.verbose)
 
 
 def _start_world(spec: WorldSpec, terminal: Mapping[str, str]) -> RunningWorld:

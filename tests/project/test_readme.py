@@ -40,56 +40,36 @@ def test_it_is_short_and_opens_with_the_command() -> None:
     assert "make bench" in "\n".join(README.splitlines()[:8])
 
 
-SHORT = ("commbench", "torchrun --nproc-per-node 2 -m commbench backend=gloo")
 RUN_HERE = [one for one in commands() if not one.startswith((SIMULATED, *FOLDERS, *NOT_HERE))]
-
-
-# the others measure for minutes: test_commands_run has them with fewer sizes and repetitions
-AS_THEY_STAND = [
-    one
-    for one in RUN_HERE
-    if ("timing=quick" in one or "timing.duration_s=" in one) and "octaves" not in one and " ab " not in one
-]
+FOR_HARDWARE = [one for one in RUN_HERE if any(word in one for word in ELSEWHERE)]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("command", AS_THEY_STAND)
-def test_short_commands_run_as_they_stand(world: Callable[..., Any], command: str) -> None:
-    run = world(*shlex.split(command))
+@pytest.mark.parametrize("command", [one for one in RUN_HERE if one not in FOR_HARDWARE])
+def test_commands_run_as_they_stand(world: Callable[..., Any], command: str) -> None:
+    run = world(*shlex.split(command), timeout_s=300)
+    printed = "nothing was started" if "plan=true" in command else "results: "
+    assert run.status == 0 and printed in run.stdout, run.explain()
+
+
+@pytest.mark.parametrize("command", ["commbench", "torchrun --nproc-per-node 2 -m commbench backend=gloo"])
+def test_the_first_commands_run_with_fewer_sizes(world: Callable[..., Any], command: str) -> None:
+    assert command in RUN_HERE
+    run = world(*shlex.split(command), *CHEAP)
     assert run.status == 0 and "results: " in run.stdout, run.explain()
+
+
+@pytest.mark.parametrize("command", FOR_HARDWARE)
+def test_commands_for_other_hardware_are_planned(world: Callable[..., Any], command: str) -> None:
+    words = shlex.split(command)
+    run = world(*words[words.index("commbench") :], "plan=true")  # without its launcher
+    assert run.status == 0 and "nothing was started" in run.stdout, run.explain()
 
 
 def test_commands_that_need_hardware_stand_below_a_sentence_about_it() -> None:
     ours = README.partition("## Your command and ours")[2].partition("```")[0]
     assert "nccl needs\nGPUs" in ours and "UCX_NET_DEVICES an InfiniBand device" in ours
     assert all("needs a GPU" in line for line in README.splitlines() if "backend=cuda_copy" in line)
-
-
-def is_short(command: str) -> bool:
-    return command in SHORT or any(word in command for word in ELSEWHERE)
-
-
-@pytest.mark.parametrize(
-    "command", [one if is_short(one) else pytest.param(one, marks=pytest.mark.long) for one in RUN_HERE]
-)
-def test_commands_run(world: Callable[..., Any], command: str) -> None:
-    words = shlex.split(command)
-    if any(one in words for one in ELSEWHERE):
-        words = [*words[words.index("commbench") :], "plan=true"]  # without its launcher
-    if words[1:2] == ["ab"]:  # tests/unit/cli/test_ab.py runs both sides
-        words.insert(2, "plan=true")
-    if words[0] == "mpirun":
-        pytest.skip("mpirun belongs to whichever wheel came last; tests/contracts starts both by their own names")
-    if "-m" in words:  # tests/worlds/test_session.py runs a sweep; here every job of this one is composed and checked
-        words.append("plan=true")
-    if "plan=true" in words:
-        run = world(*words)
-        assert run.status == 0 and "nothing was started" in run.stdout + run.stderr, run.explain()
-        return
-    plain = [word for word in words if not word.startswith(("sizes=", "timing=quick", "timing=rigorous"))]
-    run = world(*plain, *(("sizes=[8]", "timing.duration_s=1") if "timing=soak" in words else CHEAP))
-    assert run.status == 0, run.explain()
-    assert "results: " in run.stdout + run.stderr
 
 
 @pytest.mark.long

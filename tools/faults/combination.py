@@ -25,7 +25,7 @@ SIGNALS = {"SIGINT": 130, "Ctrl-C": 130, "SIGTERM": 143, "SIGHUP": 129}
 LATE_S = 3.0  # budget.late_s of the combinations that reach it
 DEATH_S = 20.0  # 10 s until the heartbeat is missed, and the end of the world
 STOPPED_S = 10.0  # a parent sees the state of its ranks
-SIGNAL_S = 2.0
+SIGNAL_S = 3.0  # 1 s for a library call to return (world/signals.py), and the end of mpirun
 FINISHED = 3  # cases before the one that breaks
 
 

@@ -21,7 +21,7 @@ HEAD = f"""# What breaks, and what is left
 `make faults` plays every row of this table in a world of its own and writes the table; it exits with 1 if a finished
 case is missing from the results, a process, a file in /dev/shm or a listening port is left behind, the exit status is
 not the documented one, or the world takes longer to end than allowed: 20 s for a death (8 s without a heartbeat, then
-the world is ended), 10 s for a rank that is stopped, 2 s for a signal, budget.late_s + 25 s for a rank that hangs
+the world is ended), 10 s for a rank that is stopped, 3 s for a signal, budget.late_s + 25 s for a rank that hangs
 (late_s is {LATE_S:g} there).
 
 Each world of two ranks measures three short cases, breaks in the fourth, and has a fifth left to measure. *Phase*:

@@ -24,7 +24,7 @@ from commbench.writers.fan_out import FanOut
 WORLD = World(0, 2, ((0, 1),), (0,))
 AROUND = Conditions({}, {}, 8, 1, 2**20, TransportEvidence(), WORLD, ())
 FACTS = Facts(2**40, 2**20, 8)
-OWN_S = 10.0  # of a case with timing=default
+OWN_S = 10.0  # of a case
 
 
 def settings_of(*words: str) -> Settings:
@@ -37,7 +37,9 @@ class Run:
 
     def __init__(self, *words: str, cases: int) -> None:
         sizes = f"sizes=[{','.join(str(8 * n) for n in range(1, cases + 1))}]"
-        settings = settings_of("timing=default", "layout=1x2", "benchmark=all_reduce", sizes, *words)
+        settings = settings_of(
+            "timing=default", f"timing.case_s={OWN_S}", "layout=1x2", "benchmark=all_reduce", sizes, *words
+        )
         self.settings = replace(settings, writers=())
         self.jobs = plan(self.settings, hosted_world(1, 2)[0], FACTS)
         run = {"run_id": "r", "sweep_id": "s", "launches": {"planned": 1, "began": [0], "spent_s": 0.0}}

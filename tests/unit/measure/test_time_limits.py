@@ -13,9 +13,11 @@ from noisy_series import ar1_lognormal
 from numpy.random import default_rng
 
 from commbench.config.compose import ConfigComposer
+from commbench.measure.plan import Facts, plan
 from commbench.measure.statistics import Series, median_interval
-from commbench.measure.time_limits import StopRule, VisitRule, WarmUpRule, warm_up_rule
+from commbench.measure.time_limits import StopRule, VisitRule, WarmUpRule, stop_rule, warm_up_rule
 from commbench.measure.visits import Visit
+from commbench.world.identity import hosted_world
 
 seconds = st.floats(min_value=1e-7, max_value=10.0)
 NOISE = ar1_lognormal(default_rng(3), 0.0, 1, 20_000)[0]  # median 1 ms, 10 % spread
@@ -255,3 +257,16 @@ def test_a_slow_start_takes_a_second_of_the_first_visit(
     rule = warm_up_rule(settings, settings.case_s / settings.timing.visits, visit, slow_start)
     assert rule.seconds == pytest.approx(seconds)
     assert rule.limit_s >= rule.seconds
+
+
+@pytest.mark.parametrize(("words", "visits"), [("timing=default", 6), ("timing=rigorous", 18), ("timing=fixed", 1)])
+def test_all_visits_together_know_the_median_to_the_target(words: str, visits: int) -> None:
+    with ConfigComposer() as composer:
+        settings = composer.jobs(["backend=simulated", "layout=1x2", words], multirun=False)[0].settings
+    job = plan(settings, hosted_world(1, 2)[0], Facts(2**40, 2**20, 8))[0]
+    assert stop_rule(job, settings).target == pytest.approx(settings.timing.target * visits**0.5)
+
+
+def test_a_warm_up_takes_its_time_from_the_visit_but_at_most_half_of_it() -> None:
+    rule = StopRule(0.01, 1.96, 1000, budget_s=2.0)
+    assert [rule.after_warm_up(seconds).budget_s for seconds in (0.0, 0.5, 1.5)] == [2.0, 1.5, 1.0]
