@@ -90,6 +90,23 @@ def test_mpich_is_a_given_world_under_srun(slurm: SlurmCluster, world: Callable[
     check(world(*step, "backend=mpi", f"backend.library={library}", *SHORT, env=MPICH), "mpirun", [[0], [1]])
 
 
+@pytest.mark.parametrize(("backend", "plugin"), [("gloo", None), ("tcp", None), ("mpich", "pmi2"), ("openmpi", "pmix")])
+def test_tasks_that_srun_deals_out_node_by_node(
+    slurm: SlurmCluster, world: Callable[..., Any], backend: str, plugin: str | None
+) -> None:
+    words = [f"backend={backend}", f"benchmark=[p2p_latency{'' if backend == 'tcp' else ',all_reduce'}]"]
+    if plugin is not None:
+        library = library_or_skip(slurm, backend, plugin)
+        words = ["backend=mpi", f"backend.library={library}", AMOUNT[0]]
+    cyclic = ("--nodes=2", "--ntasks-per-node=2", "--distribution=cyclic", f"--mpi={plugin or 'none'}")
+    step = slurm.command("srun", *cyclic, "python", "-m", "commbench")
+    run = world(*step, *SHORT, *words, "pairs=[[0,2],[3,1]]", env=MPICH)
+    assert run.status == 0, run.explain()
+    [folder] = folders(run.output)
+    assert run_json(folder)["world"]["ranks"] == [[0, 2], [1, 3]]
+    assert set(run.cases.status) == {"ok"} and set(run.cases.wrong_elements) == {0}
+
+
 def test_mpirun_of_open_mpi_4_reads_the_allocation(slurm: SlurmCluster, world: Callable[..., Any]) -> None:
     library = library_or_skip(slurm, "/usr/lib/x86_64-linux-gnu/libmpi.so.40", None)
     mpirun = ("mpirun.openmpi", "--bind-to", "none", "--map-by", "node", "python", "-m", "commbench")

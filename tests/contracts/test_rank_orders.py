@@ -18,7 +18,7 @@ from shown_gpus import hgx, libraries
 from commbench.hardware.mpi_library import find
 
 DEALT = str(SUPPORT / "dealt_ranks.py")
-HOST_GPU = ("--config-dir", str(SUPPORT / "host_gpu" / "conf"), "allow=[host_gpu]")
+PLUGINS = {"host_nccl": "host_gpu", "ipc_files": "ipc_files"}  # folders of tests/support
 LONG = pytest.mark.long
 # the first ranks of each node, node after node: rank 0 first
 MEMBERS = {"0101": [0, 2, 1, 3], "0011": [0, 1, 2, 3], "01100": [0, 3, 1, 2], "0110s": [0, 3, 1, 2]}
@@ -32,6 +32,8 @@ WORLDS = [
     pytest.param("torchrun", "tcp", "0011", id="tcp-block", marks=LONG),
     pytest.param("torchrun", "host_nccl", "0101", id="nccl-code-on-gloo-cyclic", marks=LONG),
     pytest.param("torchrun", "host_nccl", "0110s", id="nccl-code-on-gloo-where-torch-sorts-ranks", marks=LONG),
+    pytest.param("torchrun", "cupy_nccl", "0101", id="cupy-code-on-a-stand-in-cyclic", marks=LONG),
+    pytest.param("torchrun", "ipc_files", "0101", id="ipc_copy-code-on-memory-files-cyclic", marks=LONG),
     pytest.param("openmpi", "mpi", "0101", id="openmpi-cyclic", marks=LONG),
     pytest.param("openmpi", "mpi", "0011", id="openmpi-block", marks=LONG),
     pytest.param("mpich", "mpi", "0101", id="mpich-cyclic", marks=LONG),
@@ -39,6 +41,7 @@ WORLDS = [
     pytest.param("openmpi", "gloo", "01100", id="gloo-under-openmpi-irregular", marks=LONG),
     pytest.param("mpich", "tcp", "0101", id="tcp-under-mpich-cyclic", marks=LONG),
     pytest.param("srun", "gloo", "0101", id="gloo-under-srun-cyclic", marks=LONG),
+    pytest.param("srun", "tcp", "0011", id="tcp-under-srun-block", marks=LONG),
 ]
 SRUN_STEP = """
 for rank in $(seq 0 $(({size} - 1))); do
@@ -61,28 +64,47 @@ def started(launcher: str, size: int) -> list[str]:
     return [library.launcher(), *(spread if launcher == "openmpi" else []), "-n", str(size), sys.executable]
 
 
+def stand_ins(backend: str, folder: Path) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The words and the environment with which this backend runs without a GPU."""
+    words: tuple[str, ...] = (f"backend={backend}",)
+    if backend in PLUGINS:
+        plugin = SUPPORT / PLUGINS[backend]
+        words = ("--config-dir", str(plugin / "conf"), f"allow=[{PLUGINS[backend]}]", *words)
+    if backend not in ("host_nccl", "cupy_nccl"):
+        return words, {"PYTHONPATH": str(SUPPORT / PLUGINS[backend])} if backend in PLUGINS else {}
+    (folder / "machine").write_text(hgx(4))
+    (folder / "nvidia/nccl/lib").mkdir(parents=True)
+    (folder / "nvidia/nccl/lib/libnccl.so.2").touch()
+    (folder / "ids").mkdir()
+    return words, {
+        "LD_LIBRARY_PATH": str(libraries()),
+        "SHOWN_GPUS": str(folder / "machine"),
+        "PYTHONPATH": f"{SUPPORT / ('host_gpu' if backend == 'host_nccl' else 'cupy_on_host')}:{SUPPORT}:{folder}",
+        "CUPY_ON_HOST_GPUS": "4",
+        "CUPY_ON_HOST_STORE": str(folder / "ids"),
+    }
+
+
 @pytest.mark.parametrize(("launcher", "backend", "hosts"), WORLDS)
 def test_every_operation_is_right_however_ranks_were_dealt_out(
     world: Callable[..., Any], tmp_path: Path, launcher: str, backend: str, hosts: str
 ) -> None:
-    plugin: tuple[str, ...] = ()
-    env = {"OMPI_MCA_mpi_yield_when_idle": "1"}
-    if backend == "host_nccl":
-        (tmp_path / "machine").write_text(hgx(4))
-        env = {"LD_LIBRARY_PATH": str(libraries()), "SHOWN_GPUS": str(tmp_path / "machine")}
-        plugin, env = HOST_GPU, {**env, "PYTHONPATH": str(SUPPORT / "host_gpu")}
+    words, env = stand_ins(backend, tmp_path)
     library = [f"backend.library={launcher}"] if backend == "mpi" else []
+    # copies stay within a node, and `pairs` counts the ranks node after node
+    pairs = "[[0,1],[3,2]]" if backend == "ipc_files" else "[[0,2],[3,1]]"
     run = world(
-        *started(launcher, len(hosts.rstrip("s"))), DEALT, hosts, *plugin, f"backend={backend}", *library,
-        "benchmark=[p2p_latency,exchange,all_gather,scatter,reduce_scatter]", "layout=2x2", "pairs=[[0,2],[3,1]]",
+        *started(launcher, len(hosts.rstrip("s"))), DEALT, hosts, *words, *library,
+        "benchmark=[p2p_latency,exchange,all_gather,scatter,reduce_scatter]", "layout=2x2", f"pairs={pairs}",
         "sizes=[4000]", "cache=warm", "timing=fixed", "timing.repetitions=3", "timing.warmup_repetitions=1",
         "timing.warmup_s=0",
-        env=env,
+        env={"OMPI_MCA_mpi_yield_when_idle": "1", **env},
     )  # fmt: skip
     assert run.status == 0, run.explain()
     [record] = run.output.glob("*/run.json")
     assert [rank for node in json.loads(record.read_text())["world"]["ranks"] for rank in node[:2]] == MEMBERS[hosts]
     measured = run.cases[run.cases.status == "ok"]
     assert (measured.wrong_elements == 0).all()
-    collectives = set() if backend == "tcp" else {"all_gather", "scatter", "reduce_scatter"}
-    assert set(measured.benchmark) == {"p2p_latency", "exchange"} | collectives
+    between_nodes = set() if backend == "ipc_files" else {"exchange"}
+    collectives = set() if backend in ("tcp", "ipc_files") else {"all_gather", "scatter", "reduce_scatter"}
+    assert set(measured.benchmark) == {"p2p_latency"} | between_nodes | collectives
