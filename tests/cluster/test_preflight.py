@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -57,12 +58,12 @@ def hosts(cluster: Callable[..., VirtualHosts], tmp_path: Path) -> VirtualHosts:
     return made
 
 
-def profile(hosts: VirtualHosts, folder: Path, name: str, *lines: str, planted: int = 1) -> str:
-    """A script that runs its words on any host, and on one of them after these lines."""
+def profile(hosts: VirtualHosts, folder: Path, name: str, *lines: str, planted: int = 1, before: str = "") -> str:
+    """A script that runs its words on any host after the line `before`, and on one of them after these lines, too."""
     path = folder / f"profile-{name}"
     body = "\n".join(line.replace("{folder}", shlex.quote(str(folder))) for line in lines)
     there = f'[ "$(hostname)" = {hosts.hosts[planted].name} ]'
-    path.write_text(f'#!/bin/sh -e\nif {there}; then\n:\n{body}\nfi\nexec "$@"\n')
+    path.write_text(f'#!/bin/sh -e\n{before}\nif {there}; then\n:\n{body}\nfi\nexec "$@"\n')
     path.chmod(0o755)
     return str(path)
 
@@ -71,9 +72,11 @@ def profile(hosts: VirtualHosts, folder: Path, name: str, *lines: str, planted: 
 def start(world: Callable[..., Any], hosts: VirtualHosts, tmp_path: Path) -> Callable[..., Any]:
     """start("openmpi", "a name", "lines", ...): a rank on each host, the planted one after these lines; its end."""
 
-    def begun(kind: str, name: str, *lines: str, words: tuple[str, ...] = (), planted: int = 1) -> Any:
+    def begun(
+        kind: str, name: str, *lines: str, words: tuple[str, ...] = (), planted: int = 1, before: str = ""
+    ) -> Any:
         launcher = hydra(hosts, installed(kind)) if kind == "mpich" else openmpi(hosts, installed(kind), 1)
-        script = profile(hosts, tmp_path, name, *lines, planted=planted)
+        script = profile(hosts, tmp_path, name, *lines, planted=planted, before=before)
         command = [*launcher, "-n", "2", script, *WORKER, *ASKED, f"label={name}", *words]
         return world(*hosts.hosts[0].command(*command), env=ENV)
 
@@ -148,6 +151,27 @@ def test_hosts_whose_clocks_tell_different_times_are_named(start: Callable[..., 
     assert [(ahead, behind) for ahead, _, behind in seen] == [(second, first)], run.stderr
     assert abs(float(seen[0][1]) - AHEAD_S) < 1
     assert "ranks differ" not in run.stderr and run.cases.status.to_list() == ["ok"]
+
+
+def test_interfaces_of_one_network_may_have_other_names_on_other_hosts(
+    start: Callable[..., Any], hosts: VirtualHosts
+) -> None:
+    """gloo measures over eth0 of one host and ens1f0 of the other."""
+    change = "link set eth0 down\nlink set eth0 name ens1f0\nlink set ens1f0 up\n"
+    subprocess.run(["ip", "-n", hosts.hosts[1].name, "-batch", "-"], input=change, text=True, check=True, timeout=10)
+    run = start(
+        "mpich",
+        "gloo",
+        "export GLOO_SOCKET_IFNAME=ens1f0",
+        words=("backend=gloo",),
+        before="export GLOO_SOCKET_IFNAME=eth0",
+    )
+    assert run.status == 0, run.explain()
+    assert "GLOO_SOCKET_IFNAME differs between hosts, but names the same network on all: 10.78.0.0/24" in run.stderr
+    assert run.cases.status.to_list() == ["ok"]
+    [folder] = run.output.iterdir()
+    values = json.loads((folder / "run.json").read_text())["provenance"]["differences"]
+    assert values["environment.GLOO_SOCKET_IFNAME"] == {'"eth0"': [0], '"ens1f0"': [1]}
 
 
 def test_an_mpi_library_that_does_not_belong_to_the_launcher_is_named(
