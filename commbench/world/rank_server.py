@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import runpy
 import select
 import signal
 import socket
@@ -275,7 +276,7 @@ class _Server:
             os.environ.clear()
             os.environ.update(environment)
             sys.argv = ["commbench", *words]
-            status = import_module("commbench.__main__").main(words)
+            runpy.run_module("commbench", run_name="__main__")  # as `python -m commbench`
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 1
         except BaseException:
