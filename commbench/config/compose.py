@@ -5,6 +5,7 @@ An experiment's file lists its worlds, part by part and for each scale; `request
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import random
@@ -12,13 +13,16 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hydra import compose, initialize_config_module
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import ConfigRepository
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
+from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
@@ -41,6 +45,22 @@ EXPERIMENT = "experiment="
 CPU = "cpu"
 
 
+class PackagedFiles(ConfigRepository):
+    """commbench's and Hydra's own files, each parsed once in a process: Hydra would parse all of them for each job."""
+
+    _parsed: ClassVar[dict[tuple[str, ...], ConfigResult]] = {}
+
+    def __deepcopy__(self, memo: object) -> PackagedFiles:
+        return copy.copy(self)  # for each job Hydra copies this, to replace the list of sources: no need to go deeper
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        key = (config_path, *(source.path for source in self.sources))
+        loaded = self._parsed.get(key) or super().load_config(config_path)
+        if loaded is not None and loaded.path.startswith("pkg://"):  # not the user's files
+            self._parsed[key] = loaded
+        return copy.deepcopy(loaded)  # Hydra changes what it is given
+
+
 class ConfigComposer:
     """Hydra, opened on commbench's configuration while the context lasts."""
 
@@ -53,6 +73,9 @@ class ConfigComposer:
         GlobalHydra.instance().clear()
         self._context = initialize_config_module(CONFIG_MODULE, version_base="1.3", job_name="commbench")
         self._context.__enter__()
+        loader = GlobalHydra.instance().config_loader()
+        assert isinstance(loader, ConfigLoaderImpl)
+        loader.repository = PackagedFiles(loader.get_search_path())
         OmegaConf.register_new_resolver(ENV_RESOLVER, _environment, replace=True)
         return self
 

@@ -43,6 +43,36 @@ def single(*overrides: str, config_dir: str | None = None) -> Settings:
     return jobs[0].settings
 
 
+# ---------------------------------------------------------------- files
+
+
+def test_packaged_files_are_read_once_and_the_users_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with a Hydra that loads its files in another way than config.compose expects: it would read them again."""
+    read: list[str] = []
+    load = OmegaConf.load
+
+    def counted(file: Any) -> Any:
+        read.append(Path(file.name).stem)
+        return load(file)
+
+    mine = tmp_path / "timing" / "mine.yaml"
+    mine.parent.mkdir()
+    text = (CONF / "timing" / "fixed.yaml").read_text()
+    mine.write_text(text)
+    before = single("timing=mine", config_dir=str(tmp_path))
+    monkeypatch.setattr(OmegaConf, "load", counted)
+    assert single("timing=mine", config_dir=str(tmp_path)) == before and set(read) == {"mine"}
+    mine.write_text(text.replace("repetitions: 100", "repetitions: 77"))
+    assert single("timing=mine", config_dir=str(tmp_path)).timing.repetitions == 77
+
+
+def test_what_one_job_sets_is_not_left_for_the_next() -> None:
+    with ConfigComposer() as door:
+        before = door.config(["backend=gloo"], hydra=True)
+        door.jobs(["backend=gloo", "timing=quick", "timing.target=0.5", "budget.restarts=7", "env.A=b"], multirun=False)
+        assert OmegaConf.to_yaml(door.config(["backend=gloo"], hydra=True)) == OmegaConf.to_yaml(before)
+
+
 # ---------------------------------------------------------------- sweeps
 
 
