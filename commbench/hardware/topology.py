@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from itertools import combinations
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, takewhile
+from typing import Any
 
 from commbench.core.case import Planned
 
@@ -18,33 +18,13 @@ TABLE = "topology.nvidia_smi_topo_m"
 TIMEOUT_S = 10.0
 NOT_AVAILABLE = "N/A"
 SAME_GPU, OTHER_NODE = "SELF", "NET"  # links that are not in the table
-CPU_AFFINITY, NUMA_AFFINITY, GPU_NUMA_ID = "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # the header is underlined
-_EXTRAS = re.compile(f"{CPU_AFFINITY}|{NUMA_AFFINITY}|{GPU_NUMA_ID}")
+_AFFINITIES = re.compile("(CPU|NUMA) Affinity|GPU NUMA ID")  # the columns behind the links
 _DEVICE = re.compile(r"GPU[0-9]+|NIC[0-9]+|[a-z][a-z0-9_]*[0-9]")  # older drivers name a NIC: mlx5_0
-_LINK = re.compile(r"X|NV[0-9]+|PIX|PXB|PHB|NODE|SYS|SOC|PSB|N/A")
 _CPUS = re.compile(r"[0-9]+([-,][0-9]+)*")
-_LEGEND = re.compile(r"\s*(X|NV#|[A-Z]{3,5})\s+=\s+(.+)")
-_NIC_LEGEND = re.compile(r"\s*(NIC[0-9]+)\s*:\s*(\S+)\s*")
 
-
-@dataclass(frozen=True)
-class Topology:
-    """The table of `nvidia-smi topo -m`; affinities that are empty or N/A are left out."""
-
-    devices: tuple[str, ...] = ()
-    links: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    cpu_affinity: Mapping[str, str] = field(default_factory=dict)
-    numa_affinity: Mapping[str, str] = field(default_factory=dict)
-    gpu_numa_id: Mapping[str, str] = field(default_factory=dict)
-    legend: Mapping[str, str] = field(default_factory=dict)
-    nic_legend: Mapping[str, str] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-
-    def record(self) -> dict[str, Any]:
-        """As JSON, with links as {"GPU0 GPU1": "NV18"}."""
-        return {**asdict(self), "links": {" ".join(pair): link for pair, link in self.links.items()}}
+Topology = Mapping[tuple[str, str], str]  # the cells of `nvidia-smi topo -m`: NV18 of ("GPU0", "GPU1")
 
 
 @dataclass(frozen=True)
@@ -116,141 +96,66 @@ def link_between(first: RankGpu, second: RankGpu, topologies: Mapping[int, Topol
         return OTHER_NODE
     if first.is_same(second):
         return SAME_GPU
-    links = topologies.get(first.node, Topology()).links
+    links = topologies.get(first.node, {})
     row, column = f"GPU{first.index}", f"GPU{second.index}"
     link = links.get((row, column)) or links.get((column, row))
     return None if link == NOT_AVAILABLE else link
 
 
-def collect(command: str = COMMAND, timeout_s: float = TIMEOUT_S) -> Facts:
+def collect(timeout_s: float = TIMEOUT_S) -> Facts:
     """The text of the table as `topology.nvidia_smi_topo_m`, or null and the cause in `topology.reason`."""
-    text, reason = read_table(command, timeout_s)
-    facts: Facts = {TABLE: text}
-    return facts if reason is None else facts | {"topology.reason": reason}
+
+    def absent(reason: str) -> Facts:
+        return {TABLE: None, "topology.reason": f"{COMMAND} {reason}"}
+
+    if shutil.which(COMMAND) is None:
+        return absent("is not installed")
+    try:
+        finished = run_command([COMMAND, "topo", "-m"], timeout_s)
+    except OSError as error:
+        return absent(f"failed: {one_line(str(error))}")
+    if finished is None:
+        return absent(f"did not answer within {timeout_s:g} s")
+    message = first_line(finished.out) or first_line(finished.err) or "no message"
+    if finished.status != 0:
+        return absent(f"failed: {message}")
+    # a table that parse_topo cannot read is kept all the same: a person can
+    return {TABLE: finished.out} if "GPU0" in finished.out else absent(f"shows no GPU: {message}")
 
 
 def node_record(facts: Mapping[str, object]) -> dict[str, Any] | None:
-    """The parsed table of a node's facts, for run.json; None if it has none."""
+    """The links of a node's table as JSON, {"links": {"GPU0 GPU1": "NV18"}}, for run.json; None if it has none."""
     text = facts.get(TABLE)
-    return parse_topo(text).record() if isinstance(text, str) else None
+    return (
+        {"links": {" ".join(pair): link for pair, link in parse_topo(text).items()}} if isinstance(text, str) else None
+    )
 
 
 def from_records(records: Sequence[Mapping[str, Any] | None]) -> dict[int, Topology]:
     """The topologies of `node_record`s, in the order of the nodes, by the number of the node."""
-    known = {node: record for node, record in enumerate(records) if record is not None}
     return {
-        node: Topology(**{**record, "links": {tuple(pair.split()): link for pair, link in record["links"].items()}})
-        for node, record in known.items()
+        node: {(row, column): link for pair, link in record["links"].items() for row, column in [pair.split()]}
+        for node, record in enumerate(records)
+        if record is not None
     }
 
 
-def read_table(command: str = COMMAND, timeout_s: float = TIMEOUT_S) -> tuple[str | None, str | None]:
-    """(table, None) or (None, why there is none)."""
-    program = shutil.which(command)
-    if program is None:
-        return None, f"{command} is not installed"
-    try:
-        finished = run_command([program, "topo", "-m"], timeout_s)
-    except OSError as error:
-        return None, f"{command} failed: {one_line(str(error))}"
-    if finished is None:
-        return None, f"{command} did not answer within {timeout_s:g} s"
-    message = first_line(finished.out) or first_line(finished.err) or "no message"
-    if finished.status != 0:
-        return None, f"{command} failed: {message}"
-    # a table that parse_topo cannot read is kept all the same: a person can
-    return (finished.out, None) if "GPU0" in finished.out else (None, f"{command} shows no GPU: {message}")
-
-
-class _Header(NamedTuple):
-    columns: list[str]
-    extras: list[str]
-
-
-class _Row(NamedTuple):
-    name: str
-    cells: list[str]
-    extras: dict[str, str]
-
-
 def parse_topo(text: str) -> Topology:
-    """Read the table, with tabs or spaces between its cells; a text without one gives an empty Topology."""
-    lines = [_ANSI.sub("", line) for line in text.splitlines()]
-    headers = ((number, header) for number, line in enumerate(lines) if (header := _parse_header(line)))
-    start, header = next(headers, (len(lines), _Header([], [])))
-    rows = _parse_rows(lines[start + 1 :], header)
-    links = {(row.name, column): cell for row in rows for column, cell in zip(header.columns, row.cells, strict=False)}
-
-    def extra(name: str) -> dict[str, str]:
-        values = {row.name: row.extras.get(name, "") for row in rows}
-        return {device: value for device, value in values.items() if value not in ("", NOT_AVAILABLE)}
-
-    def legend(pattern: re.Pattern[str]) -> dict[str, str]:
-        return {match[1]: one_line(match[2]) for line in lines[start:] if (match := pattern.fullmatch(line))}
-
-    unknown = [
-        f"{row} {column}: unknown link {cell}" for (row, column), cell in links.items() if not _LINK.fullmatch(cell)
-    ]
-    width = len(header.columns)
-    short = [f"{row.name}: {len(row.cells)} of {width} links" for row in rows if len(row.cells) < width]
-    return Topology(
-        devices=tuple(row.name for row in rows),
-        links=links,
-        cpu_affinity=extra(CPU_AFFINITY),
-        numa_affinity=extra(NUMA_AFFINITY),
-        gpu_numa_id=extra(GPU_NUMA_ID),
-        legend=legend(_LEGEND),
-        nic_legend=legend(_NIC_LEGEND),
-        warnings=(*unknown, *short),
-    )
-
-
-def _parse_header(line: str) -> _Header | None:
-    """The names of the columns; None unless the line holds only such names and begins with a GPU."""
-    columns = _EXTRAS.split(line)[0].split()
-    if not columns or not columns[0].startswith("GPU") or not all(map(_DEVICE.fullmatch, columns)):
-        return None
-    return _Header(columns, list(dict.fromkeys(_EXTRAS.findall(line))))
-
-
-def _parse_rows(lines: Iterable[str], header: _Header) -> list[_Row]:
-    """The rows up to the legend; the first of a repeated device counts."""
-    rows: dict[str, _Row] = {}
-    for line in lines:
-        if line.strip().startswith(("Legend", "NIC Legend")):
+    """Read the table, with tabs or spaces between its cells: {} of a text without one. A row may be cut off."""
+    columns: list[str] = []
+    links: dict[tuple[str, str], str] = {}
+    for line in _ANSI.sub("", text).splitlines():
+        if not columns:
+            columns = _columns(line)
+        elif line.strip().startswith(("Legend", "NIC Legend")):
             break
-        if line.split() and _DEVICE.fullmatch(line.split()[0]):
-            row = _parse_row(line, header)
-            rows.setdefault(row.name, row)
-    return list(rows.values())
+        elif (words := line.split()) and _DEVICE.fullmatch(words[0]):
+            cells = takewhile(lambda word: not _CPUS.fullmatch(word), words[1:])
+            links = {(words[0], column): cell for column, cell in zip(columns, cells, strict=False)} | links
+    return links
 
 
-def _parse_row(line: str, header: _Header) -> _Row:
-    """By tabs if each device has its cell, so that an empty affinity stays empty, else by spaces."""
-    width = 1 + len(header.columns)
-    fields = [cell.strip() for cell in line.strip(" \r").split("\t")]
-    if len(fields) >= width and all(fields[:width]) and not any(" " in cell for cell in fields):
-        extras = fields[width:]
-        # nvidia-smi writes two tabs before the GPU NUMA ID, because the title before it is so wide
-        if GPU_NUMA_ID in header.extras and len(extras) > len(header.extras) and extras[2] == "":
-            del extras[2]
-        return _Row(fields[0], fields[1:width], dict(zip(header.extras, extras, strict=False)))
-    words = line.split()
-    cells: list[str] = []
-    for word in words[1:width]:
-        if _CPUS.fullmatch(word):  # the row is short: this is its affinity
-            break
-        cells.append(word)
-    return _Row(words[0], cells, _spaced_extras(words[1 + len(cells) :], header.extras))
-
-
-def _spaced_extras(words: list[str], names: list[str]) -> dict[str, str]:
-    """Assign words to titles where spaces hide the empty ones; ambiguous words are left out."""
-    if len(words) >= len(names):
-        return dict(zip(names, words, strict=False))
-    extras: dict[str, str] = {}
-    if words and names[-1] == GPU_NUMA_ID and words[-1] == NOT_AVAILABLE:
-        words, names, extras = words[:-1], names[:-1], {GPU_NUMA_ID: NOT_AVAILABLE}
-    if len(words) == len(names) or (words and re.search("[-,]", words[0])):
-        extras |= dict(zip(names, words, strict=False))
-    return extras
+def _columns(header: str) -> list[str]:
+    """The devices that the columns are of; none unless the line begins with a GPU and holds only their names."""
+    names = _AFFINITIES.split(header)[0].split()
+    return names if names and names[0].startswith("GPU") and all(map(_DEVICE.fullmatch, names)) else []

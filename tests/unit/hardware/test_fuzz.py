@@ -74,10 +74,8 @@ def test_no_parser_raises(text: str) -> None:
 
 @given(text=damaged(), tail=st.text(max_size=8))
 def test_a_table_never_names_devices_it_does_not_have(text: str, tail: str) -> None:
-    table = topology.parse_topo(text + tail)
-    assert len(set(table.devices)) == len(table.devices)
-    assert {row for row, _ in table.links} <= set(table.devices)
-    assert all(name in text + tail for name in table.devices)
+    links = topology.parse_topo(text + tail)
+    assert all(name in text + tail for pair in links for name in pair)
 
 
 @given(text=st.text(alphabet=st.characters(), max_size=40))

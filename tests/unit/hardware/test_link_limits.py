@@ -266,7 +266,7 @@ def test_on_a_cpu_nothing_changes(layout: str) -> None:
         ("p2p_bandwidth", "1x2", gpus(2, 89, None), matrix("X PIX", "PIX X"), ()),
         ("p2p_bandwidth", "1x2", gpus(2, 89, 1), matrix("X PIX", "PIX X"), ()),  # asleep
         ("p2p_bandwidth", "1x2", gpus(2, 90), matrix("X C2C", "C2C X"), ()),
-        ("all_reduce", "1x2", gpus(2, 90), Topology(), ()),
+        ("all_reduce", "1x2", gpus(2, 90), {}, ()),
         ("all_reduce", "1x3", [RankGpu(0, 0, None, 90), *gpus(2, 90)], H100, ()),  # one GPU twice
     ],
 )
