@@ -47,6 +47,16 @@ class TypedCount:
     datatype: Any
 
 
+@dataclass(frozen=True)
+class Memory:
+    """An argument: a view of `blocks` equal blocks, one per rank. `in_place`: MPI_IN_PLACE stands for it."""
+
+    view: View
+    blocks: int = 1
+    reduction: str | None = None
+    in_place: bool = False
+
+
 def typed(mpi: Any, dtype_name: str, count: int, reduction: str | None, limit: int = INT_MAX) -> TypedCount:
     """`count` elements as a count and an MPI datatype; a contiguous type where the count exceeds `limit`.
 
@@ -59,6 +69,12 @@ def typed(mpi: Any, dtype_name: str, count: int, reduction: str | None, limit: i
     if count <= limit:
         return TypedCount(count, datatype)
     return TypedCount(1, _contiguous(mpi, datatype, count, dtype(dtype_name).itemsize, limit))
+
+
+def typed_memory(mpi: Any, memory: Memory, buffers: Mapping[str, Any], limit: int) -> TypedCount:
+    """The count of one block of that memory and its datatype; raises Unsupported as `typed` does."""
+    spec = buffers[memory.view.buffer].spec
+    return typed(mpi, spec.dtype, memory.view.count_in(spec) // memory.blocks, memory.reduction, limit)
 
 
 def reduction_problem(dtype_name: str, reduction: str, count: int, limit: int = INT_MAX) -> str | None:
@@ -77,9 +93,33 @@ def operation(mpi: Any, reduction: str) -> Any:
     return getattr(mpi, reduction.upper())
 
 
-def passes_in_place(step: Step, rank: int) -> bool:
-    """Whether this rank passes MPI_IN_PLACE: in an operation with a root, only the root does."""
-    return in_place(step) and getattr(step, "root", rank) == rank
+def collective(step: Step, rank: int, size: int) -> tuple[str, tuple[Any, ...]]:
+    """MPI's name of a collective, and its arguments up to the communicator: each is a Memory, None for the memory that
+    only the root has, the name of a reduction, or the root. Raises Unsupported for what MPI does not have."""
+    check_form(UNSUPPORTED_FORMS, step)
+    at_root = getattr(step, "root", rank) == rank
+    own = in_place(step) and at_root  # in an operation with a root, only that passes MPI_IN_PLACE
+    match step:
+        case steps.Barrier():
+            return "Barrier", ()
+        case steps.Broadcast(data, root):
+            return "Bcast", (Memory(data), root)
+        case steps.AllGather(send, recv):
+            return "Allgather", (Memory(send, in_place=own), Memory(recv, size))
+        case steps.Gather(send, recv, root):
+            return "Gather", (Memory(send, in_place=own), Memory(recv, size) if at_root else None, root)
+        case steps.Scatter(send, recv, root):
+            return "Scatter", (Memory(send, size) if at_root else None, Memory(recv, in_place=own), root)
+        case steps.AllToAll(send, recv):
+            return "Alltoall", (Memory(send, size, in_place=own), Memory(recv, size))
+        case steps.AllReduce(send, recv, name):
+            return "Allreduce", (Memory(send, 1, name, own), Memory(recv, 1, name), name)
+        case steps.Reduce(send, recv, name, root):
+            return "Reduce", (Memory(send, 1, name, own), Memory(recv, 1, name) if at_root else None, name, root)
+        case steps.ReduceScatter(send, recv, name):
+            return "Reduce_scatter_block", (Memory(send, size, name), Memory(recv, 1, name), name)
+        case _:
+            raise Unsupported(f"MPI has no {type(step).__name__}")
 
 
 def _contiguous(mpi: Any, datatype: Any, count: int, itemsize: int, limit: int) -> Any:
@@ -97,78 +137,40 @@ class PythonLowering:
 
     def __init__(self, mpi: Any, communicator: Any, buffers: Mapping[str, Any], limit: int = INT_MAX) -> None:
         self._mpi, self._comm, self._buffers, self._limit = mpi, communicator, buffers, limit
-        self._messages: dict[tuple[View, int, str | None], Rotating] = {}
+        self._messages: dict[Memory, Rotating] = {}
 
     def call(self, step: Step) -> Call:
         comm = self._comm
         match step:
             case steps.Send(data, peer):
-                return Call(comm.Send, (self._message(data), peer, 0))
+                return Call(comm.Send, (self._message(Memory(data)), peer, 0))
             case steps.Recv(data, peer):
-                return Call(comm.Recv, (self._message(data), peer, 0))
+                return Call(comm.Recv, (self._message(Memory(data)), peer, 0))
             case steps.Isend(data, peer, request):
-                return Call(comm.Isend, (self._message(data), peer, 0), into=request)
+                return Call(comm.Isend, (self._message(Memory(data)), peer, 0), into=request)
             case steps.Irecv(data, peer, request):
-                return Call(comm.Irecv, (self._message(data), peer, 0), into=request)
+                return Call(comm.Irecv, (self._message(Memory(data)), peer, 0), into=request)
             case steps.WaitAll(requests):
                 return Call(self._mpi.Request.Waitall, requests=requests)
             case steps.Copy(source, target):
                 return Call(np.copyto, (self._elements(target), self._elements(source)))
             case _:
-                return self._collective(step)
+                name, arguments = collective(step, comm.rank, comm.size)
+                return Call(getattr(comm, name), tuple(map(self._argument, arguments)))
 
-    def _collective(self, step: Step) -> Call:
-        check_form(UNSUPPORTED_FORMS, step)
-        comm = self._comm
-        match step:
-            case steps.Barrier():
-                return Call(comm.Barrier)
-            case steps.Broadcast(data, root):
-                return Call(comm.Bcast, (self._message(data), root))
-            case steps.AllGather(send, recv):
-                return Call(comm.Allgather, (self._unless_in_place(step, send), self._message(recv, comm.size)))
-            case steps.Gather(send, recv, root):
-                gathered = self._message(recv, comm.size) if comm.rank == root else None
-                return Call(comm.Gather, (self._unless_in_place(step, send), gathered, root))
-            case steps.Scatter(send, recv, root):
-                scattered = self._message(send, comm.size) if comm.rank == root else None
-                return Call(comm.Scatter, (scattered, self._unless_in_place(step, recv), root))
-            case steps.AllToAll(send, recv):
-                messages = self._unless_in_place(step, send, comm.size), self._message(recv, comm.size)
-                return Call(comm.Alltoall, messages)
-            case _:
-                return self._reduction(step)
+    def _argument(self, value: Memory | str | int | None) -> Any:
+        if isinstance(value, Memory):
+            return self._mpi.IN_PLACE if value.in_place else self._message(value)
+        return operation(self._mpi, value) if isinstance(value, str) else value
 
-    def _reduction(self, step: Step) -> Call:
-        comm = self._comm
-        match step:
-            case steps.AllReduce(send, recv, reduction):
-                messages = self._unless_in_place(step, send, 1, reduction), self._message(recv, 1, reduction)
-                return Call(comm.Allreduce, (*messages, operation(self._mpi, reduction)))
-            case steps.Reduce(send, recv, reduction, root):
-                source = self._unless_in_place(step, send, 1, reduction)
-                target = self._message(recv, 1, reduction) if comm.rank == root else None
-                return Call(comm.Reduce, (source, target, operation(self._mpi, reduction), root))
-            case steps.ReduceScatter(send, recv, reduction):
-                messages = self._message(send, comm.size, reduction), self._message(recv, 1, reduction)
-                return Call(comm.Reduce_scatter_block, (*messages, operation(self._mpi, reduction)))
-            case _:
-                raise Unsupported(f"mpi4py has no {type(step).__name__}")
-
-    def _message(self, view: View, blocks: int = 1, reduction: str | None = None) -> Rotating:
+    def _message(self, memory: Memory) -> Rotating:
         """[memory, count of one block, datatype], made once: mpi4py then has nothing to infer."""
-        key = (view, blocks, reduction)
-        if key not in self._messages:
-            buffer = self._buffers[view.buffer]
-            kind = typed(self._mpi, buffer.spec.dtype, view.count_in(buffer.spec) // blocks, reduction, self._limit)
-            copies = self._memory(view).values
-            self._messages[key] = Rotating(tuple([memory, kind.count, kind.datatype] for memory in copies))
-        return self._messages[key]
-
-    def _unless_in_place(self, step: Step, view: View, blocks: int = 1, reduction: str | None = None) -> Any:
-        if passes_in_place(step, self._comm.rank):
-            return self._mpi.IN_PLACE
-        return self._message(view, blocks, reduction)
+        if memory not in self._messages:
+            kind = typed_memory(self._mpi, memory, self._buffers, self._limit)
+            self._messages[memory] = Rotating(
+                tuple([copy, kind.count, kind.datatype] for copy in self._memory(memory.view).values)
+            )
+        return self._messages[memory]
 
     def _memory(self, view: View) -> Rotating:
         """What mpi4py takes the address of: numpy arrays, for buffers in host memory."""
@@ -235,13 +237,13 @@ class NativeLowering:
         status = self._statuses.ctypes.data
         match step:
             case steps.Send(data, peer):
-                return "MPI_Send", (*self._message(data), peer, 0, self._comm)
+                return "MPI_Send", (*self._message(Memory(data)), peer, 0, self._comm)
             case steps.Recv(data, peer):
-                return "MPI_Recv", (*self._message(data), peer, 0, self._comm, status)
+                return "MPI_Recv", (*self._message(Memory(data)), peer, 0, self._comm, status)
             case steps.Isend(data, peer, request):
-                return "MPI_Isend", (*self._message(data), peer, 0, self._comm, self._request(request))
+                return "MPI_Isend", (*self._message(Memory(data)), peer, 0, self._comm, self._request(request))
             case steps.Irecv(data, peer, request):
-                return "MPI_Irecv", (*self._message(data), peer, 0, self._comm, self._request(request))
+                return "MPI_Irecv", (*self._message(Memory(data)), peer, 0, self._comm, self._request(request))
             case steps.WaitAll(requests):
                 if requests != tuple(range(requests[0], requests[0] + len(requests))):
                     raise Unsupported("the native engine can only wait for consecutive requests")
@@ -251,65 +253,28 @@ class NativeLowering:
                 size = target.count_in(buffer.spec) * buffer.dtype.itemsize
                 return "memcpy", (self._address_of(target), self._address_of(source), size)
             case _:
-                return self._collective(step)
+                name, arguments = collective(step, self._rank, self._size)
+                return f"MPI_{name}", (*self._c_arguments(arguments), self._comm)
 
-    def _collective(self, step: Step) -> CCall:
-        check_form(UNSUPPORTED_FORMS, step)
-        match step:
-            case steps.Barrier():
-                return "MPI_Barrier", (self._comm,)
-            case steps.Broadcast(data, root):
-                return "MPI_Bcast", (*self._message(data), root, self._comm)
-            case steps.AllGather(send, recv):
-                received = self._message(recv, self._size)
-                return "MPI_Allgather", (*self._unless_in_place(step, send), *received, self._comm)
-            case steps.Gather(send, recv, root):
-                sent = self._unless_in_place(step, send)
-                received = self._message(recv, self._size) if self._rank == root else self._null_message()
-                return "MPI_Gather", (*sent, *received, root, self._comm)
-            case steps.Scatter(send, recv, root):
-                sent = self._message(send, self._size) if self._rank == root else self._null_message()
-                return "MPI_Scatter", (*sent, *self._unless_in_place(step, recv), root, self._comm)
-            case steps.AllToAll(send, recv):
-                received = self._message(recv, self._size)
-                return "MPI_Alltoall", (*self._unless_in_place(step, send, self._size), *received, self._comm)
+    def _c_arguments(self, arguments: Sequence[Any]) -> list[Argument]:
+        match arguments:
+            case (Memory() as source, target, str(name), *root):  # a reduction has one count and datatype for both
+                address, *kind = self._message(source)
+                target_address = NULL if target is None else self._address_of(target.view)
+                return [address, target_address, *kind, handle(self._mpi, operation(self._mpi, name)), *root]
+            case (*messages, int(root)):
+                return [*self._c_arguments(messages), root]
             case _:
-                return self._reduction(step)
+                return [value for message in arguments for value in self._message(message)]
 
-    def _reduction(self, step: Step) -> CCall:
-        match step:
-            case steps.AllReduce(send, recv, reduction):
-                source, *kind = self._unless_in_place(step, send, 1, reduction)
-                return "MPI_Allreduce", (source, self._address_of(recv), *kind, self._operation(reduction), self._comm)
-            case steps.Reduce(send, recv, reduction, root):
-                source, *kind = self._unless_in_place(step, send, 1, reduction)
-                target = self._address_of(recv) if self._rank == root else NULL
-                return "MPI_Reduce", (source, target, *kind, self._operation(reduction), root, self._comm)
-            case steps.ReduceScatter(send, recv, reduction):
-                source, block = self._address_of(send), self._message(recv, 1, reduction)
-                return "MPI_Reduce_scatter_block", (source, *block, self._operation(reduction), self._comm)
-            case _:
-                raise Unsupported(f"the native MPI engine has no {type(step).__name__}")
-
-    def _message(self, view: View, blocks: int = 1, reduction: str | None = None) -> Message:
+    def _message(self, memory: Memory | None) -> Message:
         """Address, count per block and datatype."""
-        buffer = self._buffers[view.buffer]
-        kind = typed(self._mpi, buffer.spec.dtype, view.count_in(buffer.spec) // blocks, reduction, self._limit)
+        if memory is None:
+            return NULL, 0, handle(self._mpi, self._mpi.BYTE)
+        kind = typed_memory(self._mpi, memory, self._buffers, self._limit)
         self._datatypes.append(kind.datatype)  # a derived type lives as long as its handle is used
-        return self._address_of(view), kind.count, handle(self._mpi, kind.datatype)
-
-    def _unless_in_place(self, step: Step, view: View, blocks: int = 1, reduction: str | None = None) -> Message:
-        address, count, datatype = self._message(view, blocks, reduction)
-        if passes_in_place(step, self._rank):
-            return int(self._mpi.IN_PLACE), count, datatype
-        return address, count, datatype
-
-    def _null_message(self) -> Message:
-        """The argument of a rooted collective that is used on the root only: other ranks have no such buffer."""
-        return NULL, 0, handle(self._mpi, self._mpi.BYTE)
-
-    def _operation(self, reduction: str) -> int:
-        return handle(self._mpi, operation(self._mpi, reduction))
+        address = int(self._mpi.IN_PLACE) if memory.in_place else self._address_of(memory.view)
+        return address, kind.count, handle(self._mpi, kind.datatype)
 
     def _address_of(self, view: View) -> tuple[int, ...]:
         buffer = self._buffers[view.buffer]
