@@ -20,8 +20,7 @@ from typing import Any
 
 from cases import ONE_NODE, TWO_NODES, check, planned
 
-from commbench.backends.tcp.backend import Tcp
-from commbench.backends.tcp.communicator import TcpCommunicator
+from commbench.backends.tcp.backend import Tcp, TcpCommunicator
 from commbench.core.case import Planned, World
 from commbench.world.control import StoreControl
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from commbench.core.errors import WorldBroken
 from commbench.world.peer_listener import Key, PeerListener, greet, set_buffers, socket_family
 
-from .connection import Connection
-from .thread_pool import ThreadPool
+from .connection import Connection, ThreadPool
 
 BARRIER = -1  # the stream of the barriers' bytes
 MAX_STREAMS = 64

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from rank_threads import SOON_S, no_error, together
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from commbench.backends.tcp.backend import Tcp
-from commbench.backends.tcp.communicator import TcpCommunicator, barrier_partners, cut, peers_of
+from commbench.backends.tcp.backend import Tcp, TcpCommunicator
+from commbench.backends.tcp.lowering import barrier_partners, cut, peers_of
 from commbench.core.case import Mode, World
 from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.program import (

@@ -1,4 +1,4 @@
-"""The ranks that communicate over sockets: steps as calls on connections.
+"""Steps as calls on connections.
 
 A message is cut into one part per stream. Part i travels on connection i, after the parts of earlier messages, so that
 messages need no header: the programs of both ends name the same messages in the same order. Messages that are pending
@@ -8,98 +8,26 @@ its own memory; the wire carries the same bytes). A blocking message alone is on
 
 from __future__ import annotations
 
-import platform
-import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from commbench.buffers.memory import HostBuffer, rotation_pool
-from commbench.core.case import Mode
 from commbench.core.errors import Unsupported
-from commbench.core.program import Barrier, BufferSpec, Copy, Irecv, Isend, Program, Recv, Send, Step, View, WaitAll
-from commbench.core.protocols import Buffer
-from commbench.engines.loop import PythonRunner
+from commbench.core.program import Barrier, Copy, Irecv, Isend, Program, Recv, Send, Step, View, WaitAll
 from commbench.engines.lowered import Call, Lowered, Rotating
 from commbench.world.peer_listener import Key
 
-from .connection import Connection, io_vectors
+from .connection import Connection, PendingTransfers, Transfer, io_vectors
 from .endpoint import BARRIER, Endpoint
-from .thread_pool import PendingTransfers, Transfer
 
 NO_COLLECTIVES = "tcp is point to point only: sockets have no collectives"
 MESSAGES = (Send, Recv, Isend, Irecv)
 POSTED = Call(lambda: None)  # a step whose work is done at the next wait: no line in the loop
 Messages = tuple[tuple[int, View], ...]  # peer, data
-
-
-class TcpCommunicator:
-    """See Communicator; hosts one rank. `ranks` are world ranks, in the order of this communicator."""
-
-    def __init__(self, endpoint: Endpoint, ranks: tuple[int, ...]) -> None:
-        self._endpoint, self._ranks = endpoint, ranks
-        self.size = len(ranks)
-        self.hosted = (ranks.index(endpoint.rank),)
-        self._used: list[Key] = []  # by the program prepared last: peer in this communicator, stream
-        # all of its ranks are here at the same time: what can't be reached is found before anything is measured
-        endpoint.connect(self._barrier_keys())
-
-    def subset(self, ranks: Sequence[int]) -> TcpCommunicator | None:
-        members = tuple(self._ranks[rank] for rank in ranks)
-        return TcpCommunicator(self._endpoint, members) if self._endpoint.rank in members else None
-
-    def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
-        return HostBuffer(spec, pool)
-
-    def prepare(
-        self,
-        programs: Mapping[int, Program],
-        buffers: Mapping[int, Mapping[str, Buffer]],
-        mode: Mode,
-    ) -> PythonRunner:
-        """Also connects to the peers that the program names; raises WorldBroken if one can't be reached."""
-        if mode.engine != "python":
-            raise Unsupported(f"tcp has no {mode.engine} engine")
-        rank = self.hosted[0]
-        program, named_buffers = programs[rank], cast(Mapping[str, HostBuffer], buffers[rank])
-        self._used = [(peer, stream) for peer in peers_of(program) for stream in range(mode.streams)]
-        self._endpoint.connect([*((self._ranks[peer], stream) for peer, stream in self._used), *self._barrier_keys()])
-        lowering = TcpLowering(self._endpoint, self._ranks, rank, mode.streams, named_buffers)
-        return PythonRunner(lowering.lower(program, mode.sync), rotation_pool(named_buffers))
-
-    def counters(self) -> dict[str, float]:
-        """TCP_INFO of the connections of the program prepared last, counted since each was made."""
-        return {
-            f"tcp.peer{peer}.stream{stream}.{name}": value
-            for peer, stream in self._used
-            for name, value in self._endpoint[self._ranks[peer], stream].info().items()
-        }
-
-    def facts(self) -> dict[str, Any]:
-        """Of one connection as it is now, or of the listener if there is none; buffer sizes as the kernel counts."""
-        sample = self._endpoint.sample()
-        congestion_control = sample.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
-        facts = {
-            "library": f"kernel {platform.release()} tcp",
-            "transport": "tcp",
-            "address": self._endpoint.listener.address,
-            "congestion_control": congestion_control.split(b"\0")[0].decode(),
-            "sndbuf_bytes": sample.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF),
-            "rcvbuf_bytes": sample.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF),
-        }
-        if sample is not self._endpoint.listener.socket:
-            facts["mss_bytes"] = sample.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
-        return facts
-
-    def close(self, abort: bool = False) -> None:
-        self._endpoint.close()
-
-    def _barrier_keys(self) -> set[Key]:
-        partners = barrier_partners(self.hosted[0], self.size)
-        return {(self._ranks[peer], BARRIER) for pair in partners for peer in pair}
 
 
 def peers_of(program: Program) -> list[int]:
