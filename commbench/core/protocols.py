@@ -155,40 +155,30 @@ class Backend(Protocol):
 
 
 class Launcher(Protocol):
-    """A program that starts ranks: how it is called from here, how its ranks are recognised and where they meet."""
+    """A program that starts ranks: how it is called from here, how its ranks are recognised and where they meet.
 
-    @property
-    def name(self) -> str: ...
+    A launcher inherits from this class for the defaults.
+    """
 
-    @property
-    def precedence(self) -> int:
-        """The order in which launchers are asked whose rank a process is; the first that recognises it wins, so a
-        launcher that runs inside another's tasks has the lower number. The lowest that can start a backend's ranks is
-        also the backend's default, so one that is not on every machine comes after mpirun (20)."""
-
-    @property
-    def starts_mpi(self) -> bool:
-        """Whether its ranks can initialise MPI."""
-
-    @property
-    def meets_over_mpi(self) -> bool:
-        """Whether its ranks load MPI to find each other, whatever the backend is."""
+    name: ClassVar[str]
+    # The order in which launchers are asked whose rank a process is; the first that recognises it wins, so a launcher
+    # that runs inside another's tasks has the lower number. The lowest that can start a backend's ranks is also the
+    # backend's default, so one that is not on every machine comes after mpirun (20).
+    precedence: ClassVar[int]
+    starts_mpi: ClassVar[bool] = False  # whether its ranks can initialise MPI
+    meets_over_mpi: ClassVar[bool] = False  # whether its ranks load MPI to find each other, whatever the backend is
+    forks: ClassVar[bool] = False  # whether this command's rank server forks its ranks, and `command` starts that
+    own_variables: ClassVar[tuple[str, ...]] = ()  # prefixes of the variables that it forwards to its ranks itself
 
     @property
     def has_allocation(self) -> bool:
         """Whether this process runs inside an allocation of nodes that this launcher starts ranks on."""
-
-    @property
-    def forks(self) -> bool:
-        """Whether its ranks are forked by this command's rank server, rather than started by `command`."""
-
-    @property
-    def own_variables(self) -> tuple[str, ...]:
-        """Prefixes of the variables that it forwards to its ranks itself."""
+        return False
 
     @property
     def reach(self) -> int:
         """The most nodes that it can start ranks on; 1 is this machine."""
+        return 1
 
     def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
         """The rank that was started with this environment; None if another launcher or none started it.
@@ -213,6 +203,7 @@ class Launcher(Protocol):
 
     def manual_command(self, nodes: int, ranks_per_node: int, worker: Sequence[str]) -> str | None:
         """The line with which a user starts such a world, where this process can't; None if there is none."""
+        return None
 
 
 class Writer(Protocol):

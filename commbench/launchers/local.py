@@ -8,24 +8,19 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from commbench.core.case import RankIdentity
-from commbench.core.protocols import Backend
+from commbench.core.protocols import Backend, Launcher
 from commbench.world.identity import exported_identity
 from commbench.world.rank_server import LAUNCHER, STORE_FD
 from commbench.world.rendezvous import inherited_store, store_at
 
 
 @dataclass(frozen=True)
-class Local:
+class Local(Launcher):
     """See Launcher."""
 
     name: ClassVar[str] = "local"
     precedence: ClassVar[int] = 5
-    starts_mpi: ClassVar[bool] = False
-    meets_over_mpi: ClassVar[bool] = False
-    has_allocation: ClassVar[bool] = False
     forks: ClassVar[bool] = True
-    own_variables: ClassVar[tuple[str, ...]] = ()
-    reach: ClassVar[int] = 1
 
     def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
         if environ.get(LAUNCHER) != self.name:
@@ -48,6 +43,3 @@ class Local:
 
     def environment(self, nodes: int, ranks_per_node: int, library: str | None) -> dict[str, str]:
         return {"OMP_NUM_THREADS": "1"}  # as torchrun sets it
-
-    def manual_command(self, nodes: int, ranks_per_node: int, worker: Sequence[str]) -> str | None:
-        return None  # its ranks are always those of a commbench command

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError
-from commbench.core.protocols import Backend
+from commbench.core.protocols import Backend, Launcher
 from commbench.hardware.mpi_library import HYDRA_LOCAL_RANK, OPEN_MPI_RANK, PMI_RANK, MpiLibrary, find, launcher_kind
 from commbench.world.identity import exported_identity
 from commbench.world.rendezvous import exported_address, store_at, store_over_mpi
@@ -31,7 +31,7 @@ HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
-class Mpirun:
+class Mpirun(Launcher):
     """See Launcher. Ranks bind themselves (key `bind`), so mpirun must not.
 
     `hosts` are names or addresses, `hostfile` has one per line; `agent` is what logs in, ssh by default. `options` go
@@ -42,8 +42,6 @@ class Mpirun:
     precedence: ClassVar[int] = 20
     starts_mpi: ClassVar[bool] = True
     meets_over_mpi: ClassVar[bool] = True
-    has_allocation: ClassVar[bool] = False
-    forks: ClassVar[bool] = False
     own_variables: ClassVar[tuple[str, ...]] = ("OMPI_", "PRTE_", "PMIX_")
     hosts: tuple[str, ...] = ()
     hostfile: str | None = None

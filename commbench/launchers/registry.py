@@ -45,12 +45,9 @@ def detect(environ: Mapping[str, str]) -> RankIdentity | None:
 
 def allowed(backend: Backend) -> list[str]:
     """The names of the launchers that can start its ranks."""
-    usable = {
-        "any": launchers(),
-        "starts_mpi": [launcher for launcher in launchers() if launcher.starts_mpi],
-        "none": [],
-    }
-    return [launcher.name for launcher in usable[backend.launchers]]
+    if backend.launchers == "none":
+        return []
+    return [launcher.name for launcher in launchers() if backend.launchers == "any" or launcher.starts_mpi]
 
 
 def launcher_of(settings: Settings) -> Launcher:

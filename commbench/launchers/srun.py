@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError
 from commbench.core.layout import MAX_RANKS
-from commbench.core.protocols import Backend
+from commbench.core.protocols import Backend, Launcher
 from commbench.hardware.mpi_library import find
 from commbench.world.identity import exported_identity
 from commbench.world.rendezvous import exported_address, store_at
@@ -28,7 +28,7 @@ FIRST_SPECIAL_STEP = 0xFFFFFFF0  # the batch, interactive and extern steps count
 
 
 @dataclass(frozen=True)
-class Srun:
+class Srun(Launcher):
     """See Launcher. `options` go to srun as they are: partition, account, container.
 
     The run's folder must be on a file system that the first node shares with this host.
@@ -37,8 +37,6 @@ class Srun:
     name: ClassVar[str] = "srun"
     precedence: ClassVar[int] = 30
     starts_mpi: ClassVar[bool] = True
-    meets_over_mpi: ClassVar[bool] = False
-    forks: ClassVar[bool] = False
     own_variables: ClassVar[tuple[str, ...]] = ("SLURM_",)
     options: tuple[str, ...] = ()
 

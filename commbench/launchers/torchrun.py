@@ -9,23 +9,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from commbench.core.case import RankIdentity
-from commbench.core.protocols import Backend
+from commbench.core.protocols import Backend, Launcher
 from commbench.world.identity import exported_identity
 from commbench.world.rendezvous import store_at
 
 
 @dataclass(frozen=True)
-class Torchrun:
+class Torchrun(Launcher):
     """See Launcher."""
 
     name: ClassVar[str] = "torchrun"
     precedence: ClassVar[int] = 10
-    starts_mpi: ClassVar[bool] = False
-    meets_over_mpi: ClassVar[bool] = False
-    has_allocation: ClassVar[bool] = False
-    forks: ClassVar[bool] = False
-    own_variables: ClassVar[tuple[str, ...]] = ()
-    reach: ClassVar[int] = 1  # on other nodes somebody has to start its agents
 
     def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
         if "TORCHELASTIC_RUN_ID" not in environ or "RANK" not in environ:

@@ -64,9 +64,8 @@ def test_an_interface_that_does_not_exist_stops_everything(world: Callable[..., 
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("buffer_bytes", 0), ("buffer_bytes", -1), ("buffer_bytes", 2**31), ("buffer_bytes", "1M"), ("buffer_bytes", True),
-     ("no_delay", 1), ("no_delay", "yes"), ("timeout_s", 0), ("timeout_s", -1.0), ("timeout_s", float("nan")),
-     ("timeout_s", "long"), ("timeout_s", float("inf"))],
+    [("buffer_bytes", 0), ("buffer_bytes", -1), ("buffer_bytes", 2**31),
+     ("timeout_s", 0), ("timeout_s", -1.0), ("timeout_s", float("nan")), ("timeout_s", float("inf"))],
 )  # fmt: skip
 def test_a_wrong_value_is_refused_by_name(key: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=rf"backend\.{key}="):
