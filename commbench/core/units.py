@@ -59,16 +59,6 @@ def format_rate(gb_per_s: float | None) -> str:
     return format_number(gb_per_s)
 
 
-def format_count(value: float | None) -> str:
-    """A count or message rate with k, M, G as powers of 1000: 812, 1.25 M."""
-    if value is None:
-        return "-"
-    for scale, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if _rounded(value) >= scale:
-            return f"{format_number(value / scale)}{unit}"
-    return str(value) if isinstance(value, int) else format_number(value)
-
-
 def format_factor(value: float) -> str:
     """A factor as people write it: 1.24 x, 2,210 x."""
     return f"{value:.3g} x" if value < 100 else f"{float(f'{value:.3g}'):,.0f} x"

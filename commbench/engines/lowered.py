@@ -70,6 +70,13 @@ class Call:
     requests: tuple[int, ...] | None = None
 
 
+def _nothing() -> None:
+    pass
+
+
+NO_CALL = Call(_nothing)  # of a step that has nothing to do
+
+
 @dataclass(frozen=True)
 class NativeCall:
     """One C call. `args` are integers and pointers; a tuple holds one value per copy of the pool."""

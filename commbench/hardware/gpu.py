@@ -201,9 +201,9 @@ def collect_peer_access() -> Facts:
     )
     if finished is None:
         return {"peer.reason": f"CUDA gave no answer within {PEER_TIMEOUT_S:g} s"}
-    if finished.status != 0:
-        return {"peer.reason": f"CUDA can't be asked: {one_line(finished.err)[-200:]}"}
-    return numbered_pairs(json.loads(finished.out), {gpu.pci_bus_id: gpu.index for gpu in gpus if gpu.pci_bus_id})
+    if finished.returncode != 0:
+        return {"peer.reason": f"CUDA can't be asked: {one_line(finished.stderr)[-200:]}"}
+    return numbered_pairs(json.loads(finished.stdout), {gpu.pci_bus_id: gpu.index for gpu in gpus if gpu.pci_bus_id})
 
 
 def numbered_pairs(answer: Mapping[str, Any], index: Mapping[str, int]) -> Facts:

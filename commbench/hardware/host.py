@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import re
+import resource
 import statistics
 import time
 from functools import cache
@@ -129,8 +130,6 @@ _current_cpu = getattr(ctypes.CDLL(None), "sched_getcpu", lambda: 0)  # glibc an
 def interference_counters(whole_host: bool = True, root: Path = ROOT) -> dict[str, float]:
     """What disturbs this process, to be compared with another reading: its context switches, the frequency of the
     processor that it runs on now, and of the whole host the processor time that its hypervisor took away."""
-    import resource
-
     usage = resource.getrusage(resource.RUSAGE_SELF)
     counters = {"os.voluntary_switches": float(usage.ru_nvcsw), "os.involuntary_switches": float(usage.ru_nivcsw)}
     stat = parse_stat(read_text(root / "proc/stat") or "") if whole_host else None
@@ -159,10 +158,6 @@ def _frequency_file(root: Path) -> Path:
 
 def ulimit_facts(root: Path) -> Facts:
     """Soft limits that RDMA (locked memory) and large worlds (open files) run into: a number or `unlimited`."""
-    try:
-        import resource  # not available on every system
-    except ImportError:
-        return {}
     limits = {
         "host.ulimit_memlock_bytes": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "host.ulimit_nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
@@ -280,12 +275,6 @@ def parse_cache_bytes(text: str) -> int | None:
     return int(match[1]) * 1024 ** " KMG".index(match[2] or " ") if match else None
 
 
-def affinity() -> set[int] | None:
-    """The processors this process may run on; None where the system has no such call."""
-    get_affinity = getattr(os, "sched_getaffinity", None)
-    return set(get_affinity(0)) if get_affinity else None
-
-
 def model_facts(root: Path) -> Facts:
     """The model and clock in /proc/cpuinfo, and the governors and the top speed of all frequency domains."""
     processors = parse_cpuinfo(read_text(root / "proc/cpuinfo") or "")
@@ -335,7 +324,7 @@ def numa_facts(root: Path) -> Facts:
 
 def affinity_facts(root: Path) -> Facts:
     """The processors this process may run on, as a list such as 0-3,8."""
-    return {"host.cpu_affinity": format_ranges(affinity() or ()) or None}
+    return {"host.cpu_affinity": format_ranges(os.sched_getaffinity(0))}
 
 
 SOURCES = (

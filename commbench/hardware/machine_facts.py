@@ -51,7 +51,11 @@ def differences(facts_by_rank: Sequence[Mapping[str, Any]]) -> dict[str, RanksBy
     differing = {}
     for key in sorted({key for facts in facts_by_rank for key in facts}):
         scope = scope_of(key).ranks
-        by_value = {} if scope == "ignore" else _ranks_by_value(key, facts_by_rank)
+        if scope == "ignore":
+            continue
+        by_value: RanksByValue = defaultdict(list)
+        for rank, facts in enumerate(facts_by_rank):
+            by_value[json.dumps(facts[key], sort_keys=True, default=str) if key in facts else MISSING].append(rank)
         if len(by_value) > 1 and not (scope == "node" and _agree_inside_nodes(by_value, facts_by_rank)):
             differing[key] = _without_digests(by_value)
     return differing
@@ -70,14 +74,6 @@ def by_node(facts_by_rank: Sequence[Mapping[str, Any]], nodes: Sequence[int]) ->
         }
         for node in sorted(first)
     ]
-
-
-def _ranks_by_value(key: str, facts_by_rank: Sequence[Mapping[str, Any]]) -> RanksByValue:
-    by_value: RanksByValue = defaultdict(list)
-    for rank, facts in enumerate(facts_by_rank):
-        value = json.dumps(facts[key], sort_keys=True, default=str) if key in facts else MISSING
-        by_value[value].append(rank)
-    return dict(by_value)
 
 
 def _without_digests(by_value: RanksByValue) -> RanksByValue:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from commbench.core.units import format_bytes
 
-from .host import affinity, parse_meminfo
+from .host import parse_meminfo
 from .sources import ROOT, Facts, gather, parse_fields, parse_int, read_text
 
 SMALL_SHM_BYTES = 64 * 2**20  # docker's default
@@ -142,7 +142,7 @@ def memory_limit_bytes(root: Path = ROOT) -> int | None:
 def cpu_limit_cores(root: Path = ROOT) -> float:
     """The cores this process can keep busy: those it may run on, or fewer if its quota is smaller."""
     quota = find_group(root, "cpu").cpu_quota_cores()
-    allowed = float(len(affinity() or ()) or os.cpu_count() or 1)
+    allowed = float(len(os.sched_getaffinity(0)))
     return allowed if quota is None else min(allowed, quota)
 
 
@@ -179,7 +179,7 @@ def shm_facts(root: Path) -> Facts:
     """/dev/shm, which ranks of a node communicate through: a container's default of 64 MiB is too small for NCCL."""
     try:
         space = os.statvfs(root / "dev/shm")
-    except (OSError, AttributeError):
+    except OSError:
         return {}
     return {
         "limits.shm_total_bytes": space.f_blocks * space.f_frsize,

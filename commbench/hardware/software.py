@@ -158,7 +158,7 @@ def _git_output(tree: Path, *arguments: str) -> str | None:
         finished = run_command(command, GIT_TIMEOUT_S, environ)
     except OSError:
         return None
-    return one_line(finished.out) if finished and finished.status == 0 else None
+    return one_line(finished.stdout) if finished and finished.returncode == 0 else None
 
 
 SOURCES = (python_facts, package_facts, torch_facts, git_facts)

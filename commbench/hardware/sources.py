@@ -7,19 +7,12 @@ import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from subprocess import CompletedProcess
+from typing import Any
 
 Facts = dict[str, Any]
 Source = Callable[[Path], Mapping[str, Any]]
 ROOT = Path("/")
-
-
-class Finished(NamedTuple):
-    """A command that ended: its exit status and what it printed."""
-
-    status: int
-    out: str
-    err: str
 
 
 def gather(noun: str, sources: Iterable[Source], root: Path) -> Facts:
@@ -119,7 +112,9 @@ def key_part(name: str) -> str:
     return ".".join(part or "_" for part in safe.split("."))
 
 
-def run_command(command: Sequence[str], timeout_s: float, environ: Mapping[str, str] | None = None) -> Finished | None:
+def run_command(
+    command: Sequence[str], timeout_s: float, environ: Mapping[str, str] | None = None
+) -> CompletedProcess[str] | None:
     """Run a command; None if it does not end in time. Raises OSError if it cannot be started."""
     child = subprocess.Popen(
         command,
@@ -142,4 +137,4 @@ def run_command(command: Sequence[str], timeout_s: float, environ: Mapping[str, 
             if pipe:
                 pipe.close()
         return None
-    return Finished(child.returncode, out, err)
+    return CompletedProcess(command, child.returncode, out, err)

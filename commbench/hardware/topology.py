@@ -116,11 +116,11 @@ def collect(timeout_s: float = TIMEOUT_S) -> Facts:
         return absent(f"failed: {one_line(str(error))}")
     if finished is None:
         return absent(f"did not answer within {timeout_s:g} s")
-    message = first_line(finished.out) or first_line(finished.err) or "no message"
-    if finished.status != 0:
+    message = first_line(finished.stdout) or first_line(finished.stderr) or "no message"
+    if finished.returncode != 0:
         return absent(f"failed: {message}")
     # a table that parse_topo cannot read is kept all the same: a person can
-    return {TABLE: finished.out} if "GPU0" in finished.out else absent(f"shows no GPU: {message}")
+    return {TABLE: finished.stdout} if "GPU0" in finished.stdout else absent(f"shows no GPU: {message}")
 
 
 def node_record(facts: Mapping[str, object]) -> dict[str, Any] | None:

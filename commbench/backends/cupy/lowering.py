@@ -15,7 +15,7 @@ from commbench.core import program as steps
 from commbench.core.errors import Unsupported
 from commbench.core.payload import dtype
 from commbench.core.program import Step, View
-from commbench.engines.lowered import Call, Rotating, UnsupportedForms, check_form, in_place
+from commbench.engines.lowered import NO_CALL, Call, Rotating, UnsupportedForms, check_form, in_place
 
 from .cuda import CupyDevice
 
@@ -185,10 +185,3 @@ class CupyLowering:
         if value is None:
             raise Unsupported(f"this CuPy does not have {name}; install a newer one")
         return value
-
-
-def _nothing() -> None:
-    pass
-
-
-NO_CALL = Call(_nothing)

@@ -18,7 +18,7 @@ import numpy as np
 from commbench.buffers.memory import HostBuffer, rotation_pool
 from commbench.core.errors import Unsupported
 from commbench.core.program import Barrier, Copy, Irecv, Isend, Program, Recv, Send, Step, View, WaitAll
-from commbench.engines.lowered import Call, Lowered, Rotating
+from commbench.engines.lowered import NO_CALL, Call, Lowered, Rotating
 from commbench.world.peer_listener import Key
 
 from .connection import Connection, PendingTransfers, Transfer, io_vectors
@@ -26,7 +26,6 @@ from .endpoint import BARRIER, Endpoint
 
 NO_COLLECTIVES = "tcp is point to point only: sockets have no collectives"
 MESSAGES = (Send, Recv, Isend, Irecv)
-POSTED = Call(lambda: None)  # a step whose work is done at the next wait: no line in the loop
 Messages = tuple[tuple[int, View], ...]  # peer, data
 
 
@@ -62,21 +61,23 @@ class TcpLowering:
         lowered = Lowered.of(program, sync, self.call)
         if self._sends or self._receives:
             raise Unsupported("tcp moves messages at waits: the program ends with messages that nobody waits for")
-        steps, before = (tuple(call for call in part if call is not POSTED) for part in (lowered.steps, lowered.before))
+        steps, before = (
+            tuple(call for call in part if call is not NO_CALL) for part in (lowered.steps, lowered.before)
+        )
         return replace(lowered, steps=steps, before=before)
 
     def call(self, step: Step) -> Call:
         match step:
             case Isend(data, peer, _):
                 self._sends.append((peer, data))
-                return POSTED
+                return NO_CALL
             case Irecv(data, peer, _):
                 self._receives.append((peer, data))
-                return POSTED
+                return NO_CALL
             case Send(data, peer):
                 self._sends.append((peer, data))
                 self._send_deferred = bool(self._receives)  # the peer may be sending too: complete both at the wait
-                return POSTED if self._send_deferred else self._wait()
+                return NO_CALL if self._send_deferred else self._wait()
             case Recv(data, peer):
                 self._receives.append((peer, data))
                 return self._wait()
@@ -108,7 +109,7 @@ class TcpLowering:
         first = copies[0]
         transfers = len(first.sends) + len(first.receives)
         if transfers == 0:
-            return POSTED
+            return NO_CALL
         if transfers > 1:
             threads = self._endpoint.threads
             threads.reserve(0 if first.small else transfers - 1)
@@ -132,7 +133,7 @@ class TcpLowering:
     def _barrier(self) -> Call:
         partners = barrier_partners(self._rank, len(self._ranks))
         if not partners:
-            return POSTED
+            return NO_CALL
         rounds = [tuple(self._endpoint[self._ranks[peer], BARRIER] for peer in pair) for pair in partners]
         return Call(_disseminate, (rounds, memoryview(bytearray(1))))
 

@@ -16,7 +16,7 @@ from commbench.core.errors import Unsupported
 from commbench.core.program import DEVICE, PINNED, Barrier, BufferSpec, Copy, Icopy, Program, Step, WaitAll
 from commbench.core.protocols import Backend, Buffer, Control, Runner
 from commbench.engines.device import device_runner
-from commbench.engines.lowered import Call, Lowered
+from commbench.engines.lowered import NO_CALL, Call, Lowered
 
 from .cuda import CudaDevice, cuda_missing
 from .distributed import CudaCommunicator, TorchLowering, start_group
@@ -97,14 +97,10 @@ class CopyLowering:
             case WaitAll(requests):
                 return Call(self._gpu.join, requests=requests)
             case Barrier():
-                return Call(_nothing) if self._size == 1 else self._torch.call(step)
+                return NO_CALL if self._size == 1 else self._torch.call(step)
             case _:
                 raise Unsupported(f"cuda_copy copies within a rank only; it has no {type(step).__name__}")
 
 
 def _enqueue(target: Any, source: Any) -> None:
     target.copy_(source, non_blocking=True)
-
-
-def _nothing() -> None:
-    pass

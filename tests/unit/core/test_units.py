@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.core.errors import ConfigError
-from commbench.core.units import format_bytes, format_count, format_factor, format_rate, format_seconds, parse_bytes
+from commbench.core.units import format_bytes, format_factor, format_rate, format_seconds, parse_bytes
 
 UNITS = {"": 1, "B": 1, "kB": 1000, "KB": 1000, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -85,14 +85,6 @@ def test_seconds_have_three_digits_and_the_unit_that_fits(value: float | None, t
 )
 def test_rates_have_three_digits(value: float | None, text: str) -> None:
     assert format_rate(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, "-"), (812.0, "812"), (1250.0, "1.25 k"), (999_600.0, "1.00 M"), (1.25e6, "1.25 M"), (2e9, "2.00 G")],
-)
-def test_counts_use_powers_of_a_thousand(value: float | None, text: str) -> None:
-    assert format_count(value) == text
 
 
 @pytest.mark.parametrize(

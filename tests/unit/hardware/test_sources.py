@@ -40,4 +40,6 @@ def test_key_parts(name, part):
 
 
 def test_a_command_that_runs(tmp_path):
-    assert sources.run_command(["sh", "-c", "echo a; echo b >&2; exit 3"], 5) == (3, "a\n", "b\n")
+    ended = sources.run_command(["sh", "-c", "echo a; echo b >&2; exit 3"], 5)
+    assert ended is not None
+    assert (ended.returncode, ended.stdout, ended.stderr) == (3, "a\n", "b\n")
