@@ -13,20 +13,18 @@ import psutil
 
 from commbench.core.errors import ConfigError
 
-from .sources import ROOT, Facts, children, gather, key_part, read_int, read_line, read_link
+from .sources import ROOT, Facts, children, gather, key_part, parse_int, read_int, read_line, read_link
 
 LOOPBACK = "127.0.0.1"
 NAME = re.compile(r"[^/\s]{1,15}")  # IFNAMSIZ, linux/if.h
 ANY_PORT = 9  # connecting a UDP socket sends nothing: the kernel only looks up the route
 UNKNOWN_SPEEDS = (0, -1, 2**32 - 1, 65535)  # how drivers report an unknown speed, in 16 and 32 bits
 WORD_BYTES = 4  # InfiniBand counts payload in words of four bytes (port_xmit_data, port_rcv_data)
-# below /proc/sys/net; numbers are single, texts are a name or three numbers (minimum, default, maximum)
-SYSCTL_NUMBERS = {
+# below /proc/sys/net; rmem and wmem of TCP are three numbers: minimum, default, maximum
+SYSCTLS = {
     "tcp_slow_start_after_idle": "ipv4/tcp_slow_start_after_idle",
     "rmem_max_bytes": "core/rmem_max",
     "wmem_max_bytes": "core/wmem_max",
-}
-SYSCTL_TEXTS = {
     "tcp_congestion_control": "ipv4/tcp_congestion_control",
     "tcp_rmem_bytes": "ipv4/tcp_rmem",
     "tcp_wmem_bytes": "ipv4/tcp_wmem",
@@ -263,10 +261,8 @@ def _networks_of_ports(facts: Facts) -> dict[str, str]:
 
 def sysctl_facts(root: Path) -> Facts:
     """The settings that shape a TCP connection: window limits, congestion control, slow start after a pause."""
-    folder = root / "proc/sys/net"
-    numbers = {f"network.{name}": read_int(folder / path) for name, path in SYSCTL_NUMBERS.items()}
-    texts = {f"network.{name}": read_line(folder / path) for name, path in SYSCTL_TEXTS.items()}
-    return numbers | texts
+    texts = {f"network.{name}": read_line(root / "proc/sys/net" / path) for name, path in SYSCTLS.items()}
+    return {name: text if (number := parse_int(text or "")) is None else number for name, text in texts.items()}
 
 
 def rdma_facts(root: Path) -> Facts:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import cast
 
@@ -241,8 +242,7 @@ class PendingTransfers:
         return all(transfer.size_bytes <= SMALL_BYTES for transfer in (*self.sends, *self.receives))
 
 
-Move = Callable[[tuple[IoVector, ...]], None]
-Job = tuple[Move, tuple[IoVector, ...], Callable[[Exception], None]]  # method, argument, where a failure is passed to
+Job = Callable[[], None]
 
 
 class ThreadPool:
@@ -277,19 +277,22 @@ class ThreadPool:
 
     def move(self, pending: PendingTransfers) -> None:
         """All transfers at once; raises the first error after all have ended."""
-        transfers, errors = (*pending.sends, *pending.receives), []
+        errors: list[Exception] = []
 
-        def fail(error: Exception) -> None:
-            errors.append(error)
-            for transfer in transfers:  # the others would wait for their timeouts
-                transfer.connection.abort(error)
+        def run(move: Callable[[tuple[IoVector, ...]], None], vectors: tuple[IoVector, ...]) -> None:
+            try:
+                move(vectors)
+            except Exception as error:
+                errors.append(error)
+                for transfer in (*pending.sends, *pending.receives):  # the others would wait for their timeouts
+                    transfer.connection.abort(error)
 
-        jobs: list[Job] = [(send.connection.send, send.vectors, fail) for send in pending.sends]
-        jobs += [(receive.connection.receive, receive.vectors, fail) for receive in pending.receives]
+        jobs = [partial(run, send.connection.send, send.vectors) for send in pending.sends]
+        jobs += [partial(run, receive.connection.receive, receive.vectors) for receive in pending.receives]
         self.reserve(len(jobs) - 1)
         for queue, job in zip(self._queues, jobs[:-1], strict=False):
             queue.put(job)
-        _run(jobs[-1])
+        jobs[-1]()
         for _ in jobs[:-1]:
             self._finished.get()
         if errors:
@@ -304,13 +307,5 @@ class ThreadPool:
 
     def _work(self, queue: SimpleQueue[Job | None]) -> None:
         while (job := queue.get()) is not None:
-            _run(job)
+            job()
             self._finished.put(None)
-
-
-def _run(job: Job) -> None:
-    move, vectors, fail = job
-    try:
-        move(vectors)
-    except Exception as error:
-        fail(error)
