@@ -20,15 +20,15 @@ from omegaconf import DictConfig, open_dict
 
 from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Job, Settings
-from commbench.core.case import Case, Planned, World
+from commbench.core.case import Planned, World
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.terminal import Column, Terminal, first_line, paragraphs, printable, table_text
-from commbench.core.units import format_bytes, format_seconds
+from commbench.core.units import about_bytes, format_bytes, format_seconds
 from commbench.launchers.registry import mpi_library
 from commbench.launchers.srun import Srun, pmi
 from commbench.measure.plan import Facts, duration_s, plan
-from commbench.report.load import find_runs, load_run, run_tables
+from commbench.report.load import load_run, run_tables
 from commbench.world.launch import SWEEP
 
 HERE = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"  # runs the jobs one after the other in this process
@@ -46,7 +46,6 @@ NUMBERS = (
     Column("at most", right=True, priority=1),
     Column("skipped because", prose=True),
 )
-UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 def differing_words(jobs: Sequence[Job]) -> list[list[str]]:
@@ -118,12 +117,8 @@ class Sweep:
         print(terminal.styled(f"{len(self._jobs)} jobs, {', '.join(counts_text)}", "bold"))
         print(table_text(columns, rows, terminal, styles))
         folders = [str(ended.folder) for ended in self._ended.values() if ended.folder is not None]
-        print(
-            paragraphs(
-                [*reasons, *([f"side by side: commbench show {' '.join(folders)}"] if folders else [])], terminal
-            )
-        )
-        sys.stdout.flush()
+        hint = [f"side by side: commbench show {' '.join(folders)}"] if folders else []
+        print(paragraphs([*reasons, *hint], terminal), flush=True)
 
 
 def interrupted_status(stop: KeyboardInterrupt | SystemExit) -> int:
@@ -156,24 +151,21 @@ def _key(word: str) -> str:
 
 def _statuses(folder: Path) -> Counter[str]:
     """How many cases have which status."""
-    try:
-        tables = [
-            table for run in find_runs(folder) for table in run_tables(run, "cases", ("run_id", "case_id", "status"))
-        ]
-    except CommbenchError:
-        return Counter()
-    return Counter({row["case_id"]: row["status"] for table in tables for row in table.to_pylist()}.values())
+    with suppress(CommbenchError):
+        tables = run_tables(folder, "cases", ("run_id", "case_id", "status"))
+        return Counter({row["case_id"]: row["status"] for table in tables for row in table.to_pylist()}.values())
+    return Counter()
 
 
 def _why(ended: Ended) -> str:
     """The reason in the record of the run; else what its cases say."""
     if ended.interrupted:
         return "interrupted"
-    try:
-        reason = None if ended.folder is None else load_run(ended.folder).get("reason")
-    except CommbenchError:
-        reason = None
-    return reason or ("its message is above" if ended.folder is None else "cases failed, see its table")
+    if ended.folder is None:
+        return "its message is above"
+    with suppress(CommbenchError):
+        return load_run(ended.folder).get("reason") or "cases failed, see its table"
+    return "cases failed, see its table"
 
 
 def composed(composer: ConfigComposer, overrides: Sequence[str]) -> DictConfig:
@@ -196,9 +188,10 @@ def swept(
     statuses = list[int]()
     groups: dict[tuple[Layout, str], list[list[str]]] = {}
     for job in jobs:
-        groups.setdefault(_world(job), []).append(list(job.overrides))
-    for world, lines in groups.items():
-        _set_job_size(config, *world, given)
+        shape, kind = Layout.around(job.settings.layouts), pmi(mpi_library(job.settings.backend, Srun()))
+        groups.setdefault((shape, kind), []).append(list(job.overrides))
+    for (shape, kind), lines in groups.items():
+        _set_job_size(config, shape, kind, given)
         statuses += (ended := _launched(config, lines, len(statuses), task))
         for words, status in zip(lines, ended, strict=True):  # the tables are in the logs of the jobs
             print(f"exit {status}: commbench {shlex.join(words)}", flush=True)
@@ -226,10 +219,6 @@ def starts_ranks(config: DictConfig) -> bool:
     return all(key in config.hydra.launcher for key in SLURM_KEYS)
 
 
-def _world(job: Job) -> tuple[Layout, str]:
-    return Layout.around(job.settings.layouts), pmi(mpi_library(job.settings.backend, Srun()))
-
-
 def _set_job_size(config: DictConfig, shape: Layout, kind: str, given: Collection[str]) -> None:
     """Keys that were `given` stay. srun reads from its environment which PMI the ranks use."""
     values = {
@@ -251,7 +240,7 @@ def plan_text(settings: Settings, world: World, facts: Facts) -> str:
     jobs = sorted(plan(settings, world, facts), key=_order)
     names = [*SHOWN, *(name for name in AXES if len({getattr(job.case, name) for job in jobs} - {None}) > 1)]
     columns = [*(Column(name) for name in names), *NUMBERS]
-    rows = [(*(_cell(job.case, name) for name in names), *_numbers(settings, job)) for job in jobs]
+    rows = [_cells(settings, job, names) for job in jobs]
     used = [index for index, column in enumerate(columns) if column.heading == "message" or any(r[index] for r in rows)]
     table = table_text(
         [columns[index] for index in used], [[row[index] for index in used] for row in rows], Terminal.of(sys.stdout)
@@ -274,19 +263,12 @@ def _order(job: Planned) -> tuple[object, ...]:
     return (case.benchmark, layout.size, layout.nodes, case.pairs, *texts, case.message_bytes, *numbers)
 
 
-def _cell(case: Case, name: str) -> str:
-    value = getattr(case, name)
-    return "" if value is None or (name, value) == ("dtype", "none") else str(value)
-
-
-def _numbers(settings: Settings, job: Planned) -> Sequence[str]:
-    size = format_bytes(job.case.message_bytes) if job.case.message_bytes else "-"
+def _cells(settings: Settings, job: Planned, names: Sequence[str]) -> list[str]:
+    values = {name: getattr(job.case, name) for name in names}
+    texts = [
+        "" if value is None or (name, value) == ("dtype", "none") else str(value) for name, value in values.items()
+    ]
+    texts.append(format_bytes(job.case.message_bytes) if job.case.message_bytes else "-")
     if job.skip:
-        return (size, "-", "-", job.skip)
-    return (size, _memory_text(job.node_bytes), format_seconds(duration_s(settings, job)), "")
-
-
-def _memory_text(value: int) -> str:
-    """Three digits with a binary unit: 130 MiB, 1.25 GiB."""
-    scale, unit = next(((scale, unit) for scale, unit in UNITS if value >= scale), (1, "B"))
-    return f"{value / scale:.3g} {unit}" if value < 1000 * scale else f"{value / scale:.0f} {unit}"
+        return [*texts, "-", "-", job.skip]
+    return [*texts, about_bytes(job.node_bytes), format_seconds(duration_s(settings, job)), ""]

@@ -44,6 +44,15 @@ def format_bytes(value: int) -> str:
     return f"{value} B"
 
 
+def about_bytes(value: float) -> str:
+    """A number of bytes in at most four digits: 24 KiB, 1.46 MiB, 1000 MiB."""
+    for exponent, prefix in reversed(list(enumerate("KMGT", start=1))):
+        scaled = value / 1024**exponent
+        if scaled >= 1:
+            return f"{scaled:.0f} {prefix}iB" if scaled >= 100 else f"{scaled:.3g} {prefix}iB"
+    return f"{value:.0f} B"
+
+
 def format_seconds(value: float | None) -> str:
     """Three significant digits with the unit that fits: 1.23 us, 45.6 ms, 7.89 s."""
     if value is None:

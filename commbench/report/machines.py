@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .crossover import about
+from commbench.core.units import about_bytes
 
 SHOWN_FACTS = (  # of each machine where they are known
     ("CPU", "host.cpu_model"), ("cores", "host.cpu_physical_cores"), ("sockets", "host.cpu_sockets"),
@@ -91,7 +91,7 @@ def _interface(node: Mapping[str, Any], name: str) -> str:
 
 def _fact_text(key: str, value: Any) -> str:
     if key.endswith("_bytes") and isinstance(value, (int, float)):
-        return about(value)
+        return about_bytes(value)
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commbench.core.units import format_bytes, format_factor, format_seconds
+from commbench.core.units import about_bytes, format_bytes, format_factor, format_seconds
 
-from .crossover import NO_VALUE, THIS_RUN, UNDECIDED, about, best, sentences
+from .crossover import NO_VALUE, THIS_RUN, UNDECIDED, best, sentences
 from .difference import FEW_LAUNCHES
 from .fit import (
     FAMILY_COLUMNS,
@@ -198,7 +198,7 @@ def _distinguishing(rows: Iterable[Mapping[Any, Any]]) -> list[str]:
 def size_text(size: float) -> str:
     """A size in bytes, exact where that is short: 40 MB, 16 KiB; else rounded."""
     exact = format_bytes(round(size))
-    return exact if len(exact) <= SHORT else about(size)
+    return exact if len(exact) <= SHORT else about_bytes(size)
 
 
 def interval_text(low: float | None, high: float | None) -> str:
@@ -230,6 +230,6 @@ def _fit(name: str, family: Family, piece: Piece) -> Fit:
     rate, half = piece.asymptotic_gb_per_s, piece.n_half_bytes
     return Fit(
         str(family.variables["benchmark"]), name, " .. ".join(sizes), format_seconds(piece.alpha_s),
-        "not seen" if rate is None else f"{rate:.3g} GB/s", "-" if half is None else about(half),
+        "not seen" if rate is None else f"{rate:.3g} GB/s", "-" if half is None else about_bytes(half),
         f"{100 * piece.largest_residual:.2g} %",
     )  # fmt: skip

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.core.errors import ConfigError
-from commbench.core.units import format_bytes, format_factor, format_rate, format_seconds, parse_bytes
+from commbench.core.units import about_bytes, format_bytes, format_factor, format_rate, format_seconds, parse_bytes
 
 UNITS = {"": 1, "B": 1, "kB": 1000, "KB": 1000, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -111,3 +111,14 @@ def test_seconds_lose_less_than_a_digit_of_three(value: float) -> None:
     assert float(number) * SECONDS[unit] == pytest.approx(value, rel=0.0051)
     assert 1 <= float(number) < 1000
     assert len(number.replace(".", "")) == 3
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        *((24 * 1024, "24 KiB"), (26667, "26 KiB"), (1.46 * 2**20, "1.46 MiB"), (700 * 1024, "700 KiB"), (5.2, "5 B")),
+        (999.9 * 2**20, "1000 MiB"),
+    ],
+)
+def test_rounded_bytes_have_no_exponent(size: float, text: str) -> None:
+    assert about_bytes(size) == text

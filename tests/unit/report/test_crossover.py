@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import commbench
 from commbench.core.errors import ConfigError
-from commbench.report.crossover import about, best, crossovers, sentences
+from commbench.report.crossover import best, crossovers, sentences
 
 OCTAVES = (2 ** np.arange(3, 25)).tolist()
 LINES = {"mpi": (1e-6, 1e-9), "gloo": (25e-6, 1e-10)}  # alpha in seconds, beta in seconds per byte
@@ -199,14 +199,6 @@ def test_exchanging_the_two_exchanges_only_the_words(points: list[tuple[float, f
         (table.low_bytes <= table.crossover_bytes * 1.000001) & (table.crossover_bytes <= table.high_bytes * 1.000001)
     ).all()
     assert (table.low_bytes.to_numpy()[1:] >= table.high_bytes.to_numpy()[:-1]).all()
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(24 * 1024, "24 KiB"), (26667, "26 KiB"), (1.46 * 2**20, "1.46 MiB"), (700 * 1024, "700 KiB"), (5.2, "5 B")],
-)
-def test_about(size: float, text: str) -> None:
-    assert about(size) == text
 
 
 def test_two_simulated_worlds_cross_where_their_models_do(tmp_path: Path) -> None:
