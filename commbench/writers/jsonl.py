@@ -30,12 +30,7 @@ class Jsonl:
     digits becomes a number.
     """
 
-    def __post_init__(self) -> None:
-        self._files: DurableFiles | None = None
-        self._identity: dict[str, Any] = {}
-
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
-        self._identity = {"schema_version": SCHEMA_VERSION}
         path = Path(folder) / NAME
         with opening(path):
             drop_torn_line(path)
@@ -45,16 +40,14 @@ class Jsonl:
     def case(
         self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
     ) -> None:
-        assert self._files is not None
         maps = {name: dict(row.get(name) or {}) for name in ("env", "backend_options")}
-        text = line({**self._identity, **row, **maps})
-        self._files.append(NAME, text.encode())
+        self._files.append(NAME, line({"schema_version": SCHEMA_VERSION, **row, **maps}).encode())
 
     def end(self, run: Mapping[str, Any]) -> None:
         """Raises Unsaved where lines are missing in the file."""
         files = self._files
-        if files is None or (files.retry(retry_s(run.get("status"))) and not files.dropped and not files.gone()):
-            return  # None: a run may end before it has begun
+        if files.retry(retry_s(run.get("status"))) and not files.dropped and not files.gone():
+            return
         count = bytes(files.waiting[NAME].content).count(b"\n") if NAME in files.waiting else 0
         refuge = files.rescue({}) if count else None
         rest = f"; {count} lines of it are in {refuge / NAME}" if refuge is not None else ""

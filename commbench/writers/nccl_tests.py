@@ -60,8 +60,7 @@ class NcclTests(Listing):
         lines = [*preface(run, rows, TOOL), *(comment(text) for text in MEANING if listed)]
         for table in listed:
             lines += ["", heading(table, rows, PROGRAMS[table[0]["benchmark"]], COLUMNS), *_table_lines(table)]
-        foreign = missing_program_lines((row for row in rows if row["benchmark"] not in PROGRAMS), TOOL)
-        return "\n".join([*lines, *([""] if foreign else []), *foreign])
+        return "\n".join(lines + missing_program_lines(rows, PROGRAMS, TOOL))
 
 
 def _table_lines(table: Sequence[Row]) -> list[str]:

@@ -115,8 +115,7 @@ class Osu(Listing):
             lines += [] if program.name in explained else [comment(text) for text in program.meaning]
             explained.add(program.name)
             lines += _program_lines(table, program)
-        foreign = missing_program_lines((row for row in rows if row["benchmark"] not in PROGRAMS), TOOL)
-        return "\n".join([*lines, *([""] if foreign else []), *foreign])
+        return "\n".join(lines + missing_program_lines(rows, PROGRAMS, TOOL))
 
 
 def _program_lines(table: Sequence[Row], program: Program) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from commbench.core.columns import SCHEMA_VERSION, TABLES, arrow_schema, with_current_columns
 from commbench.core.errors import Unsaved
 from commbench.core.run_folder import json_text, publish
+from commbench.core.terminal import first_line
 
 from .durable_files import DurableFiles, clear_torn, error_text, opening, retry_s, warn
 
@@ -26,9 +27,6 @@ class Parquet:
     """A Writer of parquet files: a part per case and table, merged into one file per table at the end."""
 
     def __post_init__(self) -> None:
-        self._files: DurableFiles | None = None
-        self._metadata: dict[str, str] = {}
-        self._next = 0
         self._rows: dict[str, tuple[str, Mapping[str, Any]]] = {}  # by case: the name of its newest part, its row
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
@@ -50,7 +48,6 @@ class Parquet:
     ) -> None:
         import pyarrow as pa
 
-        assert self._files is not None
         stem = f"parts/{self._next:06d}"
         self._next += 1
         for table, columns in (("samples", samples), ("counters", counters)):
@@ -69,25 +66,22 @@ class Parquet:
     def end(self, run: Mapping[str, Any]) -> None:
         """Merge the parts and write run.json. Raises Unsaved, and then leaves the parts as they are."""
         files, patience = self._files, retry_s(run.get("status"))
-        if files is None:  # a run may end before it has begun
-            return
         self._metadata["commbench_run"] = json.dumps(run)
         removed = files.gone()
         for case_id in [case_id for case_id, (name, _) in self._rows.items() if name in removed]:
             self._put_row(case_id)
         lost = [name for name in removed if not name.endswith(".cases.parquet")]
         if files.retry(patience) and not files.dropped and not lost:
-            self._merge_all(files)
+            self._merge_all()
         else:
             run = {**run, "exit_status": max(Unsaved.exit_status, run.get("exit_status") or 0)}
         files.put(RECORD, json_text(run).encode())
         if not files.retry(0 if files.waiting.keys() - {RECORD} else patience) or files.dropped or lost:
-            raise Unsaved(self._unsaved_text(files, run, {_stem(name) for name in lost}))
+            raise Unsaved(self._unsaved_text(run, {_stem(name) for name in lost}))
 
     def _put_row(self, case_id: str) -> None:
         import pyarrow as pa
 
-        assert self._files is not None
         name, row = self._rows[case_id]
         self._files.put(name, self._encoded(pa.Table.from_pylist([dict(row)], arrow_schema("cases"))))
 
@@ -99,8 +93,9 @@ class Parquet:
         pq.write_table(table.replace_schema_metadata(self._metadata), sink, compression="zstd")
         return memoryview(sink.getvalue())
 
-    def _unsaved_text(self, files: DurableFiles, run: Mapping[str, Any], lost: set[str]) -> str:
+    def _unsaved_text(self, run: Mapping[str, Any], lost: set[str]) -> str:
         """One line: how many cases are saved and how many are not, why, and where the rest is."""
+        files = self._files
         missing = {*files.waiting, *files.dropped}
         without = sum(name in missing for name, _ in self._rows.values())
         others = {_stem(name) for name in missing if name.startswith("parts/")}
@@ -113,9 +108,10 @@ class Parquet:
             *(["the end of the run is not in its run.json"] if RECORD in missing else []),
         ]
         why = f" ({files.error})" if files.error else ""
-        return f"{', '.join(parts)}{why}; {self._rescue(files, run)}"
+        return f"{', '.join(parts)}{why}; {self._rescue(run)}"
 
-    def _rescue(self, files: DurableFiles, run: Mapping[str, Any]) -> str:
+    def _rescue(self, run: Mapping[str, Any]) -> str:
+        files = self._files
         if not files.waiting:
             return "what is missing is lost"
         refuge = files.rescue({RECORD: json_text(run).encode()})
@@ -124,19 +120,21 @@ class Parquet:
         rest = f", but for {len(files.waiting)} files that did not fit" if files.waiting else ""
         return f"they are in {refuge}{rest}: commbench.load('{files.folder}', '{refuge}') reads both"
 
-    def _merge_all(self, files: DurableFiles) -> None:
+    def _merge_all(self) -> None:
+        folder = self._files.folder
         try:
             for table in TABLES:
-                for part in self._merge(files.folder, table):
-                    files.forget(f"parts/{part.name}")
+                for part in self._merge(folder, table):
+                    self._files.forget(f"parts/{part.name}")
                     part.unlink()
             with suppress(OSError):  # what can't be read stays there
-                (files.folder / "parts").rmdir()
+                (folder / "parts").rmdir()
         except OSError as error:
-            warn(f"{files.folder}: results stay in its parts, which are read as well ({error_text(error)})")
+            warn(f"{folder}: results stay in its parts, which are read as well ({error_text(error)})")
 
     def _merge(self, folder: Path, table: str) -> list[Path]:
         """Merge the parts of a table; returns those merged. Memory holds a row group, or one part, at a time."""
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         parts = sorted((folder / "parts").glob(f"*.{table}.parquet"))
@@ -154,9 +152,12 @@ class Parquet:
                         done.append(part)
                     elif part == target:
                         return []
-                    if sum(map(len, group)) >= GROUP_ROWS and table != "cases":
-                        _write_group(writer, group)
-                _write_group(writer, [_newest_rows(group, self._rows)] if group and table == "cases" else group)
+                    if sum(map(len, group)) >= GROUP_ROWS and table != "cases":  # reading costs per group, not per row
+                        writer.write_table(pa.concat_tables(group))
+                        group = []
+                if group:
+                    rows = pa.concat_tables(group)
+                    writer.write_table(_newest_rows(rows, self._rows) if table == "cases" else rows)
             publish(aside, target)
         finally:
             with suppress(OSError):
@@ -173,20 +174,9 @@ def _arrow(column: NDArray[Any], kind: Any) -> Any:
     return pa.array(column, kind)
 
 
-def _write_group(writer: Any, group: list[Any]) -> None:
-    """Write one row group: the cost of reading is per group, not per row."""
-    import pyarrow as pa
-
-    if group:
-        writer.write_table(pa.concat_tables(group))
-    group.clear()
-
-
-def _newest_rows(tables: Sequence[Any], case_ids: Iterable[str]) -> Any:
+def _newest_rows(rows: Any, case_ids: Iterable[str]) -> Any:
     """The last row of each case, in the order of the case ids; cases of earlier starts of the run come first."""
-    import pyarrow as pa
-
-    rows, place = pa.concat_tables(tables), {case_id: index for index, case_id in enumerate(case_ids)}
+    place = {case_id: index for index, case_id in enumerate(case_ids)}
     newest = {case_id: index for index, case_id in enumerate(rows["case_id"].to_pylist())}
     return rows.take([newest[case_id] for case_id in sorted(newest, key=lambda case_id: place.get(case_id, -1))])
 
@@ -203,7 +193,7 @@ def _read_part(file: Path, table: str, schema: Any) -> Any:
             raise ValueError(f"it has columns that this commbench does not know: {', '.join(unknown[:6])}")
         return with_current_columns(rows, table).cast(schema)
     except (pa.ArrowException, OSError, ValueError) as error:
-        warn(f"{file} can't be read, and stays: {str(error).splitlines()[0]}")
+        warn(f"{file} can't be read, and stays: {first_line(error)}")
         return None
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 from statistics import median
@@ -40,11 +40,8 @@ BAR = 24  # characters of the longest
 class Listing(ABC):
     """A Writer that prints everything at the end; of two rows of a case the later one."""
 
-    def __post_init__(self) -> None:
-        self._rows: dict[str, Row] = {}
-
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
-        self._rows = {}
+        self._rows: dict[str, Row] = {}
 
     def case(
         self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
@@ -52,7 +49,7 @@ class Listing(ABC):
         self._rows[row["case_id"]] = row
 
     def end(self, run: Mapping[str, Any]) -> None:
-        if "backend" in run and run.get("status") != "running":  # it may not have begun, or further launches follow
+        if run.get("status") != "running":  # else further launches follow
             print(printable(self.text(run, list(self._rows.values()))), flush=True)
 
     @abstractmethod
@@ -129,13 +126,14 @@ def has_own_buffers(rows: Iterable[Row]) -> bool:
     return any(row["buffers"] == "own" and (row["window"] or 1) > 1 for row in rows)
 
 
-def missing_program_lines(rows: Iterable[Row], tool: str) -> list[str]:
-    """A line for each operation that the other tool lacks."""
-    counts = Counter(row["benchmark"] for row in rows)
-    return [
+def missing_program_lines(rows: Iterable[Row], programs: Container[str], tool: str) -> list[str]:
+    """After an empty line, a line for each operation that the other tool lacks."""
+    counts = Counter(row["benchmark"] for row in rows if row["benchmark"] not in programs)
+    lines = [
         comment(f"{name}: no such program in {tool}; its {count} row(s) are in writer=console, parquet and jsonl")
         for name, count in sorted(counts.items())
     ]
+    return ["", *lines] if lines else []
 
 
 def _varies(rows: Iterable[Row], name: str) -> bool:

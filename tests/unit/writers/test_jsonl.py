@@ -82,12 +82,6 @@ def test_a_run_that_goes_on_appends_and_drops_a_torn_line(tmp_path: Path, torn: 
     assert [one["case_id"] for one in objects(tmp_path)] == ["a", "c"]
 
 
-def test_a_run_that_ended_before_it_began_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Jsonl().end({})
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_lines_that_a_full_disk_refuses_are_rescued(
     disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

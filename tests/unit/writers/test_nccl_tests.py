@@ -172,11 +172,6 @@ def test_of_two_rows_of_a_case_the_later_one_is_printed(capsys: pytest.CaptureFi
     assert [cells[9] for cells in measured(capsys.readouterr().out.splitlines())] == ["3.00"]
 
 
-def test_a_run_that_ended_before_it_began_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    NcclTests().end({"run_id": "r"})
-    assert capsys.readouterr().out == ""
-
-
 def test_a_run_prints_the_numbers_of_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = commbench.run(
         "backend=simulated", "benchmark=[all_reduce,all_gather,broadcast,barrier]", "layout=1x4", "sizes=[8,1KiB]",

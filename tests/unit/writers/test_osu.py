@@ -147,11 +147,6 @@ def test_of_two_rows_of_a_case_the_later_one_is_printed(capsys: pytest.CaptureFi
     assert numbers(capsys.readouterr().out.splitlines()) == [[1024, 3]]
 
 
-def test_a_run_that_ended_before_it_began_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    Osu().end({"run_id": "r"})
-    assert capsys.readouterr().out == ""
-
-
 def test_every_case_of_a_run_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = commbench.run(
         "backend=simulated", "benchmark=all", "layout=1x2", "sizes=[4,1KiB]", "timing=quick", "timing.warmup_s=0",
