@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,9 @@ from commbench.core.errors import ConfigError
 from commbench.core.payload import DTYPES
 from commbench.core.payload import dtype as dtype_of
 from commbench.core.terminal import Column, Terminal, paragraphs, table_text
-from commbench.core.units import format_factor, format_number, format_rate, format_seconds, parse_bytes
-from commbench.report.crossover import THIS_RUN, UNDECIDED, about
-from commbench.report.difference import FEW_LAUNCHES, Measured, difference
+from commbench.core.units import about_bytes, format_factor, format_number, format_rate, format_seconds, parse_bytes
+from commbench.report.crossover import THIS_RUN, UNDECIDED
+from commbench.report.difference import FEW_LAUNCHES, Measured, differ
 from commbench.report.fit import answerable, families, ignored, varying
 from commbench.report.load import read_rows, row_dicts
 from commbench.report.predict import OPERATION, Step, predict, step_of
@@ -25,6 +25,8 @@ from .options import Options
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Row = Mapping[Any, Any]
 
 USAGE = """commbench predict --params 7e9 --dtype bfloat16 --bucket-mb 25 [PATH ...]
        commbench predict --params 7e9 --bucket-mb 1,25,100      compare bucket sizes
@@ -46,15 +48,14 @@ def command(words: list[str]) -> int:
     """Print the table and what follows from it; exit status 0. Raises CommbenchError, ConfigError."""
     options = _parser().parse_args(words)
     steps = _steps(options)
-    cases = read_rows(options.paths)
-    print(report(cases, steps, options.dtype, options.params is not None), end="")
+    print(report(read_rows(options.paths), steps, options.dtype, options.params is not None), end="")
     return 0
 
 
 def report(cases: pd.DataFrame, steps: Sequence[Step], dtype: str, by_params: bool = True) -> str:
     """The text of the command; raises CommbenchError like predict."""
     frame = predict(cases, steps, dtype)
-    rows: list[dict[str, Any]] = [{str(name): one for name, one in row.items()} for row in frame.to_dict("records")]
+    rows = frame.to_dict("records")
     named = _named(rows)
     terminal = Terminal.of(sys.stdout)
     titles = paragraphs([_title(step, dtype, by_params) for step in steps], terminal)
@@ -126,18 +127,18 @@ def _sizes(text: str) -> list[int]:
 
 
 def _title(step: Step, dtype: str, by_params: bool) -> str:
-    each = [f"{count} of {about(size)}" for size, count in step.buckets.items()]
+    each = [f"{count} of {about_bytes(size)}" for size, count in step.buckets.items()]
     buckets = f"{step.count} bucket{'s' if step.count > 1 else ''}: {', '.join(each)}"
     what = f"{dtype} gradients of {step.total_bytes // dtype_of(dtype).itemsize:,} parameters" if by_params else dtype
     return f"{what}, {step.total_bytes / 1e9:.3g} GB in {buckets}"
 
 
-def _differing(rows: Sequence[dict[str, Any]]) -> list[str]:
+def _differing(rows: Sequence[Row]) -> list[str]:
     """Variables of a row that are shown besides those that always are."""
     return [name for name in varying(rows) if name not in ALWAYS]
 
 
-def _named(rows: Sequence[dict[str, Any]]) -> dict[int, str]:
+def _named(rows: Sequence[Row]) -> dict[int, str]:
     """id of a row -> its name among the others: backend (engine), and what else differs besides layout and bucket."""
     names = {}
     for row in rows:
@@ -147,7 +148,7 @@ def _named(rows: Sequence[dict[str, Any]]) -> dict[int, str]:
     return names
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> str:
+def _table(rows: Sequence[Row]) -> str:
     texts = (*ALWAYS, *_differing(rows))
     columns = [*(Column(name) for name in texts), *NUMBERS, Column("notes")]
     cells = [
@@ -157,13 +158,13 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
     return table_text(columns, cells, Terminal.of(sys.stdout))
 
 
-def _place(row: dict[str, Any]) -> tuple[Any, ...]:
+def _place(row: Row) -> tuple[Any, ...]:
     nodes, _, ranks = str(row["layout"]).partition("x")
     layout = (int(nodes), int(ranks)) if nodes.isdigit() and ranks.isdigit() else (0, 0)
     return layout, str(row["layout"]), row["bucket_bytes"], math.isnan(row["step_s"]), row["step_s"]
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+def _cells(row: Row) -> tuple[str, ...]:
     known = not math.isnan(row["step_s"])
     return (
         str(row["bucket_bytes"]), str(row["buckets"]), format_number(1e3 * row["step_s"] if known else None),
@@ -171,13 +172,13 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _interval(row: dict[str, Any]) -> str:
+def _interval(row: Row) -> str:
     if math.isnan(row["low_s"]) or math.isnan(row["high_s"]):
         return "-"
     return f"{format_number(1e3 * row['low_s'])} .. {format_number(1e3 * row['high_s'])}"
 
 
-def _notes(row: dict[str, Any]) -> Iterator[str]:
+def _notes(row: Row) -> Iterator[str]:
     if math.isnan(row["step_s"]):
         yield "unknown"
     elif any(warning.startswith("extrapolated") for warning in row["warnings"]):
@@ -186,37 +187,37 @@ def _notes(row: dict[str, Any]) -> Iterator[str]:
         yield f"{row['runs']} launches"
 
 
-def _groups(rows: Sequence[dict[str, Any]], *names: str) -> list[list[dict[str, Any]]]:
+def _groups(rows: Sequence[Row], *names: str) -> list[list[Row]]:
     """Rows with a time that share these columns, the fastest first."""
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in sorted(rows, key=_place):
         if not math.isnan(row["step_s"]):
             groups.setdefault(tuple(row[name] for name in names), []).append(row)
     return [sorted(group, key=lambda row: float(row["step_s"])) for group in groups.values()]
 
 
-def _answers(rows: Sequence[dict[str, Any]], named: dict[int, str]) -> list[str]:
+def _answers(rows: Sequence[Row], named: dict[int, str]) -> list[str]:
     """The fastest on each layout and bucket size; other layouts have other ranks, so they are not ranked."""
     lines = []
     for group in _groups(rows, "layout", "bucket_bytes"):
-        first, where = group[0], f"{group[0]['layout']}, buckets of {about(group[0]['bucket_bytes'])}"
-        lines.append(f"{where}: {_verdict(group, [named[id(row)] for row in group])}" if len(group) > 1 else "")
-        lines[-1] = lines[-1] or f"{where}: {named[id(first)]} takes {format_seconds(first['step_s'])}"
+        names = [named[id(row)] for row in group]
+        answer = _verdict(group, names) if len(group) > 1 else f"{names[0]} takes {format_seconds(group[0]['step_s'])}"
+        lines.append(f"{group[0]['layout']}, buckets of {about_bytes(group[0]['bucket_bytes'])}: {answer}")
     return lines
 
 
-def _bucket_answers(rows: Sequence[dict[str, Any]], named: dict[int, str]) -> list[str]:
+def _bucket_answers(rows: Sequence[Row], named: dict[int, str]) -> list[str]:
     """The best bucket size of each backend and layout, where there are several."""
     keyed = [{**row, "name": named[id(row)]} for row in rows]
     groups = [group for group in _groups(keyed, "layout", "name") if len(group) > 1]
     return [
         f"{group[0]['name']} on {group[0]['layout']}: "
-        + _verdict(group, [f"buckets of {about(row['bucket_bytes'])}" for row in group], group[0]["name"])
+        + _verdict(group, [f"buckets of {about_bytes(row['bucket_bytes'])}" for row in group], group[0]["name"])
         for group in groups
     ]
 
 
-def _verdict(group: Sequence[dict[str, Any]], names: Sequence[str], one_family: str | None = None) -> str:
+def _verdict(group: Sequence[Row], names: Sequence[str], one_family: str | None = None) -> str:
     """The first against the others; `one_family`: its name, where the same launches measured all of them."""
     times = [
         Measured((row["step_s"],), row["low_s"], row["high_s"], row["interval_level"], one_family) for row in group
@@ -225,7 +226,7 @@ def _verdict(group: Sequence[dict[str, Any]], names: Sequence[str], one_family: 
     alike = [
         name
         for one, name in zip(times, names, strict=True)
-        if not (difference(times[0], one) if few else times[0].high_s < one.low_s)
+        if not (differ(times[0], one) if few else times[0].high_s < one.low_s)
     ]
     least, ratio = format_seconds(group[0]["step_s"]), format_factor(group[1]["step_s"] / group[0]["step_s"])
     if len(alike) > 1:
@@ -241,7 +242,7 @@ def _meaning(cases: pd.DataFrame) -> list[str]:
     return [MEANING, f"interval: {'; '.join(texts)}, {BOTH_WAYS}"] if texts else [MEANING]
 
 
-def _warnings(rows: Sequence[dict[str, Any]], named: dict[int, str]) -> list[str]:
+def _warnings(rows: Sequence[Row], named: dict[int, str]) -> list[str]:
     """Each warning once, with the rows that it is about."""
     about_whom: dict[str, list[str]] = {}
     for row in sorted(rows, key=_place):

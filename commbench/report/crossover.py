@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.errors import ConfigError
-from commbench.core.units import format_bytes
+from commbench.core.units import about_bytes, format_bytes
 
-from .difference import FEW_LAUNCHES, difference
+from .difference import FEW_LAUNCHES, differ
 from .fit import COMPANIONS, SHARED, Family, answerable, families, key, value_text, varying
 
 if TYPE_CHECKING:
@@ -145,20 +145,11 @@ def comparisons(cases: pd.DataFrame, variable: str = "backend") -> list[Comparis
             if first.variables[variable] != second.variables[variable] and sizes.size:
                 pairs = [(first.times[i], second.times[j]) for i, j in zip(left, right, strict=True)]
                 log_ratio = np.log(first.median_s[left] / second.median_s[right])
-                winners = np.where([bool(difference(*pair)) for pair in pairs], (log_ratio > 0).astype(int), -1)
+                winners = np.where([differ(*pair) for pair in pairs], (log_ratio > 0).astype(int), -1)
                 launches = min(len(side.medians) for pair in pairs for side in pair)
                 names = first_name, second_name
                 found.append(Comparison(names, shared, sizes, winners, log_ratio, launches))
     return found
-
-
-def about(size: float) -> str:
-    """A number of bytes with at most three digits: 24 KiB, 1.46 MiB."""
-    for exponent, prefix in ((4, "T"), (3, "G"), (2, "M"), (1, "K")):
-        value = size / 1024**exponent
-        if value >= 1:
-            return f"{value:.0f} {prefix}iB" if value >= 100 else f"{value:.3g} {prefix}iB"
-    return f"{size:.0f} B"
 
 
 def _remaining(*variables: str) -> list[str]:
@@ -216,7 +207,7 @@ def _outcome(pair: Comparison) -> str:
     for crossing in crossings:
         word = "up to" if parts else "below"
         between = f"between {format_bytes(crossing.low_bytes)} and {format_bytes(crossing.high_bytes)}"
-        parts.append(f"{crossing.below} {word} {about(crossing.crossover_bytes)} ({between})")
+        parts.append(f"{crossing.below} {word} {about_bytes(crossing.crossover_bytes)} ({between})")
     return where + ", ".join([*parts, f"{crossings[-1].above} above"])
 
 
@@ -236,7 +227,7 @@ def _best_of(group: Sequence[tuple[str, Family]], remaining: Sequence[str]) -> I
         if len(rivals) < 2:
             continue
         fastest, name = rivals[0]
-        alike = [name, *(other for time, other in rivals[1:] if not difference(fastest, time))]
+        alike = [name, *(other for time, other in rivals[1:] if not differ(fastest, time))]
         word = UNDECIDED if len(alike) > 1 else name
         times = [time for time, _ in rivals]
         ratio, launches = times[1].median_s / times[0].median_s, min(len(time.medians) for time in times)

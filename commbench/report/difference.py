@@ -11,7 +11,6 @@ launches are what is compared:
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,24 +67,15 @@ class Ratio:
     high: float
 
 
-class Difference(enum.IntEnum):
-    """How sure it is that two times differ."""
-
-    NONE = 0
-    THIS_RUN = 1
-    LAUNCHES = 2
-
-
-def difference(first: Measured, second: Measured) -> Difference:
+def differ(first: Measured, second: Measured) -> bool:
     """See the rule above."""
     if min(len(first.medians), len(second.medians)) >= FEW_LAUNCHES:
         interval = ratio_interval(np.array(first.medians), np.array(second.medians))
-        return Difference.NONE if interval.low <= 1 <= interval.high else Difference.LAUNCHES
+        return not interval.low <= 1 <= interval.high
     fast, slow = sorted((first, second), key=lambda side: side.median_s)
     same_run = first.run_id is not None and first.run_id == second.run_id
     least_ratio = 1.0 if same_run else LAUNCH_FACTOR
-    apart = _ends(fast)[1] < _ends(slow)[0] and slow.median_s > least_ratio * fast.median_s
-    return Difference.THIS_RUN if apart else Difference.NONE
+    return _ends(fast)[1] < _ends(slow)[0] and slow.median_s > least_ratio * fast.median_s
 
 
 def _ends(side: Measured) -> tuple[float, float]:
