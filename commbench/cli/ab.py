@@ -26,7 +26,7 @@ from commbench.report.difference import GOOD_LAUNCHES, LEAST_PAIRS
 from commbench.world.identity import hosted_world
 
 from . import run
-from .compare import FAILURES, command
+from .compare import command, failures_of
 from .doctor import facts_here
 from .options import Options, from_0
 
@@ -113,10 +113,7 @@ def _ab_plan(options: argparse.Namespace) -> AbPlan:
     """Raises ConfigError for what can't be run or compared."""
     if detect(os.environ) is not None:
         raise ConfigError("commbench ab starts its worlds itself; call it outside of torchrun, mpirun and srun")
-    fail_on = {word.strip() for word in options.fail_on.split(",") if word.strip()}
-    if fail_on - set(FAILURES):
-        raise ConfigError(f"--fail-on {options.fail_on} is unknown; allowed: {', '.join(FAILURES)}")
-    if fail_on - {"missing"} and options.launches < LEAST_PAIRS:
+    if failures_of(options.fail_on) - {"missing"} and options.launches < LEAST_PAIRS:
         raise ConfigError(f"--fail-on {options.fail_on} needs a verdict: --launches {LEAST_PAIRS} or more")
     with ConfigComposer(options.config_dir) as composer:
         overrides = _sides(composer, options.base, options.vs)

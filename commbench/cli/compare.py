@@ -41,7 +41,7 @@ FAILURES = ("slower", "undecided", "missing")
 def command(words: list[str]) -> int:
     """The exit status; prints to stdout. Raises ConfigError for options and sides that make no comparison."""
     options = _parser().parse_args(words)
-    failures = _failures(options.fail_on)
+    failures = failures_of(options.fail_on)
     differences = parse_by(word for words in options.by for word in words.split(","))
     base_source, new_source = _sources(options)
     if options.save is not None:
@@ -106,7 +106,8 @@ def _percent(word: str) -> float:
     return value
 
 
-def _failures(words: str) -> set[str]:
+def failures_of(words: str) -> set[str]:
+    """What --fail-on lists; raises ConfigError for any other word."""
     failures = {word.strip() for word in words.split(",") if word.strip()}
     if failures - set(FAILURES):
         raise ConfigError(f"--fail-on {words} is unknown; allowed: {', '.join(FAILURES)}")

@@ -52,10 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     from commbench.core.errors import CommbenchError
     from commbench.world.exit_protocol import end_with_error, exit_rank
-    from commbench.world.output import mark_output
+    from commbench.world.output import drop_unread_output, mark_output
 
     mark_output()
-
     for stream in (sys.stdout, sys.stderr):  # a locale without a letter must not end a run
         if isinstance(stream, TextIOWrapper):
             with suppress(OSError):
@@ -76,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stop.code, int):
             exit_rank(stop.code, _identity())
         raise
+    finally:
+        drop_unread_output()
 
 
 def _shield_children() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 from pathlib import Path
 from typing import NoReturn
 
 from commbench.core.errors import ConfigError
+from commbench.world.output import drop_unread_output
 
 
 class Options(argparse.ArgumentParser):
@@ -50,4 +50,4 @@ def write_stdout(text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has seen enough, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_unread_output()

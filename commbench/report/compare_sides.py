@@ -12,9 +12,10 @@ from commbench.core.columns import CASES, OLD_NAMES, SCHEMA_VERSION, VARIABLES, 
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.fact_scopes import scope_of
 from commbench.core.run_folder import publish
+from commbench.core.terminal import first_line
 
 from .fit import launch_medians
-from .load import KEYS, NEEDED, RUNS, as_stored, find_runs, first_line, frame_of, read_cases
+from .load import KEYS, NEEDED, RUNS, as_stored, find_runs, frame_of, read_cases
 
 if TYPE_CHECKING:
     import pandas as pd

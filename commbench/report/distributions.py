@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.errors import CommbenchError
+from commbench.core.terminal import first_line
 
 from .cold_start import cold_start, counted_times, intervals_of
-from .load import first_line, frame_of, run_tables
+from .load import frame_of, run_tables
 from .summary import Results
 
 if TYPE_CHECKING:

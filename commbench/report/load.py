@@ -23,6 +23,7 @@ from commbench.core.case import options_text, version_of
 from commbench.core.columns import OLD_NAMES, SINCE_2, TABLES, VARIABLES, arrow_schema, check_version
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.layout import ends_of_pair
+from commbench.core.terminal import first_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -167,11 +168,6 @@ def load_run(path: str | Path) -> dict[str, Any]:
         raise Damaged(f"{file} is not the record of a run: it holds a {type(run).__name__}")
     check_version(run.get("schema_version"), str(file))
     return run
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's message; its type where it has none."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 # ---------------------------------------------------------------- cases with their run records
