@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from commbench.core.errors import ConfigError
 from commbench.core.terminal import Terminal, paragraphs, printable
+from commbench.core.units import plural
 from commbench.report.compare import Rules, compare_sides, noise_by_key
 from commbench.report.compare_sides import (
     Side,
     check_target,
     parse_by,
-    plural,
     provenance_lines,
     read_side,
     save,

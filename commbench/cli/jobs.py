@@ -24,7 +24,7 @@ from commbench.core.case import Planned, World
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.terminal import Column, Terminal, first_line, paragraphs, printable, table_text
-from commbench.core.units import about_bytes, format_bytes, format_seconds
+from commbench.core.units import about_bytes, format_bytes, format_seconds, plural
 from commbench.launchers.registry import mpi_library
 from commbench.launchers.srun import Srun, pmi
 from commbench.measure.plan import Facts, duration_s, plan
@@ -248,7 +248,7 @@ def plan_text(settings: Settings, world: World, facts: Facts) -> str:
     total = format_seconds(sum(duration_s(settings, job) for job in jobs))
     runs = sum(1 for job in jobs if not job.skip)
     what = f"{settings.backend.name}, timing {settings.timing.name}"
-    cases = f"{len(jobs)} case{'' if len(jobs) == 1 else 's'}"
+    cases = plural(len(jobs), "case", "cases")
     return f"{table}\n{what}: {cases}, {runs} to measure, at most {total}; nothing was started"
 
 

@@ -55,11 +55,10 @@ def command(words: list[str]) -> int:
 def report(cases: pd.DataFrame, steps: Sequence[Step], dtype: str, by_params: bool = True) -> str:
     """The text of the command; raises CommbenchError like predict."""
     frame = predict(cases, steps, dtype)
-    rows = frame.to_dict("records")
-    named = _named(rows)
+    rows = _named_rows(frame)
     terminal = Terminal.of(sys.stdout)
     titles = paragraphs([_title(step, dtype, by_params) for step in steps], terminal)
-    answers = [*_answers(rows, named), *_bucket_answers(rows, named), *_warnings(rows, named), *_sources(cases)]
+    answers = [*_answers(rows), *_bucket_answers(rows), *_warnings(rows), *_sources(cases)]
     text = "\n".join([titles, "", _table(rows), "", paragraphs([*_meaning(cases), "", *answers], terminal)])
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
@@ -138,14 +137,15 @@ def _differing(rows: Sequence[Row]) -> list[str]:
     return [name for name in varying(rows) if name not in ALWAYS]
 
 
-def _named(rows: Sequence[Row]) -> dict[int, str]:
-    """id of a row -> its name among the others: backend (engine), and what else differs besides layout and bucket."""
-    names = {}
+def _named_rows(frame: pd.DataFrame) -> list[Row]:
+    """Each with its `name` among the others: backend (engine), and what else differs besides layout and bucket."""
+    rows = frame.to_dict("records")
+    named: list[Row] = []
     for row in rows:
         more = [str(row["engine"])] if row["engine"] else []
         more += [f"{name} {row[name]}" for name in _differing(rows) if row[name] is not None]
-        names[id(row)] = f"{row['backend']} ({', '.join(more)})" if more else str(row["backend"])
-    return names
+        named.append({**row, "name": f"{row['backend']} ({', '.join(more)})" if more else str(row["backend"])})
+    return named
 
 
 def _table(rows: Sequence[Row]) -> str:
@@ -196,20 +196,19 @@ def _groups(rows: Sequence[Row], *names: str) -> list[list[Row]]:
     return [sorted(group, key=lambda row: float(row["step_s"])) for group in groups.values()]
 
 
-def _answers(rows: Sequence[Row], named: dict[int, str]) -> list[str]:
+def _answers(rows: Sequence[Row]) -> list[str]:
     """The fastest on each layout and bucket size; other layouts have other ranks, so they are not ranked."""
     lines = []
     for group in _groups(rows, "layout", "bucket_bytes"):
-        names = [named[id(row)] for row in group]
+        names = [row["name"] for row in group]
         answer = _verdict(group, names) if len(group) > 1 else f"{names[0]} takes {format_seconds(group[0]['step_s'])}"
         lines.append(f"{group[0]['layout']}, buckets of {about_bytes(group[0]['bucket_bytes'])}: {answer}")
     return lines
 
 
-def _bucket_answers(rows: Sequence[Row], named: dict[int, str]) -> list[str]:
+def _bucket_answers(rows: Sequence[Row]) -> list[str]:
     """The best bucket size of each backend and layout, where there are several."""
-    keyed = [{**row, "name": named[id(row)]} for row in rows]
-    groups = [group for group in _groups(keyed, "layout", "name") if len(group) > 1]
+    groups = [group for group in _groups(rows, "layout", "name") if len(group) > 1]
     return [
         f"{group[0]['name']} on {group[0]['layout']}: "
         + _verdict(group, [f"buckets of {about_bytes(row['bucket_bytes'])}" for row in group], group[0]["name"])
@@ -242,12 +241,12 @@ def _meaning(cases: pd.DataFrame) -> list[str]:
     return [MEANING, f"interval: {'; '.join(texts)}, {BOTH_WAYS}"] if texts else [MEANING]
 
 
-def _warnings(rows: Sequence[Row], named: dict[int, str]) -> list[str]:
+def _warnings(rows: Sequence[Row]) -> list[str]:
     """Each warning once, with the rows that it is about."""
     about_whom: dict[str, list[str]] = {}
     for row in sorted(rows, key=_place):
         for warning in row["warnings"]:
-            about_whom.setdefault(warning, []).append(f"{named[id(row)]} {row['layout']}")
+            about_whom.setdefault(warning, []).append(f"{row['name']} {row['layout']}")
     return [f"warning: {', '.join(dict.fromkeys(who))}: {warning}" for warning, who in about_whom.items()]
 
 

@@ -68,6 +68,11 @@ def format_rate(gb_per_s: float | None) -> str:
     return format_number(gb_per_s)
 
 
+def plural(count: int, one: str, many: str) -> str:
+    """1 launch, 2 launches."""
+    return f"{count} {one if count == 1 else many}"
+
+
 def format_factor(value: float) -> str:
     """A factor as people write it: 1.24 x, 2,210 x."""
     return f"{value:.3g} x" if value < 100 else f"{float(f'{value:.3g}'):,.0f} x"

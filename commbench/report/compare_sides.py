@@ -13,6 +13,7 @@ from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.fact_scopes import scope_of
 from commbench.core.run_folder import publish
 from commbench.core.terminal import first_line
+from commbench.core.units import plural
 
 from .fit import launch_medians
 from .load import KEYS, NEEDED, RUNS, as_stored, find_runs, frame_of, read_cases
@@ -24,10 +25,7 @@ if TYPE_CHECKING:
 
 NAMES = tuple(column.name for column in VARIABLES)
 PAYLOAD = ("benchmark", "dtype", "message_bytes", "elements")  # what was moved: must be equal on both sides
-KINDS: dict[str, Any] = {
-    "number": "float64",
-    "integer": "Int64",
-}  # also where all values are null
+KINDS: dict[str, Any] = {"number": "float64", "integer": "Int64"}  # also where all values are null
 LONGEST_LIST = 20
 MISSING = "missing"
 LONGEST_VALUE = 60  # characters
@@ -285,7 +283,3 @@ def ran_separately(base: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str,
     before, after = (sorted(str(run.get("started_at") or "") for run in runs) for runs in (base, new))
     known = before and after and before[0] and after[0]
     return bool(known) and (before[-1] < after[0] or after[-1] < before[0])
-
-
-def plural(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from commbench.core.terminal import Column, Terminal, table_text
-from commbench.core.units import format_factor, format_number
+from commbench.core.units import format_factor, format_number, plural
 
 from .compare import Rules, case_name, variable_text
-from .compare_sides import LONGEST_LIST, NAMES, plural
+from .compare_sides import LONGEST_LIST, NAMES
 from .difference import ALPHA, GOOD_LAUNCHES, MOST_LAUNCHES
 from .load import row_dicts
 

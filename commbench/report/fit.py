@@ -33,10 +33,7 @@ Row = Mapping[str, Any]
 SHARED = (*(column.name for column in VARIABLES if column.name not in ("message_bytes", "elements")), "label", "hosts")
 WHOSE = ("library", "label", "hosts")  # named where several have the same case
 OF_BACKEND = ("library", "backend_options")
-COMPANIONS = {
-    "backend": ("engine", "streams", *OF_BACKEND),
-    "layout": ("pair", "hosts"),
-}  # variables that this choice implies
+COMPANIONS = {"backend": ("engine", "streams", *OF_BACKEND), "layout": ("pair", "hosts")}  # that a choice implies
 FAMILY_COLUMNS = ("benchmark", "status", "message_bytes", "median_s", "ci_low_s", "ci_high_s")
 
 MOST_PIECES, LEAST_POINTS = 3, 3
@@ -91,8 +88,7 @@ def families(cases: pd.DataFrame) -> list[Family]:
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in _case_rows(cases):
         if _unusable(row) is None and row["message_bytes"] > 0:
-            key = tuple(hashable(row.get(name)) for name in SHARED if name != "window")
-            groups.setdefault(key, []).append(row)
+            groups.setdefault(key(row, without=("window",)), []).append(row)
     split = [family for rows in groups.values() for family in by_window(rows)]
     return sorted((_family(window, rows) for window, rows in split), key=_family_order)
 
@@ -175,7 +171,12 @@ def _family(window: Any, rows: Sequence[Row]) -> Family:
 
 def _combined(rows: Sequence[Row]) -> Measured:
     """The rows of one size; a row may stand for several runs (recommend.choice_of), with the `medians` of launches."""
-    medians = tuple(seconds for row in rows for seconds in (row.get("medians") or _own_launches(row)))
+    medians = tuple(
+        seconds
+        for row in rows
+        for seconds in row.get("medians")
+        or launch_medians(row["median_s"], row.get("visit_medians_s"), row.get("visit_segments"))
+    )
     low, high = ([row[name] for row in rows if row[name] is not None] for name in ("ci_low_s", "ci_high_s"))
     stated = [float(row["median_s"]) for row in rows]
     ends = (min(*low, *stated), max(*high, *stated)) if low and high else (math.nan, math.nan)
@@ -183,10 +184,6 @@ def _combined(rows: Sequence[Row]) -> Measured:
     in_visits = len(rows) == 1 and rows[0].get("interval_of") in ("visits", "launches")
     run_id = rows[0].get("run_id") if in_visits else None
     return Measured(medians, ends[0], ends[1], level, run_id, stated[0] if len(rows) == 1 else None)
-
-
-def _own_launches(row: Row) -> list[float]:
-    return launch_medians(row["median_s"], row.get("visit_medians_s"), row.get("visit_segments"))
 
 
 def launch_medians(median_s: float, visits: Any, segments: Any) -> list[float]:

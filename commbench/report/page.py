@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
@@ -38,6 +37,7 @@ from .summary import (
     Summary,
     best_rows,
     reference_note,
+    several_pairs,
 )  # fmt: skip
 from .svg import clean
 
@@ -114,19 +114,14 @@ def _origin(summary: Summary) -> Iterator[str]:
 @functools.cache
 def environment() -> Environment:
     """Jinja2 that escapes everything but Markup, and replaces characters that HTML forbids."""
-    from jinja2 import DictLoader, Environment, StrictUndefined
-
-    folder = files("commbench.report") / "data"
-    loader = DictLoader(
-        {name: (folder / name).read_text(encoding="utf-8") for name in ("page.html.j2", "page.css", "page.js")}
-    )
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
     def printable_text(value: object) -> object:
         return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
     return Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, finalize=printable_text, trim_blocks=True,
-        lstrip_blocks=True, keep_trailing_newline=True,
+        loader=PackageLoader("commbench.report", "data"), autoescape=True, undefined=StrictUndefined,
+        finalize=printable_text, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
 
 
@@ -170,10 +165,7 @@ def _first_rows(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Table
 
 def _pair_tables(summary: Summary) -> dict[str, Any] | None:
     """The matrices of the newest runs, of cases with more than LEAST_PAIRS pairs."""
-    cases = summary.results.cases
-    single = cases[cases["pair"].notna() & ~cases["pair"].str.contains(" ", na=False)]
-    key = ["run_id", "benchmark", "engine", "layout", "message_bytes"]
-    many = single[single.groupby(key)["pair"].transform("nunique") > LEAST_PAIRS]
+    many = several_pairs(summary.results.cases, LEAST_PAIRS)
     runs = many["run_id"].drop_duplicates().iloc[-MOST_MATRICES:]
     newest = matrices(row_dicts(many[many["run_id"].isin(runs)]))
     newest.sort(key=lambda matrix: (str(matrix.run_id), matrix.shared["benchmark"], matrix.shared["message_bytes"]))

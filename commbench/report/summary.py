@@ -159,7 +159,7 @@ class Summary:
         lines = [*self._slow_links(), *self._lost(), *self._abnormal()]
         if self._most_runs == 0 and not self.soaks:
             lines.append("Nothing was measured.")
-        elif self._most_launches == 1:
+        elif self._most_runs and self.choice.cases["launches"].max() == 1:
             lines.append(
                 "Each case was measured in one launch, so its interval does not cover differences between launches; "
                 "-m launch=0,1,2,3 measures several."
@@ -169,10 +169,6 @@ class Summary:
     @property
     def _most_runs(self) -> int:
         return int(self.choice.cases["runs"].max()) if len(self.choice.cases) else 0
-
-    @property
-    def _most_launches(self) -> int:
-        return int(self.choice.cases["launches"].max()) if len(self.choice.cases) else 0
 
     def _choices(self) -> Iterator[str]:
         groups: dict[tuple[Any, ...], list[Best]] = {}
@@ -237,7 +233,7 @@ def summarise_results(results: Results) -> Summary:
     choice = choice_of(cases[cases["timing"] != "soak"])
     machines = machines_of(results.records)
     labels = map(str, cases["label"].dropna().unique().tolist())
-    pairs = rows_of_matrices(cases)
+    pairs = row_dicts(several_pairs(cases, 1).head(MOST_PAIR_ROWS))
     return Summary(
         results, choice, choice.best, choice.crossings(), choice.fits(), overhead_cells(launch_overheads(cases)),
         findings(pairs), unjudged_pairs(pairs), soak_sentences(cases), lost_cases(cases), count_flags(cases),
@@ -246,11 +242,10 @@ def summarise_results(results: Results) -> Summary:
     )  # fmt: skip
 
 
-def rows_of_matrices(cases: pd.DataFrame) -> list[dict[str, Any]]:
-    """The cases of one pair each, where several pairs were measured alike."""
+def several_pairs(cases: pd.DataFrame, least: int) -> pd.DataFrame:
+    """The cases of one pair each, where more than `least` pairs were measured alike."""
     single = cases[cases["pair"].notna() & ~cases["pair"].str.contains(" ", na=False)]
-    several = single[single.groupby(MATRIX_KEY, dropna=False)["pair"].transform("nunique") > 1].head(MOST_PAIR_ROWS)
-    return row_dicts(several)
+    return single[single.groupby(MATRIX_KEY, dropna=False)["pair"].transform("nunique") > least]
 
 
 def soak_sentences(cases: pd.DataFrame) -> list[str]:

@@ -15,7 +15,7 @@ from commbench.core.columns import INTERRUPTED, UNFINISHED, interval_texts
 from commbench.core.flags import FLAGS, UNKNOWN_FLAG
 from commbench.core.slow_pairs import FACTOR, SPREADS, findings, matrices, slow_pairs
 from commbench.core.terminal import Column, Terminal, paragraphs, printable, table_text
-from commbench.core.units import format_bytes, format_number, format_seconds
+from commbench.core.units import format_bytes, format_number, format_seconds, plural
 
 from .parquet import recorded_rows
 from .table import OWN_BUFFERS, TimeLine, has_own_buffers, is_matrix, matrix_text
@@ -207,16 +207,13 @@ def row_order(row: Row) -> tuple[Any, ...]:
 
 
 def _title(run: Mapping[str, Any], rows: Sequence[Row]) -> str:
-    parts = [f"{run['backend']['name']} ({run['backend'].get('library', '')})", _counted(run["world"]["size"], "rank")]
-    parts += [_counted(run["world"]["nodes"], "node"), f"timing {run['timing']}"]
+    world = run["world"]
+    parts = [f"{run['backend']['name']} ({run['backend'].get('library', '')})", plural(world["size"], "rank", "ranks")]
+    parts += [plural(world["nodes"], "node", "nodes"), f"timing {run['timing']}"]
     for name in CONSTANT:
         value = next(filter(None, (_variable_text(row, name) for row in rows)), None)
         parts += [f"{name} {value}"] if value is not None and _is_constant(rows, name) else []
     return ", ".join([*parts, *([f"label {run['label']}"] if run["label"] else [])])
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _value_or_none(row: Row, name: str) -> Any:
