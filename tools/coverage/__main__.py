@@ -24,7 +24,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import commbench
-from commbench.report.difference import Difference, Measured, difference
+from commbench.report.difference import Measured, differ
 
 SIZES = range(320, 640, 8)
 WORLDS = {
@@ -145,9 +145,7 @@ def coverage(library: str, benchmark: str, timing: str) -> Row:
         float(held.mean()),
         float(((cases.ci_high_s - cases.ci_low_s) / 2 / cases.median_s).median()),
         float((low > high).mean()),
-        float(
-            np.mean([difference(*pair) > Difference.NONE for pair in zip(_times(cases), _times(again), strict=True)])
-        ),
+        float(np.mean([differ(*pair) for pair in zip(_times(cases), _times(again), strict=True)])),
         float(cases.warnings.map(len).gt(0).mean()),
         seconds,
     )
