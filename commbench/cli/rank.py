@@ -29,6 +29,9 @@ from commbench.writers.parquet import recorded_rows
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Series = NDArray[np.float64]
+
 COLUMNS = ("run_id", "case_id", "phase", "block", "repetition", "rank", "elapsed_ns", "visit")
 
 
@@ -136,9 +139,6 @@ def abnormal(folder: str) -> list[str]:
         for one in judged
         if one.verdict == SLOW
     ]
-
-
-Series = NDArray[np.float64]
 
 
 def earlier_visits(folder: str | Path, case_ids: Collection[str]) -> dict[str, EarlierVisits]:

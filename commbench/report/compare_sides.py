@@ -16,7 +16,7 @@ from commbench.core.terminal import first_line
 from commbench.core.units import plural
 
 from .fit import launch_medians
-from .load import KEYS, NEEDED, RUNS, as_stored, find_runs, frame_of, read_cases
+from .load import KEYS, NEEDED, RUNS, as_stored, find_runs, frame_of, nodes_of, read_cases
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -251,11 +251,9 @@ def differing_facts(base: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str
 def compared_facts(run: Mapping[str, Any]) -> dict[str, str]:
     """Dotted name -> text of its value; of several nodes all values."""
     values = {key: {_json_text(value)} for key, value in _flat_facts("", run) if not key.startswith(NODES)}
-    provenance = run.get("provenance")
-    nodes = provenance.get("nodes") if isinstance(provenance, Mapping) else None
     by_key: dict[str, set[str]] = {}
-    for node in nodes if isinstance(nodes, list) else ():
-        for key, value in node.items() if isinstance(node, Mapping) else ():
+    for node in nodes_of(run):
+        for key, value in node.items():
             by_key.setdefault(key, set()).add(_json_text(value))
     return {key: ", ".join(sorted(texts)) for key, texts in (values | by_key).items() if _is_compared(key)}
 

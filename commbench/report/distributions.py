@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 Series = NDArray[np.float64]
 
 MEDIAN_TOLERANCE = 0.01  # between a case's median and that of its samples, where it is not known whose clock counted
-MOST_DISTRIBUTIONS, MOST_LAUNCHES, QUANTILES = 120, 6, 61
+MOST_DISTRIBUTIONS, MOST_LAUNCHES = 120, 6
+SHARES = np.linspace(0, 1, 61)  # of the quantiles of a distribution
 MOST_SOAKS, MOST_POINTS = 12, 600
 LARGEST_FILE = 64 * 2**20  # bytes of samples.parquet; a larger one is a soak, which is drawn over time
 
@@ -70,7 +71,10 @@ def read_raw_data(results: Results) -> RawData:
                 series.setdefault(case_id, []).append((run_id, times))
         except CommbenchError as error:
             notes.append(f"{folder}: samples left out: {error}")
-    distributions = {case_id: _distribution(launches) for case_id, launches in series.items()}
+    distributions = {}
+    for case_id, launches in series.items():
+        quantiles = tuple((run_id, tuple(np.quantile(times, SHARES).tolist())) for run_id, times in launches)
+        distributions[case_id] = Distribution(quantiles, sum(len(times) for _, times in launches))
     time_lines = _soak_lines(results, ok, notes)
     return RawData(distributions, time_lines, _ramps([results.folders[run] for run, _ in chosen], notes), tuple(notes))
 
@@ -108,12 +112,6 @@ def _chosen_runs(results: Results, ok: pd.DataFrame) -> tuple[list[tuple[str, pd
     drawn = set(newest_last.iloc[-MOST_DISTRIBUTIONS:])
     runs = wanted[wanted["case_id"].isin(drawn)].groupby("run_id", sort=False)
     return [(str(run_id), cases) for run_id, cases in runs], len(newest_last) - len(drawn)
-
-
-def _distribution(launches: Sequence[tuple[str, Series]]) -> Distribution:
-    shares = np.linspace(0, 1, QUANTILES)
-    quantiles = tuple((run_id, tuple(np.quantile(times, shares).tolist())) for run_id, times in launches)
-    return Distribution(quantiles, sum(len(times) for _, times in launches))
 
 
 def _soak_lines(results: Results, ok: pd.DataFrame, notes: list[str]) -> tuple[SoakTimeLine, ...]:

@@ -144,11 +144,6 @@ def byte_axis(axes: Axes, sizes: Sequence[float], label: str = "message") -> Non
         axes.tick_params(axis="x", labelrotation=30)
 
 
-def seconds_axis(axes: Axes, label: str) -> None:
-    """Logarithmic, ticks with their unit."""
-    _log_axis(axes, label, seconds_text)
-
-
 def rate_axis(axes: Axes, label: str = "algorithm bandwidth, GB/s") -> None:
     """Logarithmic, in GB/s (10^9 B/s)."""
     _log_axis(axes, label, rate_text)
@@ -202,7 +197,7 @@ def curves(
             axes.fill_between(family.sizes, low, high, color=colour, alpha=BAND_OPACITY, linewidth=0)
             sizes += family.sizes.tolist()
     byte_axis(axes, sizes)
-    (rate_axis(axes) if rate else seconds_axis(axes, "median time"))
+    (rate_axis(axes) if rate else _log_axis(axes, "median time", seconds_text))
     if len(groups) > 1:
         axes.legend()
 

@@ -170,6 +170,13 @@ def load_run(path: str | Path) -> dict[str, Any]:
     return run
 
 
+def nodes_of(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The facts of each node in a run.json; empty where somebody else has written it."""
+    provenance = run.get("provenance")
+    nodes = provenance.get("nodes") if isinstance(provenance, Mapping) else None
+    return [node for node in nodes if isinstance(node, Mapping)] if isinstance(nodes, list) else []
+
+
 # ---------------------------------------------------------------- cases with their run records
 
 
@@ -351,12 +358,12 @@ def _run_records(metadata: Mapping[bytes, bytes], file: Path | None) -> list[dic
 
 def _of_record(run: Mapping[str, Any]) -> dict[str, Any]:
     """What the rows of version 1 lack."""
-    config, nodes = run.get("config") or {}, (run.get("provenance") or {}).get("nodes") or []
+    config = run.get("config") or {}
     return {
         "library": (run.get("backend") or {}).get("library"),
         "bind": config.get("bind"),
         "backend_options": list(options_text(config.get("backend") or {})),
-        "hosts": " ".join(sorted({str(node.get("host.hostname", "?")) for node in nodes})) or None,
+        "hosts": " ".join(sorted({str(node.get("host.hostname", "?")) for node in nodes_of(run)})) or None,
     }
 
 

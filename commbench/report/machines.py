@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from commbench.core.units import about_bytes
 
+from .load import nodes_of
+
 SHOWN_FACTS = (  # of each machine where they are known
     ("CPU", "host.cpu_model"), ("cores", "host.cpu_physical_cores"), ("sockets", "host.cpu_sockets"),
     ("NUMA nodes", "host.numa_nodes"), ("cores allowed", "limits.cpu_cores"), ("memory", "host.memory_total_bytes"),
@@ -58,9 +60,8 @@ def machines_of(records: Iterable[Record]) -> list[Machine]:
     """One machine per set of equal facts, the most frequent first; from the records of runs (run.json)."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
-        for node in _list(_mapping(record, "provenance").get("nodes")):
-            if isinstance(node, Mapping):
-                groups.setdefault(json.dumps([*_facts(node), str(node.get(TOPOLOGY) or "")]), []).append(node)
+        for node in nodes_of(record):
+            groups.setdefault(json.dumps([*_facts(node), str(node.get(TOPOLOGY) or "")]), []).append(node)
     return [_machine(nodes) for nodes in sorted(groups.values(), key=len, reverse=True)]
 
 

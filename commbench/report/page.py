@@ -44,6 +44,7 @@ from .svg import clean
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+TITLE = "commbench report"
 MOST_ROWS, MOST_MACHINES, MOST_MATRICES, MOST_HOSTS = 500, 8, 12, 8
 LEAST_PAIRS = 3  # a case with more pairs is shown as a matrix
 SECTIONS = {
@@ -88,7 +89,7 @@ class Wiring(NamedTuple):
     reason: str | None
 
 
-def page(summary: Summary, raw: RawData, title: str = "commbench report") -> str:
+def page(summary: Summary, raw: RawData) -> str:
     """The whole document; a section without data is left out."""
     data = dict(_sections(summary, raw))
     shown = [(key, name) for key, name in SECTIONS.items() if data[key]]
@@ -96,7 +97,7 @@ def page(summary: Summary, raw: RawData, title: str = "commbench report") -> str
     counts = f"{len(results.cases)} cases of {len(results.records)} runs"
     about = [part for part in (*_origin(summary), counts) if part]
     template = environment().get_template("page.html.j2")
-    return template.render(title=title, about=about, headline=summary.headline(), sections=shown, **data)
+    return template.render(title=TITLE, about=about, headline=summary.headline(), sections=shown, **data)
 
 
 def _origin(summary: Summary) -> Iterator[str]:

@@ -14,6 +14,7 @@ from commbench.core.units import format_bytes, format_rate, format_seconds
 
 from .figures import ramp
 from .load import Paths, read_rows, row_dicts
+from .recommend import interval_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,7 +103,7 @@ def _pair_cell(matrix: Matrix, pair: Pair, class_of: Mapping[Pair, str], slow: M
         return Cell(str(row["status"])[:4], tip=f"{row['status']}: {row['reason']}")
     time_s, rate, name = float(row["median_s"]), row["algbw_gb_per_s"], class_of[pair]
     fill, ink = _class_colour(name, time_s, matrix.classes[name].values())
-    interval = f"{format_seconds(row['ci_low_s'])} .. {format_seconds(row['ci_high_s'])}"
+    interval = interval_text(row["ci_low_s"], row["ci_high_s"])
     tip = f"{pair[0]} to {pair[1]}: {format_seconds(time_s)} ({interval}), {format_rate(rate)} GB/s"
     tip += f", {name}{', slow for its class' if pair in slow else ''}"
     text = format_seconds(time_s) if matrix.shared["window"] is None else format_rate(rate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -308,17 +309,17 @@ def reference_note(judged: Sequence[Judged]) -> str:
 
 def best_rows(summary: Summary) -> list[tuple[str, ...]]:
     """Cells below BEST_HEADS."""
-    return [
-        (f"{best.benchmark} {best.more}".strip(), str(best.world_size), str(best.size),
-         best.name if best.decided else f"not distinguishable: {best.alike}", format_number(1e6 * best.median_s),
-         _interval_us(best.low_s, best.high_s), best.second, format_factor(best.ratio),
-         "" if not best.decided else THIS_RUN if best.launches < FEW_LAUNCHES else f"over {best.launches} launches")
-        for best in summary.best
-    ]  # fmt: skip
-
-
-def _interval_us(low_s: float, high_s: float) -> str:
-    return f"{format_number(1e6 * low_s)} .. {format_number(1e6 * high_s)}" if low_s == low_s else "no interval"
+    rows: list[tuple[str, ...]] = []
+    for best in summary.best:
+        low, high = (format_number(1e6 * end_s) for end_s in (best.low_s, best.high_s))
+        holds = THIS_RUN if best.launches < FEW_LAUNCHES else f"over {best.launches} launches"
+        rows.append((
+            f"{best.benchmark} {best.more}".strip(), str(best.world_size), str(best.size),
+            best.name if best.decided else f"not distinguishable: {best.alike}", format_number(1e6 * best.median_s),
+            "no interval" if math.isnan(best.low_s) else f"{low} .. {high}", best.second, format_factor(best.ratio),
+            holds if best.decided else "",
+        ))  # fmt: skip
+    return rows
 
 
 # ---------------------------------------------------------------- the terminal
