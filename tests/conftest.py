@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import signal
@@ -39,12 +38,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("quick", max_examples=25, deadline=None, database=None, print_blob=True)
 settings.register_profile("thorough", settings.get_profile("quick"), max_examples=200)
 settings.load_profile("thorough" if os.environ.get("CI") == "true" else "quick")
-
-
-def pytest_collection_finish() -> None:
-    """What was imported and collected stays: collections of garbage need not walk over it, thousands of times."""
-    gc.collect()
-    gc.freeze()
 
 
 @dataclass(frozen=True)
