@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import yaml
+from places import ROOT
 
 from commbench.config.compose import ConfigComposer
 from commbench.config.targets import construct
@@ -15,18 +17,20 @@ from commbench.launchers.registry import allowed
 QUICK = ("benchmark=barrier", "sizes=[8]", "timing=fixed", "timing.repetitions=6", "timing.warmup_s=0")
 
 
+def built(group: str) -> list[Any]:
+    """What the files of a group make, without composing: this is asked at each collection of tests."""
+    files = sorted((ROOT / "conf" / group).glob("*.yaml"))
+    return [construct(yaml.safe_load(file.read_text()), file.stem, ()) for file in files if file.stem != "auto"]
+
+
 def launchers() -> list[str]:
-    with ConfigComposer() as door:
-        return [name for name in door.options("launcher") if name != "auto"]
+    return [launcher.name for launcher in built("launcher")]
 
 
 def pairs() -> list[tuple[str, str]]:
     """(launcher, backend) that go together by the backends' own tables, on this machine: srun needs a cluster."""
-    names = launchers()
-    with ConfigComposer() as door:
-        here = [name for name in names if construct(door.group("launcher", name), name, ()).reach == 1]
-        backends = [construct(door.group("backend", name), name, ()) for name in door.options("backend")]
-    usable = [one for one in backends if one.missing(one.devices[0]) is None]
+    here = [launcher.name for launcher in built("launcher") if launcher.reach == 1]
+    usable = [backend for backend in built("backend") if backend.missing(backend.devices[0]) is None]
     return [(name, one.name) for name in here for one in usable if name in allowed(one)]
 
 

@@ -26,9 +26,10 @@ def env(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(SUPPORT / "queued"), **shown}
 
 
-def test_all_clocks_measure_and_check(world: Callable[..., Any], env: dict[str, str]) -> None:
+@pytest.mark.parametrize("sizes", ["[64KiB]", pytest.param("[8]", marks=pytest.mark.long)])
+def test_all_clocks_measure_and_check(world: Callable[..., Any], env: dict[str, str], sizes: str) -> None:
     run = world(
-        "commbench", *PLUGIN, *SMALL, f"timing_mode=[{','.join(MODES)}]",
+        "commbench", *PLUGIN, *SMALL, f"sizes={sizes}", f"timing_mode=[{','.join(MODES)}]",
         "benchmark=[p2p_latency,p2p_bandwidth,all_reduce,broadcast]", "in_place=auto", env=env,
     )  # fmt: skip
     assert run.status == 0, run.explain()

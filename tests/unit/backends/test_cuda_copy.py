@@ -104,11 +104,21 @@ def shown(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(HERE), **shown}
 
 
-def test_every_copy_is_exact_on_one_rank_and_on_two(world: Callable[..., Any], shown: dict[str, str]) -> None:
-    modes = f"timing_mode=[{','.join(TIMING_MODES['cuda'])}]"
-    run = world("commbench", *PLUGIN, *QUICK, COPIES, "layout=[1x1,1x2]", "sizes=[40kB]", modes, env=shown)
+ALL_MODES = TIMING_MODES["cuda"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "modes"),
+    [("1x1", ALL_MODES), ("1x2", ("throughput",)), pytest.param("1x2", ALL_MODES, marks=pytest.mark.long)],
+)
+def test_every_copy_is_exact_on_one_rank_and_on_two(
+    world: Callable[..., Any], shown: dict[str, str], layout: str, modes: tuple[str, ...]
+) -> None:
+    words = ("sizes=[40kB]", f"layout={layout}", f"timing_mode=[{','.join(modes)}]")
+    run = world("commbench", *PLUGIN, *QUICK, COPIES, *words, env=shown)
     assert run.status == 0, run.explain()
-    assert set(run.cases.status) == {"ok"} and (run.cases.wrong_elements == 0).all() and len(run.cases) == 32
+    assert set(run.cases.timing_mode) == set(modes) and len(run.cases) == 4 * len(modes)
+    assert set(run.cases.status) == {"ok"} and (run.cases.wrong_elements == 0).all()
     assert set(run.cases.transport) == {"memcpy"} and (run.cases.busbw_gb_per_s > 0).all()
     within = run.cases.benchmark == "copy_d2d"
     assert set(run.cases[within].staging) == {"none"} and set(run.cases[~within].staging) == {"pinned"}

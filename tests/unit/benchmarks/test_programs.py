@@ -36,10 +36,9 @@ from commbench.core.program import (
 )
 
 with ConfigComposer() as _composer:
-    BENCHMARKS = {
-        name: _composer.jobs([f"benchmark=[{name}]"], multirun=False)[0].settings.benchmarks[0]
-        for name in _composer.options("benchmark")
-    }
+    (_job,) = _composer.jobs(["benchmark=all"], multirun=False)
+    BENCHMARKS = {benchmark.name: benchmark for benchmark in _job.settings.benchmarks}
+    assert sorted(BENCHMARKS) == _composer.options("benchmark")
 
 WORLDS = [(name, size) for size in range(1, 6) for name, one in BENCHMARKS.items() if size >= one.min_ranks]
 WITH_PAYLOAD = [(name, size) for name, size in WORLDS if BENCHMARKS[name].blocks(size)]

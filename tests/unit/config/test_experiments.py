@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ from places import ROOT
 
 from commbench.__main__ import main
 from commbench.config.compose import ConfigComposer, RequestedJobs, experiment_parts, requested_jobs
+from commbench.config.settings import Job
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.measure.plan import Facts, plan
@@ -46,6 +48,13 @@ def door() -> Iterator[ConfigComposer]:
 
 def ask(door: ConfigComposer, name: str, *overrides: str) -> RequestedJobs:
     return requested_jobs(door, [f"experiment={name}", *overrides], multirun=False)
+
+
+@functools.cache
+def jobs_of(name: str) -> tuple[Job, ...]:
+    """An experiment as its file says, composed once for all tests that ask about it."""
+    with ConfigComposer() as door:
+        return ask(door, name).jobs
 
 
 # ---------------------------------------------------------------- every file
@@ -112,13 +121,13 @@ def test_the_cpu_plans_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("backend", ["mpi", "nccl"])
-def test_allreduce_is_that_of_the_post(door: ConfigComposer, backend: str) -> None:
-    found = ask(door, "mlbench_allreduce")
-    chosen = [job.settings for job in found.jobs if job.settings.backend.name == backend]
+def test_allreduce_is_that_of_the_post(backend: str) -> None:
+    jobs = jobs_of("mlbench_allreduce")
+    chosen = [job.settings for job in jobs if job.settings.backend.name == backend]
     assert {one.layouts for one in chosen} == {(Layout(8, 1),), (Layout(4, 2),), (Layout(2, 4),), (Layout(1, 8),)}
     assert {one.sizes[0] for one in chosen} == {tuple(4 * 10**power for power in range(1, 10))}
     assert {(one.timing.repetitions, one.device, one.dtypes) for one in chosen} == {(100, "cuda", ("float32",))}
-    assert {job.settings.backend.name for job in found.jobs} == {"mpi", "nccl"}
+    assert {job.settings.backend.name for job in jobs} == {"mpi", "nccl"}
 
 
 def test_p2p_is_that_of_the_post(door: ConfigComposer) -> None:
@@ -256,10 +265,10 @@ def test_it_runs_as_far_as_cpus_go(
 
 
 @pytest.mark.parametrize("layout", ["32x36", "8x44"])
-def test_gather_on_all_nodes_of_the_slides_has_no_skip(door: ConfigComposer, layout: str) -> None:
+def test_gather_on_all_nodes_of_the_slides_has_no_skip(layout: str) -> None:
     """Its sizes are of each rank: 64 B in total could not be divided among 352."""
     chosen = Layout.parse(layout)
-    found = [job.settings for job in ask(door, "mvapich_cloud").jobs if chosen in job.settings.layouts]
+    found = [job.settings for job in jobs_of("mvapich_cloud") if chosen in job.settings.layouts]
     assert {one.backend.name for one in found} == {"mpi"} and found
     gather = tuple(one for one in found[0].benchmarks if one.name == "gather")
     settings = replace(found[0], layouts=(chosen,), benchmarks=gather)

@@ -39,7 +39,7 @@ DELTA = 0.02
 TRIALS = 400
 FEW_FALSE = 0.05 + 2 * math.sqrt(0.05 * 0.95 / TRIALS)  # 5 % and twice the chance of so few trials ...
 MANY_TRIALS = 4000  # ... and the rule alone, of which there are enough, within 5 %
-SPREADS = (0.0, 0.1, 0.3)  # standard deviation of the logarithm from launch to launch
+SPREADS = (0.0, 0.3)  # standard deviation of the logarithm from launch to launch
 VISITS, VISIT_SPREAD = 6, 0.05
 
 
