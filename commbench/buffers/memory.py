@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,13 +13,15 @@ from numpy.typing import NDArray
 
 from commbench.core.case import Planned
 from commbench.core.payload import DType, dtype
-from commbench.core.program import PERIOD, BufferSpec, Pattern, Segment
+from commbench.core.program import PERIOD, BufferSpec, Pattern, Program, Segment
+from commbench.core.protocols import Buffer, Communicator
 
 PAGE_BYTES = mmap.PAGESIZE
 LINE_BYTES = 64
 GUARD_BYTES = 8
 SENTINEL = 0xA5  # as an element of any type far from the small positive integers of patterns
 CHUNK_BYTES = 1 << 20  # patterns are written and compared in pieces of this size
+ZEROS = np.zeros(PERIOD, dtype=np.int64)
 
 
 def high_water_bytes() -> int | None:
@@ -205,3 +208,47 @@ class DeviceBuffer:
             host.raw[:] = self.allocation.download(self.offset(copy=copy), self.copy_bytes)
             wrong += host.count_wrong(pattern)
         return wrong
+
+
+class CheckedBuffers:
+    """What the buffers of the ranks in this process hold: filled before, checked after.
+
+    `salt` changes what is sent. With `zero` zeros are sent, of which any reduction is zero again, however often.
+    """
+
+    def __init__(self, job: Planned, salt: int) -> None:
+        self._job, self.salt, self.zero = job, salt, False
+        self.buffers: dict[int, dict[str, Buffer]] = {}
+
+    def allocate(self, communicator: Communicator, programs: dict[int, Program]) -> None:
+        """Raises MemoryError."""
+        for rank, program in programs.items():
+            self.buffers[rank] = {spec.name: communicator.allocate(spec, self._job.pool) for spec in program.buffers}
+
+    def fill(self) -> None:
+        """Write what is to be sent, and the sentinel where something must arrive."""
+        for rank, name, buffer in self._all_buffers():
+            buffer.write(self._pattern("fill", rank, name))
+
+    def refill(self) -> None:
+        """New values, so that nothing old can pass for new."""
+        self.salt += 1
+        self.fill()
+
+    def count_wrong(self, copies: int) -> int:
+        """Elements of the first `copies` copies that are not what they must be."""
+        wrong = 0
+        for rank, name, buffer in self._all_buffers():
+            pattern = self._pattern("expected", rank, name)
+            wrong += 0 if pattern is None else buffer.count_wrong(pattern, copies)
+        return wrong
+
+    def _pattern(self, rule: str, rank: int, name: str) -> Pattern | None:
+        job = self._job
+        pattern: Pattern | None = getattr(job.benchmark, rule)(job.case, rank, job.size, name, self.salt)
+        if pattern is None or not self.zero:
+            return pattern
+        return Pattern(tuple(replace(segment, period=ZEROS) for segment in pattern.segments))
+
+    def _all_buffers(self) -> Iterator[tuple[int, str, Buffer]]:
+        return ((rank, name, buffer) for rank, buffers in self.buffers.items() for name, buffer in buffers.items())

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.buffers.memory import CheckedBuffers
 from commbench.config.settings import Settings
 from commbench.core.case import Planned
 from commbench.core.columns import INTERRUPTED
@@ -26,7 +27,6 @@ from commbench.hardware.host import interference_counters
 from commbench.hardware.network import byte_counters
 from commbench.world.heartbeat import Progress
 
-from .checked_buffers import CheckedBuffers
 from .clock_sync import GlobalClocks
 from .samples import Counts, Failure, MeasuredCounters, Outcome, Refused, Samples, Timeline
 from .soak import RUNNING_TIMES, SOAK_BLOCK_S, Pace, SoakTimeline
