@@ -1,4 +1,7 @@
-"""The conditions recorded with each case: what a call costs, wires and GPUs, what the library reports."""
+"""The conditions recorded with each case: what a call costs, wires and GPUs, what the library reports.
+
+With the reference case, measured once a pass: where it moves, the machine has changed, and not the case under test.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.benchmarks.p2p_latency import P2PLatency
 from commbench.buffers.cuda_ipc import CudaExporter, probe_cuda_ipc
 from commbench.buffers.memory import slot_bytes
-from commbench.config.settings import Settings
-from commbench.core.case import Mode, Planned, World
+from commbench.config.settings import Settings, Timing
+from commbench.core.case import Benchmark, Mode, Planned, World
 from commbench.core.errors import Unsupported
 from commbench.core.program import AllReduce, BufferSpec, Copy, Program, View
 from commbench.core.protocols import GROUP_ORDER, Communicator, Control, Runner
@@ -23,10 +27,15 @@ from commbench.engines.loop import PythonRunner, now_ns
 from commbench.engines.lowered import Lowered
 from commbench.hardware import resource_limits
 from commbench.hardware.link_limits import Wire
+from commbench.world.heartbeat import Progress
 
-from .plan import Facts
+from .case import Turn, measure
+from .case_record import measured_times
+from .plan import Facts, plan
 from .preflight import MEETING_S, uses_shm, wires
-from .statistics import Series
+from .samples import Samples
+from .statistics import Series, median_interval
+from .time_limits import case_deadline_s
 from .transports import LogReader, TransportEvidence, carriers, gather_evidence
 
 CALL_REPETITIONS, COPY_REPETITIONS = 200, 20
@@ -36,6 +45,11 @@ COPY_BYTES = 256 * 2**20  # beyond any GPU's cache
 HOST_COPY_BYTES = (*(4**power for power in range(6, 13)), 2**25, 2**26)  # 4 KiB to 64 MiB
 OFF_CACHE_BYTES = 2**25  # a copy of so many bytes is enough where the last cache is no larger
 LEAST_HOST_COPIES, HOST_COPIED_BYTES = 3, 2**22  # of each size: at least so many, and in all
+# the reference case
+REFERENCE_BYTES, REFERENCE_REPETITIONS = 8, 50
+REFERENCE_COPY_BYTES, REFERENCE_COPIES = 256 * 1024, 40
+REFERENCE_S = 0.05  # bounds its warm-up
+MOVED = 0.05  # relative to the median over passes
 
 
 @dataclass(frozen=True)
@@ -223,3 +237,99 @@ def copy_times(target: NDArray[np.uint8], source: NDArray[np.uint8], copies: int
 
 def _median_elapsed_s(stamps: NDArray[np.int64]) -> float:
     return float(np.median(stamps[0, :, 1] - stamps[0, :, 0])) * 1e-9
+
+
+# ---------------------------------------------------------------- the reference case
+
+
+class Reading(NamedTuple):
+    """The median of one pass with its 95 % interval, in seconds per operation."""
+
+    median_s: float
+    low_s: float
+    high_s: float
+
+    @classmethod
+    def of(cls, times: Series) -> Reading:
+        """From seconds per operation; without an interval (fewer than 6) the median stands for both ends."""
+        median = float(np.median(times))
+        return cls(median, *(median_interval(times) or (median, median)))
+
+
+class ReferenceCase:
+    """A ping-pong of 8 B between the first two ranks of the largest layout, and a copy within the memory of each host
+    that no library takes part in. Made by all ranks alike; `passes` fills on rank 0: a reading of each kind, by pass.
+    """
+
+    def __init__(self, settings: Settings, world: World, facts: Facts) -> None:
+        self._settings = replace(
+            settings,
+            benchmarks=(cast(Benchmark, P2PLatency()),),
+            timing=Timing("reference", repetitions=REFERENCE_REPETITIONS, warmup_s=0.0, case_s=REFERENCE_S),
+            budget=replace(settings.budget, case_s=None),
+            layouts=(max(settings.layouts, key=lambda layout: layout.size),),
+            dtypes=settings.dtypes[:1],
+            sizes=((REFERENCE_BYTES,),),
+            sizes_to_memory=False,
+            pairs=((0, 1),),
+            schedule="serial",
+            streams=settings.streams[:1],
+            engines=settings.engines[:1],
+            timing_modes=settings.timing_modes[:1],
+        )
+        (job,) = plan(self._settings, world, facts)
+        self._job = None if job.skip else job
+        self._source, self._target = np.ones(REFERENCE_COPY_BYTES, np.uint8), np.ones(REFERENCE_COPY_BYTES, np.uint8)
+        self.passes: dict[int, dict[str, Reading]] = {}
+
+    @property
+    def groups(self) -> set[tuple[int, ...]]:
+        """The ranks whose communicator it needs."""
+        return set() if self._job is None else {self._job.members}
+
+    def measure(
+        self,
+        number: int,
+        communicators: Mapping[tuple[int, ...], Communicator | None],
+        control: Control,
+        progress: Progress,
+    ) -> None:
+        """Measure it at the end of a pass; all ranks of the world call it. Raises WorldBroken."""
+        readings: dict[str, Reading] = {}
+        job, deadline_s = self._job, MEETING_S if self._job is None else case_deadline_s(self._job, self._settings)
+        if job is not None and (communicator := communicators[job.members]) is not None:
+            members = control.subset(job.members)
+            outcome = measure(
+                job, communicator, members, self._settings, {}, lambda _: None, progress, turn=Turn(number)
+            )
+            if isinstance(outcome, Samples) and not outcome.wrong_elements and control.rank == 0:
+                readings["p2p_latency_s"] = Reading.of(measured_times(job, outcome))
+        progress.enter("the reference case")
+        times = copy_times(self._target, self._source, REFERENCE_COPIES)[REFERENCE_COPIES // 4 :]
+        copies = control.gather(Reading.of(times), deadline_s, "reference case")
+        if control.rank == 0:
+            self.passes[number] = readings | {"copy_s": max(Reading(*one) for one in copies)}
+
+    def disturbed(self) -> frozenset[int]:
+        return disturbed_passes(self.passes)
+
+    def record(self) -> list[dict[str, object]]:
+        """For run.json: [median, low, high] in s of each kind, by pass, and whether one of them moved."""
+        disturbed = self.disturbed()
+        return [
+            {"pass": number, **{name: list(one) for name, one in readings.items()}, "moved": number in disturbed}
+            for number, readings in self.passes.items()
+        ]
+
+
+def disturbed_passes(passes: Mapping[int, Mapping[str, Reading]]) -> frozenset[int]:
+    """The passes with a reading that differs from the median over passes by more than 5 % and by more than half the
+    width of its own interval."""
+    found = set()
+    for name in {name for readings in passes.values() for name in readings}:
+        known = {number: readings[name] for number, readings in passes.items() if name in readings}
+        usual_s = float(np.median([one.median_s for one in known.values()]))
+        for number, one in known.items():
+            if abs(one.median_s - usual_s) > max(MOVED * usual_s, (one.high_s - one.low_s) / 2):
+                found.add(number)
+    return frozenset(found)

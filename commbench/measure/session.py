@@ -37,11 +37,10 @@ from commbench.world.supervisor import mapped_shared_memory, remove_shared_memor
 
 from .case import Turn, measure
 from .clock_sync import GlobalClocks
-from .conditions import Conditions, ConditionsReader
+from .conditions import Conditions, ConditionsReader, ReferenceCase
 from .plan import Facts, duration_s, pass_order, plan
 from .preflight import MEETING_S, Request, preflight
 from .recorder import BAD, Recorder
-from .reference_case import ReferenceCase
 from .rows import missed_expectations, row_ids
 from .samples import Failure, Outcome, Refused
 from .time_limits import case_deadline_s, spacing_s

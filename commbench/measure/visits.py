@@ -132,15 +132,15 @@ def _over_launches(visits: Sequence[Visit], center: float, z: float) -> Estimate
     return Estimate(center, low, high, LAUNCHES, _level(z))
 
 
-def bootstrap_medians(launches: Sequence[Series], resamples: int = RESAMPLES) -> Series:
+def bootstrap_medians(launches: Sequence[Series]) -> Series:
     """Medians of launches drawn with replacement, and of visits drawn with replacement within each; always the same
     draws, so that a row can be computed again."""
     generator, visits = np.random.default_rng(0), max(map(len, launches))
     sizes = np.array([len(launch) for launch in launches])
     table = np.stack([np.pad(launch, (0, visits - len(launch))) for launch in launches])
-    chosen = generator.integers(0, len(launches), (resamples, len(launches)))
+    chosen = generator.integers(0, len(launches), (RESAMPLES, len(launches)))
     inside = (generator.random((*chosen.shape, visits)) * sizes[chosen][..., np.newaxis]).astype(np.int64)
-    values = np.take_along_axis(table[chosen], inside, axis=2).reshape(resamples, -1)
+    values = np.take_along_axis(table[chosen], inside, axis=2).reshape(RESAMPLES, -1)
     return np.asarray(np.median(values, axis=1), dtype=np.float64)
 
 

@@ -15,10 +15,9 @@ from commbench.config.settings import Settings
 from commbench.core.case import World
 from commbench.core.layout import Layout
 from commbench.measure.case_record import CaseRecord
-from commbench.measure.conditions import Conditions
+from commbench.measure.conditions import REFERENCE_REPETITIONS, Conditions, Reading, ReferenceCase, disturbed_passes
 from commbench.measure.plan import Facts, plan
 from commbench.measure.recorder import Recorder
-from commbench.measure.reference_case import REPETITIONS, Reading, ReferenceCase, disturbed_passes
 from commbench.measure.samples import Block, Samples
 from commbench.measure.transports import TransportEvidence
 from commbench.measure.visits import Visit
@@ -95,7 +94,7 @@ def test_one_rank_has_no_messages_and_still_its_copy() -> None:
     reference = ReferenceCase(replace(settings, layouts=(Layout(1, 1),)), world, FACTS)
     reference.measure(1, {}, control, Progress())
     assert reference.groups == set() and set(reference.passes[1]) == {"copy_s"}
-    assert REPETITIONS >= 6
+    assert REFERENCE_REPETITIONS >= 6
 
 
 @pytest.mark.parametrize(
