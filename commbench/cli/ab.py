@@ -23,7 +23,7 @@ from commbench.launchers.startability import check_experiment, check_startable
 from commbench.measure.plan import plan
 from commbench.report.compare_sides import PAYLOAD
 from commbench.report.difference import GOOD_LAUNCHES, LEAST_PAIRS
-from commbench.world.identity import hosted_world
+from commbench.world.rendezvous import hosted_world
 
 from . import run
 from .compare import command, failures_of

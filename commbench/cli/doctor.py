@@ -17,7 +17,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.protocols import Backend
 from commbench.hardware import machine_facts, resource_limits
 from commbench.measure.plan import Facts, plan
-from commbench.world.identity import hosted_world
+from commbench.world.rendezvous import hosted_world
 
 KEYED_GROUPS = ("timing", "backend", "launcher")  # whose files have keys that people set
 FORM_NAMES = {  # by the values of in_place that an operation can be measured with; None: it has no such axis

@@ -28,11 +28,11 @@ from commbench.launchers.startability import check_experiment, check_startable
 from commbench.report.load import load_run, read_rows
 from commbench.world import launch
 from commbench.world.exit_protocol import end_interrupted, has_launches_left, read_record
-from commbench.world.identity import hosted_world
 from commbench.world.launch import CONFIG_DIR, SWEEP, exported
 from commbench.world.output import print_error
 from commbench.world.rank_server import rest_rank_server, stop_rank_server
 from commbench.world.recovery import FINISHED, count_suspect
+from commbench.world.rendezvous import hosted_world
 
 from .jobs import Sweep, composed, interrupted_status, job_titles, plan_text, runs_here, starts_ranks, swept
 from .options import Options

@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 
 from commbench.core.case import RankIdentity
 from commbench.core.protocols import Backend, Launcher
-from commbench.world.identity import exported_identity
 from commbench.world.rank_server import LAUNCHER, STORE_FD
-from commbench.world.rendezvous import inherited_store, store_at
+from commbench.world.rendezvous import exported_identity, inherited_store, store_at
 
 
 @dataclass(frozen=True)

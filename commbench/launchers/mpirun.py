@@ -15,8 +15,7 @@ from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError
 from commbench.core.protocols import Backend, Launcher
 from commbench.hardware.mpi_library import HYDRA_LOCAL_RANK, OPEN_MPI_RANK, PMI_RANK, MpiLibrary, find, launcher_kind
-from commbench.world.identity import exported_identity
-from commbench.world.rendezvous import exported_address, store_at, store_over_mpi
+from commbench.world.rendezvous import exported_address, exported_identity, store_at, store_over_mpi
 
 from .srun import is_step, step_address
 

@@ -16,7 +16,7 @@ from commbench.core.layout import Layout
 from commbench.core.protocols import Backend, Control, Launcher
 from commbench.world.control import StoreControl
 from commbench.world.control_tree import by_node
-from commbench.world.identity import assemble, hosted_world
+from commbench.world.rendezvous import assemble, hosted_world
 
 if TYPE_CHECKING:
     from commbench.config.settings import Settings

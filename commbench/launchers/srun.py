@@ -17,8 +17,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.layout import MAX_RANKS
 from commbench.core.protocols import Backend, Launcher
 from commbench.hardware.mpi_library import find
-from commbench.world.identity import exported_identity
-from commbench.world.rendezvous import exported_address, store_at
+from commbench.world.rendezvous import exported_address, exported_identity, store_at
 
 ALLOCATED = "SLURM_JOB_NUM_NODES"
 PMI = {"openmpi": "pmix", "mpich": "pmi2"}  # how a rank of that library finds its world under srun

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 
 from commbench.core.case import RankIdentity
 from commbench.core.protocols import Backend, Launcher
-from commbench.world.identity import exported_identity
-from commbench.world.rendezvous import store_at
+from commbench.world.rendezvous import exported_identity, store_at
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,9 @@ from commbench.hardware import machine_facts, resource_limits
 from commbench.launchers.registry import join_world
 from commbench.world.exit_protocol import BrokenAction, action_when_broken, process_text, report_reason
 from commbench.world.heartbeat import Heartbeat, Progress
-from commbench.world.identity import bind_rank, check_layouts
 from commbench.world.output import print_error
 from commbench.world.recovery import EarlierStarts, clear_in_flight, mark_in_flight
+from commbench.world.rendezvous import bind_rank, check_layouts
 from commbench.world.signals import SAVE_S, SIGNAL_STATUS, RunEnder, handled_signals
 from commbench.world.supervisor import mapped_shared_memory, remove_shared_memory
 

@@ -44,7 +44,7 @@ from commbench.measure.transports import TransportEvidence
 from commbench.world.control import StoreControl
 from commbench.world.control_tree import join_nodes
 from commbench.world.heartbeat import Progress
-from commbench.world.identity import hosted_world
+from commbench.world.rendezvous import hosted_world
 from commbench.writers.parquet import Parquet
 
 PROCESSES = 8

@@ -22,7 +22,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.launchers import registry
 from commbench.launchers.srun import ALLOCATED, Srun
-from commbench.world.identity import exported_identity
+from commbench.world.rendezvous import exported_identity
 
 
 @pytest.fixture

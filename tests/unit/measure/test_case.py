@@ -16,7 +16,7 @@ from commbench.measure.plan import Facts, plan
 from commbench.measure.samples import Samples
 from commbench.measure.soak import Pace
 from commbench.world.heartbeat import Progress
-from commbench.world.identity import hosted_world
+from commbench.world.rendezvous import hosted_world
 
 Words = NDArray[Any]
 Action = Callable[[Sequence[Words], Sequence[Words]], None]  # what rank 1's copies held before a call, and hold now

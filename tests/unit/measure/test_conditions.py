@@ -22,7 +22,7 @@ from commbench.measure.samples import Block, Samples
 from commbench.measure.transports import TransportEvidence
 from commbench.measure.visits import Visit
 from commbench.world.heartbeat import Progress
-from commbench.world.identity import hosted_world
+from commbench.world.rendezvous import hosted_world
 from commbench.writers.fan_out import FanOut
 
 LAUNCHES = {"planned": 1, "began": [0], "spent_s": 0.0}

@@ -216,7 +216,7 @@ def test_preflight_on_equal_gpus(tmp_path: Path) -> None:
 def test_preflight_of_simulated_ranks_knows_no_gpus(tmp_path: Path) -> None:
     """One process hosts them all, so there are the facts of one."""
     code = "preflight(settings, Request((), {}, 'x'), world, control, {'host.hostname': 'here'}, [0])[1]['status']"
-    more = "from commbench.world.identity import hosted_world\nworld, control = hosted_world(1, 4)\n"
+    more = "from commbench.world.rendezvous import hosted_world\nworld, control = hosted_world(1, 4)\n"
     more += "with ConfigComposer() as door:\n    "
     more += "settings = door.jobs(['backend=simulated', f'output={OUTPUT}'], multirun=False)[0].settings\n"
     assert (

@@ -18,7 +18,7 @@ from commbench.measure.recorder import Recorder
 from commbench.measure.samples import Block, Samples
 from commbench.measure.time_limits import spacing_s
 from commbench.measure.transports import TransportEvidence
-from commbench.world.identity import hosted_world
+from commbench.world.rendezvous import hosted_world
 from commbench.writers.fan_out import FanOut
 
 WORLD = World(0, 2, ((0, 1),), (0,))

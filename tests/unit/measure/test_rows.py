@@ -31,7 +31,7 @@ from commbench.measure.samples import Block, Counts, Failure, MeasuredCounters, 
 from commbench.measure.time_limits import samples_per_stamp
 from commbench.measure.transports import TransportEvidence
 from commbench.world.heartbeat import Progress
-from commbench.world.identity import hosted_world
+from commbench.world.rendezvous import hosted_world
 
 with ConfigComposer() as _composer:
     BENCHMARKS = _composer.options("benchmark")

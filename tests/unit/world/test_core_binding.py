@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from commbench.core.errors import ConfigError
-from commbench.world.identity import bind_process
+from commbench.world.rendezvous import bind_process
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from commbench.core.protocols import Backend
 from commbench.launchers.registry import connect, detect
 from commbench.launchers.srun import step_address
 from commbench.world.control import SingleProcessControl, StoreControl
-from commbench.world.identity import assemble, host_identity, hosted_world
+from commbench.world.rendezvous import assemble, host_identity, hosted_world
 
 ENVIRONMENTS = DATA / "environments"
 Environment = dict[str, str]
@@ -225,7 +225,7 @@ def test_ranks_agree_on_their_nodes(hints: list[str | None], nodes: tuple[tuple[
 
 
 def test_processes_of_one_machine_have_one_identity() -> None:
-    program = "from commbench.world.identity import host_identity; print(host_identity())"
+    program = "from commbench.world.rendezvous import host_identity; print(host_identity())"
     child = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True)
     assert child.stdout.strip() == host_identity()
     assert len(set(host_identity().split("|"))) == 3
@@ -233,7 +233,7 @@ def test_processes_of_one_machine_have_one_identity() -> None:
 
 @pytest.mark.parametrize("namespace", ["--net", "--uts"])
 def test_a_virtual_host_is_a_node_of_its_own(namespace: str) -> None:
-    program = "from commbench.world.identity import host_identity; print(host_identity())"
+    program = "from commbench.world.rendezvous import host_identity; print(host_identity())"
     if namespace == "--uts":
         program = f"import socket; socket.sethostname('elsewhere'); {program}"
     command = ["unshare", namespace, sys.executable, "-c", program]
