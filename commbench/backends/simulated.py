@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, cast
 
 from commbench.buffers.memory import HostBuffer
-from commbench.core.case import Case, Mode, World
+from commbench.core.case import Case, Mode, World, options_text
+from commbench.core.errors import ConfigError
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Control
 from commbench.engines.virtual import Buffers, Model, VirtualRunner
@@ -26,6 +27,12 @@ class Simulated(Backend):
     model: Model = field(default_factory=Model)
     seed: int = 0
 
+    @property
+    def options(self) -> tuple[tuple[str, str], ...]:
+        """Of the model only what is planted: the fields that differ from their defaults."""
+        planted = ((one.name, one.default, getattr(self.model, one.name)) for one in fields(self.model))
+        return options_text({f"model.{name}": value for name, default, value in planted if value != default})
+
     def missing(self, device: str = "cpu") -> str | None:
         return None
 
@@ -33,6 +40,10 @@ class Simulated(Backend):
         return None
 
     def open(self, world: World, control: Control, device: str = "cpu") -> SimulatedCommunicator:
+        for name, rank in self.model.planted_ranks:
+            if rank >= world.size:
+                allowed = f"the ranks of this world are 0 to {world.size - 1}"
+                raise ConfigError(f"backend.model.{name} names rank {rank}; {allowed}")
         return SimulatedCommunicator(self, tuple(world.node_of(rank) for rank in range(world.size)))
 
 

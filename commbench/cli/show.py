@@ -11,8 +11,8 @@ from typing import Any
 
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.terminal import Column, Terminal, printable, table_text
-from commbench.core.units import format_number
-from commbench.report.fit import COMPANIONS, SHARED, by_window, hashable, value_text, varying
+from commbench.core.units import format_number, value_text
+from commbench.report.fit import COMPANIONS, SHARED, by_window, hashable, varying
 from commbench.report.load import find_runs, load_run, read_rows, run_tables
 from commbench.writers.console import row_order, run_text
 from commbench.writers.nccl_tests import NcclTests

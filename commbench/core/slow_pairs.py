@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from .columns import VARIABLES
 from .layout import Layout, Pair, pairs_text
-from .units import format_bytes, format_factor, format_seconds
+from .units import format_bytes, format_factor, format_seconds, value_text
 
 Row = Mapping[str, Any]
 
@@ -226,7 +226,7 @@ def _findings_of(matrix: Matrix, compared: Sequence[Matrix]) -> Iterator[Finding
         if all(other.shared[name] == shared[name] for name in ("benchmark", "message_bytes"))
     ]
     varying = [name for name in MATRIX_VARIABLES if len({variables[name] for variables in alike}) > 1]
-    distinction = [f"{name} {shared[name]}" for name in varying if shared[name] is not None]
+    distinction = [f"{name} {value_text(shared[name])}" for name in varying if shared[name] not in (None, ())]
     heading = ", ".join([f"{shared['benchmark']} {format_bytes(message_bytes)}", *distinction])
     blank = Finding(
         "", matrix.run_id, shared["benchmark"], message_bytes, None, None, math.nan, heading, shared["layout"]
@@ -237,13 +237,22 @@ def _findings_of(matrix: Matrix, compared: Sequence[Matrix]) -> Iterator[Finding
     blamed = {finding.rank for finding in slow_ranks}
     yield from slow_ranks
     for pair, (name, typical_s) in slow.items():
-        median_s, others = float(matrix.rows[pair]["median_s"]), len(matrix.usable[name]) - 1
+        back = pair[1], pair[0]
+        if back in slow and back < pair:
+            continue  # one link
+        others, ratio = len(matrix.usable[name]) - 1, max(ratios[pair], ratios.get(back, 0.0))
+        directions = [pair, back] if back in slow and back != pair else [pair]
+        times = [
+            f"{pairs_text([one])} takes {format_seconds(float(matrix.rows[one]['median_s']))}" for one in directions
+        ]
         text = (
-            f"{heading}: {pairs_text([pair])} takes {format_seconds(median_s)}, {format_factor(ratios[pair])} the "
-            f"typical {format_seconds(typical_s)} of the {others} other pairs {CLASSES[name]}"
+            f"{heading}: {' and '.join(times)}, {format_factor(ratio)} the typical {format_seconds(typical_s)} of the "
+            f"{others} other pairs {CLASSES[name]}"
         )
+        if len(directions) == 2 and shared["window"] is None:
+            text += "; round trips: p2p_bandwidth tells the directions apart"
         rank = next((rank for rank in pair if rank in blamed), None)
-        yield replace(blank, kind="slow", pair=pairs_text([pair]), rank=rank, ratio=ratios[pair], text=text)
+        yield replace(blank, kind="slow", pair=pairs_text([pair]), rank=rank, ratio=ratio, text=text)
     yield from _asymmetric_pairs(matrix, blank)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import floor, isfinite, log10
 
 from .errors import ConfigError
@@ -13,6 +13,13 @@ _BYTES |= {f"{p}iB": 1024**i for i, p in enumerate("KMGT", start=1)}
 _BYTES |= {f"{p}B": 1000**i for i, p in enumerate("KMGT", start=1)} | {"kB": 1000}
 NUMBER_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 _UNITS_TEXT = "B, KiB, MiB, GiB, TiB (binary) or kB, MB, GB, TB (decimal)"
+
+
+def value_text(value: object) -> str:
+    """The value of a variable; a map, also one as a tuple of pairs, as A=1 B=2."""
+    if isinstance(value, Mapping):
+        value = tuple(sorted(value.items()))
+    return " ".join(f"{name}={one}" for name, one in value) if isinstance(value, tuple) else str(value)
 
 
 def parse_bytes(text: object) -> int:

@@ -83,6 +83,13 @@ class Model:
             if not 0 < factor < math.inf:
                 raise ConfigError(f"{name}={factor} is not a valid factor; give a number above 0 (1 changes nothing)")
 
+    @property
+    def planted_ranks(self) -> list[tuple[str, int]]:
+        """Each rank that a field names, with the field."""
+        named = [(name, getattr(self, name)) for name in ("straggler_rank", "corrupt_rank", "slow_rank")]
+        of_pair = [("slow_pair", int(rank)) for rank in (self.slow_pair or "").split("-") if rank]
+        return [(name, rank) for name, rank in named if rank is not None] + of_pair
+
     def link_factor(self, sender: int, receiver: int, same_node: bool) -> float:
         """How many times slower this direction of a link is than planted for all links."""
         slow = self.slow_pair == f"{sender}-{receiver}" or self.slow_rank in (sender, receiver)

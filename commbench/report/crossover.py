@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.core.errors import ConfigError
-from commbench.core.units import about_bytes, format_bytes
+from commbench.core.units import about_bytes, format_bytes, value_text
 
 from .difference import FEW_LAUNCHES, differ
-from .fit import COMPANIONS, SHARED, Family, answerable, families, key, value_text, varying
+from .fit import COMPANIONS, SHARED, Family, answerable, families, key, varying
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -210,11 +210,6 @@ def varying(variables: Iterable[Mapping[str, Any]]) -> list[str]:
     return [name for name, seen in differing.items() if any(len(distinct) > 1 for distinct in seen.values())]
 
 
-def value_text(value: Any) -> str:
-    """The value of a variable; a map as A=1 B=2."""
-    return " ".join(f"{name}={one}" for name, one in sorted(value.items())) if isinstance(value, dict) else str(value)
-
-
 def key(variables: Mapping[str, Any], without: Iterable[str] = ()) -> tuple[Any, ...]:
     """A key that families share if they differ only in `without`."""
     return tuple(hashable(variables.get(name)) for name in SHARED if name not in without)

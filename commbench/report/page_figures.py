@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from commbench.core.units import format_rate, format_seconds
+from commbench.core.units import format_rate, format_seconds, value_text
 
 from .distributions import Distribution, SoakTimeLine
 from .figures import BAD, PALETTE, QUIET, Colours, bytes_text, percent_text, ramp, rate_text, seconds_text
-from .fit import OF_BACKEND, answerable, key, value_text, varying
+from .fit import OF_BACKEND, answerable, key, varying
 from .load import row_dicts
 from .recommend import Choice, interval_text, name_of, size_text
 from .svg import Chart

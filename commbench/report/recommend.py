@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commbench.core.units import about_bytes, format_bytes, format_factor, format_seconds
+from commbench.core.units import about_bytes, format_bytes, format_factor, format_seconds, value_text
 
 from .crossover import NO_VALUE, THIS_RUN, UNDECIDED, best, sentences
 from .difference import FEW_LAUNCHES
@@ -28,7 +28,6 @@ from .fit import (
     families,
     launch_medians,
     pieces,
-    value_text,
     varying,
 )
 from .load import row_dicts

@@ -211,4 +211,4 @@ def test_two_simulated_worlds_cross_where_their_models_do(tmp_path: Path) -> Non
     (row,) = crossovers(commbench.load(tmp_path), "backend_options").to_dict("records")
     assert (row["low_bytes"], row["high_bytes"]) == (8192, 16384)
     assert row["crossover_bytes"] == pytest.approx(12_000, rel=0.05)
-    assert "bandwidth_gb_per_s=1.0," in row["below"] and "bandwidth_gb_per_s=4.0," in row["above"]
+    assert "bandwidth_gb_per_s=1.0 " in row["below"] and "bandwidth_gb_per_s=4.0 " in row["above"]

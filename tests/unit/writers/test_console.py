@@ -415,9 +415,11 @@ def test_a_planted_slow_pair_is_found_end_to_end(world: Callable[..., Any]) -> N
         "backend.model.noise=0.02", "backend.model.other_node_factor=10", "backend.model.call_s=0",
     )  # fmt: skip
     assert done.status == 0, done.explain()
-    found = [line for line in done.stdout.splitlines() if "x the typical" in line]
-    assert sorted(line.split()[3] for line in found) == ["0-2", "2-0"]
-    assert all("of the 11 other pairs on one node" in line for line in found)
+    found = [line for line in done.stdout.splitlines() if "0-2 takes" in line]
+    said = " ".join(done.stdout.split())
+    assert "; round trips: p2p_bandwidth tells the directions apart" in said
+    assert "of the 11 other pairs on one node" in said
+    assert len(found) == 1
     text = done.stdout.splitlines()
     assert sum("!" in line for line in text) == 3  # the head and two cells
 
