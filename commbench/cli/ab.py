@@ -14,15 +14,16 @@ from pathlib import Path
 
 from commbench.config.compose import ConfigComposer, requested_jobs
 from commbench.config.settings import Job
-from commbench.core.case import Case
+from commbench.core.case import Case, Planned
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.layout import Layout
 from commbench.core.run_folder import new_folder, write_json
+from commbench.core.units import format_seconds, plural
 from commbench.launchers.registry import detect
 from commbench.launchers.startability import check_experiment, check_startable
-from commbench.measure.plan import plan
+from commbench.measure.plan import duration_s, plan
 from commbench.report.compare_sides import PAYLOAD
-from commbench.report.difference import GOOD_LAUNCHES, LEAST_PAIRS
+from commbench.report.difference import GOOD_LAUNCHES, LEAST_PAIRS, launches_to_be_sure
 from commbench.world.rendezvous import hosted_world
 
 from . import run
@@ -43,12 +44,22 @@ MAX_LAUNCHES = 1000
 
 @dataclass(frozen=True)
 class AbPlan:
-    """Two sides, checked: their overrides, and the variables in which they differ."""
+    """Two sides, checked: their overrides, the variables in which they differ, and the cases that they share.
+
+    `measuring_s`: how long a launch of both sides measures at most.
+    """
 
     overrides: dict[str, list[str]]
     by: tuple[str, ...]
+    cases: int
+    measuring_s: float
     output: str
     plan_only: bool
+
+    @property
+    def enough(self) -> int:
+        """Launches of each side with which a difference can be certain."""
+        return launches_to_be_sure(self.cases, paired=True)
 
 
 def ab(words: Sequence[str]) -> int:
@@ -61,13 +72,24 @@ def ab(words: Sequence[str]) -> int:
     order = turns(options.launches, options.seed)
     write_json(folder / "ab.json", {**ab_plan.overrides, "by": ab_plan.by, "seed": options.seed, "order": order})
     compare_words = _compare_words(folder, ab_plan, options)
-    if options.launches < LEAST_PAIRS:
-        enough = f"a verdict needs at least --launches {LEAST_PAIRS}, better {GOOD_LAUNCHES}"
-        print(f"ab: {options.launches} launches of each side give ratios only; {enough}", file=sys.stderr, flush=True)
+    _print_prospect(ab_plan, options.launches)
     with _hint_when_interrupted(compare_words):
         statuses = [_launched(folder, ab_plan, options, *turn) for turn in enumerate(order)]
     print(f"{len(order)} runs: {folder}; again: commbench compare {shlex.join(compare_words)}\n", flush=True)
     return max(command(compare_words), *statuses)
+
+
+def _print_prospect(ab_plan: AbPlan, launches: int) -> None:
+    """How long it takes, and what so few launches cannot tell."""
+    time = f"at most {format_seconds(launches * ab_plan.measuring_s)} of measuring"
+    cases = plural(ab_plan.cases, "case", "cases")
+    print(f"ab: {launches} launches of each side, {cases}, {time}, and the start of each world", file=sys.stderr)
+    if launches < ab_plan.enough:
+        few = "give ratios only" if launches < LEAST_PAIRS else f"can't tell {cases} from chance"
+        better = f"a certain verdict needs --launches {ab_plan.enough}"
+        better += f", better {GOOD_LAUNCHES}" if ab_plan.enough < GOOD_LAUNCHES else ""
+        print(f"ab: {launches} launches of each side {few}; {better}", file=sys.stderr)
+    sys.stderr.flush()
 
 
 def turns(launches: int, seed: int) -> list[tuple[int, str]]:
@@ -89,13 +111,19 @@ def _parser() -> argparse.ArgumentParser:
     parser = Options(prog="commbench ab", usage=USAGE, epilog=EPILOGUE, formatter_class=raw, allow_abbrev=False)
     add = parser.add_argument
     add("base", nargs="*", metavar="KEY=VALUE", help="overrides of BASE, and of NEW where it has no other")
-    add("--vs", nargs="+", required=True, metavar="KEY=VALUE", help="what NEW has instead or in addition")
+    add(
+        "--vs",
+        nargs="+",
+        required=True,
+        metavar="KEY=VALUE",
+        help="further overrides of NEW, or other values",
+    )
     add(
         "--launches",
         type=_count,
         default=10,
         metavar="N",
-        help=f"of each side (default 10); {LEAST_PAIRS} at least for a verdict",
+        help=f"of each side (default 10); a verdict needs {LEAST_PAIRS}, and more for many cases",
     )
     add("--seed", type=from_0, default=0, help="of the order (default 0)")
     add("--fail-on", default="", metavar="WORD,...", help="exit 1 if a case is slower, undecided, or missing in NEW")
@@ -113,15 +141,24 @@ def _ab_plan(options: argparse.Namespace) -> AbPlan:
     """Raises ConfigError for what can't be run or compared."""
     if detect(os.environ) is not None:
         raise ConfigError("commbench ab starts its worlds itself; call it outside of torchrun, mpirun and srun")
-    if failures_of(options.fail_on) - {"missing"} and options.launches < LEAST_PAIRS:
-        raise ConfigError(f"--fail-on {options.fail_on} needs a verdict: --launches {LEAST_PAIRS} or more")
+    failures = failures_of(options.fail_on)
     with ConfigComposer(options.config_dir) as composer:
         overrides = _sides(composer, options.base, options.vs)
         jobs = {side: _job(composer, side, overrides[side]) for side in SIDES}
     for job in jobs.values():
         check_startable(job)
+    planned = [_planned(job) for job in jobs.values()]
+    by, cases = differing(*planned)
+    measuring_s = sum(
+        duration_s(job.settings, one) for job, side in zip(jobs.values(), planned, strict=True) for one in side
+    )
     settings = jobs["base"].settings
-    return AbPlan(overrides, differing(jobs["base"], jobs["new"]), settings.output, settings.plan)
+    ab_plan = AbPlan(overrides, by, cases, measuring_s, settings.output, settings.plan)
+    needed = ab_plan.enough if "slower" in failures else LEAST_PAIRS if "undecided" in failures else 1
+    if options.launches < needed:
+        among = plural(cases, "case", "cases")
+        raise ConfigError(f"--fail-on {options.fail_on} needs a verdict of {among}: --launches {needed} or more")
+    return ab_plan
 
 
 def _sides(composer: ConfigComposer, base: Sequence[str], more: Sequence[str]) -> dict[str, list[str]]:
@@ -152,9 +189,13 @@ def _job(composer: ConfigComposer, side: str, overrides: Sequence[str]) -> Job:
     return requested.jobs[0]
 
 
-def differing(base: Job, new: Job) -> tuple[str, ...]:
-    """The variables of which the sides share no value; raises ConfigError where no case would have a counterpart."""
-    cases = [_cases(job) for job in (base, new)]
+def differing(base: Sequence[Planned], new: Sequence[Planned]) -> tuple[tuple[str, ...], int]:
+    """The variables of which the sides share no value, and how many cases both have; raises ConfigError for none."""
+    cases = [[one.case for one in side if one.skip is None] for side in (base, new)]
+    for name, side, measured in zip(SIDES, (base, new), cases, strict=True):
+        if not measured:
+            reasons = dict.fromkeys(str(one.skip) for one in side)
+            raise ConfigError(f"{name.upper()} has no case to measure: {'; '.join(reasons)}")
     names = [field.name for field in fields(Case) if field.name not in PAYLOAD]
     values = [{name: {getattr(case, name) for case in side} for name in names} for side in cases]
     by = tuple(name for name in names if not values[0][name] & values[1][name])
@@ -165,15 +206,14 @@ def differing(base: Job, new: Job) -> tuple[str, ...]:
             "no case of NEW has a counterpart in BASE that differs in its setting alone; give both the same benchmark, "
             "sizes and dtype"
         )
-    return by
+    return by, len(points[0] & points[1])
 
 
-def _cases(job: Job) -> list[Case]:
-    """The cases that this side would measure here."""
+def _planned(job: Job) -> tuple[Planned, ...]:
+    """The cases of this side here, with those that are skipped."""
     around = Layout.around(job.settings.layouts)
     world, _ = hosted_world(around.nodes, around.ranks_per_node)
-    planned_cases = plan(replace(job.settings, layouts=job.settings.layouts or (around,)), world, facts_here())
-    return [planned.case for planned in planned_cases if planned.skip is None]
+    return plan(replace(job.settings, layouts=job.settings.layouts or (around,)), world, facts_here())
 
 
 # ---------------------------------------------------------------- the launches

@@ -11,7 +11,7 @@ from commbench.core.units import format_factor, format_number, plural
 
 from .compare import Rules, case_name, variable_text
 from .compare_sides import LONGEST_LIST, NAMES
-from .difference import ALPHA, GOOD_LAUNCHES, MOST_LAUNCHES
+from .difference import ALPHA, GOOD_LAUNCHES, MOST_LAUNCHES, launches_to_be_sure
 from .load import row_dicts
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ PRIORITIES = {  # of the columns that a narrow terminal may lack, and that are l
 COLORS = {"SLOWER": "red", "FASTER": "green"}
 
 
-def comparison_table(frame: pd.DataFrame) -> str:
+def comparison_table(frame: pd.DataFrame, paired: bool = False) -> str:
     """Of the cases on both sides; a variable that they share is named once, in the title."""
     both = frame[frame["sides"] == "both"]
     variables = both[[name for name in NAMES if name not in SIZES]].apply(lambda column: column.map(variable_text))
@@ -35,7 +35,8 @@ def comparison_table(frame: pd.DataFrame) -> str:
     values = {name: set(variables[name]) - {"none"} for name in variables if name not in names}
     shared = ", ".join(f"{name} {' '.join(texts)}" for name, texts in values.items() if len(texts) == 1)
     rows = row_dicts(both)
-    cells = [_row_cells(row) for row in rows]
+    enough = launches_to_be_sure(int(frame["p_value"].notna().sum()), paired)
+    cells = [_row_cells(row, enough) for row in rows]
     columns = [Column(name) for name in names]
     columns += [Column(name, name != "verdict", PRIORITIES.get(name, 0)) for name in cells[0]]
     lines = [(*texts, *row.values()) for texts, row in zip(variables[names].to_numpy().tolist(), cells, strict=True)]
@@ -44,9 +45,11 @@ def comparison_table(frame: pd.DataFrame) -> str:
     return f"{terminal.paragraph(shared)}\n{table_text(columns, lines, terminal, styles)}"
 
 
-def _row_cells(row: Row) -> dict[str, str]:
-    """Heading -> text, with units."""
+def _row_cells(row: Row, enough: int) -> dict[str, str]:
+    """Heading -> text, with units. With `enough` launches a difference can be certain."""
     missing = f"over {MOST_LAUNCHES}" if row["missing_launches"] is None else str(row["missing_launches"])
+    if _is_doubted(row):
+        missing = str(max(1, enough - min(row["base_launches"], row["new_launches"])))
     return {
         "message\nB": str(row["message_bytes"] or "-"),
         "launches": f"{row['base_launches']} / {row['new_launches']}",
@@ -55,8 +58,8 @@ def _row_cells(row: Row) -> dict[str, str]:
         "NEW / BASE": _ratio_text(row["ratio"]),
         "95 % interval": _ratio_interval(row),
         "threshold": "-" if row["delta"] is None else f"{100 * row['delta']:.1f} %",
-        "verdict": row["verdict"] or "-",
-        "p (Holm)": "-" if row["p_holm"] is None else f"{row['p_holm']:.2g}{' ?' if _is_doubted(row) else ''}",
+        "verdict": f"{row['verdict']} ?" if _is_doubted(row) else row["verdict"] or "-",
+        "p (Holm)": "-" if row["p_holm"] is None else f"{row['p_holm']:.2g}",
         "p95": _ratio_text(row["p95_ratio"]),
         "p99": _ratio_text(row["p99_ratio"]),
         "missing": "-" if row["ratio"] is None else missing,
@@ -75,13 +78,14 @@ def _is_doubted(row: Row) -> bool:
 def caption(frame: pd.DataFrame, rules: Rules) -> list[str]:
     lines = [
         "NEW / BASE, p95, p99: ratio of times of an operation, median over launches, above 1 is slower",
-        "verdict: the whole interval is beyond the threshold, or within it (SAME); missing: launches a side until one",
+        "verdict: the whole interval is beyond the threshold, or within it (SAME)",
+        "missing: about how many more launches per side decide the case",
     ]
     if frame["verdict"].notna().any():
         lines.append(f"interval: 95 % over launches{' in pairs' if rules.paired else ''}, exact for any distribution")
     if any(map(_is_doubted, row_dicts(frame))):
         test = "the signed-rank test on pairs of launches" if rules.paired else "Mann-Whitney on launch medians"
-        lines.append(f"?: {test}, corrected for all cases, does not reach {ALPHA}")
+        lines.append(f"?: not certain, for p, {test} corrected for all cases, is above {ALPHA}")
     if rules.noise is not None:
         lines.append("threshold: the 95th percentile of the A/A launches' noise where that is larger")
     return lines
@@ -115,10 +119,10 @@ def comparison_summary(frame: pd.DataFrame, least: int) -> str:
     for word, extreme, pick in (("SLOWER", "worst", max), ("FASTER", "best", min)):
         rows = row_dicts(both[both["verdict"] == word])
         if rows:
-            row = pick(rows, key=lambda row: row["ratio"])
-            parts.append(
-                (len(rows), f"{word}, {extreme} {case_name(row)}: {_ratio_text(row['ratio'])} ({_ratio_interval(row)})")
-            )
+            row, doubted = pick(rows, key=lambda row: row["ratio"]), sum(map(_is_doubted, rows))
+            sure = f" ({'not' if doubted == len(rows) else f'{doubted} of them not'} certain)" if doubted else ""
+            ratio = f"{_ratio_text(row['ratio'])} ({_ratio_interval(row)})"
+            parts.append((len(rows), f"{word}{sure}, {extreme} {case_name(row)}: {ratio}"))
     undecided = both[both["verdict"] == "UNDECIDED"]
     few = both[both["verdict"].isna() & both["ratio"].notna()]
     parts.append((int((both["verdict"] == "SAME").sum()), "SAME"))

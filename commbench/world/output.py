@@ -233,12 +233,13 @@ class Reporter:
     def finished(self, row: Mapping[str, Any]) -> None:
         """A visit of a case has ended."""
         finished, visits = row["stop_reason"] not in UNFINISHED, row.get("visits") or 1
+        again = self._shares.get(row["case_id"]) == 1.0  # written with another warning
         self._shares[row["case_id"]] = 1.0 if finished else visits / (visits + 1)
         text, ok = _case_text(row), row["status"] == "ok"
         self._state.done = sum(share == 1.0 for share in self._shares.values())
         self._state.share = sum(self._shares.values()) / max(self._state.cases, len(self._shares))
         self._state.last = f"{text} {format_seconds(row['median_s']) if ok else row['status']}"
-        if self._file is None and self._bar is None and finished:
+        if self._file is None and self._bar is None and finished and not again:
             result = format_seconds(row["median_s"]) if ok else f"{row['status']}: {row['reason']}"
             line = f"[{self._state.done}/{self._state.cases}] {text}: {result}"
             print(printable(line).replace("\n", " "), file=sys.stderr, flush=True)

@@ -83,7 +83,7 @@ def test_a_planted_tenth_is_found(
 
 @pytest.mark.long
 def test_equal_sides_are_not_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["ab", "--launches=6", *SIMULATED, LUCK, "--fail-on=slower", "--vs", "backend.seed=7${launch}"]
+    words = ["ab", "--launches=7", *SIMULATED, LUCK, "--fail-on=slower", "--vs", "backend.seed=7${launch}"]
     assert main(words) == 0
     found = commbench.compare(folder() / "base", folder() / "new", paired=True)
     assert set(found.verdict) <= {"SAME", "UNDECIDED"}
@@ -107,7 +107,8 @@ def test_variables_that_differ_are_compared_by_name(capsys: pytest.CaptureFixtur
     assert main(words) == 0
     out, err = capsys.readouterr()
     assert "--by=env" in out and "5 more launches a side needed (at least 6, better 10)" in out
-    assert "ab: 1 launches of each side give ratios only; a verdict needs at least --launches 6, better 10" in err
+    assert "ab: 1 launches of each side give ratios only; a certain verdict needs --launches 7, better 10" in err
+    assert "ab: 1 launches of each side, 2 cases, at most " in err
 
 
 @pytest.mark.long
@@ -158,12 +159,19 @@ def test_an_interruption_says_what_is_kept(monkeypatch: pytest.MonkeyPatch, caps
         ("ab backend=simulated --vs seed=1 --launches x", "x is not a number of launches"),
         ("ab backend=simulated --vs seed=1 --seed -1", "-1"),
         ("ab backend=simulated --vs seed=1 --fail-on foo", "--fail-on foo is unknown; allowed: slower"),
-        ("ab backend=simulated --vs seed=1 --fail-on slower --launches 3", "needs a verdict: --launches 6 or more"),
+        (
+            "ab backend=simulated --vs seed=1 --fail-on slower --launches 3",
+            "of 21 cases: --launches 10 or more",
+        ),
         ("ab backend=simulated launch=3 --vs seed=1", "commbench ab sets launch itself"),
         ("ab backend=simulated --vs label=x", "commbench ab sets label itself"),
         ("ab backend=simulated --vs output=x", "output belongs to both sides"),
         ("ab backend=simulated writer=[console] --vs seed=1", "BASE keeps no results to compare"),
         ("ab backend=simulated sizes=[8] --vs sizes=[16]", "no case of NEW has a counterpart in BASE"),
+        (
+            "ab backend=gloo benchmark=[all_reduce] --vs backend=tcp",
+            "NEW has no case to measure: tcp is",
+        ),
         ("ab backend=simulated --vs experiment=ec2_streams scale=cpu", "NEW asks for 4 runs"),
         ("ab backend=simulated --vs seed=1 --frobnicate", "--frobnicate"),
         ("ab backend=simulated output=/proc/x --vs seed=1", "output=/proc/x can't be written"),

@@ -79,10 +79,16 @@ def test_a_column_has_one_unit_and_a_cell_without_a_number_a_dash() -> None:
 def test_a_contradicting_second_opinion_is_marked() -> None:
     plain, doubted = frame({}), frame({"p_holm": 0.06})
     assert "?" not in comparison_table(plain) and not any(line.startswith("?") for line in caption(plain, Rules()))
-    assert "0.06 ?" in comparison_table(doubted)
-    assert "?: Mann-Whitney on launch medians, corrected for all cases, does not reach 0.05" in caption(
+    assert "SLOWER ?" in comparison_table(doubted)
+    assert "?: not certain, for p, Mann-Whitney on launch medians corrected for all cases, is above 0.05" in caption(
         doubted, Rules()
     )
+    assert "1 of 1 case SLOWER (not certain), worst" in comparison_summary(doubted, 4)
+
+
+def test_a_doubted_verdict_lacks_as_many_launches_as_make_it_certain() -> None:
+    two = frame(*[{"p_value": 2 / 64, "p_holm": 4 / 64, "base_launches": 6, "new_launches": 6}] * 2)
+    assert [row_of(comparison_table(two, paired=True), "SLOWER")[-1]] == ["1"], "7 in pairs tell 2 cases"
     assert "?" not in comparison_table(frame({"p_holm": 0.06, "verdict": "SAME"}))
 
 
