@@ -48,9 +48,10 @@ TITLE = "commbench report"
 MOST_ROWS, MOST_MACHINES, MOST_MATRICES, MOST_HOSTS = 500, 8, 12, 8
 LEAST_PAIRS = 3  # a case with more pairs is shown as a matrix
 SECTIONS = {
+    "answers": "Answers",
+    "comparisons": "Comparisons",
     "curves": "Time and bandwidth",
     "soak": "Over time",
-    "answers": "Answers",
     "best": "Best for each size",
     "layouts": "Layouts",
     "efficiency": "Share of the limit",
@@ -132,6 +133,11 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     titles = _case_titles(summary) if raw.distributions or raw.time_lines else {}
     doubts = set(summary.doubts())
     yield "answers", [(text, text in doubts) for text in summary.sentences()]
+    yield "comparisons", [
+        {"text": result.sentence(), "table": _first_rows(*result.cells()), "summary": result.summary(),
+         "notes": result.notes()}
+        for result in summary.results.comparisons
+    ]  # fmt: skip
     best = _first_rows(BEST_HEADS, best_rows(summary))
     intervals = summary.interval_note()
     yield "best", best and {"table": best, "crossings": summary.crossings[:MOST_ROWS], "intervals": intervals}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +17,7 @@ from commbench.core.slow_pairs import UNUSABLE, Finding, findings, warnings_of
 from commbench.core.terminal import Column, Terminal, paragraphs, table_text
 from commbench.core.units import format_factor, format_number, format_rate, format_seconds
 
+from .ab_results import AbResult, read_ab_results
 from .cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
 from .crossover import THIS_RUN
 from .difference import FEW_LAUNCHES
@@ -56,16 +57,18 @@ GROUP_HEADS = ("backend", "library", "layouts", "world", "CUDA IPC", "timing", "
 class Results:
     """`cases` has COLUMNS, of two attempts at a case the newer one; `problems` names what was left out, and why.
 
-    `records`: the run.json of each run; `folders`: run_id -> folder, where raw tables can be read.
+    `records`: the run.json of each run; `folders`: run_id -> folder, where raw tables can be read; `comparisons`: of
+    the folders of `commbench ab`.
     """
 
     cases: pd.DataFrame
     records: tuple[Mapping[str, Any], ...]
     folders: Mapping[str, Path]
     problems: tuple[str, ...]
+    comparisons: tuple[AbResult, ...] = ()
 
 
-def read_results(paths: Iterable[Paths], benchmark: str | None = None) -> Results:
+def read_results(paths: Sequence[Paths], benchmark: str | None = None) -> Results:
     """All runs below the folders and all parquet files of cases; raises ConfigError where nothing is left."""
     sources, problems = read_cases(paths, COLUMNS)
     if not sources:
@@ -79,7 +82,8 @@ def read_results(paths: Iterable[Paths], benchmark: str | None = None) -> Result
             raise ConfigError(f"--benchmark {benchmark} is not in these results; they have: {measured}")
     records = tuple(record for source in sources for record in source.records or ({"run_id": source.path.stem},))
     folders = {str(source.records[0].get("run_id")): source.path for source in sources if source.path.is_dir()}
-    return Results(cases, records, folders, tuple(problems.values()))
+    comparisons, left_out = read_ab_results(paths, benchmark)
+    return Results(cases, records, folders, (*problems.values(), *left_out), tuple(comparisons))
 
 
 class Lost(NamedTuple):
@@ -336,6 +340,7 @@ def summary_text(summary: Summary, top: int) -> str:
         + "\n"
         + paragraphs(_machine_lines(summary), terminal),
         "\n".join(["Answers", paragraphs((f"  * {text}" for text in summary.sentences()), terminal)]),
+        _comparisons_text(summary, terminal),
         _titled_table("Best backend and layout for each size", BEST_HEADS, best_rows(summary), top, terminal)
         + (terminal.paragraph(summary.interval_note()) if summary.best else ""),
         _titled_table("Costs: time = alpha + beta x bytes", fit_heads, summary.fits, top, terminal),
@@ -367,6 +372,15 @@ def _titled_table(
     table = table_text(columns, rows[:top], terminal)
     more = f"\n... and {len(rows) - top} more: --top {len(rows)}" if len(rows) > top else ""
     return f"{terminal.styled(title, 'bold')}\n{table}{more}\n"
+
+
+def _comparisons_text(summary: Summary, terminal: Terminal) -> str:
+    """What each one compared, the table of `commbench compare`, and its summary."""
+    lines = [terminal.styled("Comparisons", "bold")] if summary.results.comparisons else []
+    for result in summary.results.comparisons:
+        table, *notes = result.table_lines()
+        lines += [terminal.paragraph(result.sentence()), table, paragraphs([*notes, result.summary()], terminal), ""]
+    return "\n".join(lines[:-1])
 
 
 def _machine_lines(summary: Summary) -> Iterator[str]:
