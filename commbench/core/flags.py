@@ -104,4 +104,8 @@ FLAGS = {
         "nothing: enough remain for the median and the quantiles",
     ),
 }
+DOUBTFUL = frozenset({  # the number may be another one when the case is measured again, or on a quieter machine
+    "noisy", "drifting", "multimodal", "unstable", "unsteady", "disturbed", "oversubscribed", "timer_limited", "skewed",
+    "clock_limited", "late_starts", "gaps", "throttled", "impossible",
+})  # fmt: skip
 UNKNOWN_FLAG = Flag("a flag of another version of commbench", "see that version's documentation (run.json names it)")

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commbench.core.errors import CommbenchError
-from commbench.core.units import format_seconds
+from commbench.core.units import format_seconds, plural
 
 from .compare import Rules, compare_sides, variable_text
-from .compare_sides import NAMES, parse_by, plural, read_side
+from .compare_sides import NAMES, parse_by, read_side
 from .compare_text import SIZES, caption, comparison_summary, comparison_table, unjoined
 from .load import Paths, flat_paths, row_dicts
 from .recommend import size_text

@@ -30,7 +30,8 @@ NO_VALUE: tuple[Any, ...] = (None, "", {})
 UNDECIDED = "not distinguishable"
 CROSSED = ("below", "above", "crossover_bytes", "low_bytes", "high_bytes")
 BEST = (
-    "message_bytes", "best", "median_s", "ci_low_s", "ci_high_s", "second", "ratio", "compared", "alike", "launches",
+    "message_bytes", "best", "median_s", "ci_low_s", "ci_high_s", "second", "ratio", "compared", "alike", "alike_s",
+    "launches",
 )  # fmt: skip
 LEAST_SIZES = 2  # in a row that agree on who is faster
 THIS_RUN = "in this run"
@@ -125,8 +126,8 @@ def best(cases: pd.DataFrame, *variables: str) -> pd.DataFrame:
 
     One row per size: what they share, message_bytes, best (its name, or "not distinguishable" where its interval
     does not differ from another's), median_s with its interval, second, ratio (the second median / the best), compared
-    (how many), alike (names that do not differ from the best, itself included), launches (the fewest of those compared;
-    below 3 the best is that of this run). Raises CommbenchError like crossovers.
+    (how many), alike (names that do not differ from the best, itself included), alike_s (their medians), launches (the
+    fewest of those compared; below 3 the best is that of this run). Raises CommbenchError like crossovers.
     """
     import pandas as pd
 
@@ -227,10 +228,10 @@ def _best_of(group: Sequence[tuple[str, Family]], remaining: Sequence[str]) -> I
         if len(rivals) < 2:
             continue
         fastest, name = rivals[0]
-        alike = [name, *(other for time, other in rivals[1:] if not differ(fastest, time))]
+        alike = [(fastest, name), *(rival for rival in rivals[1:] if not differ(fastest, rival[0]))]
         word = UNDECIDED if len(alike) > 1 else name
         times = [time for time, _ in rivals]
         ratio, launches = times[1].median_s / times[0].median_s, min(len(time.medians) for time in times)
         row = (size, word, fastest.median_s, fastest.low_s, fastest.high_s, rivals[1][1], ratio, len(rivals),
-               ", ".join(alike), launches)  # fmt: skip
+               ", ".join(other for _, other in alike), tuple(time.median_s for time, _ in alike), launches)  # fmt: skip
         yield {**shared, **dict(zip(BEST, row, strict=True))}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from commbench.core.units import about_bytes
+from commbench.core.units import about_bytes, plural
 
 from .load import nodes_of
 
@@ -108,7 +108,10 @@ def run_groups(records: Iterable[Record]) -> list[RunGroup]:
 def _group_key(record: Record) -> tuple[str, str, str, str, str, str]:
     backend, world = _mapping(record, "backend"), _mapping(record, "world")
     ipc, layouts = _mapping(record, "cuda_ipc"), _list(record.get("layouts"))
-    ranks = f"{world.get('size', '?')} ranks on {world.get('nodes', '?')} node(s), {world.get('launcher', '?')}"
+    ranks = "not recorded"
+    if {"size", "nodes"} <= world.keys():
+        ranks = f"{plural(world['size'], 'rank', 'ranks')} on {plural(world['nodes'], 'node', 'nodes')}"
+        ranks += f", {world.get('launcher', '?')}"
     asked = f"asked {ipc.get('asked', '?')}, effective {ipc.get('effective') or 'none (no GPU)'}"
     return (
         str(backend.get("name", "?")), str(backend.get("library", "?")), ", ".join(map(str, layouts)), ranks, asked,

@@ -13,6 +13,7 @@ from commbench.core.units import format_rate, format_seconds
 
 from .cold_start import LAUNCH_HEADS
 from .distributions import RawData
+from .headline import headline, trust
 from .load import row_dicts
 from .machines import topology_cells
 from .page_figures import (
@@ -36,6 +37,7 @@ from .summary import (
     LOST_HEADS,
     Summary,
     best_rows,
+    counts_text,
     reference_note,
     several_pairs,
 )  # fmt: skip
@@ -95,10 +97,16 @@ def page(summary: Summary, raw: RawData) -> str:
     data = dict(_sections(summary, raw))
     shown = [(key, name) for key, name in SECTIONS.items() if data[key]]
     results = summary.results
-    counts = f"{len(results.cases)} cases of {len(results.records)} runs"
-    about = [part for part in (*_origin(summary), counts) if part]
+    about = [part for part in (*_origin(summary), counts_text(results)) if part]
     template = environment().get_template("page.html.j2")
-    return template.render(title=TITLE, about=about, headline=summary.headline(), sections=shown, **data)
+    return template.render(
+        title=TITLE,
+        about=about,
+        headline=headline(summary.choice, summary.soaks),
+        trust=trust(results.cases),
+        sections=shown,
+        **data,
+    )
 
 
 def _origin(summary: Summary) -> Iterator[str]:
@@ -149,7 +157,7 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     yield "pairs", _pair_tables(summary)
     what = "median and range of each interval"
     yield "soak", [soak_picture(f"{titles.get(line.case_id, line.case_id)}: {what}", line) for line in raw.time_lines]
-    fit_heads = ("benchmark", "case", "sizes", "alpha, per message", "1 / beta, of its bytes", "n 1/2", "largest miss")
+    fit_heads = ("benchmark", "case", "sizes", "alpha, per message", "1 / beta, of its bytes", "n 1/2", "misses up to")
     details = {
         "distributions": _distributions(summary, raw, titles),
         "ramps": [ramp_picture(backend, seconds) for backend, seconds in sorted(raw.ramps.items())],

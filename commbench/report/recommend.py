@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commbench.core.units import about_bytes, format_bytes, format_factor, format_seconds, value_text
+from commbench.core.units import about_bytes, format_bytes, format_factor, format_seconds, plural, value_text
 
 from .crossover import NO_VALUE, THIS_RUN, UNDECIDED, best, sentences
 from .difference import FEW_LAUNCHES
@@ -61,6 +61,7 @@ class Best:
     second: str
     ratio: float
     alike: str
+    alike_s: tuple[float, ...]  # the median of each of them
     launches: int  # the fewest of those compared
 
     @property
@@ -68,12 +69,16 @@ class Best:
         return self.name != UNDECIDED
 
     def text(self) -> str:
-        """The fastest with its lead, or the names that are not distinguishable."""
-        time = f"{format_seconds(self.median_s)} ({interval_text(self.low_s, self.high_s)})"
+        """The fastest with its lead, or why none is named."""
         if not self.decided:
-            return f"{' and '.join(BETWEEN_NAMES.split(self.alike))} are {UNDECIDED} at {time}"
+            named = zip(BETWEEN_NAMES.split(self.alike), self.alike_s, strict=True)
+            times = " and ".join(f"{name} ({format_seconds(time_s)})" for name, time_s in named)
+            launches = plural(self.launches, "launch", "launches")
+            few = self.launches < FEW_LAUNCHES
+            return f"{times} are {UNDECIDED} {f'with {launches}, too few to be sure' if few else f'over {launches}'}"
+        time = f"{format_seconds(self.median_s)} ({interval_text(self.low_s, self.high_s)})"
         if self.launches < FEW_LAUNCHES:
-            return f"{self.name} took least {THIS_RUN}, {time}; {self.second} took {format_factor(self.ratio)} as long"
+            return f"{self.name} was fastest {THIS_RUN}, {time}; {self.second} took {format_factor(self.ratio)} as long"
         return f"{self.name} is fastest, {time}; {self.second} takes {format_factor(self.ratio)} as long"
 
 
@@ -220,7 +225,7 @@ def _best(row: Mapping[str, Any], world: Any, more: Sequence[str]) -> Best:
     low_s, high_s = (math.nan if row[name] is None else row[name] for name in ("ci_low_s", "ci_high_s"))
     return Best(
         row["benchmark"], int(world), words, row["message_bytes"], best_name, row["median_s"], low_s, high_s, second,
-        row["ratio"], alike, row["launches"],
+        row["ratio"], alike, row["alike_s"], row["launches"],
     )  # fmt: skip
 
 

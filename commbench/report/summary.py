@@ -15,13 +15,11 @@ from commbench.core.errors import ConfigError
 from commbench.core.flags import FLAGS, UNKNOWN_FLAG
 from commbench.core.slow_pairs import UNUSABLE, Finding, findings, warnings_of
 from commbench.core.terminal import Column, Terminal, paragraphs, table_text
-from commbench.core.units import format_factor, format_number, format_rate, format_seconds
+from commbench.core.units import format_factor, format_number, format_rate, format_seconds, plural
 
 from .ab_results import AbResult, read_ab_results
 from .cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
-from .crossover import THIS_RUN
-from .difference import FEW_LAUNCHES
-from .fit import answerable
+from .headline import trust
 from .load import NEEDED, Paths, frame_of, read_cases, row_dicts
 from .machines import Machine, RunGroup, machines_of, rank_differences, run_groups
 from .recommend import VISITS, Best, Choice, Fit, choice_of, size_text
@@ -40,12 +38,11 @@ COLUMNS = tuple(column.name for column in CASES if column.name in READ)  # that 
 MOST_SENTENCES, MOST_PAIR_ROWS = 6, 40_000
 FINDING_TITLES = {"rank": "Slow rank", "slow": "Slow link", "asymmetric": "Link with two speeds"}
 MATRIX_KEY = ["run_id", "benchmark", "backend", "engine", "layout", "dtype", "message_bytes", "timing"]
-UNTIMED = frozenset({"timer_limited", "impossible"})  # flags of numbers that are no extreme of a machine
 STATUSES = ("invalid", "failed", "skipped")  # the most serious first
-BEST_HEADS = ("benchmark", "ranks", "message\nB", "best", "median\nus", "interval\nus", "second", "takes", "holds")
+BEST_HEADS = ("benchmark", "ranks", "message\nB", "best", "median\nus", "interval\nus", "second", "takes", "based on")
 PRIORITIES = {  # of columns that a narrow terminal may lack; the page has them all
-    "interval\nus": 1, "takes": 2, "second": 3, "holds": 4, "timing": 1, "labels": 2, "runs": 3, "CUDA IPC": 4,
-    "what to do": 1, "which": 1, "largest miss": 1, "n 1/2": 2,
+    "interval\nus": 1, "takes": 2, "second": 3, "based on": 4, "timing": 1, "labels": 2, "runs": 3, "CUDA IPC": 4,
+    "what to do": 1, "which": 1, "misses up to": 1, "n 1/2": 2,
 }  # fmt: skip
 FLAG_HEADS = ("flag", "cases", "meaning", "what to do")
 LOST_HEADS = ("status", "cases", "reason", "which")
@@ -84,6 +81,11 @@ def read_results(paths: Sequence[Paths], benchmark: str | None = None) -> Result
     folders = {str(source.records[0].get("run_id")): source.path for source in sources if source.path.is_dir()}
     comparisons, left_out = read_ab_results(paths, benchmark)
     return Results(cases, records, folders, (*problems.values(), *left_out), tuple(comparisons))
+
+
+def counts_text(results: Results) -> str:
+    """6 cases of 1 run."""
+    return f"{plural(len(results.cases), 'case', 'cases')} of {plural(len(results.records), 'run', 'runs')}"
 
 
 class Lost(NamedTuple):
@@ -139,26 +141,6 @@ class Summary:
         texts = texts.replace("this run", "a run") if self._most_runs > 1 else texts
         return f"Intervals: {texts}." if texts else ""
 
-    def headline(self) -> str:
-        """What was measured, and the extremes of it, in one sentence."""
-        measured = answerable(self.choice.cases)
-        measured = measured if len(measured) else self.choice.cases
-        if not len(measured):
-            return self.soaks[0] if self.soaks else "No case has a number; what was tried is below."
-        sizes = measured["message_bytes"]
-        between = " to ".join(dict.fromkeys(size_text(size) for size in (sizes.min(), sizes.max())))
-        listed = (", ".join(map(str, measured[name].drop_duplicates())) for name in ("benchmark", "backend", "layout"))
-        parts = ["{} over {} in {}, {}".format(*listed, between)]
-        rows = row_dicts(measured)
-        single = [row for row in rows if row["window"] is None] or rows  # the others have many messages in flight
-        quick = min(_without(single, UNTIMED), key=lambda row: row["median_s"])
-        wide = max(_without(rows, UNTIMED | {"in_cache"}), key=lambda row: row["algbw_gb_per_s"] or 0)
-        time, rate = format_seconds(quick["median_s"]), format_rate(wide["algbw_gb_per_s"])
-        parts.append(f"shortest time {time} ({quick['benchmark']}, {self.choice.name(quick)})")
-        if wide["algbw_gb_per_s"]:
-            parts.append(f"highest bandwidth {rate} GB/s ({wide['benchmark']}, {self.choice.name(wide)})")
-        return "; ".join(parts) + "."
-
     def doubts(self) -> list[str]:
         """What to check before the numbers are used."""
         lines = [*self._slow_links(), *self._lost(), *self._abnormal()]
@@ -185,7 +167,9 @@ class Summary:
                 f" Large ones ({size_text(rows[-1].size)}): {rows[-1].text()}." if len(rows) > 1 else ""
             )
         if not groups:
-            yield "There is no choice to make: no two backends or layouts were measured at the same size."
+            labels = sorted({str(label) or "none" for label in self.choice.cases["label"]})
+            under = f" under one label (labels: {', '.join(labels)})" if len(labels) > 1 else ""
+            yield f"There is no choice to make: no two backends or layouts were measured at the same size{under}."
         elif len(groups) > MOST_SENTENCES:
             yield f"{len(groups) - MOST_SENTENCES} more choices are in the table of the best for each size."
 
@@ -193,9 +177,10 @@ class Summary:
         good = [fit for fit in self.fits if fit.half != "-"]
         last_pieces = list({(fit.benchmark, fit.name): fit for fit in good}.values())
         for fit in last_pieces[: MOST_SENTENCES // 2]:
+            where = f"{fit.benchmark}, {fit.name}: fit from {fit.sizes.replace(' .. ', ' to ')}"
             yield (
-                f"{fit.benchmark}, {fit.name}, {fit.sizes}: {fit.alpha} per message and {fit.rate} for its bytes; "
-                f"half of that rate at {fit.half} (largest miss of the fit {fit.miss})."
+                f"{where}: {fit.alpha} per message plus its bytes at {fit.rate}; half of that rate at {fit.half}; the "
+                f"fit misses no size by more than {fit.miss}."
             )
 
     def _slow_links(self) -> Iterator[str]:
@@ -215,7 +200,7 @@ class Summary:
             totals[lost.status] += lost.cases
         for status, count in totals.items():
             first = next(lost for lost in self.lost if lost.status == status)
-            yield f"{count} {'case' if count == 1 else 'cases'} {status}: {first.reason} ({first.names})."
+            yield f"{plural(count, 'case', 'cases')} {status}: {first.reason} ({first.names})."
 
     def _abnormal(self) -> Iterator[str]:
         for judged in self.judged:
@@ -225,11 +210,6 @@ class Summary:
         if self.differences:
             names = list(dict.fromkeys(name for name, _, _ in self.differences))
             yield f"Ranks differ in {', '.join(names[:5])}{' and more' if len(names) > 5 else ''}."
-
-
-def _without(rows: list[dict[str, Any]], flags: frozenset[str]) -> list[dict[str, Any]]:
-    """The rows without these flags; all where each has one."""
-    return [row for row in rows if not warnings_of(row) & flags] or rows
 
 
 def summarise_results(results: Results) -> Summary:
@@ -316,12 +296,12 @@ def best_rows(summary: Summary) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for best in summary.best:
         low, high = (format_number(1e6 * end_s) for end_s in (best.low_s, best.high_s))
-        holds = THIS_RUN if best.launches < FEW_LAUNCHES else f"over {best.launches} launches"
+        launches = plural(best.launches, "launch", "launches")
         rows.append((
             f"{best.benchmark} {best.more}".strip(), str(best.world_size), str(best.size),
             best.name if best.decided else f"not distinguishable: {best.alike}", format_number(1e6 * best.median_s),
             "no interval" if math.isnan(best.low_s) else f"{low} .. {high}", best.second, format_factor(best.ratio),
-            holds if best.decided else "",
+            launches if best.decided else "",
         ))  # fmt: skip
     return rows
 
@@ -332,14 +312,15 @@ def best_rows(summary: Summary) -> list[tuple[str, ...]]:
 def summary_text(summary: Summary, top: int) -> str:
     """The whole report, tables cut after `top` rows with a line that says so."""
     terminal = Terminal.of(sys.stdout)
-    title = f"{len(summary.results.cases)} cases of {len(summary.results.records)} runs"
+    title = counts_text(summary.results)
     launching = "Cost of launching a call: waiting for it, and replaying it"
-    fit_heads = ("benchmark", "case", "sizes", "alpha", "1 / beta", "n 1/2", "largest miss")
+    fit_heads = ("benchmark", "case", "sizes", "alpha", "1 / beta", "n 1/2", "misses up to")
+    answers = [trust(summary.results.cases), *summary.sentences()]
     parts = [
         _titled_table(title, GROUP_HEADS, summary.groups, top, terminal)
         + "\n"
         + paragraphs(_machine_lines(summary), terminal),
-        "\n".join(["Answers", paragraphs((f"  * {text}" for text in summary.sentences()), terminal)]),
+        "\n".join(["Answers", paragraphs((f"  * {text}" for text in answers if text), terminal)]),
         _comparisons_text(summary, terminal),
         _titled_table("Best backend and layout for each size", BEST_HEADS, best_rows(summary), top, terminal)
         + (terminal.paragraph(summary.interval_note()) if summary.best else ""),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from places import HARDWARE_TEXTS
 import commbench
 from commbench.cli.report import command
 from commbench.report.distributions import SoakTimeLine, read_raw_data
+from commbench.report.headline import headline
 from commbench.report.machines import topology_cells
 from commbench.report.page import environment
 from commbench.report.page import page as whole_page
@@ -144,27 +144,11 @@ def test_a_layer_lies_on_its_own_library_only(tmp_path: Path) -> None:
     assert [one.title for one in pictures] == ["all_reduce, 8 B, 1x2", "all_reduce, 2 MiB, 1x2"]
 
 
-def test_the_headline_leaves_out_numbers_that_are_no_extreme(tmp_path: Path) -> None:
-    run_of(tmp_path, 0)
-    results = read_results([tmp_path])
-    cases = results.cases.assign(warnings=[[] for _ in range(len(results.cases))])
-    fastest, widest = cases["median_s"].idxmin(), cases["algbw_gb_per_s"].idxmax()
-    plain = summarise_results(replace(results, cases=cases)).headline()
-    for row in (cases.loc[fastest], cases.loc[widest]):
-        assert f"({row.benchmark}," in plain
-    flagged = cases.copy()
-    flagged.at[fastest, "warnings"], flagged.at[widest, "warnings"] = ["timer_limited"], ["in_cache"]
-    kept = summarise_results(replace(results, cases=flagged)).headline()
-    assert kept.split("; ")[1] != plain.split("; ")[1] and kept.split("; ")[2] != plain.split("; ")[2]
-    every = cases.assign(warnings=[["timer_limited"]] * len(cases))
-    assert summarise_results(replace(results, cases=every)).headline() == plain  # better than nothing
-
-
 def test_a_soak_alone_is_a_result(tmp_path: Path) -> None:
     commbench.run(*SIMULATED, "benchmark=p2p_latency", "sizes=[8]", "timing=soak", "timing.duration_s=1",
                   f"output={tmp_path}")  # fmt: skip
     summary = summarise_results(read_results([tmp_path]))
-    assert summary.headline().startswith("Soak of p2p_latency 8 B, simulated virtual 1x2: median ")
+    assert headline(summary.choice, summary.soaks).startswith("Soak of p2p_latency 8 B, simulated virtual 1x2: median ")
     assert not any("Nothing was measured" in text or "no choice" in text for text in summary.sentences())
 
 

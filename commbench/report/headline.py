@@ -1,0 +1,98 @@
+"""The first sentences of a report: what was measured with its extremes, and how far the numbers can be trusted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from commbench.core.flags import DOUBTFUL, FLAGS
+from commbench.core.slow_pairs import warnings_of
+from commbench.core.units import format_rate, format_seconds, plural
+
+from .fit import answerable
+from .load import row_dicts
+from .recommend import Choice, size_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Row = dict[str, Any]
+
+UNTIMED = frozenset({"timer_limited", "impossible"})  # flags of numbers that are no extreme of a machine
+UNRATED = UNTIMED | {"in_cache"}
+MOST_FLAGS = 3
+
+
+def headline(choice: Choice, soaks: Sequence[str]) -> str:
+    """What was measured, and the extremes of it, in one sentence."""
+    measured = answerable(choice.cases)
+    measured = measured if len(measured) else choice.cases
+    if not len(measured):
+        return soaks[0] if soaks else "No case has a number; what was tried is below."
+    sizes = measured["message_bytes"]
+    between = " to ".join(dict.fromkeys(size_text(size) for size in (sizes.min(), sizes.max())))
+    listed = (", ".join(map(str, measured[name].drop_duplicates())) for name in ("benchmark", "backend", "layout"))
+    parts = ["{} over {} in {}, {}".format(*listed, between)]
+    rows, all_rows = row_dicts(measured), row_dicts(choice.cases)
+    single = [row for row in rows if row["window"] is None] or rows  # the others have many messages in flight
+    quick = min(_without(single, UNTIMED), key=lambda row: row["median_s"])
+    shorter = [row for row in all_rows if row["median_s"] < quick["median_s"]]
+    more = _left_out(sorted(shorter, key=lambda row: row["median_s"]), _time_text, UNTIMED, "shorter ones down to")
+    parts.append(f"shortest time {_time_text(quick)} ({_case_name(choice, quick)}{more})")
+    wide = max(_without(rows, UNRATED), key=_rate)
+    if _rate(wide):
+        higher = sorted((row for row in all_rows if _rate(row) > _rate(wide)), key=_rate, reverse=True)
+        more = _left_out(higher, _rate_text, UNRATED, "higher ones up to", windows=False)
+        parts.append(f"highest bandwidth {_rate_text(wide)} ({_case_name(choice, wide)}{more})")
+    return "; ".join(parts) + "."
+
+
+def _without(rows: list[Row], flags: Collection[str]) -> list[Row]:
+    """The rows without these flags; all where each has one."""
+    return [row for row in rows if not warnings_of(row) & set(flags)] or rows
+
+
+def _rate(row: Row) -> float:
+    return row["algbw_gb_per_s"] or 0.0
+
+
+def _time_text(row: Row) -> str:
+    return format_seconds(row["median_s"])
+
+
+def _rate_text(row: Row) -> str:
+    return f"{format_rate(row['algbw_gb_per_s'])} GB/s"
+
+
+def _case_name(choice: Choice, row: Row) -> str:
+    size = f" {size_text(row['message_bytes'])}" if row["message_bytes"] else ""
+    return f"{row['benchmark']}{size}, {choice.name(row)}"
+
+
+def _left_out(
+    rows: Sequence[Row], text: Callable[[Row], str], flags: Collection[str], words: str, windows: bool = True
+) -> str:
+    """The most extreme of the numbers that are elsewhere in the report but are no extreme, and why; empty for none."""
+    reasons: dict[str, None] = {}
+    for row in rows:
+        reasons |= dict.fromkeys(sorted(warnings_of(row) & set(flags)))
+        reasons |= {"many messages in flight": None} if windows and row["window"] is not None else {}
+        reasons |= {"one rank": None} if row["world_size"] == 1 else {}
+        reasons |= {"simulated": None} if row["engine"] == "virtual" else {}
+    return f"; without {words} {text(rows[0])}: {', '.join(reasons)}" if rows else ""
+
+
+def trust(cases: pd.DataFrame) -> str:
+    """How many measured cases carry a warning that casts doubt on their number, and the most frequent ones; empty for
+    none."""
+    measured = [warnings_of(row) for row in row_dicts(cases.loc[cases["status"] == "ok", ["warnings"]])]
+    doubted = [flags & DOUBTFUL for flags in measured if flags & DOUBTFUL]
+    if not doubted:
+        return ""
+    counts = Counter(name for flags in doubted for name in sorted(flags)).most_common(MOST_FLAGS)
+    frequent = "; ".join(f"{FLAGS[name].meaning} ({name}, {count})" for name, count in counts)
+    advice = " Treat all numbers as rough." if 2 * len(doubted) > len(measured) else ""
+    carry = "carries" if len(doubted) == 1 else "carry"
+    of_all = f"{len(doubted)} of {plural(len(measured), 'measured case', 'measured cases')} {carry}"
+    return f"{of_all} a warning that casts doubt on the number, most often: {frequent}.{advice}"
