@@ -62,7 +62,8 @@ def read_raw_data(results: Results) -> RawData:
     """Raw tables of the newest runs that cover the cases; every limit that was met is in the notes."""
     ok = results.cases[results.cases["status"] == "ok"]
     chosen, left = _chosen_runs(results, ok)
-    notes = [f"distributions are drawn for {MOST_DISTRIBUTIONS} cases; {left} more have none"] if left else []
+    drawn = f"distributions are drawn for {MOST_DISTRIBUTIONS} of {MOST_DISTRIBUTIONS + left} cases"
+    notes = [f"{drawn}, those of the newest runs"] if left else []
     series: dict[str, list[tuple[str, Series]]] = {}
     for run_id, cases in chosen:
         folder = results.folders[run_id]

@@ -27,6 +27,7 @@ from .page_figures import (
     soak_picture,
     waterfalls,
 )  # fmt: skip
+from .page_tables import by_variables, number_tables
 from .recommend import interval_text, size_text
 from .reference import NORMAL
 from .slow_pairs import ColouredTable, pairs_table, wiring_table
@@ -52,6 +53,7 @@ LEAST_PAIRS = 3  # a case with more pairs is shown as a matrix
 SECTIONS = {
     "answers": "Answers",
     "comparisons": "Comparisons",
+    "numbers": "Numbers",
     "curves": "Time and bandwidth",
     "soak": "Over time",
     "best": "Best for each size",
@@ -146,6 +148,7 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
          "notes": result.notes()}
         for result in summary.results.comparisons
     ]  # fmt: skip
+    yield "numbers", number_tables(summary.choice)
     best = _first_rows(BEST_HEADS, best_rows(summary))
     intervals = summary.interval_note()
     yield "best", best and {"table": best, "crossings": summary.crossings[:MOST_ROWS], "intervals": intervals}
@@ -160,6 +163,7 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     fit_heads = ("benchmark", "case", "sizes", "alpha, per message", "1 / beta, of its bytes", "n 1/2", "misses up to")
     details = {
         "distributions": _distributions(summary, raw, titles),
+        "notes": raw.notes,
         "ramps": [ramp_picture(backend, seconds) for backend, seconds in sorted(raw.ramps.items())],
         "fits": _first_rows(fit_heads, summary.fits),
         "launches": _first_rows(LAUNCH_HEADS, summary.overheads),
@@ -169,7 +173,7 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     yield "details", details
     yield "normal", {"note": reference_note(summary.judged), "table": _references(summary)}
     yield "flags", _first_rows(FLAG_HEADS, summary.flags)
-    yield "missing", _missing(summary, raw)
+    yield "missing", _missing(summary)
     yield "machines", _machines(summary)
 
 
@@ -226,8 +230,8 @@ def _references(summary: Summary) -> Table | None:
     return _first_rows(heads, rows)
 
 
-def _missing(summary: Summary, raw: RawData) -> dict[str, Any] | None:
-    notes = [*summary.results.problems, *raw.notes]
+def _missing(summary: Summary) -> dict[str, Any] | None:
+    notes = list(summary.results.problems)
     if summary.choice.left:
         notes.append(f"{summary.choice.left} more distinct cases were not compared")
     return {"table": _first_rows(LOST_HEADS, summary.lost), "notes": notes} if summary.lost or notes else None
@@ -258,11 +262,11 @@ def _machines(summary: Summary) -> dict[str, Any]:
 
 
 def _case_table(summary: Summary) -> Table:
-    cases = summary.choice.cases
+    cases = sorted(row_dicts(summary.choice.cases), key=lambda row: by_variables(summary.choice, row))
     rows = [
         (_case_title(summary, row), format_seconds(row["median_s"]),
          interval_text(row["ci_low_s"], row["ci_high_s"]),
          format_rate(row["algbw_gb_per_s"]), str(int(row["runs"])))
-        for row in row_dicts(cases.head(MOST_ROWS))
+        for row in cases[:MOST_ROWS]
     ]  # fmt: skip
     return Table(("case", "median", "interval", "GB/s", "runs"), rows, len(cases))

@@ -14,8 +14,7 @@ from commbench.core.units import format_rate, format_seconds, value_text
 
 from .distributions import Distribution, SoakTimeLine
 from .figures import BAD, PALETTE, QUIET, Colours, bytes_text, percent_text, ramp, rate_text, seconds_text
-from .fit import OF_BACKEND, answerable, key, varying
-from .load import row_dicts
+from .fit import OF_BACKEND, key, varying
 from .recommend import Choice, interval_text, name_of, size_text
 from .svg import Chart
 
@@ -61,25 +60,25 @@ class Panel:
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """Benchmark -> name of the line -> rows by size; `linked`: cases that have a distribution on the page."""
+    """Benchmark -> name of the line -> rows by size; `short`: benchmark -> name -> the same without what all share;
+    `linked`: cases that have a distribution on the page."""
 
     rows: Mapping[str, Mapping[str, Sequence[Row]]]
+    short: Mapping[str, Mapping[str, str]]
     linked: frozenset[str]
     colours: Colours
 
 
 def curves_of(choice: Choice, linked: Iterable[str]) -> Curves:
-    """The distinct cases with a message; simulated ones and those of one rank only where there are no others."""
-    cases = answerable(choice.cases) if len(answerable(choice.cases)) else choice.cases
-    rows: dict[str, dict[str, list[Row]]] = {}
-    for row in row_dicts(cases.sort_values("message_bytes", kind="stable")):
-        if row["message_bytes"]:  # a barrier has none
-            name = choice.name(row, without=("window",))
-            rows.setdefault(str(row["benchmark"]), {}).setdefault(name, []).append(row)
-    # latency, other operations between two ranks, collectives
-    order = sorted(rows, key=lambda name: (name != "p2p_latency", not name.startswith("p2p"), name))
-    rows = {benchmark: rows[benchmark] for benchmark in order}
-    return Curves(rows, frozenset(linked), Colours(sorted({name for lines in rows.values() for name in lines})))
+    """The lines of the cases with a message."""
+    lines = {  # a barrier has none
+        benchmark: {name: [row for row in rows if row["message_bytes"]] for name, rows in by_name.items()}
+        for benchmark, by_name in choice.lines().items()
+        if any(row["message_bytes"] for rows in by_name.values() for row in rows)
+    }
+    colours = Colours(sorted({name for by_name in lines.values() for name in by_name}))
+    short = {benchmark: choice.short_names(by_name) for benchmark, by_name in lines.items()}
+    return Curves(lines, short, frozenset(linked), colours)
 
 
 def size_panels(curves: Curves) -> Iterator[Panel]:
@@ -119,10 +118,13 @@ def _over_size(curves: Curves, benchmark: str, column: str, heading: str) -> Pic
         ys, lows, highs = values[name].T.tolist()
         tips = [_tip(name, row, column) for row in rows]
         links = [f"#d-{row['case_id']}" if row["case_id"] in curves.linked else None for row in rows]
-        chart.band(xs, lows, highs, colour, name)
-        chart.line(xs, ys, colour, dashes, name)
-        chart.points(xs, ys, tips, colour, name, links)
-    legend = [(name, *curves.colours.of(name)) for name, _ in lines]
+        series = curves.short[benchmark][name]
+        chart.band(xs, lows, highs, colour, series)
+        chart.line(xs, ys, colour, dashes, series)
+        chart.points(xs, ys, tips, colour, series, links)
+        if len(xs) == 1 and math.isfinite(ys[0]):
+            chart.text(xs[0], ys[0], WRITTEN[column](ys[0]), 10)
+    legend = [(curves.short[benchmark][name], *curves.colours.of(name)) for name, _ in lines]
     return Picture(heading, Markup(chart.svg()), legend)
 
 

@@ -117,6 +117,31 @@ class Choice:
         """The name of a line: backend and engine, then what distinguishes it from the others."""
         return name_of(variables, [name for name in self.distinguishing if name not in without])
 
+    def lines(self) -> dict[str, dict[str, list[dict[str, Any]]]]:
+        """Benchmark -> name without its window -> rows by size; latency first, then other pairs, then collectives.
+
+        Simulated cases and those of one rank only where there are no others.
+        """
+        cases = answerable(self.cases) if len(answerable(self.cases)) else self.cases
+        lines: dict[str, dict[str, list[dict[str, Any]]]] = {}
+        for row in row_dicts(cases.sort_values("message_bytes", kind="stable")):
+            name = self.name(row, without=("window",))
+            lines.setdefault(str(row["benchmark"]), {}).setdefault(name, []).append(row)
+        order = sorted(lines, key=lambda name: (name != "p2p_latency", not name.startswith("p2p"), name))
+        return {benchmark: lines[benchmark] for benchmark in order}
+
+    def short_names(self, lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, str]:
+        """The name of each line -> the same without what all of them share; one alone keeps its name."""
+        varied = [
+            name
+            for name in dict.fromkeys((*FIRST, *self.distinguishing))
+            if name != "window" and len({value_text(rows[0][name] or "") for rows in lines.values()}) > 1
+        ]
+        first, more = [name for name in varied if name in FIRST], [name for name in varied if name not in FIRST]
+        if not varied:
+            return {line: line for line in lines}
+        return {line: name_of(rows[0], more, first) or f"no {varied[0]}" for line, rows in lines.items()}
+
     @functools.cached_property
     def best(self) -> list[Best]:
         """By benchmark, ranks and size, for the sizes that at least two have."""
@@ -211,12 +236,12 @@ def interval_text(low: float | None, high: float | None) -> str:
     return f"{format_seconds(low)} .. {format_seconds(high)}" if known else "no interval"
 
 
-def name_of(variables: Mapping[str, Any], distinguishing: Sequence[str]) -> str:
-    """Backend and engine, then the distinguishing variables: a plain word alone, any other value with its name."""
+def name_of(variables: Mapping[str, Any], distinguishing: Sequence[str], first: Sequence[str] = FIRST) -> str:
+    """Backend and engine (`first`), then what distinguishes: a plain word alone, any other value with its name."""
     order = sorted((name for name in distinguishing if name not in FIRST), key=lambda name: name not in PLAIN)
     texts = {name: value_text(variables[name]) for name in order if variables.get(name) not in NO_VALUE}
     more = [text if name in PLAIN else f"{name} {text}" for name, text in texts.items()]
-    return " ".join([*(str(variables[name]) for name in FIRST), *more])
+    return " ".join([*(str(variables[name]) for name in first), *more])
 
 
 def _best(row: Mapping[str, Any], world: Any, more: Sequence[str]) -> Best:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,11 +18,20 @@ from places import HARDWARE_TEXTS
 import commbench
 from commbench.cli.report import command
 from commbench.report.distributions import SoakTimeLine, read_raw_data
+from commbench.report.figures import Colours
 from commbench.report.headline import headline
 from commbench.report.machines import topology_cells
 from commbench.report.page import environment
 from commbench.report.page import page as whole_page
-from commbench.report.page_figures import curves_of, ramp_picture, soak_picture, waterfall, waterfalls
+from commbench.report.page_figures import (
+    Curves,
+    curves_of,
+    ramp_picture,
+    size_panels,
+    soak_picture,
+    waterfall,
+    waterfalls,
+)
 from commbench.report.summary import read_results, summarise_results
 from commbench.report.svg import Chart, clean
 
@@ -97,7 +107,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 def test_every_section_with_data_is_there(page: Path) -> None:
     found = re.findall(r'<section id="([a-z]+)"', page.read_text())
-    expected = "answers curves soak best layouts efficiency pairs normal flags machines details"
+    expected = "answers numbers curves soak best layouts efficiency pairs normal flags machines details"
     assert found == expected.split()  # no layers: a simulated world has one; nothing is missing
 
 
@@ -223,7 +233,7 @@ def test_a_browser_draws_it_and_runs_its_script(page: Path, tmp_path: Path) -> N
     words += ["--window-size=1240,2000", "--virtual-time-budget=2000"]
     done = subprocess.run([*words, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=90, check=True)
     assert '<div id="tip" hidden=""></div>' in done.stdout  # the script ran to its end
-    assert done.stdout.count("<section") == 11 and done.stdout.count("<circle") > 100
+    assert done.stdout.count("<section") == 12 and done.stdout.count("<circle") > 100
     assert "<script>alert" not in done.stdout
     subprocess.run([*words, f"--screenshot={shot}", page.as_uri()], capture_output=True, timeout=90, check=True)
     assert shot.read_bytes()[:4] == b"\x89PNG" and shot.stat().st_size > 50_000
@@ -259,3 +269,33 @@ def test_nothing_reaches_beyond_any_width(page: Path, tmp_path: Path, scheme: st
              (tmp_path / "frames.html").as_uri()]  # fmt: skip
     done = subprocess.run(words, capture_output=True, text=True, timeout=90, check=True)
     assert sorted(re.findall(r"<p>(.*?)</p>", done.stdout)) == sorted(f"{width} / 0 / {back}" for width in widths)
+
+
+def test_the_cases_are_sorted_and_the_series_short(tmp_path: Path) -> None:
+    for number in (3, 0):  # gloo in 1x4 and in 1x2
+        run_of(tmp_path, number)
+    summary = summarise_results(read_results([tmp_path], "all_reduce"))
+    text = whole_page(summary, read_raw_data(summary.results))
+    cases = re.findall(r">(all_reduce \d+ \w+, gloo python 1x\d)</td>", text[text.index("distinct measured cases") :])
+    assert [case.partition(", ")[2] for case in cases] == ["gloo python 1x2"] * 10 + ["gloo python 1x4"] * 10
+    assert [case.split(",")[0] for case in cases[:3]] == ["all_reduce 8 B", "all_reduce 32 B", "all_reduce 128 B"]
+    assert set(re.findall(r'<button type="button" data-series="([^"]+)"', text)) >= {"1x2", "1x4"}
+    assert 'data-series="gloo python 1x2"' not in text[: text.index('<section id="layouts"')]
+
+
+def test_a_line_of_one_size_is_a_dot_with_its_value() -> None:
+    one = {"message_bytes": 8, "median_s": 4e-6, "ci_low_s": 3e-6, "ci_high_s": 5e-6, "case_id": "c", "runs": 1,
+           "algbw_gb_per_s": 0.002}  # fmt: skip
+    lines = {"all_reduce": {"gloo python": [one]}}
+    curves = Curves(lines, {"all_reduce": {"gloo python": "gloo python"}}, frozenset(), Colours())
+    ((_, (time, rate), _),) = (vars(panel).values() for panel in size_panels(curves))
+    assert ">4.00 us</text>" in time.svg and ">0.00200 GB/s</text>" in rate.svg
+
+
+def test_what_has_no_distribution_is_said_beside_the_distributions(tmp_path: Path) -> None:
+    run_of(tmp_path, 0)
+    summary = summarise_results(read_results([tmp_path]))
+    note = "distributions are drawn for 120 of 155 cases, those of the newest runs"
+    text = whole_page(summary, replace(read_raw_data(summary.results), notes=(note,)))
+    assert '<section id="missing"' not in text
+    assert f"D{note[1:]}." in text[text.index('<section id="details"') :]
