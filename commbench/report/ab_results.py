@@ -14,6 +14,7 @@ from commbench.core.units import format_seconds, plural
 from .compare import Rules, compare_sides, variable_text
 from .compare_sides import NAMES, parse_by, read_side
 from .compare_text import SIZES, caption, comparison_summary, comparison_table, unjoined
+from .difference import ALPHA
 from .load import Paths, flat_paths, row_dicts
 from .recommend import size_text
 
@@ -53,7 +54,8 @@ class AbResult:
         return [
             "Times are medians over launches. NEW / BASE above 1 is slower; the interval is of 95 % over launches in "
             f"pairs. Verdict: the whole interval is beyond {100 * self.rules.delta:g} %, or within it (SAME). "
-            "p (Holm): the signed-rank test on pairs of launches, corrected for the number of cases.",
+            "p (Holm): the signed-rank test on pairs of launches, corrected for the number of cases; ?: not certain, "
+            f"for p is above {ALPHA}.",
             *unjoined(self.frame),
         ]
 
@@ -75,9 +77,16 @@ def _numbers(row: Mapping[str, Any]) -> tuple[str, ...]:
         format_seconds(row["new_median_s"]),
         "-" if row["ratio"] is None else f"{row['ratio']:.3f} x",
         "-" if None in ends else " .. ".join(f"{end:.3f}" for end in ends),
-        row["verdict"] or "too few launches",
+        _verdict(row),
         "-" if row["p_holm"] is None else f"{row['p_holm']:.2g}",
     )
+
+
+def _verdict(row: Mapping[str, Any]) -> str:
+    if row["ratio"] is None:
+        return "-"
+    uncertain = row["verdict"] in ("FASTER", "SLOWER") and row["p_holm"] > ALPHA
+    return f"{row['verdict'] or 'too few launches'}{' ?' if uncertain else ''}"
 
 
 def read_ab_results(paths: Iterable[Paths], benchmark: str | None = None) -> tuple[list[AbResult], list[str]]:
