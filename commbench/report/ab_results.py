@@ -13,7 +13,7 @@ from commbench.core.units import format_seconds, plural
 
 from .compare import Rules, compare_sides, variable_text
 from .compare_sides import NAMES, parse_by, read_side
-from .compare_text import SIZES, caption, comparison_summary, comparison_table, unjoined
+from .compare_text import SIZES, caption, comparison_summary, comparison_table, unjoined, verdict_text
 from .difference import ALPHA
 from .load import Paths, flat_paths, row_dicts
 from .recommend import size_text
@@ -77,16 +77,9 @@ def _numbers(row: Mapping[str, Any]) -> tuple[str, ...]:
         format_seconds(row["new_median_s"]),
         "-" if row["ratio"] is None else f"{row['ratio']:.3f} x",
         "-" if None in ends else " .. ".join(f"{end:.3f}" for end in ends),
-        _verdict(row),
+        verdict_text(row) if row["verdict"] or row["ratio"] is None else "too few launches",
         "-" if row["p_holm"] is None else f"{row['p_holm']:.2g}",
     )
-
-
-def _verdict(row: Mapping[str, Any]) -> str:
-    if row["ratio"] is None:
-        return "-"
-    uncertain = row["verdict"] in ("FASTER", "SLOWER") and row["p_holm"] > ALPHA
-    return f"{row['verdict'] or 'too few launches'}{' ?' if uncertain else ''}"
 
 
 def read_ab_results(paths: Iterable[Paths], benchmark: str | None = None) -> tuple[list[AbResult], list[str]]:

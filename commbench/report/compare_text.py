@@ -58,7 +58,7 @@ def _row_cells(row: Row, enough: int) -> dict[str, str]:
         "NEW / BASE": _ratio_text(row["ratio"]),
         "95 % interval": _ratio_interval(row),
         "threshold": "-" if row["delta"] is None else f"{100 * row['delta']:.1f} %",
-        "verdict": f"{row['verdict']} ?" if _is_doubted(row) else row["verdict"] or "-",
+        "verdict": verdict_text(row),
         "p (Holm)": "-" if row["p_holm"] is None else f"{row['p_holm']:.2g}",
         "p95": _ratio_text(row["p95_ratio"]),
         "p99": _ratio_text(row["p99_ratio"]),
@@ -68,6 +68,11 @@ def _row_cells(row: Row, enough: int) -> dict[str, str]:
 
 def _us(seconds: float | None) -> str:
     return format_number(None if seconds is None else 1e6 * seconds)
+
+
+def verdict_text(row: Row) -> str:
+    """With a question mark where the second opinion sees no difference; a dash where there is none."""
+    return f"{row['verdict']} ?" if _is_doubted(row) else row["verdict"] or "-"
 
 
 def _is_doubted(row: Row) -> bool:

@@ -57,6 +57,7 @@ class RunningWorld(ABC):
     def __init__(self) -> None:
         self.ranks: dict[int, int] = {}
         self.codes: dict[int, int | None] = {}  # of ranks that have ended: as subprocess counts, None where unknown
+        self.killed_here: set[int] = set()  # ranks that this process has killed, because they did not end in time
 
     @abstractmethod
     def wait(self, timeout_s: float) -> list[int]:
@@ -69,6 +70,7 @@ class RunningWorld(ABC):
     def signal_ranks(self, number: int) -> bool:
         """Rank 0 first: it must not take the others' end for a failure. Returns whether any rank is known here."""
         running = [pid for pid in sorted(self.ranks, key=self.ranks.__getitem__) if pid not in self.codes]
+        self.killed_here |= set(running) if number == signal.SIGKILL else set()
         for pid in running:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -302,7 +304,7 @@ class _Supervisor:
     def _first_to_fail(self) -> list[int]:
         """Where all failed on their own: the one that the launcher's messages name, for they may have ended at once.
         Else the one that ended first, or those that the launcher did not end, by their status."""
-        codes = self._world.codes
+        codes = {pid: code for pid, code in self._world.codes.items() if pid not in self._world.killed_here}
         own = [pid for pid in codes if codes[pid] not in (0, None, -signal.SIGTERM, SIGNAL_STATUS + signal.SIGTERM)]
         if not self._first and not self._world.kills_ranks:
             return [pid for pid in own if codes[pid] != WorldBroken.exit_status] or own

@@ -16,12 +16,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from commbench.core.errors import WorldBroken
 from commbench.world import exit_protocol
 from commbench.world.exit_protocol import WorldEnd
 from commbench.world.output import LOG
 from commbench.world.supervisor import (
     LaunchedWorld,
     RunningWorld,
+    _Supervisor,
     mapped_shared_memory,
     remove_shared_memory,
     supervise,
@@ -195,3 +197,25 @@ def test_only_what_the_ranks_of_a_library_map_is_removed(names: tuple[Path, Path
         process.kill()
     assert [path.exists() for path in (ours, foreign, unmapped)] == [False, True, True]
     remove_shared_memory([ours])  # already gone
+
+
+class Stuck(RunningWorld):
+    """Rank 0 has raised an error, rank 1 does not end."""
+
+    kills_ranks = False
+
+    def wait(self, timeout_s: float) -> list[int]:
+        return []
+
+    def end(self, patience_s: float) -> None:
+        self.signal_ranks(signal.SIGKILL)
+
+
+def test_a_rank_that_the_parent_had_to_kill_is_not_the_one_that_failed(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        world = Stuck()
+        world.ranks, world.codes = {1: 0, process.pid: 1}, {1: WorldBroken.exit_status}
+        world.end(0.0)
+        world.codes[process.pid] = process.wait()
+    assert world.codes[process.pid] == -signal.SIGKILL
+    assert _Supervisor(world, tmp_path, 8.0, 60.0)._first_to_fail() == [1]
