@@ -19,8 +19,7 @@ from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.layout import Layout
 from commbench.core.run_folder import new_folder, write_json
 from commbench.core.units import format_seconds, plural
-from commbench.launchers.registry import detect
-from commbench.launchers.startability import check_experiment, check_startable
+from commbench.launchers.registry import check_experiment, check_startable, detect
 from commbench.measure.plan import duration_s, plan
 from commbench.report.compare_sides import PAYLOAD
 from commbench.report.difference import GOOD_LAUNCHES, LEAST_PAIRS, launches_to_be_sure

@@ -23,8 +23,7 @@ from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.run_folder import new_folder
 from commbench.core.terminal import Terminal
-from commbench.launchers.registry import launcher_of, mpi_library, own_variables
-from commbench.launchers.startability import check_experiment, check_startable
+from commbench.launchers.registry import check_experiment, check_startable, launcher_of, mpi_library, own_variables
 from commbench.report.load import load_run, read_rows
 from commbench.world import launch
 from commbench.world.exit_protocol import end_interrupted, has_launches_left, read_record

@@ -342,13 +342,13 @@ def _hydra_message(error: BaseException) -> str:
 @dataclass(frozen=True)
 class RequestedJobs:
     """What a command line asks for. `fresh_worlds`: each job needs a world of its own. `refused`: why parts of
-    `experiment` make no job in this installation. `shrinks`: scale=cpu would make it smaller."""
+    `experiment` make no job in this installation. `smaller`: its overrides at the scale of one machine's CPUs."""
 
     jobs: tuple[Job, ...]
     fresh_worlds: bool
     experiment: str | None = None
     refused: tuple[str, ...] = ()
-    shrinks: bool = False
+    smaller: str | None = None
 
 
 def requested_jobs(composer: ConfigComposer, overrides: Sequence[str], multirun: bool) -> RequestedJobs:
@@ -374,7 +374,8 @@ def requested_jobs(composer: ConfigComposer, overrides: Sequence[str], multirun:
     }
     chosen = in_run_order(list(without_part.values()))
     shrinks = CPU in jobs[0].config["parts"] and jobs[0].config["scale"] != CPU
-    return RequestedJobs(tuple(chosen), multirun or len(chosen) != 1, names[-1], tuple(dict.fromkeys(refused)), shrinks)
+    smaller = f"{EXPERIMENT}{names[-1]} scale={CPU}" if shrinks else None
+    return RequestedJobs(tuple(chosen), multirun or len(chosen) != 1, names[-1], tuple(dict.fromkeys(refused)), smaller)
 
 
 def experiment_parts(composer: ConfigComposer, overrides: Sequence[str]) -> list[list[str]]:

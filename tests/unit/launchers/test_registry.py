@@ -1,4 +1,4 @@
-"""Launchers are the files of conf/launcher: a new one needs no other change."""
+"""Launchers are the files of conf/launcher: a new one needs no other change. How many GPUs a machine shows."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import pytest
 from places import ROOT
+from shown_gpus import ask, hgx, uuid
 
 from commbench.backends.mpi.backend import Mpi
 from commbench.backends.simulated import Simulated
@@ -23,6 +24,8 @@ from commbench.core.layout import Layout
 from commbench.launchers import registry
 from commbench.launchers.srun import ALLOCATED, Srun
 from commbench.world.rendezvous import exported_identity
+
+IMPORT = "from commbench.launchers.registry import visible_gpus"
 
 
 @pytest.fixture
@@ -100,3 +103,20 @@ def test_a_new_launcher_is_found_recognised_and_offered() -> None:
     assert registry.detect(environ) == RankIdentity("flux", 1, 2, 1)
     assert "flux" in registry.allowed(Mpi())
     assert registry.mpi_library(SimpleNamespace(launchers="any", library="auto"), Flux()) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("machine", "visible", "count"),
+    [
+        (None, None, None),
+        (hgx(8), None, 8),
+        (hgx(8), "2,3", 2),
+        (hgx(8), "", 0),
+        (hgx(2), "0,7,1", 1),
+        (hgx(2), uuid(1), 1),
+        (hgx(1), "MIG-0e0d,MIG-0e0e", 2),
+    ],
+)
+def test_visible_gpus(tmp_path: Path, machine: str | None, visible: str | None, count: int | None) -> None:
+    env = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert ask(tmp_path, machine, "visible_gpus(os.environ)", IMPORT, **env) == count
