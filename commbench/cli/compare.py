@@ -55,7 +55,7 @@ def command(words: list[str]) -> int:
     frame = compare_sides(base, new, rules)
     terminal = Terminal.of(sys.stdout)
     print(paragraphs([*side_lines(base, new, *equal), *provenance_lines(base, new, rules.by), ""], terminal))
-    print(comparison_table(frame, rules.paired))
+    print(comparison_table(frame, rules))
     lines = [*caption(frame, rules), *unjoined(frame), "", comparison_summary(frame, rules.least)]
     print(paragraphs(lines, terminal))
     if options.save is not None:

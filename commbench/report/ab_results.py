@@ -47,7 +47,7 @@ class AbResult:
 
     def table_lines(self) -> list[str]:
         """For a terminal: the table, how to read it, and what is not in it."""
-        return [comparison_table(self.frame), *caption(self.frame, self.rules), *unjoined(self.frame)]
+        return [comparison_table(self.frame, self.rules), *caption(self.frame, self.rules), *unjoined(self.frame)]
 
     def notes(self) -> list[str]:
         """How to read the cells, and what is not in them."""

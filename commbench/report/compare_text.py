@@ -26,7 +26,7 @@ PRIORITIES = {  # of the columns that a narrow terminal may lack, and that are l
 COLORS = {"SLOWER": "red", "FASTER": "green"}
 
 
-def comparison_table(frame: pd.DataFrame, paired: bool = False) -> str:
+def comparison_table(frame: pd.DataFrame, rules: Rules) -> str:
     """Of the cases on both sides; a variable that they share is named once, in the title."""
     both = frame[frame["sides"] == "both"]
     variables = both[[name for name in NAMES if name not in SIZES]].apply(lambda column: column.map(variable_text))
@@ -35,7 +35,7 @@ def comparison_table(frame: pd.DataFrame, paired: bool = False) -> str:
     values = {name: set(variables[name]) - {"none"} for name in variables if name not in names}
     shared = ", ".join(f"{name} {' '.join(texts)}" for name, texts in values.items() if len(texts) == 1)
     rows = row_dicts(both)
-    enough = launches_to_be_sure(int(frame["p_value"].notna().sum()), paired)
+    enough = launches_to_be_sure(int(frame["p_value"].notna().sum()), rules.paired)
     cells = [_row_cells(row, enough) for row in rows]
     columns = [Column(name) for name in names]
     columns += [Column(name, name != "verdict", PRIORITIES.get(name, 0)) for name in cells[0]]

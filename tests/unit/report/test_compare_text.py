@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from commbench.report.ab_results import AbResult
 from commbench.report.compare import COLUMNS, COUNTS, NUMBERS, Rules
 from commbench.report.compare_sides import compared_facts, differing_facts, ran_separately
 from commbench.report.compare_text import caption, comparison_summary, comparison_table, unjoined
@@ -63,7 +65,9 @@ def test_the_sentence_counts_every_case_of_both_sides(rows: list[dict[str, Any]]
 
 
 def test_a_column_has_one_unit_and_a_cell_without_a_number_a_dash() -> None:
-    text = comparison_table(frame({"p99_ratio": 2.5}, EMPTY, {"missing_launches": None, "verdict": "UNDECIDED"}))
+    text = comparison_table(
+        frame({"p99_ratio": 2.5}, EMPTY, {"missing_launches": None, "verdict": "UNDECIDED"}), Rules()
+    )
     assert row_of(text, "8")[1:] == [
         "8", "4", "/", "4", "1.00", "1.20", "1.200", "x", "1.100", "..", "1.300", "2.0", "%", "SLOWER",
         "0.03", "2.500", "x", "0",
@@ -73,13 +77,18 @@ def test_a_column_has_one_unit_and_a_cell_without_a_number_a_dash() -> None:
     assert "p99" in text and "p95" not in text
     assert text.splitlines()[1].split() == ["message", "BASE", "median", "NEW", "median"]
     assert text.splitlines()[2].split()[:6] == ["benchmark", "B", "launches", "us", "us", "NEW"]
-    assert row_of(comparison_table(frame({"base_median_s": 1.5, "message_bytes": 2**22})), "4194304")[5] == "1500000"
+    assert (
+        row_of(comparison_table(frame({"base_median_s": 1.5, "message_bytes": 2**22}), Rules()), "4194304")[5]
+        == "1500000"
+    )
 
 
 def test_a_contradicting_second_opinion_is_marked() -> None:
     plain, doubted = frame({}), frame({"p_holm": 0.06})
-    assert "?" not in comparison_table(plain) and not any(line.startswith("?") for line in caption(plain, Rules()))
-    assert "SLOWER ?" in comparison_table(doubted)
+    assert "?" not in comparison_table(plain, Rules()) and not any(
+        line.startswith("?") for line in caption(plain, Rules())
+    )
+    assert "SLOWER ?" in comparison_table(doubted, Rules())
     assert "?: not certain, for p, Mann-Whitney on launch medians corrected for all cases, is above 0.05" in caption(
         doubted, Rules()
     )
@@ -87,13 +96,16 @@ def test_a_contradicting_second_opinion_is_marked() -> None:
 
 
 def test_a_doubted_verdict_lacks_as_many_launches_as_make_it_certain() -> None:
-    two = frame(*[{"p_value": 2 / 64, "p_holm": 4 / 64, "base_launches": 6, "new_launches": 6}] * 2)
-    assert [row_of(comparison_table(two, paired=True), "SLOWER")[-1]] == ["1"], "7 in pairs tell 2 cases"
-    assert "?" not in comparison_table(frame({"p_holm": 0.06, "verdict": "SAME"}))
+    doubted = frame(*[{"p_value": 2 / 64, "p_holm": 20 / 64, "base_launches": 6, "new_launches": 6}] * 10)
+    paired = Rules(paired=True)
+    assert row_of(comparison_table(doubted, paired), "8")[-1] == "3", "9 in pairs tell 10 cases"
+    assert row_of(comparison_table(doubted, Rules()), "8")[-1] == "1"
+    assert AbResult(Path("ab"), (), (), paired, doubted).table_lines()[0] == comparison_table(doubted, paired)
+    assert "?" not in comparison_table(frame({"p_holm": 0.06, "verdict": "SAME"}), Rules())
 
 
 def test_variables_that_tell_cases_apart_are_columns() -> None:
-    text = comparison_table(frame({"dtype": "float32", "pair": "0-1"}, {"dtype": "int32", "pair": "0-1"}))
+    text = comparison_table(frame({"dtype": "float32", "pair": "0-1"}, {"dtype": "int32", "pair": "0-1"}), Rules())
     title, _, headings, *_ = text.splitlines()
     assert title == "layout 1x2, pair 0-1"
     assert headings.split()[:3] == ["benchmark", "dtype", "B"]
