@@ -22,6 +22,7 @@ from commbench.core.units import format_seconds, plural
 from commbench.launchers.registry import check_experiment, check_startable, detect
 from commbench.measure.plan import duration_s, plan
 from commbench.report.compare_sides import PAYLOAD
+from commbench.report.compare_text import AB_FILE, AB_SIDES
 from commbench.report.difference import GOOD_LAUNCHES, LEAST_PAIRS, launches_to_be_sure
 from commbench.world.rendezvous import hosted_world
 
@@ -36,7 +37,6 @@ commbench ab layout=1x4 --vs env.GLOO_SOCKET_IFNAME=eth1 --launches 20 --fail-on
 EPILOGUE = """The overrides before --vs are BASE; NEW is the same with the overrides after --vs applied on top.
 Each launch of each side is a fresh world; which side begins is drawn for every two launches, then reversed (ABBA).
 Exit status: that of `commbench compare`; also 1, 3 or more where a run ended with it."""
-SIDES = ("base", "new")
 OWN_KEYS = ("launch", "label")  # this command sets them
 MAX_LAUNCHES = 1000
 
@@ -69,7 +69,7 @@ def ab(words: Sequence[str]) -> int:
         return max(run.run(one, config_dir=options.config_dir) for one in ab_plan.overrides.values())
     folder = Path(new_folder(ab_plan.output))
     order = turns(options.launches, options.seed)
-    write_json(folder / "ab.json", {**ab_plan.overrides, "by": ab_plan.by, "seed": options.seed, "order": order})
+    write_json(folder / AB_FILE, {**ab_plan.overrides, "by": ab_plan.by, "seed": options.seed, "order": order})
     compare_words = _compare_words(folder, ab_plan, options)
     _print_prospect(ab_plan, options.launches)
     with _hint_when_interrupted(compare_words):
@@ -96,7 +96,7 @@ def turns(launches: int, seed: int) -> list[tuple[int, str]]:
     rng = random.Random(f"ab/{seed}")
     order: list[tuple[int, str]] = []
     for first in range(0, launches, 2):
-        pair = SIDES if rng.random() < 0.5 else SIDES[::-1]
+        pair = AB_SIDES if rng.random() < 0.5 else AB_SIDES[::-1]
         order += [(first, pair[0]), (first, pair[1])]
         order += [(first + 1, pair[1]), (first + 1, pair[0])] if first + 1 < launches else []
     return order
@@ -143,7 +143,7 @@ def _ab_plan(options: argparse.Namespace) -> AbPlan:
     failures = failures_of(options.fail_on)
     with ConfigComposer(options.config_dir) as composer:
         overrides = _sides(composer, options.base, options.vs)
-        jobs = {side: _job(composer, side, overrides[side]) for side in SIDES}
+        jobs = {side: _job(composer, side, overrides[side]) for side in AB_SIDES}
     for job in jobs.values():
         check_startable(job)
     planned = [_planned(job) for job in jobs.values()]
@@ -191,7 +191,7 @@ def _job(composer: ConfigComposer, side: str, overrides: Sequence[str]) -> Job:
 def differing(base: Sequence[Planned], new: Sequence[Planned]) -> tuple[tuple[str, ...], int]:
     """The variables of which the sides share no value, and how many cases both have; raises ConfigError for none."""
     cases = [[one.case for one in side if one.skip is None] for side in (base, new)]
-    for name, side, measured in zip(SIDES, (base, new), cases, strict=True):
+    for name, side, measured in zip(AB_SIDES, (base, new), cases, strict=True):
         if not measured:
             reasons = dict.fromkeys(str(one.skip) for one in side)
             raise ConfigError(f"{name.upper()} has no case to measure: {'; '.join(reasons)}")
@@ -239,7 +239,7 @@ def _compare_words(folder: Path, ab_plan: AbPlan, options: argparse.Namespace) -
     """The arguments of `commbench compare`."""
     by = [f"--by={','.join(ab_plan.by)}"] if ab_plan.by else []
     fail_on = [f"--fail-on={options.fail_on}"] if options.fail_on else []
-    return [*(str(folder / side) for side in SIDES), "--paired", *by, f"--seed={options.seed}", *fail_on]
+    return [*(str(folder / side) for side in AB_SIDES), "--paired", *by, f"--seed={options.seed}", *fail_on]
 
 
 @contextmanager

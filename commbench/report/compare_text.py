@@ -1,18 +1,26 @@
-"""A comparison as text: a table with units, its caption, what is not in it, and a summary."""
+"""A comparison as text: a table with units, its caption, what is not in it, and a summary; for a terminal or the page.
+
+The folders of `commbench ab` say what was compared, and are compared as `commbench compare --paired` does.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commbench.core.errors import CommbenchError
 from commbench.core.terminal import Column, Terminal, table_text
-from commbench.core.units import format_factor, format_number, plural
+from commbench.core.units import format_factor, format_number, format_seconds, plural
 
-from .compare import Rules, case_name, variable_text
-from .compare_sides import LONGEST_LIST, NAMES
+from .compare import Rules, case_name, compare_sides, variable_text
+from .compare_sides import LONGEST_LIST, NAMES, parse_by, read_side
 from .difference import ALPHA, GOOD_LAUNCHES, MOST_LAUNCHES, launches_to_be_sure
-from .load import row_dicts
+from .load import Paths, flat_paths, row_dicts
+from .recommend import size_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,12 +32,12 @@ PRIORITIES = {  # of the columns that a narrow terminal may lack, and that are l
     "p (Holm)": 5, "missing": 6, "p95": 7, "p99": 8,
 }  # fmt: skip
 COLORS = {"SLOWER": "red", "FASTER": "green"}
+AB_FILE, AB_SIDES = "ab.json", ("base", "new")  # in the folder of `commbench ab`
 
 
 def comparison_table(frame: pd.DataFrame, rules: Rules) -> str:
     """Of the cases on both sides; a variable that they share is named once, in the title."""
-    both = frame[frame["sides"] == "both"]
-    variables = both[[name for name in NAMES if name not in SIZES]].apply(lambda column: column.map(variable_text))
+    both, variables = _joined(frame)
     varies = variables.groupby("benchmark").nunique().gt(1).any()
     names = ["benchmark", *varies.index[varies]]
     values = {name: set(variables[name]) - {"none"} for name in variables if name not in names}
@@ -45,6 +53,12 @@ def comparison_table(frame: pd.DataFrame, rules: Rules) -> str:
     return f"{terminal.paragraph(shared)}\n{table_text(columns, lines, terminal, styles)}"
 
 
+def _joined(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The cases on both sides, and the texts of their variables but the size."""
+    both = frame[frame["sides"] == "both"]
+    return both, both[[name for name in NAMES if name not in SIZES]].apply(lambda column: column.map(variable_text))
+
+
 def _row_cells(row: Row, enough: int) -> dict[str, str]:
     """Heading -> text, with units. With `enough` launches a difference can be certain."""
     missing = f"over {MOST_LAUNCHES}" if row["missing_launches"] is None else str(row["missing_launches"])
@@ -58,8 +72,8 @@ def _row_cells(row: Row, enough: int) -> dict[str, str]:
         "NEW / BASE": _ratio_text(row["ratio"]),
         "95 % interval": _ratio_interval(row),
         "threshold": "-" if row["delta"] is None else f"{100 * row['delta']:.1f} %",
-        "verdict": verdict_text(row),
-        "p (Holm)": "-" if row["p_holm"] is None else f"{row['p_holm']:.2g}",
+        "verdict": _verdict_text(row),
+        "p (Holm)": _p_text(row),
         "p95": _ratio_text(row["p95_ratio"]),
         "p99": _ratio_text(row["p99_ratio"]),
         "missing": "-" if row["ratio"] is None else missing,
@@ -70,9 +84,13 @@ def _us(seconds: float | None) -> str:
     return format_number(None if seconds is None else 1e6 * seconds)
 
 
-def verdict_text(row: Row) -> str:
+def _verdict_text(row: Row) -> str:
     """With a question mark where the second opinion sees no difference; a dash where there is none."""
     return f"{row['verdict']} ?" if _is_doubted(row) else row["verdict"] or "-"
+
+
+def _p_text(row: Row) -> str:
+    return "-" if row["p_holm"] is None else f"{row['p_holm']:.2g}"
 
 
 def _is_doubted(row: Row) -> bool:
@@ -164,3 +182,98 @@ def _ratio_interval(row: Row) -> str:
 def _factor_text(value: float) -> str:
     """Thousandths, where a few percent matter; as people write it where the factor is large."""
     return f"{value:.3f}" if 0.1 <= value < 10 else f"{value:.2g}" if value < 0.1 else format_factor(value)[:-2]
+
+
+# ---------------------------------------------------------------- folders of commbench ab
+
+
+@dataclass(frozen=True, eq=False)
+class AbResult:
+    """An ab folder: the overrides in which NEW differs from BASE, and the comparison (columns of compare.COLUMNS)."""
+
+    folder: Path
+    added: tuple[str, ...]
+    replaced: tuple[str, ...]
+    rules: Rules
+    frame: pd.DataFrame
+
+    def sentence(self) -> str:
+        """What was compared."""
+        instead = f" instead of {' '.join(self.replaced)}" if self.replaced else ""
+        launches = plural(int(self.frame["new_launches"].max()), "launch", "launches")
+        return f"{self.folder.name}: NEW is BASE with {' '.join(self.added)}{instead}; {launches} of each side in turn."
+
+    def summary(self) -> str:
+        """How many cases are slower, faster, the same or undecided."""
+        return f"{comparison_summary(self.frame, self.rules.least)}."
+
+    def table_lines(self) -> list[str]:
+        """For a terminal: the table, how to read it, and what is not in it."""
+        return [comparison_table(self.frame, self.rules), *caption(self.frame, self.rules), *unjoined(self.frame)]
+
+    def notes(self) -> list[str]:
+        """How to read the cells, and what is not in them."""
+        return [
+            "Times are medians over launches. NEW / BASE above 1 is slower; the interval is of 95 % over launches in "
+            f"pairs. Verdict: the whole interval is beyond {100 * self.rules.delta:g} %, or within it (SAME). "
+            "p (Holm): the signed-rank test on pairs of launches, corrected for the number of cases; ?: not certain, "
+            f"for p is above {ALPHA}.",
+            *unjoined(self.frame),
+        ]
+
+    def cells(self) -> tuple[list[str], list[tuple[str, ...]]]:
+        """Headings and rows for the page; variables that all cases share are left out."""
+        both, variables = _joined(self.frame)
+        names = [str(name) for name in variables if name == "benchmark" or variables[name].nunique() > 1]
+        texts = variables[names].to_numpy().tolist()
+        rows = [(*case, *_page_cells(row)) for case, row in zip(texts, row_dicts(both), strict=True)]
+        return [*names, "size", "BASE", "NEW", "NEW / BASE", "95 % interval", "verdict", "p (Holm)"], rows
+
+
+def _page_cells(row: Row) -> tuple[str, ...]:
+    return (
+        size_text(row["message_bytes"]) if row["message_bytes"] else "-",
+        format_seconds(row["base_median_s"]),
+        format_seconds(row["new_median_s"]),
+        _ratio_text(row["ratio"]),
+        _ratio_interval(row),
+        _verdict_text(row) if row["verdict"] or row["ratio"] is None else "too few launches",
+        _p_text(row),
+    )
+
+
+def read_ab_results(paths: Iterable[Paths], benchmark: str | None = None) -> tuple[list[AbResult], list[str]]:
+    """All ab folders at or below the paths or directly above a side, and why others are left out.
+
+    With `benchmark` without the other cases, and without the folders that have none of it.
+    """
+    results, problems = [], []
+    for folder in _ab_folders(flat_paths(paths)):
+        try:
+            result = _ab_result(folder, benchmark)
+        except (CommbenchError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            problems.append(f"comparison of {folder}: {type(error).__name__ if not str(error) else error}")
+            continue
+        if (result.frame["sides"] == "both").any():
+            results.append(result)
+    return results, problems
+
+
+def _ab_folders(paths: Sequence[Path]) -> list[Path]:
+    below = [file for path in paths if path.is_dir() for file in path.rglob(AB_FILE)]
+    above = [path.absolute().parent / AB_FILE for path in paths if path.name in AB_SIDES]
+    folders = {file.parent.resolve(): file.parent for file in (*below, *above) if file.is_file()}
+    return sorted(folders.values(), key=lambda folder: folder.name)
+
+
+def _ab_result(folder: Path, benchmark: str | None) -> AbResult:
+    """Raises CommbenchError for sides that can't be compared, and what a damaged record makes json and dict raise."""
+    record = json.loads((folder / AB_FILE).read_text())
+    base_words, new_words = ([str(word) for word in record[side]] for side in AB_SIDES)
+    rules = Rules(parse_by(record["by"]), paired=True, seed=int(record["seed"]))
+    base, new = (read_side(side.upper(), folder / side) for side in AB_SIDES)
+    frame = compare_sides(base, new, rules)
+    if benchmark is not None:
+        frame = frame[frame["benchmark"] == benchmark]
+    added = tuple(word for word in new_words if word not in base_words)
+    return AbResult(folder, added, tuple(word for word in base_words if word not in new_words), rules, frame)

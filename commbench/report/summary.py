@@ -17,8 +17,8 @@ from commbench.core.slow_pairs import UNUSABLE, Finding, findings, warnings_of
 from commbench.core.terminal import Column, Terminal, paragraphs, table_text
 from commbench.core.units import format_factor, format_number, format_rate, format_seconds, plural
 
-from .ab_results import AbResult, read_ab_results
 from .cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
+from .compare_text import AbResult, read_ab_results
 from .headline import trust
 from .load import NEEDED, Paths, frame_of, read_cases, row_dicts
 from .machines import Machine, RunGroup, machines_of, rank_differences, run_groups
