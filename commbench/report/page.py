@@ -16,18 +16,19 @@ from .distributions import RawData
 from .headline import headline, trust
 from .load import row_dicts
 from .machines import topology_cells
-from .page_figures import (
+from .page_parts import (
     Picture,
+    by_variables,
     curves_of,
     distribution_picture,
     efficiency_pictures,
     layout_pictures,
+    number_tables,
     ramp_picture,
     size_panels,
     soak_picture,
     waterfalls,
 )  # fmt: skip
-from .page_tables import by_variables, number_tables
 from .recommend import interval_text, size_text
 from .reference import NORMAL
 from .slow_pairs import ColouredTable, pairs_table, wiring_table

@@ -23,7 +23,7 @@ from commbench.report.headline import headline
 from commbench.report.machines import topology_cells
 from commbench.report.page import environment
 from commbench.report.page import page as whole_page
-from commbench.report.page_figures import (
+from commbench.report.page_parts import (
     Curves,
     curves_of,
     ramp_picture,

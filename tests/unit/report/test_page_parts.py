@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from generated_results import SIZES, run_of
 
-from commbench.report.page_tables import MOST_COLUMNS, by_variables, number_tables
+from commbench.report.page_parts import MOST_COLUMNS, by_variables, number_tables
 from commbench.report.recommend import Choice, choice_of, interval_text
 from commbench.report.summary import read_results
 
