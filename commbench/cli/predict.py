@@ -14,7 +14,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.payload import DTYPES
 from commbench.core.payload import dtype as dtype_of
 from commbench.core.terminal import Column, Terminal, paragraphs, table_text
-from commbench.core.units import about_bytes, format_factor, format_number, format_rate, format_seconds, parse_bytes
+from commbench.core.units import about_bytes, format_factor, format_number, format_seconds, parse_bytes
 from commbench.report.crossover import THIS_RUN, UNDECIDED
 from commbench.report.difference import FEW_LAUNCHES, Measured, differ
 from commbench.report.fit import answerable, families, ignored, varying
@@ -168,7 +168,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     known = not math.isnan(row["step_s"])
     return (
         str(row["bucket_bytes"]), str(row["buckets"]), format_number(1e3 * row["step_s"] if known else None),
-        _interval(row), format_rate(row["gb_per_s"] if known else None), " ".join(_notes(row)),
+        _interval(row), format_number(row["gb_per_s"] if known else None), " ".join(_notes(row)),
     )  # fmt: skip
 
 

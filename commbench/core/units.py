@@ -70,11 +70,6 @@ def format_seconds(value: float | None) -> str:
     return f"{format_number(value / 1e-9)} ns"
 
 
-def format_rate(gb_per_s: float | None) -> str:
-    """A bandwidth in GB/s (10^9 B/s), for a column that names the unit."""
-    return format_number(gb_per_s)
-
-
 def plural(count: int, one: str, many: str) -> str:
     """1 launch, 2 launches."""
     return f"{count} {one if count == 1 else many}"

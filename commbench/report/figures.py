@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commbench.core.units import format_bytes, format_rate, format_seconds
+from commbench.core.units import format_bytes, format_number, format_seconds
 
 from .fit import families
 
@@ -106,7 +106,7 @@ def seconds_text(value: float) -> str:
 
 
 def rate_text(value: float) -> str:
-    return f"{float(format_rate(value)):g}".replace("e-0", "e-")
+    return f"{float(format_number(value)):g}".replace("e-0", "e-")
 
 
 def percent_text(value: float) -> str:

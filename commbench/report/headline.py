@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from commbench.core.flags import DOUBTFUL, FLAGS
 from commbench.core.slow_pairs import warnings_of
-from commbench.core.units import format_rate, format_seconds, plural
+from commbench.core.units import format_number, format_seconds, plural
 
 from .fit import answerable
 from .load import row_dicts
@@ -62,7 +62,7 @@ def _time_text(row: Row) -> str:
 
 
 def _rate_text(row: Row) -> str:
-    return f"{format_rate(row['algbw_gb_per_s'])} GB/s"
+    return f"{format_number(row['algbw_gb_per_s'])} GB/s"
 
 
 def _case_name(choice: Choice, row: Row) -> str:

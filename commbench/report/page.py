@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from markupsafe import Markup
 
 from commbench.core.slow_pairs import matrices
-from commbench.core.units import format_rate, format_seconds
+from commbench.core.units import format_number, format_seconds
 
 from .cold_start import LAUNCH_HEADS
 from .distributions import RawData
@@ -267,7 +267,7 @@ def _case_table(summary: Summary) -> Table:
     rows = [
         (_case_title(summary, row), format_seconds(row["median_s"]),
          interval_text(row["ci_low_s"], row["ci_high_s"]),
-         format_rate(row["algbw_gb_per_s"]), str(int(row["runs"])))
+         format_number(row["algbw_gb_per_s"]), str(int(row["runs"])))
         for row in cases[:MOST_ROWS]
     ]  # fmt: skip
     return Table(("case", "median", "interval", "GB/s", "runs"), rows, len(cases))

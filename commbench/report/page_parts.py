@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-from commbench.core.units import format_rate, format_seconds, plural, value_text
+from commbench.core.units import format_number, format_seconds, plural, value_text
 
 from .distributions import Distribution, SoakTimeLine
 from .figures import BAD, PALETTE, QUIET, Colours, bytes_text, percent_text, ramp, rate_text, seconds_text
@@ -28,7 +28,7 @@ MOST_LINES, MOST_FIGURES, MOST_WATERFALLS, MOST_STRIPS, MOST_STRIP_POINTS = 12, 
 LABELS = {"median_s": "time of one operation", "algbw_gb_per_s": "bandwidth (GB/s, 10^9 B/s)",
           "efficiency": "share of the limit"}  # fmt: skip
 WRITTEN: Mapping[str, Callable[[float], str]] = {
-    "median_s": format_seconds, "algbw_gb_per_s": lambda value: f"{format_rate(value)} GB/s",
+    "median_s": format_seconds, "algbw_gb_per_s": lambda value: f"{format_number(value)} GB/s",
     "efficiency": percent_text,
 }  # fmt: skip
 STACKS = (  # backend and engine, each on top of the one before it
@@ -357,7 +357,7 @@ def _number_table(choice: Choice, benchmark: str, lines: Mapping[str, Sequence[R
 def _cell(rows: Sequence[Row], rated: bool) -> Cell:
     """Of several windows one after another."""
     texts = [
-        format_seconds(row["median_s"]) + (f", {format_rate(row['algbw_gb_per_s'])} GB/s" if rated else "")
+        format_seconds(row["median_s"]) + (f", {format_number(row['algbw_gb_per_s'])} GB/s" if rated else "")
         for row in rows
     ]
     tips = [interval_text(row["ci_low_s"], row["ci_high_s"]) for row in rows]

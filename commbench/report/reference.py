@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from commbench.core.errors import ConfigError
 from commbench.core.slow_pairs import UNUSABLE, warnings_of
-from commbench.core.units import format_bytes, format_rate, format_seconds
+from commbench.core.units import format_bytes, format_number, format_seconds
 
 from .fit import WHOSE, Row
 from .load import row_dicts
@@ -139,7 +139,7 @@ def _judged_case(reference: Reference, row: Row, differing: Sequence[str]) -> Ju
         verdict = SLOW if seconds else FAST
     elif value < reference.low / FAR:
         verdict = FAST if seconds else SLOW
-    write = format_seconds if seconds else lambda rate: f"{format_rate(rate)} GB/s"
+    write = format_seconds if seconds else lambda rate: f"{format_number(rate)} GB/s"
     where = " ".join(str(row[name]) for name in ("backend", "engine", "layout", *differing) if row[name])
     case = f"{row['benchmark']} {format_bytes(int(row['message_bytes']))}, {where}"
     causes = "" if verdict == NORMAL else CAUSES["median_s" if seconds else "rate", verdict]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from commbench.core.layout import Pair
 from commbench.core.slow_pairs import CLASSES, Finding, Matrix, findings
 from commbench.core.slow_pairs import slow_pairs as slow_pairs_of
-from commbench.core.units import format_bytes, format_rate, format_seconds
+from commbench.core.units import format_bytes, format_number, format_seconds
 
 from .figures import ramp
 from .load import Paths, read_rows, row_dicts
@@ -104,9 +104,9 @@ def _pair_cell(matrix: Matrix, pair: Pair, class_of: Mapping[Pair, str], slow: M
     time_s, rate, name = float(row["median_s"]), row["algbw_gb_per_s"], class_of[pair]
     fill, ink = _class_colour(name, time_s, matrix.classes[name].values())
     interval = interval_text(row["ci_low_s"], row["ci_high_s"])
-    tip = f"{pair[0]} to {pair[1]}: {format_seconds(time_s)} ({interval}), {format_rate(rate)} GB/s"
+    tip = f"{pair[0]} to {pair[1]}: {format_seconds(time_s)} ({interval}), {format_number(rate)} GB/s"
     tip += f", {name}{', slow for its class' if pair in slow else ''}"
-    text = format_seconds(time_s) if matrix.shared["window"] is None else format_rate(rate)
+    text = format_seconds(time_s) if matrix.shared["window"] is None else format_number(rate)
     return Cell(text, fill, ink, tip, slow=pair in slow)
 
 

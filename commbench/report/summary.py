@@ -15,7 +15,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.flags import FLAGS, UNKNOWN_FLAG
 from commbench.core.slow_pairs import UNUSABLE, Finding, findings, warnings_of
 from commbench.core.terminal import Column, Terminal, paragraphs, table_text
-from commbench.core.units import format_factor, format_number, format_rate, format_seconds, plural
+from commbench.core.units import format_factor, format_number, format_seconds, plural
 
 from .cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
 from .compare_text import AbResult, read_ab_results
@@ -239,7 +239,7 @@ def soak_sentences(cases: pd.DataFrame) -> list[str]:
     lines = []
     for row in row_dicts(soaks):
         size, where = size_text(row["message_bytes"] or 0), f"{row['backend']} {row['engine']} {row['layout']}"
-        rate = f", {format_rate(row['algbw_gb_per_s'])} GB/s" if row["algbw_gb_per_s"] else ""
+        rate = f", {format_number(row['algbw_gb_per_s'])} GB/s" if row["algbw_gb_per_s"] else ""
         slow = f"; 99 % take at most {format_seconds(row['p99_s'])}" if row["p99_s"] else ""
         median = format_seconds(row["median_s"])
         lines.append(f"Soak of {row['benchmark']} {size}, {where}: median {median}{rate}{slow}.")

@@ -19,7 +19,7 @@ from commbench.core.columns import VARIABLES
 from commbench.core.layout import Pair, pairs_text
 from commbench.core.slow_pairs import MATRIX_VARIABLES, Matrix
 from commbench.core.terminal import Column, Terminal, printable, table_text
-from commbench.core.units import format_bytes, format_number, format_rate, format_seconds
+from commbench.core.units import format_bytes, format_number, format_seconds
 
 Row = Mapping[str, Any]
 IN_EVERY_HEADING = ("layout", "pair", "dtype", "engine")  # so that a table is complete when it is cut out
@@ -205,7 +205,7 @@ def _matrix_cell(matrix: Matrix, pair: Pair, slow: Collection[Pair], unit: str) 
 
 
 def _pair_number(row: Row, unit: str) -> str:
-    return format_rate(row["algbw_gb_per_s"] if unit == "GB/s" else row["median_s"] / SECONDS[unit])
+    return format_number(row["algbw_gb_per_s"] if unit == "GB/s" else row["median_s"] / SECONDS[unit])
 
 
 def _class_lines(matrix: Matrix, unit: str) -> list[str]:

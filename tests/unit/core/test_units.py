@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.core.errors import ConfigError
-from commbench.core.units import about_bytes, format_bytes, format_factor, format_rate, format_seconds, parse_bytes
+from commbench.core.units import about_bytes, format_bytes, format_factor, format_number, format_seconds, parse_bytes
 
 UNITS = {"": 1, "B": 1, "kB": 1000, "KB": 1000, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -84,7 +84,7 @@ def test_seconds_have_three_digits_and_the_unit_that_fits(value: float | None, t
     [(None, "-"), (0.0, "0"), (0.01234, "0.0123"), (1.0, "1.00"), (99.96, "100"), (363.4, "363"), (1234.0, "1234")],
 )
 def test_rates_have_three_digits(value: float | None, text: str) -> None:
-    assert format_rate(value) == text
+    assert format_number(value) == text
 
 
 @pytest.mark.parametrize(
