@@ -180,7 +180,7 @@ class Allocation(Protocol):
 
 
 class DeviceBuffer:
-    """See Buffer. Laid out like host memory; while it is written or checked, the host holds one of its copies."""
+    """See Buffer. Laid out like host memory; while it is written or checked, the host holds one of its copies or 1 MiB."""
 
     def __init__(self, spec: BufferSpec, pool: int, allocate: Callable[[int], Allocation]) -> None:
         """`allocate` makes an allocation of so many bytes and raises MemoryError."""
@@ -197,10 +197,11 @@ class DeviceBuffer:
         return self.allocation.address + self.offset(slot, copy)
 
     def write(self, pattern: Pattern | None) -> None:
-        host = HostBuffer(self.spec)
+        host, together = HostBuffer(self.spec), min(self.pool, max(1, CHUNK_BYTES // self.copy_bytes))
         host.write(pattern)
-        for copy in range(self.pool):
-            self.allocation.upload(self.offset(copy=copy), host.raw)
+        copies = np.tile(host.raw, together) if together > 1 else host.raw
+        for copy in range(0, self.pool, together):
+            self.allocation.upload(self.offset(copy=copy), copies[: (self.pool - copy) * self.copy_bytes])
 
     def count_wrong(self, pattern: Pattern, copies: int = 1) -> int:
         host, wrong = HostBuffer(self.spec), 0
