@@ -43,9 +43,10 @@ def one_line(text: str) -> str:
     return f"{line[: LONGEST_LINE // 2]} ... {line[-LONGEST_LINE // 2 :]}"
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of an exception's message, or its type where it has none."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def first_line(source: str | BaseException) -> str:
+    """The first line of a text or of an exception's message that is not empty; without one the exception's type."""
+    nothing = "" if isinstance(source, str) else type(source).__name__
+    return next(iter(str(source).strip().splitlines()), nothing)
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,12 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+from commbench.core.terminal import first_line
+
 from . import nvml
 from .cuda_driver import ACCESS_SUPPORTED, NATIVE_ATOMICS_SUPPORTED, PERFORMANCE_RANK, CudaDriver, CudaError
 from .nvml import Gpu
-from .sources import Facts, first_line, one_line, read_text, run_command
+from .sources import Facts, fact_text, read_text, run_command
 
 VISIBLE_DEVICES, DEVICE_ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 NOT_FACTS = ("index", "memory_used_bytes", "processes", "compute_capability")
@@ -38,7 +40,7 @@ def collect(environ: Mapping[str, str] = os.environ) -> Facts:
     those that CUDA_VISIBLE_DEVICES leaves. Only `gpu.reason` where there is no driver or it does not answer."""
     refusal = nvml.reason()
     if refusal is not None:
-        return {"gpu.reason": one_line(refusal)}
+        return {"gpu.reason": fact_text(refusal)}
     driver, gpus = nvml.driver(), nvml.gpus()
     facts: Facts = {
         "gpu.count": len(gpus),
@@ -51,7 +53,7 @@ def collect(environ: Mapping[str, str] = os.environ) -> Facts:
         capability = gpu.compute_capability
         values["compute_capability"] = None if capability is None else ".".join(map(str, capability))
         for key, value in values.items():
-            facts[f"gpu.{gpu.index}.{key}"] = one_line(value) if isinstance(value, str) else value
+            facts[f"gpu.{gpu.index}.{key}"] = fact_text(value) if isinstance(value, str) else value
     return {key: value for key, value in facts.items() if value is not None}
 
 
@@ -131,14 +133,14 @@ def own_gpu(local_rank: int, environ: Mapping[str, str] = os.environ) -> Facts:
         facts: Facts = {
             "ordinal": ordinal,
             "uuid": cuda.uuid(ordinal),
-            "name": one_line(cuda.name(ordinal)),
+            "name": fact_text(cuda.name(ordinal)),
             "pci_bus_id": cuda.pci_bus_id(ordinal),
             "memory_total_bytes": cuda.memory_bytes(ordinal),
             "l2_bytes": cuda.l2_bytes(ordinal),
             "compute_capability": cuda.compute_capability(ordinal),
         }
     except CudaError as error:
-        return {"gpu.own.reason": f"{one_line(str(error))}{_visible_note(environ)}"}
+        return {"gpu.own.reason": f"{fact_text(str(error))}{_visible_note(environ)}"}
     facts |= {"visible": visible, "driver_version": nvml.driver().version}
     facts |= _nvml_facts(next((gpu for gpu in nvml.gpus() if gpu.pci_bus_id == facts["pci_bus_id"]), None))
     facts["uuid"] = f"{facts.pop('kind', 'GPU')}-{facts['uuid']}"
@@ -202,14 +204,14 @@ def collect_peer_access() -> Facts:
     if finished is None:
         return {"peer.reason": f"CUDA gave no answer within {PEER_TIMEOUT_S:g} s"}
     if finished.returncode != 0:
-        return {"peer.reason": f"CUDA can't be asked: {one_line(finished.stderr)[-200:]}"}
+        return {"peer.reason": f"CUDA can't be asked: {fact_text(finished.stderr)[-200:]}"}
     return numbered_pairs(json.loads(finished.stdout), {gpu.pci_bus_id: gpu.index for gpu in gpus if gpu.pci_bus_id})
 
 
 def numbered_pairs(answer: Mapping[str, Any], index: Mapping[str, int]) -> Facts:
     """That answer with NVML's indices; a GPU that NVML does not know keeps its CUDA ordinal, as `cuda2`."""
     if "reason" in answer:
-        return {"peer.reason": first_line(answer["reason"])}
+        return {"peer.reason": fact_text(first_line(answer["reason"]))}
     names = [str(index.get(gpu, f"cuda{ordinal}")) for ordinal, gpu in enumerate(answer["gpus"])]
     return {
         f"peer.{names[source]}-{names[target]}.{key}": value

@@ -19,8 +19,8 @@ from .sources import (
     Facts,
     children,
     exists,
+    fact_text,
     gather,
-    one_line,
     parse_fields,
     parse_float,
     parse_int,
@@ -235,7 +235,7 @@ def parse_cpuinfo(text: str) -> list[dict[str, str]]:
     """The fields of each processor in /proc/cpuinfo; fields before the first processor belong to it."""
     processors: list[dict[str, str]] = [{}]
     for line in text.splitlines():
-        key, colon, value = (one_line(part) for part in line.partition(":"))
+        key, colon, value = (fact_text(part) for part in line.partition(":"))
         if not colon:
             continue
         if key == "processor" and "processor" in processors[-1]:

@@ -14,7 +14,7 @@ from commbench.core.fact_scopes import scope_of
 
 from . import cuda_ipc, gpu, host, network, resource_limits, software, topology
 from .software import without_digests
-from .sources import Facts, one_line
+from .sources import Facts, fact_text
 
 COLLECTORS: dict[str, Callable[[], Facts]] = {
     "host": host.collect,
@@ -39,7 +39,7 @@ def collect() -> Facts:
         try:
             facts |= collect_some()
         except Exception as error:  # facts explain a run, they must never end one
-            facts[f"{name}.error"] = one_line(repr(error))
+            facts[f"{name}.error"] = fact_text(repr(error))
     return facts
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from .sources import one_line
+from .sources import fact_text
 
 T = TypeVar("T")
 Pair = tuple[int, int]  # from rank, to rank
@@ -110,8 +110,8 @@ def parse_log(text: str) -> Transport:
     multicast = [match[1] is None for match in matches(_MULTICAST)]
     return Transport(
         version=version[1] if version else None,
-        network=next((one_line(match[1]).strip() for match in matches(_NETWORK)), None),
-        plugin=one_line(plugin[1] or plugin[2]).strip() if plugin else None,
+        network=next((fact_text(match[1]).strip() for match in matches(_NETWORK)), None),
+        plugin=fact_text(plugin[1] or plugin[2]).strip() if plugin else None,
         interfaces=_unique(name for match in matches(_INTERFACES) for name in _interfaces(match[1])),
         kinds={pair: tuple(sorted(kinds)) for pair, kinds in pairs.items()},
         collnet=tuple(sorted({kind_of(match[1]) for match in matches(_COLLNET)})),
@@ -126,9 +126,9 @@ def parse_log(text: str) -> Transport:
 def kind_of(text: str) -> str:
     """P2P/IPC of `P2P/IPC/read`, NET/IB/GDRDMA of `NET/IB/0(3)/GDRDMA/Shared`; the first word of an unknown text."""
     if net := _NET.match(text):
-        return one_line(f"{net[1]}{net[2] or ''}")
+        return fact_text(f"{net[1]}{net[2] or ''}")
     known = _KIND.match(text)
-    return known[0] if known else one_line(text).split(" ")[0][:60]
+    return known[0] if known else fact_text(text).split(" ")[0][:60]
 
 
 def effective_ipc(

@@ -23,7 +23,7 @@ from runpy import run_path
 
 from commbench.core.secrets import MASK, is_secret, mask
 
-from .sources import ROOT, Facts, gather, key_part, one_line, run_command
+from .sources import ROOT, Facts, fact_text, gather, key_part, run_command
 
 SOURCE_TREE = Path(__file__).resolve().parents[2]
 GIT_TIMEOUT_S = 2.0
@@ -76,7 +76,7 @@ def environment_facts(environ: Mapping[str, str]) -> Facts:
     """The recorded variables as `environment.NAME`, masked."""
     facts: Facts = {}
     for name in filter(is_recorded, sorted(environ)):
-        plain = one_line(environ[name])
+        plain = fact_text(environ[name])
         masked = MASK if is_secret(name) else mask(plain)
         if masked != plain:
             masked += DIGEST + hashlib.sha256(environ[name].encode(errors="replace")).hexdigest()[:DIGEST_DIGITS]
@@ -100,7 +100,7 @@ def installed_version(names: tuple[str, ...]) -> str | None:
     """The version of the first of these distributions that is installed."""
     for name in names:
         try:
-            return one_line(metadata.version(name)) or None
+            return fact_text(metadata.version(name)) or None
         except (metadata.PackageNotFoundError, KeyError, TypeError):  # a damaged dist-info has no Version
             continue
     return None
@@ -133,7 +133,7 @@ def torch_facts(_: Path) -> Facts:
             version = run_path(str(Path(package.origin).with_name("version.py")))
     names = {"torch_git_commit": "git_version", "torch_cuda": "cuda", "torch_hip": "hip"}
     values = {f"versions.{fact}": version.get(name) for fact, name in names.items()}
-    return {key: one_line(str(value)) for key, value in values.items() if value}
+    return {key: fact_text(str(value)) for key, value in values.items() if value}
 
 
 def git_facts(_: Path, tree: Path = SOURCE_TREE) -> Facts:
@@ -158,7 +158,7 @@ def _git_output(tree: Path, *arguments: str) -> str | None:
         finished = run_command(command, GIT_TIMEOUT_S, environ)
     except OSError:
         return None
-    return one_line(finished.stdout) if finished and finished.returncode == 0 else None
+    return fact_text(finished.stdout) if finished and finished.returncode == 0 else None
 
 
 SOURCES = (python_facts, package_facts, torch_facts, git_facts)

@@ -23,7 +23,7 @@ def gather(noun: str, sources: Iterable[Source], root: Path) -> Facts:
         try:
             facts |= {key: value for key, value in source(root).items() if value is not None}
         except Exception as error:  # an unusual machine must not end the run
-            errors.append(f"{source.__name__}: {one_line(repr(error))}")
+            errors.append(f"{source.__name__}: {fact_text(repr(error))}")
     return facts | ({f"{noun}.error": "; ".join(errors)} if errors else {})
 
 
@@ -37,7 +37,7 @@ def read_text(path: Path) -> str | None:
 
 def read_line(path: Path) -> str | None:
     """The text of a short file as one line, or None if it is missing or empty."""
-    return one_line(read_text(path) or "") or None
+    return fact_text(read_text(path) or "") or None
 
 
 def read_int(path: Path) -> int | None:
@@ -92,18 +92,13 @@ def parse_fields(text: str, separator: str = ":") -> dict[str, str]:
     for line in text.splitlines():
         key, match, value = line.partition(separator)
         if match:
-            fields.setdefault(key.strip(), one_line(value))
+            fields.setdefault(key.strip(), fact_text(value))
     return fields
 
 
-def one_line(text: str) -> str:
-    """Text without newlines, NUL bytes, repeated spaces or lone surrogates, so that it can be JSON."""
+def fact_text(text: str) -> str:
+    """The whole text without newlines, NUL bytes, repeated spaces or lone surrogates, so that it can be JSON."""
     return " ".join(text.encode("utf-8", "replace").decode("utf-8").replace("\0", " ").split())
-
-
-def first_line(text: str) -> str:
-    """The first line that is not empty, or an empty text."""
-    return next((one_line(line) for line in text.splitlines() if line.strip()), "")
 
 
 def key_part(name: str) -> str:

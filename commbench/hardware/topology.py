@@ -10,8 +10,9 @@ from itertools import combinations, takewhile
 from typing import Any
 
 from commbench.core.case import Planned
+from commbench.core.terminal import first_line
 
-from .sources import Facts, first_line, one_line, run_command
+from .sources import Facts, fact_text, run_command
 
 COMMAND = "nvidia-smi"
 TABLE = "topology.nvidia_smi_topo_m"
@@ -113,10 +114,10 @@ def collect(timeout_s: float = TIMEOUT_S) -> Facts:
     try:
         finished = run_command([COMMAND, "topo", "-m"], timeout_s)
     except OSError as error:
-        return absent(f"failed: {one_line(str(error))}")
+        return absent(f"failed: {fact_text(str(error))}")
     if finished is None:
         return absent(f"did not answer within {timeout_s:g} s")
-    message = first_line(finished.stdout) or first_line(finished.stderr) or "no message"
+    message = fact_text(first_line(finished.stdout) or first_line(finished.stderr)) or "no message"
     if finished.returncode != 0:
         return absent(f"failed: {message}")
     # a table that parse_topo cannot read is kept all the same: a person can

@@ -45,6 +45,7 @@ PARSERS = (
     secrets.mask,
     secrets.recorded_override,
     terminal.one_line,
+    terminal.first_line,
     lambda text: parse_info(text.encode(errors="replace")),
     lambda text: mpi_library.library_name(SimpleNamespace(Get_library_version=lambda: text)),
     cuda_ipc.parse_driver_version,
@@ -52,7 +53,6 @@ PARSERS = (
     sources.parse_int,
     sources.parse_float,
     sources.parse_fields,
-    sources.first_line,
     sources.key_part,
     topology.parse_topo,
 )
@@ -79,8 +79,8 @@ def test_a_table_never_names_devices_it_does_not_have(text: str, tail: str) -> N
 
 
 @given(text=st.text(alphabet=st.characters(), max_size=40))
-def test_one_line_is_one_line_of_json(text: str) -> None:
-    line = sources.one_line(text)
+def test_the_text_of_a_fact_is_one_line_of_json(text: str) -> None:
+    line = sources.fact_text(text)
     assert len(line.splitlines()) <= 1
     json.dumps(line, ensure_ascii=False).encode()
 
