@@ -152,7 +152,8 @@ def parse_topo(text: str) -> Topology:
             break
         elif (words := line.split()) and _DEVICE.fullmatch(words[0]):
             cells = takewhile(lambda word: not _CPUS.fullmatch(word), words[1:])
-            links = {(words[0], column): cell for column, cell in zip(columns, cells, strict=False)} | links
+            for column, cell in zip(columns, cells, strict=False):
+                links.setdefault((words[0], column), cell)
     return links
 
 

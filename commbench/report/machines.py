@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from commbench.core.units import about_bytes, plural
+from commbench.hardware.topology import TABLE
 
 from .load import nodes_of
 
@@ -23,11 +23,7 @@ SHOWN_FACTS = (  # of each machine where they are known
     ("mpi4py", "versions.mpi4py"), ("NCCL", "versions.nccl_wheel"), ("commbench", "versions.commbench"),
     ("congestion control", "network.tcp_congestion_control"),
 )  # fmt: skip
-LINKED = re.compile(r"NV[0-9]+|X|PIX|PXB|PHB|NODE|SYS|SOC|PSB|N/A")
-DEVICE = re.compile(r"GPU[0-9]+|NIC[0-9]+|[a-z][a-z0-9_]*[0-9]")
-TOPOLOGY = "topology.nvidia_smi_topo_m"
 PER_RANK = ("run.bind",)  # expected to differ: each rank has cores of its own
-ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 Record = Mapping[str, Any]  # a run.json
 
@@ -61,7 +57,7 @@ def machines_of(records: Iterable[Record]) -> list[Machine]:
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
         for node in nodes_of(record):
-            groups.setdefault(json.dumps([*_facts(node), str(node.get(TOPOLOGY) or "")]), []).append(node)
+            groups.setdefault(json.dumps([*_facts(node), str(node.get(TABLE) or "")]), []).append(node)
     return [_machine(nodes) for nodes in sorted(groups.values(), key=len, reverse=True)]
 
 
@@ -69,7 +65,7 @@ def _machine(nodes: Sequence[Mapping[str, Any]]) -> Machine:
     hosts = tuple(dict.fromkeys(str(node.get("host.hostname", "?")) for node in nodes))
     first = nodes[0]
     text = "; ".join(f"{key}={value}" for key, value in first.items() if not key.startswith("environment."))
-    topology, reason = (str(first[key]) if first.get(key) else None for key in (TOPOLOGY, "topology.reason"))
+    topology, reason = (str(first[key]) if first.get(key) else None for key in (TABLE, "topology.reason"))
     return Machine(hosts, tuple(_facts(first)), topology, reason, text)
 
 
@@ -137,15 +133,3 @@ def rank_differences(records: Iterable[Record]) -> list[tuple[str, str, str]]:
                 for value, ranks in groups.items():
                     differences[str(key), str(value), ", ".join(map(str, _list(ranks)))] = None
     return list(differences)
-
-
-def topology_cells(text: str) -> list[tuple[str, list[str]]]:
-    """(device, its links) per row of the table of `nvidia-smi topo -m`; empty where it can't be parsed."""
-    rows = []
-    for line in ANSI.sub("", text).splitlines():
-        words = line.split()
-        if words and DEVICE.fullmatch(words[0]) and any(word == "X" for word in words[1:]):
-            links = [word for word in words[1:] if LINKED.fullmatch(word)]
-            rows.append((words[0], links))
-    width = len(rows)
-    return [(device, links[:width]) for device, links in rows] if all(len(links) >= width for _, links in rows) else []

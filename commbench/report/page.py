@@ -15,7 +15,6 @@ from .cold_start import LAUNCH_HEADS
 from .distributions import RawData
 from .headline import headline, trust
 from .load import row_dicts
-from .machines import topology_cells
 from .page_parts import (
     Picture,
     by_variables,
@@ -247,11 +246,10 @@ def _machines(summary: Summary) -> dict[str, Any]:
     titles = dict.fromkeys(title for machine in machines for title, _ in machine.facts)
     rows = [(title, [values.get(title, "-") for values in facts]) for title in titles]
     rows.sort(key=lambda row: len(set(row[1])) == 1)
-    wiring = []
-    for name, machine in zip(names, machines, strict=True):
-        links = topology_cells(machine.topology) if machine.topology else []
-        table = wiring_table(links) if links else None
-        wiring.append(Wiring(name, table, machine.topology, machine.topology_reason))
+    wiring = [
+        Wiring(name, wiring_table(machine.topology), machine.topology, machine.topology_reason)
+        for name, machine in zip(names, machines, strict=True)
+    ]
     return {
         "groups": _first_rows(GROUP_HEADS, summary.groups),
         "names": names,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import product
 from typing import TYPE_CHECKING
 
 from commbench.core.layout import Pair
 from commbench.core.slow_pairs import CLASSES, Finding, Matrix, findings
 from commbench.core.slow_pairs import slow_pairs as slow_pairs_of
 from commbench.core.units import format_bytes, format_number, format_seconds
+from commbench.hardware.topology import parse_topo
 
 from .figures import ramp
 from .load import Paths, read_rows, row_dicts
@@ -128,11 +130,19 @@ def _class_legend(matrix: Matrix) -> Iterator[tuple[str, str, str]]:
         yield _class_colour(name, 1.0, [1.0])[0], "", text
 
 
-def wiring_table(rows: Sequence[tuple[str, Sequence[str]]]) -> ColouredTable:
-    """The matrix of `nvidia-smi topo -m` (machines.topology_cells), coloured by kind of link."""
-    kinds = {link.rstrip("0123456789") for _, links in rows for link in links}
+def wiring_table(text: str | None) -> ColouredTable | None:
+    """The table of `nvidia-smi topo -m`, coloured by kind of link; None where the text is not a whole one."""
+    links = parse_topo(text or "")
+    devices = list(dict.fromkeys(device for device, _ in links))
+    if not devices or set(links) != set(product(devices, repeat=2)):
+        return None
+    kinds = {link.rstrip("0123456789") for link in links.values()}
     cells = [
-        [Cell(link, *LINKS.get(link.rstrip("0123456789"), UNKNOWN_LINK)[:2]) for link in links] for _, links in rows
+        [
+            Cell(links[row, column], *LINKS.get(links[row, column].rstrip("0123456789"), UNKNOWN_LINK)[:2])
+            for column in devices
+        ]
+        for row in devices
     ]
     legend = [(fill, kind, meaning) for kind, (fill, _, meaning) in LINKS.items() if kind in kinds]
-    return ColouredTable("", "", [device for device, _ in rows], cells, legend)
+    return ColouredTable("", "", devices, cells, legend)

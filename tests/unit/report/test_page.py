@@ -20,7 +20,6 @@ from commbench.cli.report import command
 from commbench.report.distributions import SoakTimeLine, read_raw_data
 from commbench.report.figures import Colours
 from commbench.report.headline import headline
-from commbench.report.machines import topology_cells
 from commbench.report.page import environment
 from commbench.report.page import page as whole_page
 from commbench.report.page_parts import (
@@ -180,14 +179,6 @@ def test_points_say_their_number_and_no_number_is_nan(page: Path) -> None:
     text = page.read_text()
     assert re.search(r"<circle[^>]*><title>mpi native 1x2[^,]*, 8 B: [\d.]+ ns \([\d.]+ ns \.\. [\d.]+ ns\)", text)
     assert not re.search(r'="[^"]*\b(nan|inf|None)\b[^"]*"', text)
-
-
-def test_the_wiring_of_a_dgx_is_read() -> None:
-    cells = topology_cells(TOPOLOGY.read_text())
-    names = [name for name, _ in cells]
-    assert names[:2] == ["GPU0", "GPU1"] and all(len(links) == len(cells) for _, links in cells)
-    assert all(links[index] == "X" for index, (_, links) in enumerate(cells))
-    assert topology_cells("no table\n") == []
 
 
 @given(st.text())

@@ -1,13 +1,16 @@
-"""The matrix of pairs: a colour for each class of links, shades within it, a ring round the slow ones."""
+"""Coloured tables: a colour for each class of pairs, shades within it, a ring round the slow ones; links of devices."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+from places import HARDWARE_TEXTS
+
 import commbench
 from commbench.core.slow_pairs import OTHER_NODE, SAME_NODE, SELF, matrices
 from commbench.report.figures import ramp
-from commbench.report.slow_pairs import CLASS_RAMPS, pairs_table
+from commbench.report.slow_pairs import CLASS_RAMPS, pairs_table, wiring_table
 
 
 def colours(tmp_path: Path, *words: str) -> dict[tuple[int, int], tuple[str, bool]]:
@@ -48,3 +51,25 @@ def test_a_slow_link_has_a_ring_and_is_the_darkest_of_its_class(tmp_path: Path) 
 
 def near(one: str, other: str) -> bool:
     return all(abs(int(one[at : at + 2], 16) - int(other[at : at + 2], 16)) <= 3 for at in (1, 3, 5))
+
+
+def test_the_wiring_of_a_dgx_is_a_table() -> None:
+    table = wiring_table((HARDWARE_TEXTS / "topo_dgx_a100.txt").read_text())
+    assert table is not None and [*table.names[:2], table.names[-1]] == ["GPU0", "GPU1", "NIC9"]
+    assert all(len(row) == len(table.names) and row[index].text == "X" for index, row in enumerate(table.rows))
+    assert [kind for _, kind, _ in table.legend] == ["X", "NV", "PIX", "PXB", "SYS"]
+
+
+@pytest.mark.parametrize(
+    ("text", "cells"),
+    [
+        (None, None),
+        ("no table\n", None),
+        ("\tGPU0\tGPU1\nGPU0\tX\tSYS\nGPU1\tSYS\n", None),
+        ("\tGPU0\tGPU1\nGPU0\tX\tSYS\nNIC0\tSYS\tX\n", None),
+        ("\tGPU0\tGPU1\nGPU0\tX\tC2C\nGPU1\tC2C\tX\n", [["X", "C2C"], ["C2C", "X"]]),
+    ],
+)
+def test_wiring_is_a_table_if_no_link_is_missing(text: str | None, cells: list[list[str]] | None) -> None:
+    table = wiring_table(text)
+    assert (None if table is None else [[cell.text for cell in row] for row in table.rows]) == cells
