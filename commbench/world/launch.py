@@ -12,7 +12,7 @@ from pathlib import Path
 from commbench.config.settings import Job, Settings
 from commbench.core.layout import Layout
 from commbench.core.protocols import Launcher
-from commbench.hardware.software import is_recorded
+from commbench.hardware.machine_facts import is_recorded
 
 from .exit_protocol import FOLDER, JOB, RAISED_FILE, REASON_FILE, RESUME, reopen, run_status
 from .output import RELAYED, Output, print_error

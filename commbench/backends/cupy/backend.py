@@ -20,7 +20,7 @@ from commbench.core.protocols import Buffer, Control
 from commbench.engines.device import DeviceRunner, device_runner
 from commbench.engines.lowered import Call, Lowered, UnsupportedForms
 from commbench.hardware.cuda_driver import driver_missing, driver_too_old
-from commbench.hardware.software import installed_version
+from commbench.hardware.machine_facts import installed_version
 
 from .cuda import CupyDevice, CupyMemory
 from .lowering import UNSUPPORTED_FORMS, CupyLowering

@@ -14,7 +14,7 @@ from places import HARDWARE_TEXTS
 
 from commbench.backends.tcp.connection import parse_info
 from commbench.core import secrets, terminal, units
-from commbench.hardware import cuda_ipc, host, mpi_library, network, resource_limits, software, sources, topology
+from commbench.hardware import cuda_ipc, host, machine_facts, mpi_library, network, resource_limits, sources, topology
 
 PROC = (
     "cpu  10 20 30 40 50 60 70 80 5 5\ncpu0 1 1\n",
@@ -87,8 +87,10 @@ def test_the_text_of_a_fact_is_one_line_of_json(text: str) -> None:
 
 @given(user=st.text("abcXYZ09", min_size=1, max_size=8), secret=st.text("qwert12$%&(/@", min_size=4, max_size=12))
 def test_a_password_in_a_url_never_survives(user: str, secret: str) -> None:
-    told = software.environment_facts({"NCCL_PROXY": f"http://{user}:{secret}@host.example"})["environment.NCCL_PROXY"]
-    assert software.without_digests(told) == "http://***@host.example"
+    told = machine_facts.environment_facts({"NCCL_PROXY": f"http://{user}:{secret}@host.example"})[
+        "environment.NCCL_PROXY"
+    ]
+    assert machine_facts.without_digests(told) == "http://***@host.example"
 
 
 @pytest.mark.parametrize("parser", PARSERS)

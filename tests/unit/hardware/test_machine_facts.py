@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import subprocess
 import sys
 import timeit
+from importlib import metadata
+from pathlib import Path
 
 import pytest
 
+from commbench.core import secrets
 from commbench.hardware import machine_facts
 from commbench.hardware.machine_facts import by_node, differences
 
@@ -96,3 +100,155 @@ def test_by_node_takes_the_first_rank_of_each():
     assert by_node(facts, [1, 0, 1, 0]) == [{"rank": 1}, {"rank": 0}]
     with pytest.raises(ValueError):
         by_node(facts, [0])
+
+
+# ---------------------------------------------------------------- software
+
+
+def git(folder: Path, *arguments: str) -> None:
+    who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+    subprocess.run(["git", "-C", str(folder), *who, *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    (tmp_path / "commbench").mkdir()
+    (tmp_path / "commbench/a.py").write_text("1\n")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    return tmp_path
+
+
+def test_installed_packages():
+    facts = machine_facts.software_facts()
+    assert "versions.error" not in facts
+    assert facts["versions.numpy"] == metadata.version("numpy")
+    assert facts["versions.python"].startswith("3.")
+    assert facts["versions.python_implementation"] == "CPython"
+
+
+def test_first_installed_distribution_counts():
+    assert machine_facts.installed_version(("no-such-package-here", "numpy")) == metadata.version("numpy")
+    assert machine_facts.installed_version(("no-such-package-here",)) is None
+
+
+def test_what_torch_was_built_for_is_read_without_importing_it(monkeypatch, tmp_path):
+    import torch.version
+
+    assert machine_facts.torch_facts(tmp_path)["versions.torch_git_commit"] == torch.version.git_version
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(sys, "meta_path", [one for one in sys.meta_path if "PathFinder" in repr(one)])
+    assert machine_facts.torch_facts(tmp_path) == {}
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise AssertionError")
+    (tmp_path / "torch" / "version.py").write_text("git_version, cuda, hip = 'abc', '12.8', None")
+    importlib.invalidate_caches()
+    assert machine_facts.torch_facts(tmp_path) == {"versions.torch_git_commit": "abc", "versions.torch_cuda": "12.8"}
+
+
+def test_a_clean_and_a_changed_checkout(checkout):
+    clean = machine_facts.git_facts(checkout, checkout)
+    assert len(clean["versions.git_commit"]) == 40
+    assert clean["versions.git_dirty"] is False
+    (checkout / "results").write_text("not code")
+    assert machine_facts.git_facts(checkout, checkout)["versions.git_dirty"] is False
+    (checkout / "commbench/new.py").write_text("2\n")
+    assert machine_facts.git_facts(checkout, checkout)["versions.git_dirty"] is True
+
+
+def test_a_git_hook_does_not_point_elsewhere(checkout, monkeypatch):
+    monkeypatch.setenv("GIT_DIR", "/nowhere")
+    assert machine_facts.git_facts(checkout, checkout)["versions.git_commit"]
+
+
+def test_no_commit_yet(tmp_path):
+    git(tmp_path, "init", "-q")
+    assert not any(machine_facts.git_facts(tmp_path, tmp_path).values())
+
+
+def test_not_a_checkout_or_no_git(tmp_path, checkout, monkeypatch):
+    assert machine_facts.git_facts(tmp_path, tmp_path / "elsewhere") == {}
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert not any(machine_facts.git_facts(checkout, checkout).values())
+
+
+def test_only_variables_that_matter():
+    environ = {"NCCL_DEBUG": "INFO", "HOME": "/root", "MASTER_ADDR": "10.0.0.1", "NCCLX": "1", "GLOO_SOCKET_IFNAME": ""}
+    assert machine_facts.environment_facts(environ) == {
+        "environment.GLOO_SOCKET_IFNAME": "",
+        "environment.MASTER_ADDR": "10.0.0.1",
+        "environment.NCCL_DEBUG": "INFO",
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("RANK", "LOCAL_RANK", "GROUP_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_FD"),
+        *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID", "SLURM_GTIDS", "OMPI_MCA_ess_base_vpid"),
+    ],
+)
+def test_the_noise_of_ranks_is_left_out(name):
+    assert machine_facts.environment_facts({name: "3"}) == {}
+
+
+@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES", "UCX_TLS"])
+def test_what_looks_like_noise_and_is_not(name):
+    assert machine_facts.environment_facts({name: "3"}) == {f"environment.{name}": "3"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("NCCL_TOKEN", "SLURM_JWT", "COMMBENCH_API_KEY", "TORCH_secret_x", "UCX_PASSWORD", "OMPI_MCA_Passwd"),
+        *("FI_CREDENTIALS", "SLURM_AUTH_PLUGIN", "MKL_COOKIE", "CUDA_KEYRING", "COMMBENCH_PASSPHRASE"),
+    ],
+)
+def test_secrets_by_name(name):
+    """The name stays; ranks with different values can still be told apart, but not in the record."""
+    (told,), (other,) = (machine_facts.environment_facts({name: value}).values() for value in ("hunter2", "hunter3"))
+    assert told.startswith("*** sha256:") and "hunter2" not in told
+    assert told != other and machine_facts.environment_facts({name: "hunter2"}) == {f"environment.{name}": told}
+    assert machine_facts.without_digests(told) == machine_facts.without_digests(other) == "***"
+
+
+@pytest.mark.parametrize(
+    ("value", "masked"),
+    [
+        ("http://me:hunter2@proxy:3128/x", "http://***@proxy:3128/x"),
+        ("https://hunter2@host/repo", "https://***@host/repo"),
+        ("https://me:hunter2/with@both@host", "https://***@host"),
+        ("me:hunter2@host", "***@host"),
+        ("a=1,me:hunter2@host", "a=1,***@host"),
+        ("--token=hunter2 --size 3", "--token=*** --size 3"),
+        ('{"password": "hunter2"}', '{"password": ***'),
+        ("eyJhbGciOi.eyJzdWIiOi.SflKxw", "***"),
+        ("eth0,eth1", "eth0,eth1"),
+        ("/opt/ucx:/opt/gcc@12/lib", "/opt/ucx:/opt/gcc@12/lib"),
+        ("mlx5_0:1,mlx5_1:1", "mlx5_0:1,mlx5_1:1"),
+        ("tcp://10.0.0.1:29500", "tcp://10.0.0.1:29500"),
+    ],
+)
+def test_secrets_by_value(value, masked):
+    told = machine_facts.environment_facts({"NCCL_X": value})["environment.NCCL_X"]
+    assert machine_facts.without_digests(told) == masked
+    assert (told == masked) == (value == masked), "a digest where something was hidden, and only there"
+    assert "hunter2" not in told
+
+
+def test_odd_names_and_values_become_plain_keys_and_lines():
+    facts = machine_facts.environment_facts({"OMPI_a b%%": "x\ny\t\0z \udcff", "FI_.": "1"})
+    assert facts == {"environment.OMPI_a_b__": "x y z ?", "environment.FI_._": "1"}
+    json.dumps(facts).encode()
+
+
+def test_the_real_environment_is_read_when_asked(monkeypatch):
+    monkeypatch.setenv("COMMBENCH_COLOUR", "blue")
+    assert machine_facts.software_facts()["environment.COMMBENCH_COLOUR"] == "blue"
+
+
+def test_long_host_lists_are_masked_quickly():
+    value = ",".join(f"node{number}:8" for number in range(20_000))
+    assert secrets.mask(value) == value
