@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from commbench.core.case import Case
 from commbench.core.protocols import Backend
 from commbench.engines.lowered import UnsupportedForms, reduction_missing, skip_reason
-from commbench.hardware.cuda_ipc import NCCL, cuda_ipc_exports
+from commbench.hardware.cuda import NCCL, cuda_ipc_exports
 from commbench.hardware.network import interface_name
 
 LEVEL, SUBSYSTEMS, FILE = "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"

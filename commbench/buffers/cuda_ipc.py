@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from commbench.core.case import World
 from commbench.core.errors import Unsupported
 from commbench.core.protocols import Control
-from commbench.hardware.cuda_driver import CudaDriver, CudaError, IpcHandle
+from commbench.hardware.cuda import CudaDriver, CudaError, IpcHandle
 from commbench.hardware.nvml import Monitor, cuda_version
 
 # the driver places smaller allocations in a shared block, all of which a handle would expose (cuIpcGetMemHandle)

@@ -22,7 +22,7 @@ from typing import Any
 from commbench.core.terminal import first_line
 
 from . import nvml
-from .cuda_driver import ACCESS_SUPPORTED, NATIVE_ATOMICS_SUPPORTED, PERFORMANCE_RANK, CudaDriver, CudaError
+from .cuda import ACCESS_SUPPORTED, NATIVE_ATOMICS_SUPPORTED, PERFORMANCE_RANK, CudaDriver, CudaError
 from .nvml import Gpu
 from .sources import Facts, fact_text, read_text, run_command
 

@@ -24,7 +24,7 @@ from typing import Any
 from commbench.core.fact_scopes import scope_of
 from commbench.core.secrets import MASK, is_secret, mask
 
-from . import cuda_ipc, gpu, host, network, resource_limits, topology
+from . import cuda, gpu, host, network, resource_limits, topology
 from .sources import ROOT, Facts, fact_text, gather, key_part, run_command
 
 MISSING = "missing"  # no JSON text looks like this, so it cannot be mistaken for a value
@@ -249,5 +249,5 @@ COLLECTORS: dict[str, Callable[[], Facts]] = {
     "topology": topology.collect,
     "gpu": gpu.collect,
     "peer_access": gpu.collect_peer_access,
-    "ipc": cuda_ipc.collect,
+    "ipc": cuda.collect_ipc,
 }

@@ -13,12 +13,12 @@ from commbench.core.case import Planned, World
 from commbench.core.layout import Layout
 from commbench.core.protocols import Control
 from commbench.hardware import nvml
-from commbench.hardware.cuda_ipc import CUDA_IPC_VALUES, cuda_ipc_without_effect
+from commbench.hardware.cuda import CUDA_IPC_VALUES, cuda_ipc_without_effect
 from commbench.hardware.link_limits import Wire
 from commbench.hardware.nccl_log import Chosen, Pair, Transport, effective_ipc, parse_log
 from commbench.hardware.topology import RankGpu, Topology, from_records, shared_link
 
-# keys of a communicator's facts; the libraries are those of commbench.hardware.cuda_ipc
+# keys of a communicator's facts; the libraries are those of commbench.hardware.cuda
 LOG, IPC, LIBRARIES = "nccl_log", "cuda_ipc_effective", "ipc_libraries"
 FORCED_ALGORITHM = "NCCL_ALGO"
 SOCKETS = "NET/Socket"

@@ -15,7 +15,7 @@ from commbench.core.errors import ConfigError, Unsupported
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Control
 from commbench.engines.loop import PythonRunner
-from commbench.hardware.cuda_driver import CudaError, driver_missing
+from commbench.hardware.cuda import CudaError, driver_missing
 
 from .lowering import NO_COLLECTIVES, Channels, IpcLowering, Offer, check_program, make_offer, mismatch, own_counters
 from .protocol import Mailbox, NodeBarrier, ProgressEngine, ReceiveChannel, SendChannel, create_mailbox

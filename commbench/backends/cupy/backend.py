@@ -19,7 +19,7 @@ from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Buffer, Control
 from commbench.engines.device import DeviceRunner, device_runner
 from commbench.engines.lowered import Call, Lowered, UnsupportedForms
-from commbench.hardware.cuda_driver import driver_missing, driver_too_old
+from commbench.hardware.cuda import driver_missing, driver_too_old
 from commbench.hardware.machine_facts import installed_version
 
 from .cuda import CupyDevice, CupyMemory

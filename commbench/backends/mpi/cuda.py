@@ -35,7 +35,7 @@ from commbench.core.payload import dtype
 from commbench.core.program import BufferSpec, Copy, Program, Step, View
 from commbench.engines.device import Device, DeviceRunner, device_runner
 from commbench.engines.lowered import Call, Lowered, Rotating
-from commbench.hardware.cuda_ipc import includes_any
+from commbench.hardware.cuda import includes_any
 from commbench.hardware.mpi_library import MpiLibrary
 
 from .lowering import PythonLowering, loaded_library

@@ -19,7 +19,7 @@ from commbench.core.errors import Unsupported
 from commbench.core.payload import dtype
 from commbench.core.terminal import first_line
 from commbench.engines.device import HOST_BOUND
-from commbench.hardware.cuda_driver import CudaDriver, driver_missing, driver_too_old
+from commbench.hardware.cuda import CudaDriver, driver_missing, driver_too_old
 from commbench.hardware.gpu import VISIBLE_DEVICES
 from commbench.hardware.nvml import Monitor
 

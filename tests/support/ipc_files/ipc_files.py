@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from commbench.backends.cuda_ipc.backend import IpcCopy
 from commbench.buffers.cuda_ipc import Exporter
-from commbench.hardware.cuda_driver import CudaError
+from commbench.hardware.cuda import CudaError
 
 
 class FileExporter:

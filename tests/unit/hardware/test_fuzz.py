@@ -14,7 +14,7 @@ from places import HARDWARE_TEXTS
 
 from commbench.backends.tcp.connection import parse_info
 from commbench.core import secrets, terminal, units
-from commbench.hardware import cuda_ipc, host, machine_facts, mpi_library, network, resource_limits, sources, topology
+from commbench.hardware import cuda, host, machine_facts, mpi_library, network, resource_limits, sources, topology
 
 PROC = (
     "cpu  10 20 30 40 50 60 70 80 5 5\ncpu0 1 1\n",
@@ -48,8 +48,8 @@ PARSERS = (
     terminal.first_line,
     lambda text: parse_info(text.encode(errors="replace")),
     lambda text: mpi_library.library_name(SimpleNamespace(Get_library_version=lambda: text)),
-    cuda_ipc.parse_driver_version,
-    cuda_ipc.parse_namespace,
+    cuda.parse_driver_version,
+    cuda.parse_namespace,
     sources.parse_int,
     sources.parse_float,
     sources.parse_fields,
@@ -118,9 +118,8 @@ def test_a_machine_of_foreign_files_is_not_known_and_breaks_nothing(tmp_path: Pa
         file = root / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
-    facts = {
-        key: value for one in (host, resource_limits, network, cuda_ipc) for key, value in one.collect(root).items()
-    }
+    collectors = (host.collect, resource_limits.collect, network.collect, cuda.collect_ipc)
+    facts = {key: value for collect in collectors for key, value in collect(root).items()}
     assert [key for key in facts if key.endswith(".error")] == []
     json.dumps(facts)
     room = resource_limits.memory_limit_bytes(root)

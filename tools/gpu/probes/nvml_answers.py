@@ -13,7 +13,7 @@ import numpy as np
 from world import answer
 
 from commbench.hardware import gpu, nvml
-from commbench.hardware.cuda_driver import CudaDriver
+from commbench.hardware.cuda import CudaDriver
 
 READINGS = 200
 
