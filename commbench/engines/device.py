@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from commbench.core.case import Mode
 
-from .loop import LoopSource, measured_calls, now_ns
-from .lowered import Call, Lowered
+from .lowered import Call, LoopSource, Lowered, measured_calls, now_ns
 
 LEAST_HOLD_S, MOST_HOLD_S = 50e-6, 20e-3
 CALL_S = 50e-6  # of a call's enqueuing, where none was timed yet

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,12 @@ from numpy.typing import NDArray
 
 from commbench.core.errors import CommunicationError
 
-from .loop import sleep_until
-from .lowered import ADDRESS, ARGS, CHECKED, WIDE, Lowered, NativeCall, call_table
+from .lowered import Lowered, NativeCall, sleep_until
+
+MAX_ARGS = 8
+REGISTERS = 6  # integer arguments that x86-64 passes in registers; more need the wider call
+ADDRESS, CHECKED, WIDE, ARGS = 0, 1, 2, 3  # columns of a row of the call table; arguments follow from ARGS on
+ROW = ARGS + MAX_ARGS
 
 
 class NativeRunner:
@@ -59,6 +64,18 @@ class NativeRunner:
             step = self.calls[failed[0]] if entered and failed[0] < len(self.calls) else "synchronisation"
             raise CommunicationError(f"{step} returned {failed[1]} in repetition {self.progress[0]}")
         return stamps
+
+
+def call_table(calls: Sequence[NativeCall], pool: int) -> NDArray[np.int64]:
+    """The table that the engine runs, int64 [pool, calls, ROW]; negative C ints (handles) keep their value."""
+    table = np.zeros((pool, len(calls), ROW), dtype=np.int64)
+    for index, call in enumerate(calls):
+        table[:, index, ADDRESS] = call.address
+        table[:, index, CHECKED] = call.checked
+        table[:, index, WIDE] = len(call.args) > REGISTERS
+        for column, arg in enumerate(call.args, start=ARGS):
+            table[:, index, column] = arg
+    return table
 
 
 @intrinsic

@@ -22,7 +22,7 @@ from commbench.core.columns import INTERRUPTED
 from commbench.core.errors import CommunicationError, Unsupported, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.protocols import Communicator, Control, Runner
-from commbench.engines.loop import now_ns
+from commbench.engines.lowered import now_ns
 from commbench.hardware.host import interference_counters
 from commbench.hardware.network import byte_counters
 from commbench.world.heartbeat import Progress

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from commbench.core.case import World
 from commbench.core.errors import ConfigError, Unsupported, WorldBroken
 from commbench.core.protocols import Control
-from commbench.engines.loop import now_ns
+from commbench.engines.lowered import now_ns
 from commbench.hardware.network import meeting_address
 from commbench.world.peer_listener import PeerListener, greet
 

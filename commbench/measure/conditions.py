@@ -23,8 +23,7 @@ from commbench.core.case import Benchmark, Mode, Planned, World
 from commbench.core.errors import Unsupported
 from commbench.core.program import AllReduce, BufferSpec, Copy, Program, View
 from commbench.core.protocols import GROUP_ORDER, Communicator, Control, Runner
-from commbench.engines.loop import PythonRunner, now_ns
-from commbench.engines.lowered import Lowered
+from commbench.engines.lowered import Lowered, PythonRunner, now_ns
 from commbench.hardware import resource_limits
 from commbench.hardware.link_limits import Wire
 from commbench.world.heartbeat import Progress

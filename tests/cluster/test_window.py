@@ -29,7 +29,7 @@ RANK = """
 import sys, json
 import numpy as np
 from torch.distributed import TCPStore
-from commbench.engines.loop import now_ns
+from commbench.engines.lowered import now_ns
 from commbench.world.control import StoreControl
 from commbench.measure.clock_sync import GlobalClock
 

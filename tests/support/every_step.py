@@ -47,8 +47,7 @@ from commbench.core.program import (
     WaitAll,
 )
 from commbench.core.protocols import Runner
-from commbench.engines.loop import PythonRunner
-from commbench.engines.lowered import Lowered
+from commbench.engines.lowered import Lowered, PythonRunner
 from commbench.engines.native import NativeRunner
 from commbench.world.control import StoreControl
 

@@ -14,7 +14,7 @@ from commbench.core.case import Case, Mode, World
 from commbench.core.errors import ConfigError, Unsupported
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Control
-from commbench.engines.loop import PythonRunner
+from commbench.engines.lowered import PythonRunner
 from commbench.hardware.cuda import CudaError, driver_missing
 
 from .lowering import NO_COLLECTIVES, Channels, IpcLowering, Offer, check_program, make_offer, mismatch, own_counters

@@ -13,8 +13,7 @@ from commbench.core.case import Case, Mode, World
 from commbench.core.errors import ConfigError
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Control, Runner
-from commbench.engines.loop import PythonRunner
-from commbench.engines.lowered import Lowered, skip_reason
+from commbench.engines.lowered import Lowered, PythonRunner, skip_reason
 from commbench.hardware.cuda import MPICH, MVAPICH, OPEN_MPI, UCX, cuda_ipc_exports
 from commbench.hardware.mpi_library import CHOICES, THREADS, find, library_name, load, mismatch
 from commbench.hardware.network import interface_name

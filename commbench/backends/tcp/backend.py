@@ -15,7 +15,7 @@ from commbench.core.case import Case, Mode, World
 from commbench.core.errors import ConfigError, Unsupported, WorldBroken
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Control
-from commbench.engines.loop import PythonRunner
+from commbench.engines.lowered import PythonRunner
 from commbench.hardware.network import meeting_address
 from commbench.world.peer_listener import Key, PeerListener
 

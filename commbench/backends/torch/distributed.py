@@ -17,8 +17,7 @@ from commbench.core.errors import Unsupported
 from commbench.core.program import BufferSpec, Program, Step, View
 from commbench.core.protocols import GROUP_ORDER, Buffer, Control, Runner
 from commbench.engines.device import device_runner
-from commbench.engines.loop import PythonRunner
-from commbench.engines.lowered import Call, Lowered, Rotating, UnsupportedForms, check_form
+from commbench.engines.lowered import Call, Lowered, PythonRunner, Rotating, UnsupportedForms, check_form
 
 from .cuda import CudaDevice, CudaMemory, tensor_of_slot
 

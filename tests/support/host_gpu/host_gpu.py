@@ -17,8 +17,7 @@ from commbench.core.case import Mode, World
 from commbench.core.program import Program
 from commbench.core.protocols import Buffer, Control
 from commbench.engines.device import HOST_BOUND
-from commbench.engines.loop import now_ns
-from commbench.engines.lowered import Call, Lowered
+from commbench.engines.lowered import Call, Lowered, now_ns
 
 
 class HostEvent:

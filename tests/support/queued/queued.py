@@ -22,8 +22,7 @@ from commbench.core.payload import dtype
 from commbench.core.program import BufferSpec, Program, Step
 from commbench.core.protocols import Buffer, Control, Runner
 from commbench.engines.device import device_runner
-from commbench.engines.loop import now_ns
-from commbench.engines.lowered import Call, Lowered
+from commbench.engines.lowered import Call, Lowered, now_ns
 
 Work = Callable[[], Any]
 

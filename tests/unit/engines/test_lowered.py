@@ -1,22 +1,17 @@
-"""Programs in the calls of a library: where the barrier goes, and the table of C calls."""
+"""Programs in the calls of a library, and the generated Python loop: what runs when, and what is between the stamps."""
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
 import pytest
 
+from commbench.core.errors import CommunicationError
 from commbench.core.program import Barrier, Copy, Program, Send, Step, View
-from commbench.engines.lowered import (
-    ADDRESS,
-    ARGS,
-    CHECKED,
-    MAX_ARGS,
-    REGISTERS,
-    ROW,
-    WIDE,
-    Lowered,
-    NativeCall,
-    call_table,
-)
+from commbench.engines.lowered import Call, Lowered, PythonRunner, Rotating, now_ns
 
 SEND, RESET = Send(View("data"), 1), Copy(View("source"), View("data"))
 PROGRAM = Program(steps=(SEND, SEND), reset=(RESET,))
@@ -44,14 +39,121 @@ def test_a_program_with_agreed_starts_has_a_barrier_before_each_block_and_waits_
     assert Lowered.of(PROGRAM, "window", kind) == Lowered(("Send", "Send"), ("Copy",), ("Barrier",), windowed=True)
 
 
-@pytest.mark.parametrize("count", [0, 1, REGISTERS, REGISTERS + 1, MAX_ARGS])
-def test_a_row_of_the_table_holds_a_call_for_each_copy(count: int) -> None:
-    calls = [
-        NativeCall("f", 7, tuple((-1 - column, 2**62 + column) for column in range(count)), checked=count % 2 == 0)
-    ]
-    table = call_table(calls, 2)
-    assert table.shape == (2, 1, ROW) and (table[:, 0, ADDRESS] == 7).all()
-    assert (table[:, 0, CHECKED] == (count % 2 == 0)).all() and (table[:, 0, WIDE] == (count > REGISTERS)).all()
-    assert table[:, 0, ARGS : ARGS + count].tolist() == [
-        [-1 - column for column in range(count)], [2**62 + column for column in range(count)]
-    ]  # fmt: skip
+class Log:
+    """Calls in the order they came, with the time of each."""
+
+    def __init__(self) -> None:
+        self.words: list[Any] = []
+        self.times: list[int] = []
+
+    def __call__(self, *args: Any) -> Any:
+        self.words.append(args[0] if len(args) == 1 else args)
+        self.times.append(now_ns())
+        return f"request {len(self.words)}"
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+def run(calls: Lowered[Call], n: int, pool: int = 1) -> Any:
+    return PythonRunner(calls, pool)(n)
+
+
+def test_enter_runs_once_a_block_and_before_ahead_of_each_repetition(log: Log) -> None:
+    runner = PythonRunner(
+        Lowered(
+            steps=(Call(log, ("a",)), Call(log, ("b",))),
+            before=(Call(log, ("reset",)), Call(log, ("barrier",))),
+            enter=(Call(log, ("enter",)),),
+        ),
+        pool=1,
+    )
+    runner(2)
+    runner(1)
+    each = ["reset", "barrier", "a", "b"]
+    assert log.words == ["enter", *each, *each, "enter", *each]
+
+
+def test_only_the_steps_lie_between_the_stamps(log: Log) -> None:
+    stamps = run(Lowered((Call(log, ("step",)),), (Call(log, ("before",)),), (Call(log, ("enter",)),)), 50)
+    begin, end = stamps[0].T
+    before, step = log.times[1::2], log.times[2::2]
+    assert (np.array(before) <= begin).all() and (begin <= np.array(step)).all() and (np.array(step) <= end).all()
+    assert (np.diff(stamps.reshape(-1)) >= 0).all()
+    assert stamps.shape == (1, 50, 2) and stamps.dtype == np.int64
+
+
+def test_a_pool_is_walked_through_and_starts_again_with_each_block(log: Log) -> None:
+    copies = Rotating(("p", "q", "r"))
+    runner = PythonRunner(Lowered((Call(log, (copies,)), Call(log, ("-",))), (Call(log, (copies, "before")),)), pool=3)
+    runner(4)
+    runner(1)
+    assert log.words == [one for copy in "pqrpp" for one in ((copy, "before"), copy, "-")]
+
+
+def test_a_pool_of_one_stays_where_it_is(log: Log) -> None:
+    run(Lowered((Call(log, (Rotating(("only",)),)),)), 3)
+    assert log.words == ["only"] * 3
+
+
+def test_requests_of_this_repetition_are_passed_on(log: Log) -> None:
+    send, receive = Call(log, ("send",), into=1), Call(log, ("receive",), into=0)
+    run(Lowered((send, receive, Call(log, ("wait",), requests=(0, 1)))), 2)
+    assert log.words[2] == ("wait", ["request 2", "request 1"])
+    assert log.words[5] == ("wait", ["request 5", "request 4"])
+
+
+def test_equal_arguments_are_not_mixed_up(log: Log) -> None:
+    """1, True and 1.0 are equal but not the same; neither are two empty buffers."""
+    first, second = np.zeros(0), np.zeros(0)
+    run(Lowered((Call(log, (1, True, 1.0, first, second, first)),)), 1)
+    seen = log.words[0]
+    assert [type(one) for one in seen[:3]] == [int, bool, float]
+    assert seen[3] is first and seen[4] is second and seen[5] is first
+
+
+def test_progress_tells_the_repetition(log: Log) -> None:
+    seen: list[int] = []
+    runner: list[PythonRunner] = []
+    runner.append(PythonRunner(Lowered((Call(lambda: seen.append(int(runner[0].progress[0]))),)), pool=1))
+    runner[0](4)
+    assert seen == [0, 1, 2, 3]
+
+
+def test_a_failed_call_becomes_a_communication_error_with_its_words() -> None:
+    def fail() -> None:
+        raise ValueError("connection reset by peer")
+
+    with pytest.raises(CommunicationError, match=r"ValueError: connection reset by peer") as caught:
+        run(Lowered((Call(fail),)), 3)
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_an_interrupt_is_no_communication_error() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(Lowered((Call(interrupt),)), 1)
+    assert gc.isenabled()
+
+
+@pytest.fixture(params=[True, False], ids=["gc on", "gc off"])
+def collecting(request: pytest.FixtureRequest) -> Iterator[bool]:
+    if not request.param:
+        gc.disable()
+    yield request.param
+    gc.enable()
+
+
+@pytest.mark.parametrize("function", [lambda: None, lambda: 1 / 0], ids=["fine", "failing"])
+def test_the_collector_rests_while_timing_and_is_left_as_it_was(collecting: bool, function: Callable[[], Any]) -> None:
+    seen: list[bool] = []
+    try:
+        run(Lowered((Call(lambda: seen.append(gc.isenabled())), Call(function))), 1)
+    except CommunicationError:
+        assert seen
+    assert seen == [False]
+    assert gc.isenabled() == collecting

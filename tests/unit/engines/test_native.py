@@ -13,9 +13,18 @@ import numpy as np
 import pytest
 
 from commbench.core.errors import CommunicationError
-from commbench.engines.loop import now_ns
-from commbench.engines.lowered import MAX_ARGS, Lowered, NativeCall
-from commbench.engines.native import NativeRunner
+from commbench.engines.lowered import Lowered, NativeCall, now_ns
+from commbench.engines.native import (
+    ADDRESS,
+    ARGS,
+    CHECKED,
+    MAX_ARGS,
+    REGISTERS,
+    ROW,
+    WIDE,
+    NativeRunner,
+    call_table,
+)
 
 LIBC = ctypes.CDLL(None)
 
@@ -171,3 +180,16 @@ def test_another_thread_sees_the_progress_while_c_runs() -> None:
         time.sleep(0.005)
     worker.join()
     assert len({repetition for repetition, step in seen if step == 1}) >= 2
+
+
+@pytest.mark.parametrize("count", [0, 1, REGISTERS, REGISTERS + 1, MAX_ARGS])
+def test_a_row_of_the_table_holds_a_call_for_each_copy(count: int) -> None:
+    calls = [
+        NativeCall("f", 7, tuple((-1 - column, 2**62 + column) for column in range(count)), checked=count % 2 == 0)
+    ]
+    table = call_table(calls, 2)
+    assert table.shape == (2, 1, ROW) and (table[:, 0, ADDRESS] == 7).all()
+    assert (table[:, 0, CHECKED] == (count % 2 == 0)).all() and (table[:, 0, WIDE] == (count > REGISTERS)).all()
+    assert table[:, 0, ARGS : ARGS + count].tolist() == [
+        [-1 - column for column in range(count)], [2**62 + column for column in range(count)]
+    ]  # fmt: skip

@@ -17,7 +17,7 @@ from rank_threads import no_error, together
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from commbench.core.case import World
-from commbench.engines.loop import now_ns
+from commbench.engines.lowered import now_ns
 from commbench.measure.clock_sync import (
     PING,
     STAR_NODES,

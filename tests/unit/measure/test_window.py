@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.core.case import World
-from commbench.engines.loop import PythonRunner, now_ns
-from commbench.engines.lowered import Call, Lowered
+from commbench.engines.lowered import Call, Lowered, PythonRunner, now_ns
 from commbench.engines.native import NativeRunner
 from commbench.measure.clock_sync import GlobalClocks
 from commbench.measure.samples import Timeline
