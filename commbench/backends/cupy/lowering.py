@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from commbench.buffers.memory import DeviceBuffer
 from commbench.core import program as steps
@@ -16,8 +16,6 @@ from commbench.core.errors import Unsupported
 from commbench.core.payload import dtype
 from commbench.core.program import Step, View
 from commbench.engines.lowered import NO_CALL, Call, Rotating, UnsupportedForms, check_form, in_place
-
-from .cuda import CupyDevice
 
 UNSUPPORTED_FORMS: UnsupportedForms = {("all_to_all", True): "NCCL receives into blocks that it has not sent yet"}
 TYPES = {  # names in cupy.cuda.nccl; an older CuPy may lack the newer ones
@@ -37,6 +35,14 @@ Endpoint = tuple[Any, View]  # one side of a message: NCCL's call and the memory
 Message = tuple[Any, View, int, int]  # NCCL's call, a view, the index of its block, the peer
 
 
+class Stream(Protocol):
+    """A device's stream: its address for NCCL, and copies between addresses on the device."""
+
+    pointer: int
+
+    def move(self, target: int, source: int, size: int) -> None: ...
+
+
 class CupyLowering:
     """`nccl` is cupy.cuda.nccl, `barrier_address` one int8 of device memory, which barriers reduce.
 
@@ -47,7 +53,7 @@ class CupyLowering:
         self,
         nccl: Any,
         communicator: Any,
-        device: CupyDevice,
+        device: Stream,
         buffers: Mapping[str, DeviceBuffer],
         barrier_address: int,
     ) -> None:

@@ -81,7 +81,7 @@ def test_a_cupy_for_a_newer_driver_is_told(tmp_path: Path, driver: str, wheel: s
 
 def test_counters_are_those_of_the_pci_bus_id(stand_in: dict[str, str]) -> None:
     code = (
-        "import commbench.backends.cupy.cuda as c; from types import SimpleNamespace as S;"
+        "import commbench.backends.cupy.backend as c; from types import SimpleNamespace as S;"
         "c.Monitor = lambda name: S(readings=lambda: {name: 1.0}); print(sorted(c.CupyDevice(1).readings()))"
     )
     done = subprocess.run(
