@@ -90,7 +90,7 @@ ONE_LINE = {
     "backend._target_=commbench.backends.tcp.backend.Options": (
         "is not a dataclass that can be imported: Options is not defined"
     ),
-    "backend._target_=commbench.backends.tcp.endpoint.Options": "Key 'library' not in 'Options'",
+    "backend._target_=commbench.backends.tcp.lowering.Options": "Key 'library' not in 'Options'",
     "timing._target_=commbench.config.settings.Budget": "is outside commbench.config.settings.Timing*",
     "timing.case_s=inf": "timing.case_s=inf is not at most 1e+08",
     "timing.repetitions=1000000000001": "at most 1000000000000 repetitions",

@@ -19,8 +19,7 @@ from commbench.engines.lowered import PythonRunner
 from commbench.hardware.network import meeting_address
 from commbench.world.peer_listener import Key, PeerListener
 
-from .endpoint import BARRIER, Endpoint, Options
-from .lowering import NO_COLLECTIVES, TcpLowering, barrier_partners, peers_of
+from .lowering import BARRIER, NO_COLLECTIVES, Endpoint, Options, TcpLowering, barrier_partners, peers_of
 
 INTERFACE = "COMMBENCH_TCP_INTERFACE"  # exported from the key `interface`
 MEETING_S = 120.0
