@@ -180,7 +180,7 @@ class Allocation(Protocol):
 
 
 class DeviceBuffer:
-    """See Buffer. Laid out like host memory; while it is written or checked, the host holds one of its copies or 1 MiB."""
+    """See Buffer. Laid out like host memory; while written or checked, the host holds one of its copies or 1 MiB."""
 
     def __init__(self, spec: BufferSpec, pool: int, allocate: Callable[[int], Allocation]) -> None:
         """`allocate` makes an allocation of so many bytes and raises MemoryError."""
