@@ -17,12 +17,12 @@ from commbench.core.case import World
 from commbench.core.errors import Missing
 
 from .control import PATIENCE, GatherDecideControl, StoreControl
-from .rendezvous import BACKLOG, LOOPBACK, client_store, inherited_store
+from .peer_listener import BACKLOG
+from .rendezvous import CONNECT_S, LOOPBACK, client_store, inherited_store
 from .store import KeyValueStore, packed, unpacked
 
 MIN_WAIT_S = 0.05  # to find out who else is late when the deadline has passed already
 FLAT_RANKS = 64  # up to here rank 0's store alone is cheap enough: below 0.1 s of its CPU time per case
-JOIN_S = 120.0  # the slowest rank may still be importing from a network file system
 
 
 class NodeControl(GatherDecideControl):
@@ -139,7 +139,7 @@ class NodeControl(GatherDecideControl):
 def by_node(world: World, control: StoreControl) -> GatherDecideControl:
     """The control plane to continue with: in a large world of several nodes one of two levels. Called by all ranks."""
     worthwhile = world.size > FLAT_RANKS and 1 < len(world.nodes) < world.size
-    return join_nodes(world, control, JOIN_S) if worthwhile else control
+    return join_nodes(world, control, CONNECT_S) if worthwhile else control
 
 
 def join_nodes(world: World, wide: StoreControl, deadline_s: float) -> GatherDecideControl:

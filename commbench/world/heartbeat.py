@@ -25,13 +25,16 @@ from typing import Any
 
 from commbench.core.protocols import Control, Runner
 
+from .exit_protocol import process_text
+
 PERIOD_S = 2.0
 READ_S = 5.0  # for the progress of another rank
 MAX_NAMED_RANKS = 8
 MAX_FRAMES = 4
 PATH_PREFIX = re.compile(r".*/(site-packages|commbench|lib/python[0-9.]+)/")
 LIBRARY_ERROR = re.compile(r", \w*(Error|Exception): .*", re.DOTALL)
-PROCESS_STATES = {"Z": "has ended", "X": "has ended", "T": "is stopped by a signal", "t": "is stopped by a debugger"}
+STOPPED = {"T": "is stopped by a signal", "t": "is stopped by a debugger"}  # by the letter of proc(5)
+PROCESS_STATES = {"Z": "has ended", "X": "has ended", **STOPPED}
 
 OnBroken = Callable[[str, bool], None]  # the reason, and whether rank 0 has found it
 
@@ -77,6 +80,11 @@ def main_stack() -> list[str]:
     return [f"{PATH_PREFIX.sub('', call.filename)}:{call.lineno} {call.name}" for call in calls]
 
 
+def stat_fields(pid: int) -> list[str]:
+    """What /proc/PID/stat has behind the name, see proc(5): first the state as a letter. Raises OSError."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 @dataclass(frozen=True)
 class Host:
     """The process of a rank. `kernel` is equal for processes whose ids mean something to each other."""
@@ -91,18 +99,14 @@ class Host:
         parts = [boot.read_text().strip(), str(namespace.readlink())] if boot.exists() and namespace.exists() else []
         return cls(socket.gethostname(), os.getpid(), " ".join(parts))
 
-    def describe(self, rank: int) -> str:
-        return f"rank {rank} on {self.name} (pid {self.pid})"
-
     def state(self) -> str | None:
         """What has happened to the process, for one that shares its kernel; None where it runs."""
         try:
-            text = Path(f"/proc/{self.pid}/stat").read_text()
+            return PROCESS_STATES.get(stat_fields(self.pid)[0])
         except FileNotFoundError:
             return "has ended"
         except OSError:
             return None
-        return PROCESS_STATES.get(text.rpartition(")")[2].split()[0])
 
 
 @dataclass
@@ -164,7 +168,11 @@ class Heartbeat:
     def names(self) -> dict[int, str]:
         """By process id, the ranks that share this one's kernel."""
         hosts = enumerate(self.hosts)
-        return {host.pid: host.describe(rank) for rank, host in hosts if host.kernel == self._host.kernel}
+        return {
+            host.pid: process_text(rank, host.name, host.pid)
+            for rank, host in hosts
+            if host.kernel == self._host.kernel
+        }
 
     def describe(self, ranks: Sequence[int]) -> str:
         """Ranks with host, what has happened to their processes, and where they were last seen."""
@@ -203,7 +211,7 @@ class Heartbeat:
     def continue_stopped(self) -> None:
         """SIGCONT to the ranks on this host that are stopped: they notice only then that the world ends."""
         for host in self.hosts:
-            if self._state(host) == PROCESS_STATES["T"]:
+            if self._state(host) == STOPPED["T"]:
                 with suppress(OSError):  # it has ended meanwhile
                     os.kill(host.pid, signal.SIGCONT)
 
@@ -227,8 +235,8 @@ class Heartbeat:
 
     def _with_state(self, rank: int) -> str:
         host = self.hosts[rank]
-        state = self._state(host)
-        return f"{host.describe(rank)} {state}" if state else host.describe(rank)
+        state, process = self._state(host), process_text(rank, host.name, host.pid)
+        return f"{process} {state}" if state else process
 
     # ------------------------------------------------------------ threads
 

@@ -21,7 +21,7 @@ GREETING = struct.Struct("!16sIi")  # the secret, who connects, which of its con
 WELCOME = b"\x06"
 GREETING_TIMEOUT_S = 5.0
 MAX_PENDING = 256  # connections that have not sent their greeting yet
-BACKLOG = 1024
+BACKLOG = 1024  # all ranks of a world connect at once
 POLL_S = 0.5
 RETRY_S = 0.01
 

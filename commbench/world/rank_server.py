@@ -28,7 +28,8 @@ from typing import Any
 from commbench.core.protocols import Launcher
 
 from .output import LOG
-from .rendezvous import BACKLOG, LOOPBACK
+from .peer_listener import BACKLOG
+from .rendezvous import LOOPBACK
 from .signals import SIGNAL_STATUS, die_with_parent, ignore_terminal
 from .supervisor import RunningWorld
 

@@ -23,10 +23,10 @@ from commbench.hardware.mpi_library import load, mismatch
 from commbench.hardware.network import is_loopback, meeting_address, own_address
 
 from .control import SingleProcessControl
+from .peer_listener import BACKLOG
 from .store import KeyValueStore, hosted_store
 
 LOOPBACK = "127.0.0.1"
-BACKLOG = 1024  # all ranks of a world connect at once
 # the slowest rank may still be importing from a network file system
 CONNECT_S = FIRST_MEETING_S = 120.0
 

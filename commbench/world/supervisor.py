@@ -27,6 +27,7 @@ import psutil
 from commbench.core.errors import WorldBroken
 
 from .exit_protocol import RankFailure, WorldEnd, exit_text, has_ended, is_broken, process_text, read_record
+from .heartbeat import STOPPED, stat_fields
 from .output import LOG, Relay
 from .signals import SAVE_S, SIGNAL_STATUS, die_with_parent
 
@@ -38,7 +39,6 @@ STATES_S = 1.0  # between two looks at the states of all processes
 EARLY_S = 3.0  # between the end of a rank and that of its world, where the run has not ended
 TERMINATE_S = 10.0  # between SIGTERM and SIGKILL
 BROKEN_TERMINATE_S = 2.0  # where rank 0 has ended already, or a launcher waits for a rank that is stopped
-STOPPED = {"T": "is stopped by a signal", "t": "is stopped by a debugger"}
 # what MPI libraries leave in /dev/shm when their ranks are killed
 MPI_SHARED_MEMORY = re.compile(r"/dev/shm/(?:mpich_shm_|sm_segment\.|vader_segment\.|ucx_shm_posix_)\S+")
 
@@ -194,7 +194,7 @@ def _exit_code(pidfd: int, pid: int) -> int | None:
         if mask & PIDFD_INFO_EXIT:
             return os.waitstatus_to_exitcode(status)
     with suppress(OSError, ValueError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = stat_fields(pid)
         return os.waitstatus_to_exitcode(int(fields[-1])) if fields[0] == "Z" else None
     return None
 
@@ -263,8 +263,8 @@ class _Supervisor:
                     self._cause = f"{world.name} (pid {world.pid}) {exit_text(world.status)}"
                     world.end(BROKEN_TERMINATE_S)  # its ranks may live on
                 return
-            if (ended or self._first) and (state := _state(world.pid)) in STOPPED:  # the ranks miss it
-                self._cause = f"{world.name} (pid {world.pid}) {STOPPED[state]}"
+            if (ended or self._first) and (stopped := _how_stopped(world.pid)):  # the ranks miss it
+                self._cause = f"{world.name} (pid {world.pid}) {stopped}"
             run = read_record(folder)
             if not recorded:  # ranks that are not recorded yet may be killed, too
                 self._shared_memory |= mapped_shared_memory(world.ranks)
@@ -339,7 +339,7 @@ class _Supervisor:
             return False
         away_s, self._states_at = now - self._states_at, now
         running = [world.pid, *(pid for pid in world.ranks if pid not in world.codes)]
-        states = {pid: STOPPED[state] for pid in running if (state := _state(pid)) in STOPPED}
+        states = {pid: stopped for pid in running if (stopped := _how_stopped(pid))}
         if away_s > 2 * STATES_S:  # this process was stopped itself
             self._stopped = {}
         self._stopped = {pid: self._stopped.get(pid, now) for pid in states}
@@ -353,11 +353,11 @@ class _Supervisor:
         return False
 
 
-def _state(pid: int) -> str:
-    """The state of a process in a letter (proc(5)); empty where it is gone."""
+def _how_stopped(pid: int) -> str | None:
+    """In words; None for a process that runs or is gone."""
     with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return ""
+        return STOPPED.get(stat_fields(pid)[0])
+    return None
 
 
 # ---------------------------------------------------------------- shared memory
