@@ -15,7 +15,7 @@ from pathlib import Path
 from commbench.config.compose import ConfigComposer, requested_jobs
 from commbench.config.settings import Job
 from commbench.core.case import Case, Planned
-from commbench.core.errors import CommbenchError, ConfigError
+from commbench.core.errors import CommbenchError, ConfigError, Options
 from commbench.core.layout import Layout
 from commbench.core.run_folder import new_folder, write_json
 from commbench.core.units import format_seconds, plural
@@ -27,9 +27,8 @@ from commbench.report.difference import GOOD_LAUNCHES, LEAST_PAIRS, launches_to_
 from commbench.world.rendezvous import hosted_world
 
 from . import run
-from .compare import command, failures_of
+from .compare import command, failures_of, from_0
 from .doctor import facts_here
-from .options import Options, from_0
 
 USAGE = """commbench ab KEY=VALUE ... --vs KEY=VALUE ... [--launches 10] [--fail-on slower]
 commbench ab backend=mpi sizes=[8,1MiB] --vs engine=python

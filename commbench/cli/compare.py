@@ -7,7 +7,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from commbench.core.errors import ConfigError
+from commbench.core.errors import ConfigError, Options
 from commbench.core.terminal import Terminal, paragraphs, printable
 from commbench.core.units import plural
 from commbench.report.compare import Rules, compare_sides, noise_by_key
@@ -22,8 +22,6 @@ from commbench.report.compare_sides import (
 )
 from commbench.report.compare_text import caption, comparison_summary, comparison_table, unjoined
 from commbench.report.difference import ALPHA, GOOD_LAUNCHES, LEAST_LAUNCHES, LEAST_PAIRS, launches_to_be_sure
-
-from .options import Options, from_0
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,6 +70,12 @@ def _saved(new: Side, target: str, first: bool = False) -> int:
 
 
 # ---------------------------------------------------------------- options
+
+
+def from_0(word: str) -> int:
+    if not re.fullmatch(r"\d{1,18}", word):
+        raise argparse.ArgumentTypeError(f"{word} is not a whole number from 0 on")
+    return int(word)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -34,11 +34,11 @@ Every key with its values:          commbench --keys
 What would run, without running:    plan=true"""
 
 COMMANDS = {  # with options of their own: command -> module, function
-    "report": ("commbench.cli.report", "command"),
-    "show": ("commbench.cli.show", "command"),
+    "report": ("commbench.cli.results", "report"),
+    "show": ("commbench.cli.results", "show"),
     "compare": ("commbench.cli.compare", "command"),
     "predict": ("commbench.cli.predict", "command"),
-    "export": ("commbench.cli.export", "command"),
+    "export": ("commbench.cli.results", "export"),
     "resume": ("commbench.cli.run", "resume"),
     "ab": ("commbench.cli.ab", "ab"),
 }
@@ -177,7 +177,7 @@ def _start_rank_server(words: Sequence[str]) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     import commbench
-    from commbench.cli.options import Options
+    from commbench.core.errors import Options
 
     parser = Options(prog="commbench", usage=USAGE, add_help=True)
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="an override of the configuration, or a command")

@@ -19,7 +19,7 @@ from commbench.config.compose import ConfigComposer, RequestedJobs, override_tex
 from commbench.config.settings import Job, job_of
 from commbench.core.case import RankIdentity
 from commbench.core.columns import SCHEMA_VERSION, UNFINISHED
-from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
+from commbench.core.errors import CommbenchError, ConfigError, Options, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.run_folder import new_folder
 from commbench.core.terminal import Terminal
@@ -34,9 +34,7 @@ from commbench.world.recovery import FINISHED, count_suspect
 from commbench.world.rendezvous import hosted_world
 
 from .jobs import Sweep, composed, interrupted_status, job_titles, plan_text, runs_here, starts_ranks, swept
-from .options import Options
 from .rank import identity_here, run_rank, run_session
-from .show import CONSOLE, rows_of, shown_text
 
 # ---------------------------------------------------------------- commands
 
@@ -133,6 +131,8 @@ def resume(words: Sequence[str]) -> int:
             raise ConfigError(f"{folder} was begun with other {', '.join(changed)}; accept it with --force")
         if identity is None:
             if _is_finished(run, folder):
+                from .results import CONSOLE, rows_of, shown_text
+
                 print(shown_text(folder, rows_of(folder), CONSOLE, Terminal.of(sys.stdout)))
                 print(f"{folder} is finished: no case is missing or failed, nothing was measured")
                 return int(run["exit_status"])

@@ -18,7 +18,7 @@ RUNS, MOST_LAUNCHES = 1000, 3
 SECONDS, GIB = 10.0, 1.0
 CODE = """
 import resource, sys
-from commbench.cli.report import command
+from commbench.cli.results import report as command
 command(sys.argv[1:])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """

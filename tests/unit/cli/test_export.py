@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import commbench
-from commbench.cli.export import QUOTE, RUN_BY_SPREADSHEETS, command, csv_text
+from commbench.cli.results import QUOTE, RUN_BY_SPREADSHEETS, csv_text
+from commbench.cli.results import export as command
 from commbench.core.columns import CASES, COUNTERS, SAMPLES, SCHEMA_VERSION
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.writers.parquet import Parquet
@@ -183,7 +184,7 @@ def test_what_was_written_is_said(folder: Path, tmp_path: Path, capsys: pytest.C
 
 
 def test_a_reader_that_leaves_early_is_no_error(folder: Path) -> None:
-    program = "import sys; from commbench.cli.export import command; sys.exit(command(sys.argv[1:]))"
+    program = "import sys; from commbench.cli.results import export; sys.exit(export(sys.argv[1:]))"
     words = [sys.executable, "-c", program, *([str(folder)] * 2), "--csv", "-"]
     writer = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert writer.stdout is not None and writer.stderr is not None

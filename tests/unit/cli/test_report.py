@@ -15,7 +15,7 @@ import pytest
 from generated_results import run_of
 
 import commbench
-from commbench.cli.report import command
+from commbench.cli.results import report as command
 from commbench.core.errors import ConfigError
 from commbench.core.flags import FLAGS, UNKNOWN_FLAG
 from commbench.report.summary import count_flags
@@ -178,7 +178,7 @@ def test_flags_are_counted_over_the_measured_cases() -> None:
 MEASURE = """
 import sys, time
 from commbench.buffers.memory import high_water_bytes
-from commbench.cli.report import command
+from commbench.cli.results import report as command
 command([sys.argv[1], "--html", sys.argv[2]])
 print(time.process_time(), high_water_bytes(), file=sys.stderr)
 """

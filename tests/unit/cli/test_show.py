@@ -13,7 +13,7 @@ import pytest
 import commbench
 from commbench.cli.jobs import job_titles, own_folder
 from commbench.cli.main import main
-from commbench.cli.show import pivot_text
+from commbench.cli.results import pivot_text
 from commbench.config.compose import ConfigComposer, requested_jobs
 from commbench.core.columns import CASES, SCHEMA_VERSION
 from commbench.core.terminal import TERMINAL, Terminal

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from places import HARDWARE_TEXTS
 
 import commbench
-from commbench.cli.report import command
+from commbench.cli.results import report as command
 from commbench.report.distributions import SoakTimeLine, read_raw_data
 from commbench.report.figures import Colours
 from commbench.report.headline import headline

@@ -12,7 +12,7 @@ import pytest
 from places import ROOT
 
 import commbench.writers.console
-from commbench.cli.show import rows_of
+from commbench.cli.results import rows_of
 from commbench.core.columns import CASES, interval_meaning
 from commbench.core.terminal import Terminal
 from commbench.report.load import find_runs, load_run

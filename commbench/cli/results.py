@@ -1,0 +1,312 @@
+"""The commands that read stored results.
+
+`show RUN...`: the table of an old run again, or several backends side by side. `report PATH...`: the answers, and with
+--html all of it as one page. `export PATH...`: tables as CSV, for spreadsheets and other programs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from commbench.core.columns import TABLES
+from commbench.core.errors import CommbenchError, ConfigError, Options
+from commbench.core.terminal import Column, Terminal, printable, table_text
+from commbench.core.units import format_number, value_text
+from commbench.report.fit import COMPANIONS, SHARED, by_window, hashable, varying
+from commbench.report.load import find_runs, load_run, read_rows, run_tables
+from commbench.report.summary import read_results, summarise_results, summary_text
+from commbench.world.output import drop_unread_output
+from commbench.writers.console import row_order, run_text
+from commbench.writers.nccl_tests import NcclTests
+from commbench.writers.osu import Osu
+from commbench.writers.parquet import plain_rows
+from commbench.writers.table import TimeLine
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Row = Mapping[str, Any]
+CONSOLE, OSU, NCCL_TESTS, CSV = "console", "osu", "nccl_tests", "csv"
+# what the columns of a pivot are named by: whose numbers they are
+BESIDE = ("backend", *COMPANIONS["backend"], "label", "interface", "cuda_ipc", "device")
+APART = tuple(name for name in SHARED if name not in (*BESIDE, "window"))  # what makes a table of its own
+TOP = 30
+MOST_TABLES = 3  # of single runs, in a report
+STDOUT = "-"
+RUN_BY_SPREADSHEETS = ("=", "+", "-", "@", "\t", "\n")
+LINE_BREAK = re.compile("\r\n?")
+QUOTE = "'"
+TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
+
+
+def show(words: list[str]) -> int:
+    """Print runs in one of the forms; exit status 0. Raises CommbenchError, ConfigError."""
+    options = _show_parser().parse_args(words)
+    runs = [run for path in options.paths for run in find_runs(path)]
+    if not runs:
+        raise ConfigError(f"no run.json below {', '.join(options.paths)}; give the folder of a run or of several")
+    if options.form == CSV:
+        _write_stdout(csv_text(read_rows(runs), "cases"))
+        return 0
+    terminal = Terminal.of(sys.stdout)
+    rows = {run: rows_of(run) for run in runs}
+    every = [row for one in rows.values() for row in one]
+    if options.form == CONSOLE and len({row["backend"] for row in every}) > 1:
+        _write_stdout(f"{pivot_text(every, terminal)}\n")
+        return 0
+    for run, found in rows.items():
+        _write_stdout(f"{shown_text(run, found, options.form, terminal)}\n{printable(f'results: {run}')}\n\n")
+    return 0
+
+
+def _show_parser() -> argparse.ArgumentParser:
+    parser = Options(prog="commbench show", description="The table of a run again; of several backends side by side.")
+    parser.add_argument("paths", nargs="+", metavar="RUN", help="folders of runs, or folders with runs in them")
+    parser.add_argument(
+        "--as", dest="form", choices=(CONSOLE, OSU, NCCL_TESTS, CSV), default=CONSOLE, help="default: console"
+    )
+    return parser
+
+
+def rows_of(run: Path) -> list[dict[str, Any]]:
+    """The rows of a run, as its writers got them; of a case the newest."""
+    rows = [row for table in run_tables(run, "cases") for row in plain_rows(table)]
+    return list({row["case_id"]: row for row in rows}.values())
+
+
+def shown_text(run: Path, rows: Sequence[Row], form: str, terminal: Terminal) -> str:
+    """The tables of one run."""
+    record = load_run(run)
+    strange = [key for key in ("backend", "world") if not isinstance(record.get(key, {}), dict)]
+    if strange:
+        raise CommbenchError(f"{run}/run.json is not as commbench writes it: {strange[0]} is not a mapping")
+    if "backend" not in record:
+        return f"{run.name}: nothing was measured: {record.get('reason') or record.get('status')}"
+    if form != CONSOLE:
+        return printable((Osu() if form == OSU else NcclTests()).text(record, rows))
+    soaks = [row["case_id"] for row in rows if row["timing"] == "soak"]
+    return run_text(record, list(rows), terminal, _time_lines(run, soaks) if soaks else None)
+
+
+def _time_lines(run: Path, case_ids: Sequence[str]) -> dict[str, TimeLine]:
+    lines = {case_id: TimeLine() for case_id in case_ids}
+    for table in run_tables(run, "counters"):
+        columns = table.to_pydict()
+        for case_id, line in lines.items():
+            chosen = [index for index, one in enumerate(columns["case_id"]) if one == case_id]
+            line.add({name: [columns[name][index] for index in chosen] for name in ("t_ns", "name", "value")})
+    return lines
+
+
+def pivot_text(rows: Sequence[Row], terminal: Terminal) -> str:
+    """Size by backend, a table for each point of the other variables; only launches are merged, to their median."""
+    measured = [row for row in rows if row["status"] == "ok"]
+    series: dict[tuple[Any, ...], list[Row]] = {}
+    for row in sorted(measured, key=row_order):
+        key = tuple(hashable(row[name]) for name in (*APART, *BESIDE))
+        series.setdefault(key, []).append({**row, "message_bytes": row["message_bytes"] or 0})
+    tables: dict[tuple[Any, ...], list[list[Row]]] = {}
+    for key, found in series.items():
+        for window, group in by_window(found):
+            tables.setdefault((*key[: len(APART)], window), []).append(group)
+    points = {key: dict(zip((*APART, "window"), key, strict=True)) for key in tables}
+    heads = [name for name in BESIDE if name == "backend" or name in varying(measured)]
+    parts = []
+    for key, groups in sorted(tables.items(), key=lambda table: row_order(table[1][0][0])):
+        point, rate = points[key], points[key]["window"] is not None
+        named = ["layout", *(name for name in point if _differs(points.values(), point, name))]
+        values = [f"{name} {value_text(point[name])}" for name in named if point[name] not in (None, ())]
+        head = f"{', '.join([point['benchmark'], *values])}: {'algbw in GB/s' if rate else 'median in us'}"
+        head = terminal.styled(terminal.paragraph(head), "bold")
+        parts.append(f"{head}\n{_pivot(groups, heads, rate, terminal)}\n")
+    lost = len(rows) - len(measured)
+    return "\n".join([*parts, *([f"{lost} cases have no number: commbench report names why"] if lost else [])])
+
+
+def _differs(points: Iterable[Mapping[str, Any]], point: Mapping[str, Any], name: str) -> bool:
+    """Whether another table of this operation differs in it; in hosts, also of this layout, which implies them."""
+    implied_by = ("benchmark", "layout") if name == "hosts" else ("benchmark",)
+    alike = (other for other in points if all(other[variable] == point[variable] for variable in implied_by))
+    return name not in ("benchmark", "layout") and any(other[name] != point[name] for other in alike)
+
+
+def _pivot(groups: Sequence[Sequence[Row]], names: Sequence[str], rate: bool, terminal: Terminal) -> str:
+    cells: dict[int, dict[str, list[float]]] = {}
+    for row in (row for group in groups for row in group):
+        heading = " ".join(value_text(row[name]) for name in names if row[name] not in (None, "", {}))
+        value = row["algbw_gb_per_s"] if rate else 1e6 * row["median_s"]
+        cells.setdefault(row["message_bytes"], {}).setdefault(heading, []).append(value)
+    headings = sorted({heading for one in cells.values() for heading in one})
+    columns = [Column("message\nB", right=True), *(Column(heading, right=True) for heading in headings)]
+    lines = []
+    for size, found in sorted(cells.items()):
+        middle = {heading: median(values) for heading, values in found.items()}
+        lines.append((str(size or "-"), *(format_number(middle.get(heading)) for heading in headings)))
+    return table_text(columns, lines, terminal)
+
+
+# ---------------------------------------------------------------- report
+
+
+def report(words: list[str]) -> int:
+    """Print the answers, write the page; exit status 0. Raises ConfigError where there is nothing to report or the
+    file can't be written."""
+    options = _report_parser().parse_args(words)
+    if options.html is not None:
+        folder = Path(options.html).parent
+        _check_not_folder("--html", Path(options.html))
+        if not folder.is_dir():
+            raise ConfigError(f"--html {options.html}: there is no folder {folder}; make it, or choose another")
+    summary = summarise_results(read_results(options.paths, options.benchmark))
+    for line in summary.results.problems:
+        print(printable(f"left out: {line}"), file=sys.stderr)
+    if options.html is not None:
+        from commbench.report.distributions import read_raw_data
+        from commbench.report.page import page
+
+        _write_file("--html", Path(options.html), page(summary, read_raw_data(summary.results)))
+    for folder in _alone(summary.results.cases, options.paths):
+        rows = [row for row in rows_of(folder) if options.benchmark in (None, row["benchmark"])]
+        if rows or options.benchmark is None:
+            _write_stdout(shown_text(folder, rows, CONSOLE, Terminal.of(sys.stdout)) + "\n")
+    _write_stdout(
+        summary_text(summary, options.top) + (f"\npage: {options.html}\n" if options.html is not None else "")
+    )
+    return 0
+
+
+def _alone(cases: pd.DataFrame, paths: Sequence[str]) -> list[Path]:
+    """The runs whose own tables are the result, for there is nothing to choose between: one backend, a few runs."""
+    runs = [run for path in paths if Path(path).is_dir() for run in find_runs(path)]
+    return runs if cases["backend"].nunique() == 1 and len(runs) <= MOST_TABLES else []
+
+
+def _report_parser() -> argparse.ArgumentParser:
+    parser = Options(prog="commbench report", description="Answers from results: tables here, pictures with --html.")
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="folders with runs, or parquet files of cases")
+    parser.add_argument("--html", metavar="FILE", help="write one page with pictures; it needs no network")
+    parser.add_argument("--benchmark", metavar="NAME", help="only this benchmark")
+    parser.add_argument("--top", type=_from_1, default=TOP, help=f"rows of a table on the terminal (default {TOP})")
+    return parser
+
+
+def _from_1(word: str) -> int:
+    if not re.fullmatch(r"\d{1,18}", word) or not int(word):
+        raise argparse.ArgumentTypeError(f"{word} is not a whole number from 1 on")
+    return int(word)
+
+
+# ---------------------------------------------------------------- export
+
+
+def export(words: list[str]) -> int:
+    """Write one table of all runs below the paths; the exit status.
+
+    Raises ConfigError for wrong options and a file that can't be written, CommbenchError like load.
+    """
+    options = _export_parser().parse_args(words)
+    columns = _chosen_columns(options.table, options.columns)
+    if options.csv != STDOUT:
+        _check_not_folder("--csv", Path(options.csv))
+        if Path(options.csv).exists() and not options.force:
+            raise ConfigError(f"--csv {options.csv} exists; choose another file, or add --force to replace it")
+    frame = read_rows(options.paths, options.table)[columns]
+    text = csv_text(frame, options.table)
+    if options.csv == STDOUT:
+        _write_stdout(printable(text) if sys.stdout.isatty() else text)
+        return 0
+    _write_file("--csv", Path(options.csv), text, replace=options.force)
+    print(f"{len(frame)} rows of {options.table}: {options.csv}")
+    return 0
+
+
+def csv_text(frame: pd.DataFrame, table: str) -> str:
+    """The rows under plain column names, which carry their unit.
+
+    Integers stay integers, null is an empty cell, a list is joined by spaces, a map is JSON, times are UTC, line breaks
+    are newlines. A text that a spreadsheet would take for a formula gets a single quote before it, and so does one that
+    begins with that quote: whoever strips one leading quote from texts has what was measured.
+    """
+    kinds = {column.name: column.kind for column in TABLES[table]}
+    written = frame.copy()
+    for name in map(str, frame.columns):
+        written[name] = _csv_cells(frame[name], kinds[name])
+    return written.to_csv(index=False, lineterminator="\n")
+
+
+def _export_parser() -> argparse.ArgumentParser:
+    parser = Options(prog="commbench export", description="Write a table of results as CSV.")
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="folder of a run, or of several")
+    parser.add_argument("--csv", required=True, metavar="FILE", help="the file to write; - is stdout")
+    parser.add_argument("--table", default="cases", choices=tuple(TABLES), help="cases, unless told otherwise")
+    parser.add_argument("--columns", metavar="A,B,C", help="these columns in this order; all, unless told otherwise")
+    parser.add_argument("--force", action="store_true", help="replace FILE where it exists")
+    return parser
+
+
+def _chosen_columns(table: str, chosen: str | None) -> list[str]:
+    allowed = [column.name for column in TABLES[table]]
+    names = allowed if chosen is None else list(dict.fromkeys(name.strip() for name in chosen.split(",")))
+    unknown = [repr(name) for name in names if name not in allowed]
+    if unknown:
+        raise ConfigError(f"--columns: {', '.join(unknown)} is not in {table}; allowed: {', '.join(allowed)}")
+    return names
+
+
+def _csv_cells(column: pd.Series[Any], kind: str) -> pd.Series[Any]:
+    """A column as it is to be written; only texts, lists and maps can hold what a user has typed."""
+    if kind == "integer":
+        return column.astype("Int64")  # beside a null pandas holds them as floats
+    if kind == "time":
+        times: pd.Series[Any] = column.dt.strftime(TIME)
+        return times
+    if kind == "text":
+        written = {value: _harmless(value) for value in column.dropna().unique()}
+        return column.map(written)
+    if kind == "texts":
+        return column.map(lambda values: _harmless(" ".join(values)), na_action="ignore")
+    if kind == "map":
+        return column.map(lambda values: json.dumps(values, sort_keys=True), na_action="ignore")
+    return column
+
+
+def _harmless(text: str) -> str:
+    """The text, with a single quote where a spreadsheet would calculate or where it begins with one already.
+
+    Line breaks become newlines: a carriage return alone is not quoted by writers of CSV, and ends a line for readers.
+    """
+    text = LINE_BREAK.sub("\n", text)
+    risky = text.startswith((*RUN_BY_SPREADSHEETS, QUOTE)) or text.lstrip().startswith(RUN_BY_SPREADSHEETS)
+    return f"{QUOTE}{text}" if risky else text
+
+
+# ---------------------------------------------------------------- files and stdout
+
+
+def _check_not_folder(option: str, file: Path) -> None:
+    if file.is_dir():
+        raise ConfigError(f"{option} {file} is a folder; name a file in it")
+
+
+def _write_file(option: str, file: Path, text: str, replace: bool = True) -> None:
+    """Raises ConfigError where it can't be written, or exists and is not to be replaced."""
+    try:
+        with file.open("w" if replace else "x", encoding="utf-8", errors="replace", newline="") as out:
+            out.write(text)
+    except OSError as error:
+        raise ConfigError(f"{option} {file} can't be written: {error.strerror}; choose another file") from error
+
+
+def _write_stdout(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough, as `head` does
+        drop_unread_output()
