@@ -1,11 +1,16 @@
-"""What rank 0 records: after each visit its samples and the row of its case, at the end the run itself."""
+"""What rank 0 records, by all writers of the run: after each visit its samples and the row of its case, at the end the
+run itself."""
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
@@ -14,9 +19,14 @@ from commbench.buffers.memory import high_water_bytes
 from commbench.config.settings import Settings
 from commbench.core.case import Planned
 from commbench.core.columns import CASES, INTERRUPTED
+from commbench.core.errors import Unsaved
+from commbench.core.protocols import Writer
+from commbench.core.run_folder import write_json
 from commbench.world.output import Reporter
 from commbench.world.recovery import EarlierVisits
-from commbench.writers.fan_out import FanOut
+from commbench.writers.console import Console
+from commbench.writers.durable_files import warn
+from commbench.writers.parquet import Parquet
 
 from .case_record import CaseRecord, kept_times
 from .conditions import Conditions
@@ -222,3 +232,60 @@ def _split(cases: Visited, reasons: Collection[str]) -> tuple[Visited, Visited]:
     for job, records in cases:
         parts[all(record.stop_reason not in reasons for record in records)].append((job, records))
     return parts
+
+
+# ---------------------------------------------------------------- writers
+
+
+class FanOut:
+    """A writer that fails costs its own output and the exit status; the run continues.
+
+    `begun` are the writers that have to be ended; `names_folder`: a line on stderr says where the results are.
+    """
+
+    def __init__(self, writers: Sequence[Writer], names_folder: bool = False) -> None:
+        self._writers, self._names_folder = writers, names_folder
+        self.begun: list[Writer] = []
+        self._unsaved: dict[str, None] = {}  # lines, each once
+
+    @classmethod
+    def storing(cls, writers: Sequence[Writer]) -> FanOut:
+        """With parquet and run.json beside formats for other programs (osu, jsonl), so that every such run can be
+        reported and resumed; the console alone stores nothing."""
+        stores = any(isinstance(writer, (Parquet, Console)) for writer in writers)
+        return cls(writers) if stores else cls([Parquet(), *writers], names_folder=True)
+
+    def begin(self, run: Mapping[str, Any]) -> None:
+        """Raises WorldBroken or OSError: nothing is measured that can't be written."""
+        for writer in self._writers:
+            writer.begin(run, run["folder"])
+            self.begun.append(writer)
+
+    def case(
+        self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
+    ) -> None:
+        for writer in self._writers:
+            self._guarded(partial(writer.case, row, samples, counters))
+
+    def end(self, run: dict[str, Any]) -> None:
+        """Report on stderr what could not be saved; then `exit_status` of the run is at least 3."""
+        for writer in self.begun:
+            self._guarded(partial(writer.end, run))
+        if self.begun and self._names_folder:
+            print(f"results: {run['folder']}", file=sys.stderr, flush=True)
+        if not self._unsaved:
+            return
+        run["exit_status"] = max(run["exit_status"], Unsaved.exit_status)
+        record = Path(run["folder"]) / "run.json"
+        with suppress(OSError):
+            if record.exists():  # written before another writer failed
+                write_json(record, run)
+        for line in self._unsaved:  # after all writers have ended
+            warn(line)
+        self._unsaved.clear()
+
+    def _guarded(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except (Unsaved, OSError) as error:
+            self._unsaved[str(error)] = None

@@ -17,13 +17,12 @@ from commbench.core.layout import Layout
 from commbench.measure.case_record import CaseRecord
 from commbench.measure.conditions import REFERENCE_REPETITIONS, Conditions, Reading, ReferenceCase, disturbed_passes
 from commbench.measure.plan import Facts, plan
-from commbench.measure.recorder import Recorder
+from commbench.measure.recorder import FanOut, Recorder
 from commbench.measure.samples import Block, Samples
 from commbench.measure.transports import TransportEvidence
 from commbench.measure.visits import Visit
 from commbench.world.heartbeat import Progress
 from commbench.world.rendezvous import hosted_world
-from commbench.writers.fan_out import FanOut
 
 LAUNCHES = {"planned": 1, "began": [0], "spent_s": 0.0}
 FACTS = Facts(2**40, 2**20, 8)
