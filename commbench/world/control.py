@@ -1,12 +1,15 @@
 """The control plane: ranks meet over torch's TCPStore, independently of the library that is measured.
 
-Waiting ranks sleep, every call has a deadline, and ranks that are late can be named.
+Waiting ranks sleep, every call has a deadline, and ranks that are late can be named. A large world has two levels:
+ranks meet on their node, and the first rank of each node for them, so that rank 0's store serves one rank per node.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import socket
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,10 +19,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.core.case import World
 from commbench.core.errors import Missing
+
+from .peer_listener import BACKLOG
+from .rendezvous import CONNECT_S, LOOPBACK, client_store, inherited_store
+from .store import KeyValueStore, packed, unpacked
 
 PATIENCE = 1.5  # x deadline: rank 0 has to find out first who is missing, and to record it
 REPORTS_PER_WAIT = 8
+MIN_WAIT_S = 0.05  # to find out who else is late when the deadline has passed already
+FLAT_RANKS = 64  # up to here rank 0's store alone is cheap enough: below 0.1 s of its CPU time per case
 
 OnWaiting = Callable[[list[int]], None]  # called with the world ranks that a wait is still for
 
@@ -167,31 +177,6 @@ class StoreControl(GatherDecideControl):
             raise Missing([self._owner], meeting, deadline_s) from error
 
 
-class SingleProcessControl:
-    """See Control, for a world that lives in one process."""
-
-    store: Any = None
-    rank, size = 0, 1
-
-    def gather(self, value: Any, deadline_s: float, meeting: str = "gather") -> list[Any]:
-        return [value]
-
-    def collect(self, array: NDArray[np.int64], deadline_s: float, meeting: str = "collect") -> list[NDArray[np.int64]]:
-        return [array]
-
-    def decide(self, value: Any, deadline_s: float, meeting: str = "decide") -> Any:
-        return value
-
-    def agree(self, problem: str | None, deadline_s: float, meeting: str = "agree") -> str | None:
-        return problem
-
-    def subset(self, ranks: Sequence[int]) -> SingleProcessControl:
-        return self
-
-    def farewell(self, deadline_s: float) -> None:
-        pass
-
-
 def _unpacked_arrays(parts: Sequence[bytes]) -> list[NDArray[np.int64]]:
     """The inverse of collect's packing: number of dimensions, shape, elements. Fast where all have the same shape."""
     if not parts:
@@ -203,3 +188,179 @@ def _unpacked_arrays(parts: Sequence[bytes]) -> list[NDArray[np.int64]]:
         return [array for part in parts for array in _unpacked_arrays([part])]
     words = np.frombuffer(b"".join(parts), dtype=np.int64).reshape(len(parts), -1)
     return list(words[:, start // 8 :].reshape(len(parts), *shape))
+
+
+# ---------------------------------------------------------------- two levels
+
+
+class NodeControl(GatherDecideControl):
+    """See Control; `wide` has all ranks of the world, `local` those of this rank's node, in the order of `nodes`.
+
+    The first rank of this control on each node is its leader: it takes the node's payloads to rank 0, and decisions
+    back. While a leader waits it writes to the wide store for whom, so that ranks that wait for it can name them.
+    """
+
+    def __init__(
+        self,
+        wide: StoreControl,
+        local: StoreControl,
+        nodes: Sequence[Sequence[int]],
+        ranks: Sequence[int] | None = None,
+    ) -> None:
+        self._wide, self._node, self._nodes = wide, local, nodes
+        self._ranks = range(wide.size) if ranks is None else tuple(ranks)  # of the world
+        self.store, self.rank, self.size = wide.store, self._ranks.index(wide.rank), len(self._ranks)
+        groups = _partition(self._ranks, nodes)
+        here = next(node for node in nodes if wide.rank in node)
+        own_group = next(group for group in groups if self.rank in group)
+        self._local = local.subset([here.index(self._ranks[rank]) for rank in own_group])
+        leaders = [self._ranks[group[0]] for group in groups]
+        self._across = wide.subset(leaders) if wide.rank in leaders else None
+        self._order = [rank for group in groups for rank in group] if self.rank == 0 else []
+        self._reported = False
+        self._subsets: dict[tuple[int, ...], NodeControl] = {}
+
+    def decide(self, value: Any, deadline_s: float, meeting: str = "decide") -> Any:
+        if self._across is None:
+            with self._names_late_ranks(meeting, PATIENCE * deadline_s):
+                return self._local.decide(None, deadline_s, meeting)
+        value = self._across.decide(value, deadline_s, meeting, self._report)
+        self._retract()
+        return self._local.decide(value, deadline_s, meeting)
+
+    def subset(self, ranks: Sequence[int]) -> NodeControl:
+        key = tuple(ranks)
+        if key not in self._subsets:
+            chosen = [self._ranks[rank] for rank in key]
+            self._subsets[key] = NodeControl(self._wide, self._node, self._nodes, chosen)
+        return self._subsets[key]
+
+    def meet(self, payload: bytes, deadline_s: float, meeting: str) -> list[bytes]:
+        if self._across is None:
+            with self._names_late_ranks(meeting, deadline_s):
+                return self._local.meet(payload, deadline_s, meeting)
+        if self.rank == 0:
+            return self._meet_all(self._across, payload, deadline_s, meeting)
+        # as long as any rank waits for rank 0: whether the ranks of this node are late is decided by rank 0's deadline
+        parts = self._local.meet(payload, PATIENCE * deadline_s, meeting, self._report)
+        self._retract()
+        return self._across.meet(packed(parts), deadline_s, meeting)
+
+    def _meet_all(self, across: StoreControl, payload: bytes, deadline_s: float, meeting: str) -> list[bytes]:
+        """On rank 0: one deadline for both levels; raises Missing with the late ranks of both."""
+        begin = time.monotonic()
+        late: list[int] = []
+        parts: list[bytes] = []
+        packages: list[bytes] = []
+        try:
+            parts = self._local.meet(payload, deadline_s, meeting)
+        except Missing as missing:
+            late += missing.ranks
+        try:
+            packages = across.meet(b"", max(MIN_WAIT_S, deadline_s - (time.monotonic() - begin)), meeting)
+        except Missing as missing:
+            late += [rank for leader in missing.ranks for rank in self._late_behind(leader)]
+        if late:
+            raise Missing(sorted(late), meeting, deadline_s)
+        parts += [part for package in packages[1:] for part in unpacked(package)]
+        return [part for _, part in sorted(zip(self._order, parts, strict=True))]
+
+    # ------------------------------------------------------------ who is late
+
+    def _report(self, late: list[int]) -> None:
+        """As a leader: write to the wide store for whom this rank waits."""
+        with self._wide.blames_owner("a report of late ranks", 0.0):
+            self.store.set(_report_key(self._wide.rank), json.dumps(late))
+        self._reported = True
+
+    def _retract(self) -> None:
+        if self._reported:
+            with self._wide.blames_owner("a report of late ranks", 0.0):
+                self.store.delete_key(_report_key(self._wide.rank))
+            self._reported = False
+
+    def _late_behind(self, leader: int) -> list[int]:
+        """The world ranks that a leader which did not arrive waits for; the leader itself where it waits for nobody."""
+        key = _report_key(leader)
+        try:
+            self.store.set_timeout(timedelta(seconds=MIN_WAIT_S))
+            late = json.loads(self.store.get(key)) if self.store.check([key]) else []
+        except RuntimeError:  # it was retracted just now
+            late = []
+        return late if late and self._wide.rank not in late else [leader]
+
+    @contextmanager
+    def _names_late_ranks(self, meeting: str, waited_s: float) -> Iterator[None]:
+        """As a rank with a leader: one that waits for others, or has died because of them, is not the one to name."""
+        try:
+            yield
+        except Missing as missing:
+            if self._wide.gone():
+                late = [0]
+            elif self._node.gone():
+                late = list(missing.ranks)
+            else:
+                late = [rank for leader in missing.ranks for rank in self._late_behind(leader)]
+            raise Missing(sorted(late), meeting, waited_s) from missing
+
+
+def by_node(world: World, control: StoreControl) -> GatherDecideControl:
+    """The control plane to continue with: in a large world of several nodes one of two levels. Called by all ranks."""
+    worthwhile = world.size > FLAT_RANKS and 1 < len(world.nodes) < world.size
+    return join_nodes(world, control, CONNECT_S) if worthwhile else control
+
+
+def join_nodes(world: World, wide: StoreControl, deadline_s: float) -> GatherDecideControl:
+    """Each node's first rank hosts a store for its node; where one of them can't, all stay with `wide`."""
+    node = world.nodes[world.node_of(world.rank)]
+    key, is_leader = f"node store/{node[0]}", world.rank == node[0]
+    store, problem = None, None
+    with wide.blames_owner("opening the nodes' stores", deadline_s):
+        try:
+            store = (
+                _hosted_store(wide, key) if is_leader else _node_store(wide, key, deadline_s / 2)
+            )  # rank 0 waits in `agree`
+        except (OSError, RuntimeError, ValueError) as error:
+            problem = f"rank {world.rank} has no store of its node: {error}"
+            if is_leader:
+                wide.store.set(key, "none")
+    failure = wide.agree(problem, deadline_s, "opening the nodes' stores")
+    if is_leader:
+        with wide.blames_owner("opening the nodes' stores", deadline_s):
+            wide.store.delete_key(key)
+    if failure is not None:
+        return wide
+    local = StoreControl(store, node.index(world.rank), len(node), "node", node, owner=node[0])
+    return NodeControl(wide, local, world.nodes)
+
+
+def _hosted_store(wide: StoreControl, key: str) -> Any:
+    """A store that only this node can reach; its port is written to the wide store."""
+    listener = socket.create_server((LOOPBACK, 0), backlog=BACKLOG)
+    port = int(listener.getsockname()[1])
+    store = inherited_store(LOOPBACK, port, listener.detach(), _is_torchs(wide))
+    wide.store.set(key, str(port))
+    return store
+
+
+def _node_store(wide: StoreControl, key: str, deadline_s: float) -> Any:
+    """The store of this node, as soon as its port is known."""
+    wide.store.set_timeout(timedelta(seconds=deadline_s))
+    return client_store(LOOPBACK, int(wide.store.get(key)), _is_torchs(wide), deadline_s)
+
+
+def _is_torchs(control: StoreControl) -> bool:
+    return not isinstance(control.store, KeyValueStore)
+
+
+def _report_key(leader: int) -> str:
+    return f"waits/{leader}"
+
+
+def _partition(ranks: Sequence[int], nodes: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Positions in `ranks` by node, both in the order of `ranks`: position 0 leads the first group."""
+    node_index = {rank: index for index, node in enumerate(nodes) for rank in node}
+    groups: dict[int, list[int]] = {}
+    for position, rank in enumerate(ranks):
+        groups.setdefault(node_index[rank], []).append(position)
+    return list(groups.values())

@@ -14,6 +14,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from commbench.core.case import RankIdentity, World
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
@@ -22,7 +25,6 @@ from commbench.core.units import format_ranges, parse_ranges
 from commbench.hardware.mpi_library import load, mismatch
 from commbench.hardware.network import is_loopback, meeting_address, own_address
 
-from .control import SingleProcessControl
 from .peer_listener import BACKLOG
 from .store import KeyValueStore, hosted_store
 
@@ -75,6 +77,31 @@ def assemble(identity: RankIdentity, control: Control) -> World:
     return World(
         identity.rank, identity.size, tuple(tuple(node) for node in nodes), (identity.rank,), identity.launcher
     )
+
+
+class SingleProcessControl:
+    """See Control, for a world that lives in one process."""
+
+    store: Any = None
+    rank, size = 0, 1
+
+    def gather(self, value: Any, deadline_s: float, meeting: str = "gather") -> list[Any]:
+        return [value]
+
+    def collect(self, array: NDArray[np.int64], deadline_s: float, meeting: str = "collect") -> list[NDArray[np.int64]]:
+        return [array]
+
+    def decide(self, value: Any, deadline_s: float, meeting: str = "decide") -> Any:
+        return value
+
+    def agree(self, problem: str | None, deadline_s: float, meeting: str = "agree") -> str | None:
+        return problem
+
+    def subset(self, ranks: Sequence[int]) -> SingleProcessControl:
+        return self
+
+    def farewell(self, deadline_s: float) -> None:
+        pass
 
 
 def hosted_world(nodes: int, ranks_per_node: int) -> tuple[World, Control]:

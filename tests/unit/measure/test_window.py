@@ -24,7 +24,7 @@ from commbench.measure.window import (
     MAX_LENGTH_NS,
     Window,
 )
-from commbench.world.control import SingleProcessControl
+from commbench.world.rendezvous import SingleProcessControl
 
 TOOK_NS = 100_000
 

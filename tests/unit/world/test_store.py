@@ -18,8 +18,7 @@ from rank_threads import SOON_S, together
 
 from commbench.core.case import World
 from commbench.core.errors import Missing
-from commbench.world.control import StoreControl
-from commbench.world.control_tree import NodeControl, join_nodes
+from commbench.world.control import NodeControl, StoreControl, join_nodes
 from commbench.world.store import KeyValueStore, frame, hosted_store
 
 SOON = timedelta(seconds=SOON_S)

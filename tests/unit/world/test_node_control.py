@@ -19,9 +19,8 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from commbench.core.case import World
 from commbench.core.errors import Missing
-from commbench.world import control_tree
-from commbench.world.control import GatherDecideControl, StoreControl
-from commbench.world.control_tree import NodeControl, by_node, join_nodes, packed, unpacked
+from commbench.world.control import GatherDecideControl, NodeControl, StoreControl, by_node, join_nodes
+from commbench.world.store import packed, unpacked
 
 Nodes = tuple[tuple[int, ...], ...]
 TWO: Nodes = ((0, 1), (2, 3))
@@ -220,8 +219,7 @@ import sys, time
 from datetime import timedelta
 from torch.distributed import TCPStore
 from commbench.core.case import World
-from commbench.world.control import StoreControl
-from commbench.world.control_tree import join_nodes
+from commbench.world.control import StoreControl, join_nodes
 client = TCPStore("127.0.0.1", int(sys.argv[1]), is_master=False, timeout=timedelta(seconds=20))
 control = join_nodes(World(2, 4, ((0, 1), (2, 3)), (2,)), StoreControl(client, 2, 4), 60)
 control.agree(None, 20)
@@ -284,10 +282,10 @@ def test_alone_on_its_node_a_rank_needs_no_key_there() -> None:
 @pytest.mark.parametrize(
     ("nodes", "flat_ranks", "levels"), [(TWO, 3, 2), (TWO, 4, 1), (((0, 1),), 1, 1), (((0,), (1,)), 1, 1)]
 )
-def test_only_large_control_tree_of_shared_nodes_have_two_levels(
+def test_only_large_worlds_of_shared_nodes_have_two_levels(
     nodes: Nodes, flat_ranks: int, levels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_tree, "FLAT_RANKS", flat_ranks)
+    monkeypatch.setattr("commbench.world.control.FLAT_RANKS", flat_ranks)
     size = sum(len(node) for node in nodes)
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
@@ -304,7 +302,7 @@ def test_only_large_control_tree_of_shared_nodes_have_two_levels(
 
 
 def test_a_node_that_can_host_no_store_leaves_all_with_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("commbench.world.control_tree.LOOPBACK", "192.0.2.1")  # nobody's address
+    monkeypatch.setattr("commbench.world.control.LOOPBACK", "192.0.2.1")  # nobody's address
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
     def work(rank: int) -> Any:
