@@ -27,7 +27,7 @@ from commbench.report.difference import GOOD_LAUNCHES, LEAST_PAIRS, launches_to_
 from commbench.world.rendezvous import hosted_world
 
 from . import run
-from .compare import command, failures_of, from_0
+from .compare import command, failures_of, from_0, percent
 from .doctor import facts_here
 
 USAGE = """commbench ab KEY=VALUE ... --vs KEY=VALUE ... [--launches 10] [--fail-on slower]
@@ -123,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"of each side (default 10); a verdict needs {LEAST_PAIRS}, and more for many cases",
     )
+    add("--delta", type=percent, default=2.0, metavar="PERCENT", help="least change that matters (default 2)")
     add("--seed", type=from_0, default=0, help="of the order (default 0)")
     add("--fail-on", default="", metavar="WORD,...", help="exit 1 if a case is slower, undecided, or missing in NEW")
     add("--config-dir", help="a folder with more YAML, e.g. DIR/benchmark/mine.yaml")
@@ -238,7 +239,14 @@ def _compare_words(folder: Path, ab_plan: AbPlan, options: argparse.Namespace) -
     """The arguments of `commbench compare`."""
     by = [f"--by={','.join(ab_plan.by)}"] if ab_plan.by else []
     fail_on = [f"--fail-on={options.fail_on}"] if options.fail_on else []
-    return [*(str(folder / side) for side in AB_SIDES), "--paired", *by, f"--seed={options.seed}", *fail_on]
+    return [
+        *(str(folder / side) for side in AB_SIDES),
+        "--paired",
+        *by,
+        f"--delta={options.delta:g}",
+        f"--seed={options.seed}",
+        *fail_on,
+    ]
 
 
 @contextmanager

@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="launches that are all alike: their noise is the least threshold",
     )
-    add("--delta", type=_percent, default=2.0, metavar="PERCENT", help="least change that matters (default 2)")
+    add("--delta", type=percent, default=2.0, metavar="PERCENT", help="least change that matters (default 2)")
     add("--paired", action="store_true", help="launches with the same number ran next to each other")
     add("--medians-only", action="store_true", help=argparse.SUPPRESS)  # of earlier versions; launches decide anyway
     add("--seed", type=from_0, default=0, help="of the noise of --aa (default 0)")
@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _percent(word: str) -> float:
+def percent(word: str) -> float:
     value = float(word) if re.fullmatch(r"\d{1,4}(\.\d{1,9})?", word) else 0.0
     if not value:
         raise argparse.ArgumentTypeError(f"{word} is not a percentage above 0")

@@ -11,15 +11,17 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from commbench.core.columns import TABLES
 from commbench.core.errors import CommbenchError, ConfigError, Options
-from commbench.core.terminal import Column, Terminal, printable, table_text
-from commbench.core.units import format_number, value_text
-from commbench.report.fit import COMPANIONS, SHARED, by_window, hashable, varying
+from commbench.core.flags import DOUBTFUL
+from commbench.core.terminal import GAP, UNLIMITED, Column, Terminal, printable, table_text
+from commbench.core.units import format_number, plural, value_text
+from commbench.report.fit import COMPANIONS, OF_BACKEND, SHARED, by_window, hashable, varying
 from commbench.report.load import find_runs, load_run, read_rows, run_tables
 from commbench.report.summary import read_results, summarise_results, summary_text
 from commbench.world.output import drop_unread_output
@@ -36,7 +38,7 @@ Row = Mapping[str, Any]
 CONSOLE, OSU, NCCL_TESTS, CSV = "console", "osu", "nccl_tests", "csv"
 # what the columns of a pivot are named by: whose numbers they are
 BESIDE = ("backend", *COMPANIONS["backend"], "label", "interface", "cuda_ipc", "device")
-APART = tuple(name for name in SHARED if name not in (*BESIDE, "window"))  # what makes a table of its own
+APART = tuple(name for name in SHARED if name not in (*BESIDE, "window", "pair"))  # what makes a table of its own
 TOP = 30
 MOST_TABLES = 3  # of single runs, in a report
 STDOUT = "-"
@@ -117,7 +119,7 @@ def pivot_text(rows: Sequence[Row], terminal: Terminal) -> str:
         for window, group in by_window(found):
             tables.setdefault((*key[: len(APART)], window), []).append(group)
     points = {key: dict(zip((*APART, "window"), key, strict=True)) for key in tables}
-    heads = [name for name in BESIDE if name == "backend" or name in varying(measured)]
+    headings = _headings(measured)
     parts = []
     for key, groups in sorted(tables.items(), key=lambda table: row_order(table[1][0][0])):
         point, rate = points[key], points[key]["window"] is not None
@@ -125,9 +127,40 @@ def pivot_text(rows: Sequence[Row], terminal: Terminal) -> str:
         values = [f"{name} {value_text(point[name])}" for name in named if point[name] not in (None, ())]
         head = f"{', '.join([point['benchmark'], *values])}: {'algbw in GB/s' if rate else 'median in us'}"
         head = terminal.styled(terminal.paragraph(head), "bold")
-        parts.append(f"{head}\n{_pivot(groups, heads, rate, terminal)}\n")
-    lost = len(rows) - len(measured)
-    return "\n".join([*parts, *([f"{lost} cases have no number: commbench report names why"] if lost else [])])
+        parts.append(f"{head}\n{_pivot([row for group in groups for row in group], headings, rate, terminal)}\n")
+    doubted, lost = sum(map(_is_doubted, measured)), len(rows) - len(measured)
+    notes = [f"!: {doubted} of {plural(len(measured), 'number', 'numbers')} from cases with a warning that casts doubt "
+             "on them; intervals and warnings: commbench show of one run"] if doubted else []  # fmt: skip
+    notes += [f"{plural(lost, 'case has', 'cases have')} no number: commbench report names why"] if lost else []
+    return "\n".join([*parts, *map(terminal.paragraph, notes)])
+
+
+def _headings(rows: Sequence[Row]) -> dict[tuple[Any, ...], str]:
+    """Values of BESIDE -> what stands above their column, a line each: in what the columns differ. A library or an
+    option only where its backend has several."""
+    names = [name for name in BESIDE if name == "backend" or name in varying(rows)]
+    several = {
+        (backend, name)
+        for backend in {row["backend"] for row in rows}
+        for name in names
+        if name not in OF_BACKEND or name in varying(row for row in rows if row["backend"] == backend)
+    }
+    return {
+        _column_of(row): "\n".join(
+            value_text(row[name])
+            for name in names
+            if (row["backend"], name) in several and row[name] not in (None, "", {})
+        )
+        for row in rows
+    }
+
+
+def _column_of(row: Row) -> tuple[Any, ...]:
+    return tuple(hashable(row[name]) for name in BESIDE)
+
+
+def _is_doubted(row: Row) -> bool:
+    return not DOUBTFUL.isdisjoint(row["warnings"] or ())
 
 
 def _differs(points: Iterable[Mapping[str, Any]], point: Mapping[str, Any], name: str) -> bool:
@@ -137,19 +170,41 @@ def _differs(points: Iterable[Mapping[str, Any]], point: Mapping[str, Any], name
     return name not in ("benchmark", "layout") and any(other[name] != point[name] for other in alike)
 
 
-def _pivot(groups: Sequence[Sequence[Row]], names: Sequence[str], rate: bool, terminal: Terminal) -> str:
-    cells: dict[int, dict[str, list[float]]] = {}
-    for row in (row for group in groups for row in group):
-        heading = " ".join(value_text(row[name]) for name in names if row[name] not in (None, "", {}))
-        value = row["algbw_gb_per_s"] if rate else 1e6 * row["median_s"]
-        cells.setdefault(row["message_bytes"], {}).setdefault(heading, []).append(value)
-    headings = sorted({heading for one in cells.values() for heading in one})
-    columns = [Column("message\nB", right=True), *(Column(heading, right=True) for heading in headings)]
-    lines = []
-    for size, found in sorted(cells.items()):
-        middle = {heading: median(values) for heading, values in found.items()}
-        lines.append((str(size or "-"), *(format_number(middle.get(heading)) for heading in headings)))
-    return table_text(columns, lines, terminal)
+def _pivot(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str], rate: bool, terminal: Terminal) -> str:
+    """In as many tables one below the other as the terminal is too narrow for."""
+    cells: dict[tuple[str, int], dict[str, list[Row]]] = {}
+    for row in sorted(rows, key=row_order):
+        line = cells.setdefault((row["pair"] or "-", row["message_bytes"]), {})
+        line.setdefault(headings[_column_of(row)], []).append(row)
+    pairs = len({pair for pair, _ in cells}) > 1
+    names = [(*([pair] if pairs else []), str(size or "-")) for pair, size in cells]
+    leading = [*([Column("pair")] if pairs else []), Column("message\nB", right=True)]
+    columns = []
+    for heading in sorted({heading for line in cells.values() for heading in line}):
+        texts = [_cell(line.get(heading, ()), rate) for line in cells.values()]
+        marked = any(text.endswith("!") for text in texts)
+        columns.append((Column(heading, right=True), texts if marked else [text[:-2] for text in texts]))
+    room = (terminal.width or UNLIMITED) - sum(map(_width, leading, zip(*names, strict=True)))
+    parts = []
+    while columns:
+        count = max(1, sum(total <= room for total in accumulate(_width(*column) for column in columns)))
+        shown, columns = columns[:count], columns[count:]
+        numbers = zip(*(texts for _, texts in shown), strict=True)
+        lines = [(*name, *texts) for name, texts in zip(names, numbers, strict=True)]
+        parts.append(table_text([*leading, *(column for column, _ in shown)], lines, terminal))
+    return "\n".join(parts)
+
+
+def _width(column: Column, texts: Iterable[str]) -> int:
+    return max(map(len, (*column.heading.split("\n"), *texts))) + GAP
+
+
+def _cell(rows: Sequence[Row], rate: bool) -> str:
+    """The median over launches, with a mark where one of them has a doubtful number."""
+    if not rows:
+        return "-  "
+    value = median(row["algbw_gb_per_s"] if rate else 1e6 * row["median_s"] for row in rows)
+    return f"{format_number(value)} {'!' if any(map(_is_doubted, rows)) else ' '}"
 
 
 # ---------------------------------------------------------------- report

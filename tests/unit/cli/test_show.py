@@ -133,7 +133,37 @@ def test_what_differs_in_more_than_the_size_is_never_merged(name: str, values: t
 )
 def test_whose_numbers_they_are_stands_above_a_column(name: str, values: tuple[Any, Any]) -> None:
     (lines,) = pivots(*(measured("gloo", 8, 1e-6, **{name: value}) for value in values)).values()
-    assert len(lines[1]) == 1 + 4
+    assert len(next(line for line in lines if line[0] == "8")) == 1 + 4
+
+
+def test_options_stand_above_a_column_only_where_their_backend_has_several() -> None:
+    options = [("gloo", {}), ("mpi", {"threads": "single"}), ("tcp", {"buffer": "0"}), ("tcp", {"buffer": "1"})]
+    rows = [measured(backend, 8, 1e-6, backend_options=value) for backend, value in options]
+    text = pivot_text(rows, Terminal())
+    assert "buffer=0" in text and "buffer=1" in text and "threads" not in text
+
+
+def test_pairs_are_lines_and_a_narrow_terminal_has_several_tables() -> None:
+    backends = ("gloo", "mpi", "simulated", "tcp", "a_backend_of_ours")
+    rows = [
+        measured(backend, size, 1e-6, benchmark="p2p_latency", pair=pair)
+        for backend in backends
+        for size in (8, 1024)
+        for pair in ("0-10", "0-2")
+    ]
+    (table,) = pivot_text(rows, Terminal()).strip().split("\n\n")
+    names = [line.split()[:2] for line in table.splitlines()[3:]]
+    assert names == [["0-2", "8"], ["0-2", "1024"], ["0-10", "8"], ["0-10", "1024"]]
+    narrow = pivot_text(rows, Terminal(width=40))
+    assert max(map(len, narrow.splitlines())) <= 40 and narrow.count("1024") == 2 * narrow.count("message")
+    assert all(backend in narrow for backend in backends)
+
+
+def test_a_doubtful_number_is_marked_and_counted() -> None:
+    rows = [measured("gloo", 8, 1e-6, warnings=["noisy"]), measured("mpi", 8, 2e-6, warnings=["thinned"])]
+    *lines, note = pivot_text(rows, Terminal()).splitlines()
+    assert lines[3].split() == ["8", "1.00", "!", "2.00"]
+    assert note.startswith("!: 1 of 2 numbers from cases with a warning that casts doubt")
 
 
 def test_launches_are_merged_to_their_median() -> None:
