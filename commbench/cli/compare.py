@@ -54,7 +54,7 @@ def command(words: list[str]) -> int:
     terminal = Terminal.of(sys.stdout)
     print(paragraphs([*side_lines(base, new, *equal), *provenance_lines(base, new, rules.by), ""], terminal))
     print(comparison_table(frame, rules))
-    lines = [*caption(frame, rules), *unjoined(frame), "", comparison_summary(frame, rules.least)]
+    lines = [*caption(frame, rules), *unjoined(frame), "", comparison_summary(frame, rules)]
     print(paragraphs(lines, terminal))
     if options.save is not None:
         _saved(new, options.save)

@@ -161,6 +161,12 @@ def _check_words(words: Sequence[str]) -> None:
             continue
         commands = [*COMMANDS, *OTHER_COMMANDS]
         near = get_close_matches(word, commands, n=1)
+        if not near:
+            from commbench.config.compose import ConfigComposer
+
+            with ConfigComposer() as composer:
+                groups = [group for group in ("backend", "benchmark") if word in composer.options(group)]
+            near = [f"{group}={word}" for group in groups]
         hint = f"did you mean {near[0]}? " if near else ""
         raise ConfigError(f"{word!r} is neither KEY=VALUE nor a command; {hint}commands: {', '.join(commands)}")
 

@@ -178,6 +178,8 @@ class ConfigReader:
 
     def _built_objects(self, key: Key) -> tuple[Any, ...]:
         nodes = self.raw.get(key.name)
+        if isinstance(nodes, str):
+            raise ConfigError(f"unknown key {key.name}; did you mean {key.override}={nodes}?")
         if not isinstance(nodes, dict) or not nodes:
             raise ConfigError(f"{key.override}=[] leaves nothing to do; name at least one {key.override}")
         return tuple(construct(node, f"{key.override} {name}", self._allow) for name, node in nodes.items())

@@ -12,6 +12,7 @@ CommbenchError
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterable
 from typing import NoReturn
 
@@ -74,4 +75,6 @@ class Options(argparse.ArgumentParser):
     """The options of a command, whose errors end like all bad input: raises ConfigError that points to their help."""
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; see {self.prog} --help")
+        setting = re.search(r"arguments: --(\w[\w.]*=\S*)", message)
+        hint = f"settings have no dashes: {setting[1]}; " if setting else ""
+        raise ConfigError(f"{message}; {hint}see {self.prog} --help")

@@ -15,7 +15,7 @@ class Flag(NamedTuple):
 FLAGS = {
     "noisy": Flag(
         "the interval reaches more than 5 % from the median",
-        "repeat with timing=rigorous or on a quieter machine; compare several launches (-m launch=0,1,2)",
+        "repeat on a quieter machine, or with more visits and launches (timing=rigorous); compare several launches",
     ),
     "drifting": Flag(
         "in at least half of the visits the first and the second half of the repetitions differ",
@@ -23,7 +23,7 @@ FLAGS = {
     ),
     "multimodal": Flag(
         "the repetitions have several typical times, and the median represents none of them",
-        "look at the distribution before quoting the median; pin the ranks (bind=core)",
+        "look at the distribution before quoting the median; ranks that are not pinned may be the reason (bind=core)",
     ),
     "unstable": Flag(
         "visits of the case differ by more than 5 % and by more than their repetitions explain",
@@ -39,7 +39,7 @@ FLAGS = {
     ),
     "oversubscribed": Flag(
         "there are more threads than cores, so the time includes scheduling",
-        "use fewer ranks per node, or a machine with more cores",
+        "use a machine with more cores, or fewer ranks per node",
     ),
     "timer_limited": Flag(
         "reading the clock takes more than 5 % of a sample",
@@ -96,8 +96,9 @@ FLAGS = {
         "nothing: zeros take as long as other numbers unless the network compresses",
     ),
     "impossible": Flag(
-        "the bus bandwidth is above the physical limit",
-        "see the column reason: in-network reduction (NVLS, SHARP) moves fewer bytes than the bus factor assumes",
+        "the bus bandwidth is above its limit (column limit_gb_per_s), so one of the two is not what it seems",
+        "see the column reason: a limit that was measured varies; in-network reduction (NVLS, SHARP) moves fewer bytes "
+        "than the bus factor assumes",
     ),
     "thinned": Flag(
         "there were too many repetitions to store, so only every 2nd, 4th, ... one was kept",

@@ -33,7 +33,7 @@ LONGEST_VALUE = 60  # characters
 IGNORED = {
     "run_id", "folder", "started_at", "finished_at", "overrides", "sweep_id", "launch", "timing", "layouts", "cases",
     "at_most_s", "memory", "calibration", "reason", "exit_status", "config_dir", "world.ranks", "config.launch",
-    "processes", "config.label", "config.output", "config.expect", "config.writers",
+    "processes", "config.label", "config.output", "config.expect", "config.writers", "reference",
 }  # fmt: skip
 IGNORED_SUFFIXES = ("_namespace", "._target_")
 NODES = "provenance.nodes"

@@ -135,7 +135,7 @@ def _listed_cases(heading: str, names: Sequence[str]) -> list[str]:
     return [f"{heading}: {plural(len(names), 'case', 'cases')}", *shown, *more] if names else []
 
 
-def comparison_summary(frame: pd.DataFrame, least: int) -> str:
+def comparison_summary(frame: pd.DataFrame, rules: Rules) -> str:
     """3 of 24 cases SLOWER, worst all_reduce 1x2 1 MiB: 1.12 x (1.09 .. 1.15); 21 SAME."""
     both = frame[frame["sides"] == "both"]
     parts: list[tuple[int, str]] = []
@@ -152,8 +152,10 @@ def comparison_summary(frame: pd.DataFrame, least: int) -> str:
     parts.append((len(undecided), f"UNDECIDED ({_more_launches(undecided)})"))
     parts.append((int(both["ratio"].isna().sum()), "without a number on a side"))
     if len(few):
-        missing = plural(int(few["missing_launches"].max()), "more launch", "more launches")
-        needed = f"{missing} a side needed (at least {least}, better {GOOD_LAUNCHES})"
+        enough = launches_to_be_sure(int(both["ratio"].notna().sum()), rules.paired)
+        missing = enough - int(few[["base_launches", "new_launches"]].to_numpy().min())
+        needed = f"{plural(missing, 'more launch', 'more launches')} a side needed (at least {enough}"
+        needed += f", better {GOOD_LAUNCHES})" if enough < GOOD_LAUNCHES else ")"
         parts.append((len(few), f"without a verdict: {needed}"))
     (first, words), *others = [(count, words) for count, words in parts if count]
     cases = plural(len(both), "case", "cases")
@@ -205,7 +207,7 @@ class AbResult:
 
     def summary(self) -> str:
         """How many cases are slower, faster, the same or undecided."""
-        return f"{comparison_summary(self.frame, self.rules.least)}."
+        return f"{comparison_summary(self.frame, self.rules)}."
 
     def table_lines(self) -> list[str]:
         """For a terminal: the table, how to read it, and what is not in it."""

@@ -37,13 +37,14 @@ def headline(choice: Choice, soaks: Sequence[str]) -> str:
     rows, all_rows = row_dicts(measured), row_dicts(choice.cases)
     single = [row for row in rows if row["window"] is None] or rows  # the others have many messages in flight
     quick = min(_without(single, UNTIMED), key=lambda row: row["median_s"])
-    shorter = [row for row in all_rows if row["median_s"] < quick["median_s"]]
-    more = _left_out(sorted(shorter, key=lambda row: row["median_s"]), _time_text, UNTIMED, "shorter ones down to")
+    shorter = sorted((row for row in all_rows if row["median_s"] < quick["median_s"]), key=lambda row: row["median_s"])
+    more = _left_out(shorter, _time_text, UNTIMED, "shorter ones down to", of_windows=False)
     parts.append(f"shortest time {_time_text(quick)} ({_case_name(choice, quick)}{more})")
-    wide = max(_without(rows, UNRATED), key=_rate)
+    windows = [row for row in rows if row["window"] is not None]  # one message at a time is no measure of bandwidth
+    wide = max(_without(windows or rows, UNRATED), key=_rate)
     if _rate(wide):
         higher = sorted((row for row in all_rows if _rate(row) > _rate(wide)), key=_rate, reverse=True)
-        more = _left_out(higher, _rate_text, UNRATED, "higher ones up to", windows=False)
+        more = _left_out(higher, _rate_text, UNRATED, "higher ones up to", of_windows=True if windows else None)
         parts.append(f"highest bandwidth {_rate_text(wide)} ({_case_name(choice, wide)}{more})")
     return "; ".join(parts) + "."
 
@@ -71,13 +72,17 @@ def _case_name(choice: Choice, row: Row) -> str:
 
 
 def _left_out(
-    rows: Sequence[Row], text: Callable[[Row], str], flags: Collection[str], words: str, windows: bool = True
+    rows: Sequence[Row], text: Callable[[Row], str], flags: Collection[str], words: str, of_windows: bool | None
 ) -> str:
-    """The most extreme of the numbers that are elsewhere in the report but are no extreme, and why; empty for none."""
+    """The most extreme of the numbers that are elsewhere in the report but are no extreme, and why; empty for none.
+
+    `of_windows`: whether the extreme is that of many messages in flight; None where both kinds count.
+    """
     reasons: dict[str, None] = {}
     for row in rows:
         reasons |= dict.fromkeys(sorted(warnings_of(row) & set(flags)))
-        reasons |= {"many messages in flight": None} if windows and row["window"] is not None else {}
+        if of_windows is not None and (row["window"] is None) == of_windows:
+            reasons |= {"one message at a time" if of_windows else "many messages in flight": None}
         reasons |= {"one rank": None} if row["world_size"] == 1 else {}
         reasons |= {"simulated": None} if row["engine"] == "virtual" else {}
     return f"; without {words} {text(rows[0])}: {', '.join(reasons)}" if rows else ""

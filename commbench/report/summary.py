@@ -132,7 +132,10 @@ class Summary:
         choices = self._choices() if self._most_runs else ()
         lines = [*choices, *self.soaks[:MOST_SENTENCES], *crossed[:MOST_SENTENCES], *self._fits(), *self.doubts()]
         if self._most_runs > 1:
-            lines.append(f"Cases with several runs (up to {self._most_runs}) show the median and the widest interval.")
+            lines.append(
+                f"Cases with several runs (up to {self._most_runs}) show the median of the runs and the widest of "
+                "their intervals, which promises nothing about the next run: timing=rigorous covers launches."
+            )
         return lines
 
     def interval_note(self) -> str:
@@ -189,8 +192,10 @@ class Summary:
         shown = [finding for finding in self.slow if finding.kind != "slow" or finding.rank is None]
         records = {str(record.get("run_id")): record for record in self.results.records}
         for finding in shown[:MOST_SENTENCES]:
-            text = finding.text_with_host(records.get(str(finding.run_id), {}))
-            yield f"{FINDING_TITLES[finding.kind]}: {text}."
+            record = records.get(str(finding.run_id), {})
+            backend = (record.get("backend") or {}).get("name")
+            where = f" ({backend} {finding.layout})" if backend and len(self.groups) > 1 else ""
+            yield f"{FINDING_TITLES[finding.kind]}{where}: {finding.text_with_host(record)}."
         if len(shown) > MOST_SENTENCES:
             yield f"{len(shown) - MOST_SENTENCES} more slow pairs; commbench.slow_pairs(PATH) lists all."
 

@@ -190,7 +190,8 @@ def _finding_lines(run: Mapping[str, Any], rows: Sequence[Row], terminal: Termin
     lines = [f"  {finding.text_with_host(run)}" for finding in shown[:MOST_FINDINGS]]
     if len(shown) > MOST_FINDINGS:
         lines.append(f"  ... and {len(shown) - MOST_FINDINGS} more: commbench.slow_pairs('{run['folder']}')")
-    rule = f"slow: above {FACTOR} x the median of its class (self, same node, other node) and {SPREADS:g} x its spread"
+    of_class = "the median of its class (self, same node, other node)"
+    rule = f"slow: above {FACTOR} x {of_class} and {SPREADS:g} x its spread, at a neighbouring size, too"
     return ["", paragraphs([rule, *lines], terminal)] if lines else []
 
 
@@ -351,12 +352,14 @@ def _is_unfinished(row: Row) -> bool:
 
 
 def _unfinished_texts(run: Mapping[str, Any], series: Mapping[str, Sequence[Row]]) -> list[str]:
-    """`not finished: 8 B, 1 KiB: ...` for what a run was interrupted in."""
-    sizes = {name: _sizes(filter(_is_unfinished, rows)) for name, rows in series.items()}
-    if not any(map(_is_unfinished, (row for rows in series.values() for row in rows))):
-        return []
-    text = _by_series({name: one for name, one in sizes.items() if one}, len(series) > 1)
-    return [f"{NOT_FINISHED}: {text}: commbench resume {run['folder']} measures the missing visits"]
+    """`not finished: 8 B, 1 KiB; 40 of 42 cases not begun: ...` for what a run was interrupted in."""
+    unfinished = {name: list(filter(_is_unfinished, rows)) for name, rows in series.items()}
+    begun = _by_series({name: _sizes(rows) for name, rows in unfinished.items() if rows}, len(series) > 1)
+    ended_early = run.get("status") in ("interrupted", "broken")
+    planned, rows = run.get("cases", 0) if ended_early else 0, sum(map(len, series.values()))
+    rest = f"{planned - rows} of {plural(planned, 'case', 'cases')} not begun" if planned > rows else ""
+    text = "; ".join(filter(None, [begun if any(unfinished.values()) else "", rest]))
+    return [f"{NOT_FINISHED}: {text}: commbench resume {run['folder']} measures what is missing"] if text else []
 
 
 def _by_series(texts: Mapping[str, str], several: bool) -> str:

@@ -73,14 +73,14 @@ def row_of(text: str, message: str) -> list[str]:
         ([{"verdict": "UNDECIDED", "missing_launches": None}], "1 of 1 case UNDECIDED (1 would need over 100)"),
         ([EMPTY, {}], "1 of 2 cases SLOWER, worst all_reduce 1x2 9 B: 1.200 x (1.100 .. 1.300); 1 without a number"),
         (
-            [{"verdict": None, "missing_launches": n, "ratio_low": None} for n in (1, 2)],
-            "2 of 2 cases without a verdict: 2 more launches a side needed (at least 4, better 10)",
+            [{"verdict": None, "new_launches": n, "ratio_low": None} for n in (3, 2)],
+            "2 of 2 cases without a verdict: 3 more launches a side needed (at least 5, better 10)",
         ),
         ([{}, {"sides": "base"}], "1 of 1 case SLOWER"),
     ],
 )
 def test_the_sentence_counts_every_case_of_both_sides(rows: list[dict[str, Any]], sentence: str) -> None:
-    assert comparison_summary(frame(*rows), Rules().least).startswith(sentence)
+    assert comparison_summary(frame(*rows), Rules()).startswith(sentence)
 
 
 def test_a_column_has_one_unit_and_a_cell_without_a_number_a_dash() -> None:
@@ -111,7 +111,7 @@ def test_a_contradicting_second_opinion_is_marked() -> None:
     assert "?: not certain, for p, Mann-Whitney on launch medians corrected for all cases, is above 0.05" in caption(
         doubted, Rules()
     )
-    assert "1 of 1 case SLOWER (not certain), worst" in comparison_summary(doubted, 4)
+    assert "1 of 1 case SLOWER (not certain), worst" in comparison_summary(doubted, Rules())
 
 
 def test_a_doubted_verdict_lacks_as_many_launches_as_make_it_certain() -> None:

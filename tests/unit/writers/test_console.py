@@ -267,9 +267,17 @@ def test_messages_with_memory_of_their_own_are_told(window: int, buffers: str, t
     assert any(line.startswith("buffers own: each message") for line in text) is told
 
 
+def test_cases_of_an_interrupted_run_that_were_not_begun_are_counted() -> None:
+    rows = [row(message_bytes=8, stop_reason="ci"), row(stop_reason="interrupted")]
+    text = run_text(RUN | {"status": "interrupted", "cases": 44}, rows, Terminal())
+    said = "not finished: 1 KiB; 42 of 44 cases not begun: commbench resume results/r measures what is missing"
+    assert said in text.splitlines()
+    assert "not begun" not in run_text(RUN | {"status": "done", "cases": 44}, rows, Terminal())
+
+
 def test_rows_of_an_interrupted_run_say_that_visits_are_missing() -> None:
     rows = [row(message_bytes=8, stop_reason="ci"), row(message_bytes=16), row(stop_reason="interrupted")]
-    told = "not finished: 1 KiB: commbench resume results/r measures the missing visits"
+    told = "not finished: 1 KiB: commbench resume results/r measures what is missing"
     text = lines(*rows)
     assert notes(text, "not finished") == told
     assert [line.endswith("!") for line in table(text)[1:]] == [False, False, True]
@@ -390,7 +398,10 @@ def test_a_hole_of_a_matrix_tells_why() -> None:
 def test_at_most_ten_findings_are_printed_and_the_rest_counted() -> None:
     planted = {f"{rank}-{rank + 1}": {"median_s": 5e-6} for rank in range(0, 8, 2)}
     text = lines(*(one for kind in ("int8", "int32", "float32") for one in matrix(8, planted, dtype=kind)), width=None)
-    at = text.index("slow: above 1.2 x the median of its class (self, same node, other node) and 3 x its spread")
+    at = text.index(
+        "slow: above 1.2 x the median of its class (self, same node, other node) and 3 x its spread, at a neighbouring "
+        "size, too"
+    )
     assert all(line.startswith("  p2p_latency ") for line in text[at + 1 : at + 11])
     assert text[at + 11 :] == ["  ... and 14 more: commbench.slow_pairs('results/r')"]
 
