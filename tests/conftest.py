@@ -67,6 +67,12 @@ def impatient_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RES_OPTIONS", "timeout:1 attempts:1")
 
 
+@pytest.fixture(autouse=True)
+def no_rank_server_in_advance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command in the test's process would start one each time, which imports torch for what is refused or planned."""
+    monkeypatch.setattr("commbench.world.rank_server.start_rank_server", lambda launcher: None)
+
+
 @pytest.fixture(scope="session")
 def warm() -> Iterator[Callable[[str | None], Path]]:
     """warm(LD_LIBRARY_PATH): a python that starts at once (tests/support/warm_python.py), one server per value."""

@@ -163,7 +163,8 @@ def test_ranks_on_one_gpu_claim_hosts_of_their_own(on_host: dict[str, str], tmp_
     assert done.stdout == "commbench-rank-3\n", done.stderr
 
 
-@pytest.mark.parametrize("name", ["nccl_to_itself", pytest.param("cupy_nccl_to_itself", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["nccl_to_itself", "cupy_nccl_to_itself"])
 def test_one_rank_sends_messages_to_itself(on_host: dict[str, str], tmp_path: Path, name: str) -> None:
     """Batched messages and all clocks on one GPU, as the check has them."""
     check = ALL[name]
@@ -228,7 +229,7 @@ clocks.REPETITIONS, lifetime.ROUNDS, lifetime.free_bytes = 20, 3, lambda library
 """
 
 
-@pytest.mark.parametrize("name", ["clocks", "lifetime"])
+@pytest.mark.parametrize("name", ["clocks", pytest.param("lifetime", marks=pytest.mark.long)])
 def test_a_probe_runs_to_its_end_on_torch(on_host: dict[str, str], tmp_path: Path, name: str) -> None:
     """On torch's CPU tensors (tests/support/host_gpu): everything but CUDA and NCCL themselves."""
     paths = [str(SUPPORT / "host_gpu"), str(PROBES), on_host["PYTHONPATH"]]

@@ -49,7 +49,11 @@ def test_they_are_the_five() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of jupyter's own
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[] if path.stem in (NAMES[0], NAMES[4]) else pytest.mark.long) for path in FILES],
+    ids=lambda path: path.stem,
+)
 def test_it_runs_and_gives_what_it_keeps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
     made = module("execute").execute(path)

@@ -43,7 +43,9 @@ def draw(number: int) -> list[str]:
 def ended(words: list[str], folder: str) -> tuple[Any, str]:
     """In a process of its own: a draw may start worlds, or leave anything behind."""
     from commbench.__main__ import main
+    from commbench.world import rank_server
 
+    rank_server.start_rank_server = lambda launcher: None  # this process composes only what it starts
     os.chdir(folder)
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):

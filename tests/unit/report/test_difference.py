@@ -36,7 +36,7 @@ from commbench.report.recommend import choice_of
 Series = NDArray[np.float64]
 
 DELTA = 0.02
-TRIALS = 400
+TRIALS = 200
 FEW_FALSE = 0.05 + 2 * math.sqrt(0.05 * 0.95 / TRIALS)  # 5 % and twice the chance of so few trials ...
 MANY_TRIALS = 4000  # ... and the rule alone, of which there are enough, within 5 %
 SPREADS = (0.0, 0.3)  # standard deviation of the logarithm from launch to launch
