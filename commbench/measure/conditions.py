@@ -40,8 +40,9 @@ from .transports import LogReader, TransportEvidence, carriers, gather_evidence
 CALL_REPETITIONS, COPY_REPETITIONS = 200, 20
 EMPTY_REPETITIONS = 20_000
 COPIES_PER_SAMPLE = 8  # so that waiting for them is not part of the rate
-COPY_BYTES = 16 * 2**20, 256 * 2**20  # the latter is beyond any GPU's cache
-SLOW_COPY_GB_PER_S = 20.0  # no GPU: its memory has no large cache, and 256 MiB would take seconds
+COPY_BYTES = 256 * 2**20  # beyond any GPU's cache
+CACHED_COPY_BYTES = 16 * 2**20  # enough for a device without a GPU's memory, where 256 MiB would take seconds:
+SLOW_COPY_GB_PER_S = 20.0
 HOST_COPY_BYTES = (*(4**power for power in range(6, 13)), 2**25, 2**26)  # 4 KiB to 64 MiB
 OFF_CACHE_BYTES = 2**25  # a copy of so many bytes is enough where the last cache is no larger
 LEAST_HOST_COPIES, HOST_COPIED_BYTES = 3, 2**22  # of each size: at least so many, and in all
@@ -198,19 +199,23 @@ def call_overhead_s(communicator: Communicator, mode: Mode) -> float:
 def copy_gb_per_s(communicator: Communicator, jobs: Iterable[Planned]) -> float | None:
     """Rate of a copy within the GPU of this rank, 10^9 B/s; None on CPUs and where it can't be measured."""
     modes = [job.case.mode for job in jobs if job.case.device == "cuda" and not job.skip]
-    rate: float | None = None
-    for copy_bytes in COPY_BYTES if modes else ():
-        specs = tuple(BufferSpec(name, copy_bytes, "uint8") for name in ("source", "target"))
-        program = Program(specs, (Copy(View("source"), View("target")),) * COPIES_PER_SAMPLE)
-        mode = replace(modes[0], sync="none", timing_mode="host_sync", staging="none")
-        with suppress(Unsupported, MemoryError):
-            buffers = {0: {spec.name: communicator.allocate(spec, 1) for spec in specs}}
-            runner = communicator.prepare({0: program}, buffers, mode)
-            runner(1)
-            rate = COPIES_PER_SAMPLE * copy_bytes / _median_elapsed_s(runner(COPY_REPETITIONS)) / 1e9
-        if rate is None or rate < SLOW_COPY_GB_PER_S:
-            break
-    return rate
+    if not modes:
+        return None
+    mode = replace(modes[0], sync="none", timing_mode="host_sync", staging="none")
+    with suppress(Unsupported, MemoryError):
+        rate = _copy_gb_per_s(communicator, mode, CACHED_COPY_BYTES)
+        return rate if rate < SLOW_COPY_GB_PER_S else _copy_gb_per_s(communicator, mode, COPY_BYTES)
+    return None
+
+
+def _copy_gb_per_s(communicator: Communicator, mode: Mode, copy_bytes: int) -> float:
+    """Raises Unsupported, MemoryError."""
+    specs = tuple(BufferSpec(name, copy_bytes, "uint8") for name in ("source", "target"))
+    program = Program(specs, (Copy(View("source"), View("target")),) * COPIES_PER_SAMPLE)
+    buffers = {0: {spec.name: communicator.allocate(spec, 1) for spec in specs}}
+    runner = communicator.prepare({0: program}, buffers, mode)
+    runner(1)
+    return COPIES_PER_SAMPLE * copy_bytes / _median_elapsed_s(runner(COPY_REPETITIONS)) / 1e9
 
 
 def host_copies_gb_per_s(copied_bytes: int) -> dict[int, float]:

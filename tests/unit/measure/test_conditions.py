@@ -14,8 +14,17 @@ from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Settings
 from commbench.core.case import World
 from commbench.core.layout import Layout
+from commbench.core.program import BufferSpec, Program
+from commbench.core.protocols import Runner
 from commbench.measure.case_record import CaseRecord
-from commbench.measure.conditions import REFERENCE_REPETITIONS, Conditions, Reading, ReferenceCase, disturbed_passes
+from commbench.measure.conditions import (
+    REFERENCE_REPETITIONS,
+    Conditions,
+    Reading,
+    ReferenceCase,
+    copy_gb_per_s,
+    disturbed_passes,
+)
 from commbench.measure.plan import Facts, plan
 from commbench.measure.recorder import FanOut, Recorder
 from commbench.measure.samples import Block, Samples
@@ -113,6 +122,43 @@ def test_a_row_is_disturbed_where_half_of_its_visits_were(
     record = CaseRecord()
     record.visits = [Visit(segment, 1e-6, 10) for segment in segments]
     assert record.disturbed(frozenset(disturbed)) is expected
+
+
+class Copier:
+    """A communicator whose copies have a planted rate for each size, in GB/s; no memory for other sizes."""
+
+    def __init__(self, rates: dict[int, float]) -> None:
+        self.rates = rates
+
+    def allocate(self, spec: BufferSpec, pool: int) -> BufferSpec:
+        if spec.count not in self.rates:
+            raise MemoryError
+        return spec
+
+    def prepare(self, programs: dict[int, Program], buffers: Any, mode: Any) -> Runner:
+        copied = len(programs[0].steps) * buffers[0]["source"].count
+        elapsed_ns = round(copied / self.rates[buffers[0]["source"].count])
+        return lambda n: np.stack([np.zeros((1, n)), np.full((1, n), elapsed_ns)], axis=2).astype(np.int64)
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ({16 * 2**20: 4000.0, 256 * 2**20: 3000.0}, 3000.0),  # the smaller one fits into the cache of the GPU
+        ({16 * 2**20: 5.0, 256 * 2**20: 4.0}, 5.0),  # too slow for a GPU: the larger copies would take seconds
+        ({16 * 2**20: 4000.0}, None),  # a rate of the cache is none of the memory
+        ({}, None),
+    ],
+)
+def test_the_copy_rate_of_a_gpu_is_that_of_its_memory_or_unknown(
+    rates: dict[int, float], expected: float | None
+) -> None:
+    settings = settings_of("timing=default", "layout=1x2")
+    (job,) = plan(settings, hosted_world(1, 2)[0], FACTS)
+    on_gpu = replace(job, case=replace(job.case, device="cuda"))
+    copier: Any = Copier(rates)
+    assert copy_gb_per_s(copier, [on_gpu]) == (expected and pytest.approx(expected, rel=1e-3))
+    assert copy_gb_per_s(copier, [job]) is None
 
 
 class Collector:
