@@ -81,9 +81,9 @@ class HostBuffer:
 
     @property
     def raw(self) -> NDArray[np.uint8]:
-        """All bytes of the first copy."""
-        first: NDArray[np.uint8] = self._bytes[0].reshape(-1)
-        return first
+        """All bytes, copy after copy."""
+        every: NDArray[np.uint8] = self._bytes.reshape(-1)
+        return every
 
     def address(self, slot: int = 0, copy: int = 0) -> int:
         return int(self._bytes[copy, slot].ctypes.data)
@@ -197,11 +197,10 @@ class DeviceBuffer:
         return self.allocation.address + self.offset(slot, copy)
 
     def write(self, pattern: Pattern | None) -> None:
-        host, together = HostBuffer(self.spec), min(self.pool, max(1, CHUNK_BYTES // self.copy_bytes))
+        host = HostBuffer(self.spec, min(self.pool, max(1, CHUNK_BYTES // self.copy_bytes)))
         host.write(pattern)
-        copies = np.tile(host.raw, together) if together > 1 else host.raw
-        for copy in range(0, self.pool, together):
-            self.allocation.upload(self.offset(copy=copy), copies[: (self.pool - copy) * self.copy_bytes])
+        for copy in range(0, self.pool, host.pool):
+            self.allocation.upload(self.offset(copy=copy), host.raw[: (self.pool - copy) * self.copy_bytes])
 
     def count_wrong(self, pattern: Pattern, copies: int = 1) -> int:
         host, wrong = HostBuffer(self.spec), 0
