@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from commbench.core.columns import TABLES
 from commbench.core.errors import CommbenchError, ConfigError, Options
 from commbench.core.flags import DOUBTFUL
+from commbench.core.slow_pairs import warnings_of
 from commbench.core.terminal import GAP, UNLIMITED, Column, Terminal, printable, table_text
 from commbench.core.units import format_number, plural, value_text
 from commbench.report.fit import COMPANIONS, OF_BACKEND, SHARED, by_window, hashable, varying
@@ -128,7 +129,7 @@ def pivot_text(rows: Sequence[Row], terminal: Terminal) -> str:
         head = f"{', '.join([point['benchmark'], *values])}: {'algbw in GB/s' if rate else 'median in us'}"
         head = terminal.styled(terminal.paragraph(head), "bold")
         parts.append(f"{head}\n{_pivot([row for group in groups for row in group], headings, rate, terminal)}\n")
-    doubted, lost = sum(map(_is_doubted, measured)), len(rows) - len(measured)
+    doubted, lost = sum(map(_is_doubtful, measured)), len(rows) - len(measured)
     notes = [f"!: {doubted} of {plural(len(measured), 'number', 'numbers')} from cases with a warning that casts doubt "
              "on them; intervals and warnings: commbench show of one run"] if doubted else []  # fmt: skip
     notes += [f"{plural(lost, 'case has', 'cases have')} no number: commbench report names why"] if lost else []
@@ -159,8 +160,8 @@ def _column_of(row: Row) -> tuple[Any, ...]:
     return tuple(hashable(row[name]) for name in BESIDE)
 
 
-def _is_doubted(row: Row) -> bool:
-    return not DOUBTFUL.isdisjoint(row["warnings"] or ())
+def _is_doubtful(row: Row) -> bool:
+    return bool(warnings_of(row) & DOUBTFUL)
 
 
 def _differs(points: Iterable[Mapping[str, Any]], point: Mapping[str, Any], name: str) -> bool:
@@ -204,7 +205,7 @@ def _cell(rows: Sequence[Row], rate: bool) -> str:
     if not rows:
         return "-  "
     value = median(row["algbw_gb_per_s"] if rate else 1e6 * row["median_s"] for row in rows)
-    return f"{format_number(value)} {'!' if any(map(_is_doubted, rows)) else ' '}"
+    return f"{format_number(value)} {'!' if any(map(_is_doubtful, rows)) else ' '}"
 
 
 # ---------------------------------------------------------------- report
