@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra import compose
+from hydra.errors import HydraException
 from hypothesis import example, given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError
 
 import commbench
@@ -47,31 +49,66 @@ def single(*overrides: str, config_dir: str | None = None) -> Settings:
 # ---------------------------------------------------------------- files
 
 
-def test_packaged_files_are_read_once_and_the_users_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also with a Hydra that loads its files in another way than config.compose expects: it would read them again."""
-    read: list[str] = []
-    load = OmegaConf.load
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["benchmark=[all_reduce,exchange]", "writer=[osu]", "sizes=[8,'1KiB..4KiB']", "label='a b'", "seed=3"],
+        ["sizes=[8]", "backend=tcp", "timing=soak", "timing.duration_s=3", "budget.restarts=7", "timing=quick"],
+        ["++env.A='1e3'", "+env.B=${label}", "label=x", "~benchmark", "launcher.options=[]", "launcher=mpirun"],
+        ["experiment=ec2_streams", "scale=cpu", "part=2", "~parts", "backend.streams=4"],
+        ["nonsense=1", "sizes=[8]"],
+        ["timing.nonsense=1"],
+        ["backend={library: x}", "+backend@other=gloo", "sizes=[8]"],
+        ["hydra.job.name=x", "hydra/launcher=basic"],
+        ["~env.NOTHING"],
+        ["+label=x"],
+    ],
+    ids=" ".join,
+)
+def test_a_configuration_is_what_hydra_composes(overrides: list[str]) -> None:
+    def text(compose: Callable[[list[str]], DictConfig]) -> str:
+        try:
+            return OmegaConf.to_yaml(compose(overrides))
+        except (ConfigError, HydraException) as error:
+            return " ".join(str(error).split())
 
-    def counted(file: Any) -> Any:
-        read.append(Path(file.name).stem)
-        return load(file)
+    with ConfigComposer() as door:
+        by_hydra, ours = text(lambda words: compose("config", overrides=words)), [text(door.config) for _ in range(2)]
+    assert ours[0] == ours[1]
+    assert ours[0] == by_hydra or (by_hydra.startswith("Could not override") and ours[0].startswith("unknown key"))
 
+
+def test_files_are_composed_once_for_a_sweep_and_the_users_again_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    composed: list[list[str]] = []
+
+    def counted(name: str, overrides: list[str], **more: Any) -> Any:
+        composed.append(overrides)
+        return compose(name, overrides=overrides, **more)
+
+    monkeypatch.setattr("commbench.config.compose.compose", counted)
     mine = tmp_path / "timing" / "mine.yaml"
     mine.parent.mkdir()
     text = (CONF / "timing" / "fixed.yaml").read_text()
-    mine.write_text(text)
-    before = single("timing=mine", config_dir=str(tmp_path))
-    monkeypatch.setattr(OmegaConf, "load", counted)
-    assert single("timing=mine", config_dir=str(tmp_path)) == before and set(read) == {"mine"}
-    mine.write_text(text.replace("repetitions: 100", "repetitions: 77"))
-    assert single("timing=mine", config_dir=str(tmp_path)).timing.repetitions == 77
+    for repetitions in (100, 77):
+        mine.write_text(text.replace("repetitions: 100", f"repetitions: {repetitions}"))
+        composed.clear()
+        jobs = swept("timing=mine", "layout=1x1,1x2,1x3", "seed=0,1", config_dir=str(tmp_path))
+        assert {job.settings.timing.repetitions for job in jobs} == {repetitions} and len(jobs) == 6
+        assert len(composed) == 2, "once for the jobs, and once for what Hydra itself would do"
+    single("seed=5")
+    composed.clear()
+    single("seed=6")
+    assert not composed, "commbench's own files do not change in a process"
 
 
 def test_what_one_job_sets_is_not_left_for_the_next() -> None:
     with ConfigComposer() as door:
-        before = door.config(["backend=gloo"], hydra=True)
-        door.jobs(["backend=gloo", "timing=quick", "timing.target=0.5", "budget.restarts=7", "env.A=b"], multirun=False)
-        assert OmegaConf.to_yaml(door.config(["backend=gloo"], hydra=True)) == OmegaConf.to_yaml(before)
+        before = door.config(["backend=gloo"])
+        door.jobs(["backend=gloo", "timing.target=0.5", "budget.restarts=7", "env.A=b"], multirun=False)
+        assert OmegaConf.to_yaml(door.config(["backend=gloo"])) == OmegaConf.to_yaml(before)
 
 
 # ---------------------------------------------------------------- sweeps
