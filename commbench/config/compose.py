@@ -47,7 +47,7 @@ CPU = "cpu"
 class ConfigComposer:
     """Hydra, opened on commbench's configuration while the context lasts."""
 
-    _packaged: ClassVar[dict[tuple[str, ...], DictConfig]] = {}  # composed from commbench's own files, by overrides
+    _packaged: ClassVar[dict[tuple[object, ...], DictConfig]] = {}  # of commbench's own files, by overrides
 
     def __init__(self, config_dir: str | None = None) -> None:
         self._config_dir = None if config_dir is None else Path(config_dir).absolute()
@@ -114,15 +114,13 @@ class ConfigComposer:
         chosen = [] if self._config_dir is None else [f"hydra.searchpath=[file://{self._config_dir}]"]
         values = list[Override]()
         for override in self._parsed(list(overrides)):
-            if hydra or not _sets_value(override):
-                chosen.append(override.input_line or "")
-            else:
+            if _sets_value(override):
                 values.append(override)
+            else:
+                chosen.append(override.input_line or "")
         try:
-            if hydra:
-                return compose("config", overrides=chosen, return_hydra_config=True)
-            if (files := tuple(chosen)) not in self._composed:
-                self._composed[files] = compose("config", overrides=chosen)
+            if (files := (hydra, *chosen)) not in self._composed:
+                self._composed[files] = compose("config", overrides=chosen, return_hydra_config=hydra)
             config = copy.deepcopy(self._composed[files])
             ConfigLoaderImpl._apply_overrides_to_config(values, config)
         except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
