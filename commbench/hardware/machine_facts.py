@@ -15,6 +15,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -139,7 +140,13 @@ def _agree_inside_nodes(by_value: RanksByValue, facts_by_rank: Sequence[Mapping[
 
 def software_facts(root: Path = ROOT) -> Facts:
     """The facts as `versions.*` and `environment.NAME`; a package that is not installed is a missing key."""
-    return gather("versions", VERSION_SOURCES, root) | environment_facts(os.environ)
+    return _version_facts(root) | environment_facts(os.environ)
+
+
+@cache
+def _version_facts(root: Path) -> Facts:
+    """Once in a process, which keeps what it has imported."""
+    return gather("versions", VERSION_SOURCES, root)
 
 
 def environment_facts(environ: Mapping[str, str]) -> Facts:

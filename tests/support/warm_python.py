@@ -93,7 +93,8 @@ os.execv(REAL, [REAL, *words])
 def warm_python(library_path: str | None = None) -> Iterator[Path]:
     """The executable, for as long as the block runs; `library_path` is the LD_LIBRARY_PATH that it takes, if any.
 
-    Its folder is this user's alone, with a short name: a socket's path has at most 107 bytes.
+    Its folder is this user's alone, with a short name: a socket's path has at most 107 bytes. The file `pid` beside it
+    names the server, whose children all forked processes are.
     """
     environment = {} if library_path is None else {"LD_LIBRARY_PATH": library_path}
     with tempfile.TemporaryDirectory(prefix="warm-") as folder, _server(Path(folder), environment) as path:
@@ -121,6 +122,7 @@ def _server(folder: Path, environment: dict[str, str]) -> Iterator[Path]:
     try:
         if server.stdout.readline() != b"ready\n":
             raise RuntimeError(f"no warm python: {(folder / 'log').read_text()[-3000:]}")
+        (folder / "pid").write_text(str(server.pid))
         yield path
     finally:
         server.stdin.close()

@@ -40,17 +40,30 @@ def test_ranks_get_what_torchrun_would_export() -> None:
 
 @contextmanager
 def running(
-    folder: Path, *words: str, forked: bool = True
+    folder: Path, *words: str, forked: bool = True, python: str | Path = sys.executable
 ) -> Iterator[tuple[subprocess.Popen[str], psutil.Process, list[psutil.Process]]]:
-    """The command, its rank server and its two ranks, as soon as they have been forked; or its launcher alone."""
-    command = [sys.executable, "-m", "commbench", *SOAK, f"output={folder}", *words]
+    """The command, its rank server and its two ranks, as soon as they have been forked; or its launcher alone.
+
+    With a warm python the rank server is the process that it has forked, which ends with the command's child.
+    """
+    command = [str(python), "-m", "commbench", *SOAK, f"output={folder}", *words]
+    parent = None if python == sys.executable else psutil.Process(int((Path(python).parent / "pid").read_text()))
+    before = parent.children() if parent else []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder) as process:
         try:
-            server = wait_for(lambda: psutil.Process(process.pid).children())[0]
+            if parent is None:
+                server = wait_for(lambda: psutil.Process(process.pid).children())[0]
+            else:  # the command, then its server
+                server = wait_for(lambda: [one for one in parent.children() if one not in before][1:])[0]
             ranks = wait_for(lambda: two if len(two := server.children()) == 2 else []) if forked else []
             yield process, server, ranks
         finally:
             process.kill()
+
+
+@pytest.fixture
+def warm_python(warm: Callable[[str | None], Path]) -> Path:
+    return warm(os.environ.get("LD_LIBRARY_PATH"))
 
 
 def wait_for(look: Callable[[], list[psutil.Process]]) -> list[psutil.Process]:
@@ -87,8 +100,10 @@ def assert_all_gone(processes: list[psutil.Process]) -> None:
         pytest.param(1, "measuring", marks=pytest.mark.long),
     ],
 )
-def test_a_killed_rank_is_one_line_with_rank_and_signal(tmp_path: Path, rank: int, phase: str) -> None:
-    with running(tmp_path) as (process, server, ranks):
+def test_a_killed_rank_is_one_line_with_rank_and_signal(
+    tmp_path: Path, warm_python: Path, rank: int, phase: str
+) -> None:
+    with running(tmp_path, python=warm_python) as (process, server, ranks):
         if phase == "measuring":
             measuring(tmp_path)
         ranks[rank].kill()
@@ -102,8 +117,8 @@ def test_a_killed_rank_is_one_line_with_rank_and_signal(tmp_path: Path, rank: in
 
 
 @pytest.mark.long
-def test_a_rank_that_is_stopped_before_its_first_heartbeat_is_named(tmp_path: Path) -> None:
-    with running(tmp_path) as (process, server, ranks):
+def test_a_rank_that_is_stopped_before_its_first_heartbeat_is_named(tmp_path: Path, warm_python: Path) -> None:
+    with running(tmp_path, python=warm_python) as (process, server, ranks):
         ranks[1].suspend()
         begun = time.monotonic()
         status, _, said = ended(process)
@@ -133,8 +148,10 @@ def test_a_killed_server_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.long)]
 )
-def test_a_signal_to_the_command_keeps_and_shows_what_was_measured(tmp_path: Path, number: int, status: int) -> None:
-    with running(tmp_path) as (process, server, ranks):
+def test_a_signal_to_the_command_keeps_and_shows_what_was_measured(
+    tmp_path: Path, warm_python: Path, number: int, status: int
+) -> None:
+    with running(tmp_path, python=warm_python) as (process, server, ranks):
         check_interrupted(tmp_path, process, number, status)
         assert_all_gone([server, *ranks])
 
@@ -159,8 +176,8 @@ def check_interrupted(folder: Path, process: subprocess.Popen[str], number: int,
     assert list(commbench.load(folder).stop_reason) == ["interrupted"]
 
 
-def test_an_interrupted_sweep_has_its_table(tmp_path: Path) -> None:
-    with running(tmp_path, "-m", "seed=0,1") as (process, server, ranks):
+def test_an_interrupted_sweep_has_its_table(tmp_path: Path, warm_python: Path) -> None:
+    with running(tmp_path, "-m", "seed=0,1", python=warm_python) as (process, server, ranks):
         measuring(tmp_path)
         time.sleep(1.0)
         process.send_signal(signal.SIGINT)
@@ -171,8 +188,8 @@ def test_an_interrupted_sweep_has_its_table(tmp_path: Path) -> None:
         assert_all_gone([server, *ranks])
 
 
-def test_the_stacks_of_a_lost_rank_stand_below_its_line(tmp_path: Path) -> None:
-    with running(tmp_path, "verbose=true") as (process, _, ranks):
+def test_the_stacks_of_a_lost_rank_stand_below_its_line(tmp_path: Path, warm_python: Path) -> None:
+    with running(tmp_path, "verbose=true", python=warm_python) as (process, _, ranks):
         measuring(tmp_path)
         time.sleep(2.5)  # until the heartbeats have told where the ranks are in the case
         ranks[1].kill()
@@ -185,7 +202,7 @@ def test_the_stacks_of_a_lost_rank_stand_below_its_line(tmp_path: Path) -> None:
         assert said[0].startswith("commbench: rank 1 ") and said[0].endswith(str(run))
 
 
-def test_the_environment_of_a_job_reaches_its_ranks(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "commbench", *SOAK, f"output={tmp_path}", "env.GLOO_SOCKET_IFNAME=nowhere0"]
+def test_the_environment_of_a_job_reaches_its_ranks(tmp_path: Path, warm_python: Path) -> None:
+    command = [str(warm_python), "-m", "commbench", *SOAK, f"output={tmp_path}", "env.GLOO_SOCKET_IFNAME=nowhere0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, cwd=tmp_path, check=False)
     assert done.returncode in (2, 3) and "nowhere0" in done.stderr
