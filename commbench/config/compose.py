@@ -35,7 +35,6 @@ from .keys import AXIS_KINDS, GROUPS, OVERRIDES, Kind, list_refusal, unknown_key
 from .settings import Job, job_of
 from .targets import ENV_SET, check_experiment_overrides, check_file_settings
 
-CONFIG_MODULE = "commbench.conf"
 EVERY = "all"  # benchmark=all
 ENV_RESOLVER = "oc.env"
 RESTRICTED = ("allow", "backend.library", "launcher.agent", "launcher.options")
@@ -57,7 +56,7 @@ class ConfigComposer:
 
     def __enter__(self) -> ConfigComposer:
         GlobalHydra.instance().clear()
-        self._context = initialize_config_module(CONFIG_MODULE, version_base="1.3", job_name="commbench")
+        self._context = initialize_config_module("commbench.conf", version_base="1.3", job_name="commbench")
         self._context.__enter__()
         OmegaConf.register_new_resolver(ENV_RESOLVER, _environment, replace=True)
         return self
@@ -108,21 +107,16 @@ class ConfigComposer:
     def config(self, overrides: Iterable[str], hydra: bool = False) -> DictConfig:
         """A composed configuration, with Hydra's own part if asked for; raises ConfigError.
 
-        The jobs of a sweep mostly choose the same files, and Hydra takes 0.2 s to compose them: that is done once, and
-        the values of each job are set in a copy, by Hydra's own function.
+        Jobs that choose the same files share what Hydra takes 0.2 s to compose; their values are set in copies of it.
         """
-        chosen = [] if self._config_dir is None else [f"hydra.searchpath=[file://{self._config_dir}]"]
-        values = list[Override]()
-        for override in self._parsed(list(overrides)):
-            if _sets_value(override):
-                values.append(override)
-            else:
-                chosen.append(override.input_line or "")
+        searched = [] if self._config_dir is None else [f"hydra.searchpath=[file://{self._config_dir}]"]
+        parsed = self._parsed(list(overrides))
+        chosen = [override.input_line or "" for override in parsed if not _sets_value(override)]
         try:
             if (files := (hydra, *chosen)) not in self._composed:
-                self._composed[files] = compose("config", overrides=chosen, return_hydra_config=hydra)
+                self._composed[files] = compose("config", overrides=[*searched, *chosen], return_hydra_config=hydra)
             config = copy.deepcopy(self._composed[files])
-            ConfigLoaderImpl._apply_overrides_to_config(values, config)
+            ConfigLoaderImpl._apply_overrides_to_config([one for one in parsed if _sets_value(one)], config)
         except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
             raise ConfigError(_hydra_message(error)) from error
         return config
@@ -215,8 +209,7 @@ def resolved(config: DictConfig) -> dict[str, Any]:
         raw = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
         raise ConfigError(one_line(f"the configuration has a broken reference: {first_line(error)}")) from error
-    if not isinstance(raw, dict):
-        raise ConfigError(f"the configuration is a {type(raw).__name__}; it must be a mapping of keys")
+    assert isinstance(raw, dict)
     return {str(key): value for key, value in raw.items()}
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from .errors import CommbenchError
@@ -191,6 +192,7 @@ COUNTERS = _columns(
 TABLES = {"cases": CASES, "samples": SAMPLES, "counters": COUNTERS}
 
 
+@cache
 def arrow_schema(table: str) -> Any:
     """The pyarrow schema of a table, units and meanings in the fields' metadata."""
     import pyarrow as pa
@@ -221,6 +223,8 @@ def with_current_columns(rows: Any, table: str) -> Any:
     import pyarrow as pa
 
     schema, present = arrow_schema(table), set(rows.column_names)  # pyarrow makes that list anew at each access
+    if rows.schema.equals(schema):
+        return rows
     absent = [column for column in TABLES[table] if column.name not in present]
     known = {*SINCE_2, *(new for new, old in OLD_NAMES.items() if old in present)}
     needed = [column.name for column in absent if column.role != "result" and column.name not in known]

@@ -20,6 +20,7 @@ from .durable_files import DurableFiles, clear_torn, error_text, opening, retry_
 
 RECORD = "run.json"
 GROUP_ROWS = 100_000  # of a merged file
+FEW_ROWS = 10  # of a part
 
 
 @dataclass
@@ -86,11 +87,15 @@ class Parquet:
         self._files.put(name, self._encoded(pa.Table.from_pylist([dict(row)], arrow_schema("cases"))))
 
     def _encoded(self, table: Any) -> memoryview:
+        """The content of a part. In a few rows, which are merged soon, nothing is to be made small: that costs more."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        sink = pa.BufferOutputStream()
-        pq.write_table(table.replace_schema_metadata(self._metadata), sink, compression="zstd")
+        sink, many = pa.BufferOutputStream(), len(table) > FEW_ROWS
+        pq.write_table(
+            table.replace_schema_metadata(self._metadata), sink, compression="zstd" if many else "none",
+            use_dictionary=many, write_statistics=many,
+        )  # fmt: skip
         return memoryview(sink.getvalue())
 
     def _unsaved_text(self, run: Mapping[str, Any], lost: set[str]) -> str:
@@ -146,7 +151,7 @@ class Parquet:
             with pq.ParquetWriter(aside, schema, compression="zstd") as writer:
                 group: list[Any] = []
                 for part in ([target] if target.exists() else []) + parts:
-                    rows = _read_part(part, table, schema)
+                    rows = _read_part(part, table)
                     if rows is not None:
                         group.append(rows)
                         done.append(part)
@@ -181,17 +186,17 @@ def _newest_rows(rows: Any, case_ids: Iterable[str]) -> Any:
     return rows.take([newest[case_id] for case_id in sorted(newest, key=lambda case_id: place.get(case_id, -1))])
 
 
-def _read_part(file: Path, table: str, schema: Any) -> Any:
+def _read_part(file: Path, table: str) -> Any:
     """The rows of a file; None, with a warning, if it is damaged: then it stays where it is."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        rows = pq.ParquetFile(file).read()
-        unknown = sorted(set(rows.column_names) - set(schema.names))
+        rows = pq.ParquetFile(file).read(use_threads=False)  # a part is small
+        unknown = sorted(set(rows.column_names) - set(arrow_schema(table).names))
         if unknown:  # of a later commbench: merging would drop them
             raise ValueError(f"it has columns that this commbench does not know: {', '.join(unknown[:6])}")
-        return with_current_columns(rows, table).cast(schema)
+        return with_current_columns(rows, table)
     except (pa.ArrowException, OSError, ValueError) as error:
         warn(f"{file} can't be read, and stays: {first_line(error)}")
         return None
@@ -199,9 +204,9 @@ def _read_part(file: Path, table: str, schema: Any) -> Any:
 
 def recorded_rows(folder: Path) -> list[dict[str, Any]]:
     """The rows that earlier starts of a run have left in its folder; of a case the newest."""
-    schema, rows = arrow_schema("cases"), dict[str, dict[str, Any]]()
+    rows = dict[str, dict[str, Any]]()
     for file in (folder / "cases.parquet", *sorted((folder / "parts").glob("*.cases.parquet"))):
-        table = _read_part(file, "cases", schema) if file.exists() else None
+        table = _read_part(file, "cases") if file.exists() else None
         for row in [] if table is None else plain_rows(table):
             rows.setdefault(row["case_id"], row).update(row)
     return list(rows.values())
