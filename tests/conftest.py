@@ -80,6 +80,12 @@ def warm() -> Iterator[Callable[[str | None], Path]]:
         yield cache(lambda library_path: stack.enter_context(warm_python(library_path)))
 
 
+@pytest.fixture
+def warm_executable(warm: Callable[[str | None], Path]) -> Path:
+    """The `python` of the fixture `world`, for tests that need the process itself."""
+    return warm(os.environ.get("LD_LIBRARY_PATH"))
+
+
 def run_command(
     tmp_path: Path, words: Sequence[str], env: Mapping[str, str], cwd: Path | None, timeout_s: int = WORLD_S
 ) -> World:

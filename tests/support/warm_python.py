@@ -257,6 +257,7 @@ def become(request: Request, executable: str) -> None:
     for file in (sys.stdout, sys.stderr):
         file.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     sys.executable = executable
+    tempfile.tempdir = None  # of the server's environment
     words = request["words"]
     folders = [folder for folder in os.environ.get("PYTHONPATH", "").split(":") if folder]
     here = request["cwd"] if words[0] == "-m" else str(Path(words[0]).resolve().parent)

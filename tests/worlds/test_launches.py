@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -65,9 +64,11 @@ def test_a_world_that_commbench_does_not_start_is_one_launch(tmp_path: Path) -> 
 
 @LONG
 @pytest.mark.parametrize("launch", [1, 2])
-def test_an_interrupted_launch_is_continued_and_loses_no_visit(tmp_path: Path, launch: int) -> None:
+def test_an_interrupted_launch_is_continued_and_loses_no_visit(
+    tmp_path: Path, warm_executable: Path, launch: int
+) -> None:
     words = ["benchmark=[all_reduce,broadcast]", "sizes=[2MiB]", *TIMING, "timing.case_s=4", "timing.target=1e-6"]
-    command = [sys.executable, "-m", "commbench"]
+    command = [str(warm_executable), "-m", "commbench"]
     output, seen = tmp_path / "results", False
     with subprocess.Popen([*command, *words, f"output={output}"], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

@@ -185,7 +185,7 @@ def test_mpi_ranks_do_not_import_torch_and_their_store_ends_with_them(tmp_path: 
     assert library is not None
     words = ["--personality", "ompi", "--oversubscribe"] if library.version >= 5 else []
     command = [library.launcher(), *words, "-n", "2", sys.executable, "-c", RANK, "backend=mpi", *SOAK]
-    with running(tmp_path, *command, "timing.duration_s=2", "writer=parquet") as process:
+    with running(tmp_path, *command, "timing.duration_s=0.5", "writer=parquet") as process:
         until_measuring(tmp_path)
         children = psutil.Process(process.pid).children(recursive=True)
         stores = [one for one in children if any("world/store.py" in word for word in one.cmdline())]

@@ -158,18 +158,10 @@ def free_port() -> int:
         return port
 
 
-def test_results_are_readable_while_the_run_goes_on(tmp_path: Path) -> None:
-    words = [
-        sys.executable,
-        "-m",
-        "commbench",
-        "backend=simulated",
-        "benchmark=p2p_latency",
-        "sizes=octaves",
-        f"output={tmp_path}",
-        *FIXED,
-    ]
-    with subprocess.Popen(["timeout", "-k", "5", "90", *words], stdout=-3, stderr=-3) as run:
+def test_results_are_readable_while_the_run_goes_on(tmp_path: Path, warm_executable: Path) -> None:
+    words = ["-m", "commbench", "backend=simulated", "benchmark=p2p_latency", "sizes=octaves", f"output={tmp_path}"]
+    command = ["timeout", "-k", "5", "90", str(warm_executable), *words, *FIXED]
+    with subprocess.Popen(command, stdout=-3, stderr=-3) as run:
         seen = set()
         while run.poll() is None:
             if any(tmp_path.glob("*/run.json")):
@@ -236,8 +228,18 @@ def test_a_rank_that_differs_is_named(world: Callable[..., Any]) -> None:
         pytest.param(["output=/proc/nowhere"], "output=/proc/nowhere can't be written", marks=pytest.mark.long),
     ],
 )
-def test_a_given_world_refuses_in_one_line_of_rank_0(tmp_path: Path, words: list[str], line: str) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "commbench"]
+def test_a_given_world_refuses_in_one_line_of_rank_0(
+    tmp_path: Path, warm_executable: Path, words: list[str], line: str
+) -> None:
+    command = [
+        str(warm_executable),
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "-m",
+        "commbench",
+    ]
     done = subprocess.run(
         ["timeout", "-k", "5", "60", *command, *words], capture_output=True, text=True, cwd=tmp_path, check=False
     )
@@ -345,9 +347,11 @@ def _holds(environ: Path, mark: bytes) -> bool:
         return False
 
 
-def test_an_interrupted_sweep_of_a_hosted_world_has_its_table_and_can_be_resumed(tmp_path: Path) -> None:
+def test_an_interrupted_sweep_of_a_hosted_world_has_its_table_and_can_be_resumed(
+    tmp_path: Path, warm_executable: Path
+) -> None:
     words = ["-m", "backend=simulated", "seed=0,1", "layout=[1x8,1x16]", "benchmark=all", "sizes=8..1MiB"]
-    command = [sys.executable, "-m", "commbench", *words, "writer=parquet", f"output={tmp_path}"]
+    command = [str(warm_executable), "-m", "commbench", *words, "writer=parquet", f"output={tmp_path}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         until = time.monotonic() + 60
         while not any(tmp_path.glob("*/in_flight")):

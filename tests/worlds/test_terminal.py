@@ -53,13 +53,12 @@ def without_color(text: str) -> str:
     ("backend", "columns", "color"), [("gloo", 60, True), pytest.param("mpi", 80, False, marks=pytest.mark.long)]
 )
 def test_a_terminal_shows_progress_and_then_the_whole_table(
-    warm: Callable[[str | None], Path], tmp_path: Path, backend: str, columns: int, color: bool
+    warm_executable: Path, tmp_path: Path, backend: str, columns: int, color: bool
 ) -> None:
-    python = warm(os.environ.get("LD_LIBRARY_PATH"))
     root = {f"{kind}_ALLOW_RUN_AS_ROOT{more}": "1" for kind in ("OMPI", "PRTE") for more in ("", "_CONFIRM")}
     environ = {**os.environ, **root, "TERM": "xterm-256color", **({} if color else {"NO_COLOR": "1"})}
     environ = {name: value for name, value in environ.items() if name != "COLUMNS"}
-    words = [str(python), "-m", "commbench", f"backend={backend}", *SOAK, f"output={tmp_path}"]
+    words = [str(warm_executable), "-m", "commbench", f"backend={backend}", *SOAK, f"output={tmp_path}"]
     status, text = in_terminal(words, columns, environ)
     assert status == 0, text
     assert ("\x1b[1m" in text) == color

@@ -103,11 +103,11 @@ def test_pairs_on_different_nodes_are_skipped_and_those_on_one_are_measured(tmp_
     assert barrier.status == "skipped" and "this barrier is of several" in barrier.reason
 
 
-def test_a_killed_rank_ends_the_world_in_time(tmp_path: Path) -> None:
+def test_a_killed_rank_ends_the_world_in_time(tmp_path: Path, warm_executable: Path) -> None:
     """Whoever waits for it spins: its pulse is missed all the same."""
     words = [*PLUGIN, "benchmark=p2p_latency", "pairs=[[0,1]]", "sizes=[64]", "layout=1x2", "budget.restarts=0",
              "timing=soak", "timing.duration_s=100", f"output={tmp_path}"]  # fmt: skip
-    command = ["timeout", "-k", "5", "90", sys.executable, "-m", "commbench", *words]
+    command = ["timeout", "-k", "5", "90", str(warm_executable), "-m", "commbench", *words]
     env = {**os.environ, **ENV, "RES_OPTIONS": "timeout:1 attempts:1"}
     with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as parent:
         try:

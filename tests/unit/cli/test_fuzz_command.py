@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-DRAWS, SCRIPTS = 50, 4  # the last ones go through the real script
+DRAWS, SCRIPTS = 50, 1  # the last one goes through the real script
 DRAW_S = 20.0
 QUICK = ("backend=simulated", "sizes=[8]", "timing=fixed", "timing.repetitions=5", "writer=console")
 STATUSES = (0, 1, 2, 3)

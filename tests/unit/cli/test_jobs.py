@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,8 @@ SLURM = "hydra/launcher=submitit_slurm"
 FAST = ("benchmark=p2p_latency", "sizes=[8]", "timing=fixed", "timing.repetitions=5", "timing.warmup_s=0")
 
 
-def commbench(folder: Path, *words: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "commbench", "-m", *words, *FAST, f"output={folder / 'results'}"]
+def commbench(python: Path, folder: Path, *words: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [str(python), "-m", "commbench", "-m", *words, *FAST, f"output={folder / 'results'}"]
     environment = {**os.environ, **env}
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, cwd=folder, check=False)
 
@@ -36,17 +35,17 @@ def test_only_slurm_jobs_start_the_ranks(launcher: str, starts: bool) -> None:
         assert starts_ranks(composed(door, [f"hydra/launcher={launcher}", "layout=1x2,2x1"])) is starts
 
 
-def test_without_srun_one_line_says_so(tmp_path: Path) -> None:
+def test_without_srun_one_line_says_so(tmp_path: Path, warm_executable: Path) -> None:
     (tmp_path / "bin").mkdir()
-    run = commbench(tmp_path, SLURM, "layout=1x2,2x1", env={"PATH": str(tmp_path / "bin")})
+    run = commbench(warm_executable, tmp_path, SLURM, "layout=1x2,2x1", env={"PATH": str(tmp_path / "bin")})
     expected = "commbench: hydra/launcher=submitit_slurm: there is no srun here; start on a host of the Slurm cluster\n"
     assert (run.returncode, run.stdout, run.stderr) == (2, "", expected)
     assert not (tmp_path / "results").exists()
 
 
-def test_a_layout_that_this_machine_has_not_is_planned_for_the_cluster(tmp_path: Path) -> None:
+def test_a_layout_that_this_machine_has_not_is_planned_for_the_cluster(tmp_path: Path, warm_executable: Path) -> None:
     words = (SLURM, "layout=1x2,4x2", "pairs=[[0,1]]", "plan=true")
-    run = commbench(tmp_path, *words, env={})
+    run = commbench(warm_executable, tmp_path, *words, env={})
     assert run.returncode == 0, run.stderr
     assert (
         "p2p_latency 4x2 0-1 float32 8 B" in " ".join(run.stdout.split())
@@ -54,8 +53,8 @@ def test_a_layout_that_this_machine_has_not_is_planned_for_the_cluster(tmp_path:
     )
 
 
-def test_a_launcher_that_is_not_installed_is_named(tmp_path: Path) -> None:
-    run = commbench(tmp_path, "hydra/launcher=pbs", "layout=1x2", env={})
+def test_a_launcher_that_is_not_installed_is_named(tmp_path: Path, warm_executable: Path) -> None:
+    run = commbench(warm_executable, tmp_path, "hydra/launcher=pbs", "layout=1x2", env={})
     assert run.returncode == 2
     assert run.stderr.startswith("commbench: hydra/launcher=pbs is unknown; allowed: ")
     assert "submitit_slurm" in run.stderr and run.stderr.count("\n") == 1

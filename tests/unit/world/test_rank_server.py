@@ -61,11 +61,6 @@ def running(
             process.kill()
 
 
-@pytest.fixture
-def warm_python(warm: Callable[[str | None], Path]) -> Path:
-    return warm(os.environ.get("LD_LIBRARY_PATH"))
-
-
 def wait_for(look: Callable[[], list[psutil.Process]]) -> list[psutil.Process]:
     for _ in range(int(START_S / 0.02)):
         seen = look()
@@ -101,9 +96,9 @@ def assert_all_gone(processes: list[psutil.Process]) -> None:
     ],
 )
 def test_a_killed_rank_is_one_line_with_rank_and_signal(
-    tmp_path: Path, warm_python: Path, rank: int, phase: str
+    tmp_path: Path, warm_executable: Path, rank: int, phase: str
 ) -> None:
-    with running(tmp_path, python=warm_python) as (process, server, ranks):
+    with running(tmp_path, python=warm_executable) as (process, server, ranks):
         if phase == "measuring":
             measuring(tmp_path)
         ranks[rank].kill()
@@ -117,8 +112,8 @@ def test_a_killed_rank_is_one_line_with_rank_and_signal(
 
 
 @pytest.mark.long
-def test_a_rank_that_is_stopped_before_its_first_heartbeat_is_named(tmp_path: Path, warm_python: Path) -> None:
-    with running(tmp_path, python=warm_python) as (process, server, ranks):
+def test_a_rank_that_is_stopped_before_its_first_heartbeat_is_named(tmp_path: Path, warm_executable: Path) -> None:
+    with running(tmp_path, python=warm_executable) as (process, server, ranks):
         ranks[1].suspend()
         begun = time.monotonic()
         status, _, said = ended(process)
@@ -149,9 +144,9 @@ def test_a_killed_server_is_named(tmp_path: Path) -> None:
     ("number", "status"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.long)]
 )
 def test_a_signal_to_the_command_keeps_and_shows_what_was_measured(
-    tmp_path: Path, warm_python: Path, number: int, status: int
+    tmp_path: Path, warm_executable: Path, number: int, status: int
 ) -> None:
-    with running(tmp_path, python=warm_python) as (process, server, ranks):
+    with running(tmp_path, python=warm_executable) as (process, server, ranks):
         check_interrupted(tmp_path, process, number, status)
         assert_all_gone([server, *ranks])
 
@@ -176,8 +171,8 @@ def check_interrupted(folder: Path, process: subprocess.Popen[str], number: int,
     assert list(commbench.load(folder).stop_reason) == ["interrupted"]
 
 
-def test_an_interrupted_sweep_has_its_table(tmp_path: Path, warm_python: Path) -> None:
-    with running(tmp_path, "-m", "seed=0,1", python=warm_python) as (process, server, ranks):
+def test_an_interrupted_sweep_has_its_table(tmp_path: Path, warm_executable: Path) -> None:
+    with running(tmp_path, "-m", "seed=0,1", python=warm_executable) as (process, server, ranks):
         measuring(tmp_path)
         time.sleep(1.0)
         process.send_signal(signal.SIGINT)
@@ -188,8 +183,8 @@ def test_an_interrupted_sweep_has_its_table(tmp_path: Path, warm_python: Path) -
         assert_all_gone([server, *ranks])
 
 
-def test_the_stacks_of_a_lost_rank_stand_below_its_line(tmp_path: Path, warm_python: Path) -> None:
-    with running(tmp_path, "verbose=true", python=warm_python) as (process, _, ranks):
+def test_the_stacks_of_a_lost_rank_stand_below_its_line(tmp_path: Path, warm_executable: Path) -> None:
+    with running(tmp_path, "verbose=true", python=warm_executable) as (process, _, ranks):
         measuring(tmp_path)
         time.sleep(2.5)  # until the heartbeats have told where the ranks are in the case
         ranks[1].kill()
@@ -202,7 +197,7 @@ def test_the_stacks_of_a_lost_rank_stand_below_its_line(tmp_path: Path, warm_pyt
         assert said[0].startswith("commbench: rank 1 ") and said[0].endswith(str(run))
 
 
-def test_the_environment_of_a_job_reaches_its_ranks(tmp_path: Path, warm_python: Path) -> None:
-    command = [str(warm_python), "-m", "commbench", *SOAK, f"output={tmp_path}", "env.GLOO_SOCKET_IFNAME=nowhere0"]
+def test_the_environment_of_a_job_reaches_its_ranks(tmp_path: Path, warm_executable: Path) -> None:
+    command = [str(warm_executable), "-m", "commbench", *SOAK, f"output={tmp_path}", "env.GLOO_SOCKET_IFNAME=nowhere0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, cwd=tmp_path, check=False)
     assert done.returncode in (2, 3) and "nowhere0" in done.stderr

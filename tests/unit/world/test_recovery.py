@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -99,11 +98,13 @@ def test_a_case_that_kills_a_rank_costs_itself_and_nothing_else(world: Callable[
 
 
 @pytest.mark.long
-def test_a_run_that_was_ended_is_finished_by_resume(world: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_run_that_was_ended_is_finished_by_resume(tmp_path: Path, warm_executable: Path) -> None:
     output = tmp_path / "results"
     words = ["benchmark=[p2p_latency,all_reduce]", "sizes=[8,64,512]", *FIXED, f"output={output}"]
     slow = ("timing.case_s=100", "timing.repetitions=1000")
-    with subprocess.Popen([sys.executable, "-m", "commbench", *words, *slow], stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        [str(warm_executable), "-m", "commbench", *words, *slow], stderr=subprocess.DEVNULL
+    ) as process:
         begin = time.monotonic()
         while not list(output.glob("*/parts/*.cases.parquet")) and time.monotonic() < begin + 60:
             time.sleep(0.05)
@@ -113,7 +114,7 @@ def test_a_run_that_was_ended_is_finished_by_resume(world: Callable[..., Any], t
     before = commbench.load(folder)
     assert 1 <= len(before) < 6
     again = subprocess.run(
-        [sys.executable, "-m", "commbench", "resume", str(folder)], capture_output=True, text=True, timeout=120
+        [str(warm_executable), "-m", "commbench", "resume", str(folder)], capture_output=True, text=True, timeout=120
     )
     assert again.returncode == 0, again.stderr
     cases = commbench.load(folder)
@@ -133,21 +134,21 @@ def test_a_run_that_was_ended_is_finished_by_resume(world: Callable[..., Any], t
         (("--what", "."), "unrecognized arguments: --what; see commbench resume --help"),
     ],
 )
-def test_resume_refuses_in_one_line(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+def test_resume_refuses_in_one_line(tmp_path: Path, warm_executable: Path, words: tuple[str, ...], said: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "commbench", "resume", *words], capture_output=True, text=True, cwd=tmp_path
+        [str(warm_executable), "-m", "commbench", "resume", *words], capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 2
     assert said in done.stderr and len(done.stderr.splitlines()) == 1
 
 
-def test_resume_says_what_has_changed(tmp_path: Path) -> None:
+def test_resume_says_what_has_changed(tmp_path: Path, warm_executable: Path) -> None:
     folder = commbench.run("backend=simulated", "writer=parquet", "sizes=[8]", f"output={tmp_path}", *FIXED)
     record = load_run(folder)
     record["provenance"]["nodes"][0]["versions.numpy"] = "0.9"
     (folder / "run.json").write_text(json.dumps(record))
     (folder / "cases.parquet").unlink()  # something is left to measure
-    command = [sys.executable, "-m", "commbench", "resume", str(folder)]
+    command = [str(warm_executable), "-m", "commbench", "resume", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert "versions.numpy: 0.9 then" in done.stderr and "--force" in done.stderr
@@ -184,23 +185,31 @@ def test_a_disk_that_takes_no_word_ends_no_run_and_blames_nobody(tmp_path: Path)
 
 
 @pytest.mark.parametrize("key", ["overrides", "layouts", "config", "config_dir"])
-def test_resume_refuses_a_run_json_of_somebody_else(tmp_path: Path, key: str) -> None:
+def test_resume_refuses_a_run_json_of_somebody_else(tmp_path: Path, warm_executable: Path, key: str) -> None:
     folder = commbench.run("backend=simulated", "writer=parquet", "sizes=[8]", f"output={tmp_path}", *FIXED)
     (folder / "run.json").write_text(json.dumps(load_run(folder) | {key: 7}))
-    command = [sys.executable, "-m", "commbench", "resume", str(folder)]
+    command = [str(warm_executable), "-m", "commbench", "resume", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
     assert key in done.stderr
 
 
 @pytest.mark.long
-def test_a_given_world_resumes_and_tells_its_own_status(world: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_given_world_resumes_and_tells_its_own_status(world: Callable[..., Any], warm_executable: Path) -> None:
     run = world("commbench", "benchmark=all_reduce", "sizes=[8,64]", "expect='all_reduce:median_s<1e-12'", *FIXED)
     assert run.status == 1
     (folder,) = find_runs(run.output)
     for part in folder.glob("*.parquet"):
         part.unlink()
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "commbench"]
+    launch = [
+        str(warm_executable),
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "-m",
+        "commbench",
+    ]
     again = subprocess.run([*launch, "resume", str(folder)], capture_output=True, text=True, timeout=120)
     assert again.returncode == 1, again.stderr
     assert "exitcode  : 1" in again.stderr, again.stderr

@@ -7,7 +7,6 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -169,9 +168,9 @@ def test_ending_twice_adds_nothing(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- real runs
 
 
-def started(output: Path, refuge: Path, *words: str) -> subprocess.Popen[str]:
+def started(python: Path, output: Path, refuge: Path, *words: str) -> subprocess.Popen[str]:
     refuge.mkdir(exist_ok=True)
-    command = ["timeout", "-k", "5", str(RUN_S), sys.executable, "-m", "commbench", *WORDS, *words]
+    command = ["timeout", "-k", "5", str(RUN_S), str(python), "-m", "commbench", *WORDS, *words]
     environment = {"TMPDIR": str(refuge), "PATH": "/usr/bin:/bin"}
     return subprocess.Popen([*command, f"output={output}"], env=environment, stderr=-1, stdout=-3, text=True)
 
@@ -197,8 +196,10 @@ def case_seen(number: int, act: Callable[[], Any]) -> Callable[[str], None]:
     return seen
 
 
-def test_a_disk_that_gets_full_costs_nothing_that_was_measured(disk: Disk, tmp_path: Path) -> None:
-    status, told = ended(started(disk.path / "results", tmp_path / "refuge"))
+def test_a_disk_that_gets_full_costs_nothing_that_was_measured(
+    disk: Disk, tmp_path: Path, warm_executable: Path
+) -> None:
+    status, told = ended(started(warm_executable, disk.path / "results", tmp_path / "refuge"))
     assert status == 3
     assert len(told) == 2, told
     assert "can't be written: No space left on device; the run goes on" in told[0]
@@ -211,7 +212,7 @@ def test_a_disk_that_gets_full_costs_nothing_that_was_measured(disk: Disk, tmp_p
     assert set(samples.case_id) == set(cases.case_id)
 
 
-def test_a_disk_that_is_freed_during_the_run_has_everything(disk: Disk, tmp_path: Path) -> None:
+def test_a_disk_that_is_freed_during_the_run_has_everything(disk: Disk, tmp_path: Path, warm_executable: Path) -> None:
     def full_and_free(line: str) -> None:
         if line.startswith("[3/"):
             disk.fill()
@@ -219,7 +220,7 @@ def test_a_disk_that_is_freed_during_the_run_has_everything(disk: Disk, tmp_path
             disk.free()
             subprocess.run(["mount", "-o", "remount,size=32m", str(disk.path)], check=True)
 
-    status, told = ended(started(disk.path / "results", tmp_path / "refuge"), full_and_free)
+    status, told = ended(started(warm_executable, disk.path / "results", tmp_path / "refuge"), full_and_free)
     assert status == 0, told
     assert len(told) == 2 and "the run goes on" in told[0] and "all that waited is saved" in told[1]
     (folder,) = (disk.path / "results").iterdir()
@@ -229,7 +230,7 @@ def test_a_disk_that_is_freed_during_the_run_has_everything(disk: Disk, tmp_path
 
 
 @pytest.mark.long
-def test_a_disk_that_gets_read_only(disk: Disk, tmp_path: Path) -> None:
+def test_a_disk_that_gets_read_only(disk: Disk, tmp_path: Path, warm_executable: Path) -> None:
     def lock() -> None:
         for _ in range(50):  # the run may have a file open at this moment
             try:
@@ -238,7 +239,7 @@ def test_a_disk_that_gets_read_only(disk: Disk, tmp_path: Path) -> None:
                 time.sleep(0.01)
         disk.read_only(True)
 
-    status, told = ended(started(disk.path / "results", tmp_path / "refuge"), case_seen(5, lock))
+    status, told = ended(started(warm_executable, disk.path / "results", tmp_path / "refuge"), case_seen(5, lock))
     assert status == 3
     assert len(told) == 2 and "Read-only file system" in told[0] and "Read-only file system" in told[1]
     (folder,) = (disk.path / "results").iterdir()
@@ -247,14 +248,14 @@ def test_a_disk_that_gets_read_only(disk: Disk, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_folder_that_vanishes_costs_the_samples_in_it_and_no_row(tmp_path: Path) -> None:
+def test_a_folder_that_vanishes_costs_the_samples_in_it_and_no_row(tmp_path: Path, warm_executable: Path) -> None:
     output = tmp_path / "results"
 
     def vanish() -> None:
         (folder,) = output.iterdir()
         folder.rename(tmp_path / "elsewhere")
 
-    status, told = ended(started(output, tmp_path / "refuge"), case_seen(5, vanish))
+    status, told = ended(started(warm_executable, output, tmp_path / "refuge"), case_seen(5, vanish))
     assert status == 3
     assert len(told) == 2 and "No such file or directory" in told[0]
     assert "0 of 60 cases are saved" in told[1] and "60 are not" in told[1]
@@ -264,20 +265,20 @@ def test_a_folder_that_vanishes_costs_the_samples_in_it_and_no_row(tmp_path: Pat
 
 
 @pytest.mark.long
-def test_the_refuge_may_be_full_too(disk: Disk) -> None:
-    status, told = ended(started(disk.path / "results", disk.path / "refuge"))
+def test_the_refuge_may_be_full_too(disk: Disk, warm_executable: Path) -> None:
+    status, told = ended(started(warm_executable, disk.path / "results", disk.path / "refuge"))
     assert status == 3 and len(told) == 2
     assert told[1].endswith("no folder for temporary files takes them either")
 
 
 @pytest.mark.long
-def test_a_run_that_is_killed_at_any_moment_leaves_what_it_has_measured(tmp_path: Path) -> None:
+def test_a_run_that_is_killed_at_any_moment_leaves_what_it_has_measured(tmp_path: Path, warm_executable: Path) -> None:
     chance = random.Random(7)
     moments = [chance.randint(1, 59) for _ in range(KILLS - 1)] + [60]  # the last one while parts are merged
     killed = []
     for number in range(0, KILLS, 2):  # two at a time
         outputs = [tmp_path / f"{number}{one}" for one in "ab"]
-        runs = [started(output, tmp_path / "refuge") for output in outputs]
+        runs = [started(warm_executable, output, tmp_path / "refuge") for output in outputs]
         for output, run, moment in zip(outputs, runs, moments[number:], strict=False):
             killed.append(check_killed(run, output, moment, chance.uniform(0, 0.02)))
     assert sum(killed) >= KILLS // 3, "too many were at their end before they could be killed"
