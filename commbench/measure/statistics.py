@@ -87,15 +87,15 @@ def _interval(values: Series, effective: float, z: float) -> tuple[float, float]
     return float(low), float(high)
 
 
-def median_interval(values: Series, z: float = Z95, corrected: bool = True) -> tuple[float, float] | None:
-    """Order statistics around the median, in seconds; None below 6 repetitions.
+def median_interval(values: Series, z: float = Z95, effective: float | None = None) -> tuple[float, float] | None:
+    """Order statistics around the median, in seconds; None below 6 repetitions. `effective` is n_eff, where known.
 
     Exact binomial ranks for up to 200 independent repetitions, else n/2 -+ z n / (2 sqrt(n_eff)) .
     Where the ranks would lie outside the sample, or n_eff < 6, it is [min, max]: all that is known.
     """
     if values.size < SMALLEST_INTERVAL:
         return None
-    return _interval(values, effective_size(values) if corrected else float(values.size), z)
+    return _interval(values, effective_size(values) if effective is None else effective, z)
 
 
 def half_width(values: Series, z: float = Z95) -> float:
@@ -200,9 +200,10 @@ def _differ(before: Series, after: Series, z: float) -> bool:
     """Whether the medians are more than 5 % apart and the intervals do not overlap."""
     if min(before.size, after.size) < SMALLEST_INTERVAL:
         return False
+    if abs(np.median(after) - np.median(before)) <= DRIFT * np.median(before):
+        return False
     first, second = (_interval(part, _trendless_size(part), z) for part in (before, after))
-    apart = abs(np.median(after) - np.median(before)) > DRIFT * np.median(before)
-    return bool(apart and (first[1] < second[0] or second[1] < first[0]))
+    return first[1] < second[0] or second[1] < first[0]
 
 
 def _trendless_size(values: Series) -> float:

@@ -54,13 +54,14 @@ class Visit:
     @classmethod
     def of(cls, times: Series, segment: int = 0, z: float = Z95) -> Visit:
         """From the seconds per operation of at least one repetition."""
+        effective = effective_size(times)
         return cls(
             segment=segment,
             median_s=float(np.median(times)),
             repetitions=times.size,
-            interval_s=median_interval(times, z),
-            widest_s=median_interval(times, Z_OF_PAIRS),
-            effective_repetitions=effective_size(times),
+            interval_s=median_interval(times, z, effective),
+            widest_s=median_interval(times, Z_OF_PAIRS, effective),
+            effective_repetitions=effective,
             lag1=lag1(times),
             drifting=drifting(times),
         )

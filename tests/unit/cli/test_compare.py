@@ -212,7 +212,7 @@ def test_options_of_the_statistic(sides: dict[str, str], capsys: pytest.CaptureF
     assert "4 of 4 cases SAME" in said(capsys, *both, "--delta", "50")[1]
     text = said(capsys, *both, "--aa", sides["base"], "--aa", sides["same"], "--seed", "3")[1]
     assert "threshold: the 95th percentile of the A/A launches' noise" in text and "2 of 4 cases SLOWER" in text
-    assert "4 of 4 cases without a verdict: 1 more launch a side needed" in said(capsys, *both, "--paired")[1]
+    assert "4 of 4 cases without a verdict: 3 more launches a side needed" in said(capsys, *both, "--paired")[1]
 
 
 @pytest.mark.parametrize(

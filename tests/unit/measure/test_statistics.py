@@ -13,6 +13,7 @@ from noisy_series import ar1_lognormal
 from numpy.random import Generator, default_rng
 
 from commbench.measure.statistics import (
+    Z95,
     Series,
     Summary,
     drifting,
@@ -33,6 +34,11 @@ series = st.lists(seconds, min_size=1, max_size=80).map(np.array)
 NOISE = ar1_lognormal(default_rng(3), 0.0, 1, 20_000)[0]  # median 1 ms, 10 % spread
 
 
+def plain_interval(values: Series, z: float = Z95) -> tuple[float, float] | None:
+    """As if the repetitions were independent."""
+    return median_interval(values, z, effective=values.size)
+
+
 # ---------------------------------------------------------------- properties
 
 
@@ -40,14 +46,14 @@ NOISE = ar1_lognormal(default_rng(3), 0.0, 1, 20_000)[0]  # median 1 ms, 10 % sp
 def test_order_does_not_matter_to_quantiles(values: Series, random: object) -> None:
     shuffled = values.copy()
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert median_interval(values, corrected=False) == median_interval(shuffled, corrected=False)
+    assert plain_interval(values) == plain_interval(shuffled)
     assert [percentile(values, p) for p in (0.9, 0.95)] == [percentile(shuffled, p) for p in (0.9, 0.95)]
     assert summarise(values).max_s == summarise(shuffled).max_s
 
 
 @given(series, st.booleans(), st.sampled_from([1.96, 2.576]))
 def test_the_interval_brackets_the_median(values: Series, corrected: bool, z: float) -> None:
-    interval = median_interval(values, z, corrected)
+    interval = median_interval(values, z) if corrected else plain_interval(values, z)
     assert (interval is None) == (values.size < 6)
     if interval:
         assert values.min() <= interval[0] <= np.median(values) <= interval[1] <= values.max()
@@ -55,7 +61,7 @@ def test_the_interval_brackets_the_median(values: Series, corrected: bool, z: fl
 
 @given(series)
 def test_the_correction_only_widens(values: Series) -> None:
-    plain, corrected = median_interval(values, corrected=False), median_interval(values)
+    plain, corrected = plain_interval(values), median_interval(values)
     assert 1 <= effective_size(values) <= values.size
     if plain and corrected:
         assert corrected[0] <= plain[0] <= plain[1] <= corrected[1]
@@ -122,11 +128,11 @@ def alternating(n: int) -> Series:
 )
 def test_exact_ranks(n: int, z: float, ranks: tuple[int, int] | None) -> None:
     assert median_interval(alternating(n), z) == ranks
-    assert median_interval(np.arange(1.0, n + 1), z, corrected=False) == ranks
+    assert plain_interval(np.arange(1.0, n + 1), z) == ranks
 
 
 def test_exact_and_normal_ranks_meet() -> None:
-    exact, normal = (median_interval(np.arange(1.0, n + 1), corrected=False) for n in (200, 201))
+    exact, normal = (plain_interval(np.arange(1.0, n + 1)) for n in (200, 201))
     assert exact is not None and normal is not None
     assert abs(exact[0] - normal[0]) <= 1 and abs(exact[1] - normal[1]) <= 2
 

@@ -156,7 +156,7 @@ def coverage(rho: float, corrected: bool) -> float:
     rule = StopRule(target=0.025, z=1.96, max_repetitions=6000, budget_s=math.inf)
     ends = [outcome(times, rule) for times in ar1_lognormal(default_rng(11), rho, 300, 6000)]
     assert {reason for _, _, reason in ends} == {"ci"}
-    intervals = [median_interval(values, corrected=corrected) for values, _, _ in ends]
+    intervals = [median_interval(values, effective=None if corrected else values.size) for values, _, _ in ends]
     return float(np.mean([low <= 1e-3 <= high for low, high in filter(None, intervals)]))
 
 
