@@ -7,8 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -74,10 +73,9 @@ def no_rank_server_in_advance(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def warm() -> Iterator[Callable[[str | None], Path]]:
+def warm() -> Callable[[str | None], Path]:
     """warm(LD_LIBRARY_PATH): a python that starts at once (tests/support/warm_python.py), one server per value."""
-    with ExitStack() as stack:
-        yield cache(lambda library_path: stack.enter_context(warm_python(library_path)))
+    return cache(warm_python)
 
 
 @pytest.fixture

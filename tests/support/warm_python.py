@@ -1,10 +1,9 @@
 """A `python` for tests whose start costs 20 ms: a server that has imported torch forks each process.
 
-`warm_python()` starts the server and gives the path of an executable that takes the words of python. For
-`-m` of FORKED below and `FILE.py` it hands its words, environment, working directory and open
-files to the server, passes signals on, and ends as the forked process does; everything else goes to
-the real python. In the forked process
-`sys.executable` is that executable again, so launchers that it starts get warm ranks.
+`warm_python()` starts the server, where there is none yet, and gives the path of an executable that takes the words of
+python. For `-m` of FORKED below and `FILE.py` it hands its words, environment, working directory and open files to the
+server, passes signals on, and ends as the forked process does; everything else goes to the real python. In the forked
+process `sys.executable` is that executable again, so launchers that it starts get warm ranks.
 
 The server imports and forks, nothing else: it has one thread, has opened no CUDA device and no MPI, and forks only from
 its main loop. A process that it forks differs from a fresh one in its parent and in what is imported.
@@ -15,11 +14,13 @@ from __future__ import annotations
 import atexit
 import fcntl
 import gc
+import hashlib
 import importlib
 import json
 import os
 import runpy
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -28,8 +29,7 @@ import tempfile
 import threading
 import traceback
 from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,20 +89,29 @@ os.execv(REAL, [REAL, *words])
 """
 
 
-@contextmanager
-def warm_python(library_path: str | None = None) -> Iterator[Path]:
-    """The executable, for as long as the block runs; `library_path` is the LD_LIBRARY_PATH that it takes, if any.
+def warm_python(library_path: str | None = None) -> Path:
+    """The executable; `library_path` is the LD_LIBRARY_PATH that it takes, if any.
 
-    Its folder is this user's alone, with a short name: a socket's path has at most 107 bytes. The file `pid` beside it
-    names the server, whose children all forked processes are.
+    All processes of one pytest-xdist share a server, which ends with the one that has started them. The file `pid`
+    beside the executable names the server, whose children all forked processes are.
     """
-    environment = {} if library_path is None else {"LD_LIBRARY_PATH": library_path}
-    with tempfile.TemporaryDirectory(prefix="warm-") as folder, _server(Path(folder), environment) as path:
-        yield path
+    owner = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+    born = Path(f"/proc/{owner}/stat").read_text().rpartition(")")[2].split()[19]
+    # this user's alone, with a short name: a socket's path has at most 107 bytes
+    name = hashlib.sha256(f"{owner} {born} {library_path}".encode()).hexdigest()[:12]
+    folder = Path(tempfile.gettempdir()) / f"warm-{name}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "pid").exists():
+            _start(folder, owner, {} if library_path is None else {"LD_LIBRARY_PATH": library_path})
+    return folder / "python"
 
 
-@contextmanager
-def _server(folder: Path, environment: dict[str, str]) -> Iterator[Path]:
+_started: list[subprocess.Popen[bytes]] = []  # they outlive this process if another one has started it
+
+
+def _start(folder: Path, owner: int, environment: dict[str, str]) -> None:
     path, address = folder / "python", folder / "socket"
     at_start = {name: (os.environ | environment).get(name) for name in READ_AT_START}
     forwarded = [int(one) for one in FORWARDED]
@@ -113,28 +122,26 @@ def _server(folder: Path, environment: dict[str, str]) -> Iterator[Path]:
     # torch reads its log level at its import; no pools of threads, which would not survive a fork
     quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     quiet["JE_ARROW_MALLOC_CONF"] = "background_thread:false"  # of pyarrow
-    command = [sys.executable, __file__, str(address), str(path)]
+    command = [sys.executable, __file__, str(address), str(path), str(owner)]
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=os.environ | quiet | environment
-        )
-    assert server.stdout is not None and server.stdin is not None
-    try:
-        if server.stdout.readline() != b"ready\n":
+            command, stdin=-3, stdout=subprocess.PIPE, stderr=log, env=os.environ | quiet | environment,
+            start_new_session=True,
+        )  # fmt: skip
+    assert server.stdout is not None
+    with server.stdout as ready:
+        if ready.readline() != b"ready\n":
             raise RuntimeError(f"no warm python: {(folder / 'log').read_text()[-3000:]}")
-        (folder / "pid").write_text(str(server.pid))
-        yield path
-    finally:
-        server.stdin.close()
-        server.wait()
-        server.stdout.close()
+    _started.append(server)
+    (folder / "pid").write_text(str(server.pid))
 
 
 # ---------------------------------------------------------------- the server
 
 
 def main() -> None:
-    address, executable = sys.argv[1:]
+    address, executable, owner = sys.argv[1:]
+    ended = os.pidfd_open(int(owner))
     prepare()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
@@ -143,8 +150,10 @@ def main() -> None:
         if threads > 1:
             sys.exit(f"{threads} threads after the imports: a fork would be unsafe")
         print("ready", flush=True)
-        request = Server(listener).serve()
-    if request is not None:
+        request = Server(listener, ended).serve()
+    if request is None:
+        shutil.rmtree(Path(address).parent, ignore_errors=True)
+    else:
         become(request, executable)
         status = run(request["words"])
         if "mpi4py.MPI" in sys.modules:  # it is finalised by the interpreter's end
@@ -167,18 +176,18 @@ def prepare() -> None:
 class Server:
     """Forks for each client, passes its signals on, and tells it how its process ended."""
 
-    def __init__(self, listener: socket.socket) -> None:
-        self.listener = listener
+    def __init__(self, listener: socket.socket, ended: int) -> None:
+        self.listener, self.ended = listener, ended
         self.processes: dict[socket.socket, int] = {}
         self.selector = selectors.DefaultSelector()
         self.selector.register(listener, selectors.EVENT_READ)
-        self.selector.register(0, selectors.EVENT_READ)
+        self.selector.register(ended, selectors.EVENT_READ)
 
     def serve(self) -> Request | None:
-        """Until standard input closes; then None, and in each forked process its request."""
+        """Until its owner has ended; then None, and in each forked process its request."""
         while True:
             for key, _ in self.selector.select():
-                if key.fileobj == 0:
+                if key.fileobj == self.ended:
                     for pid in self.processes.values():
                         os.kill(pid, signal.SIGKILL)
                     return None
@@ -198,6 +207,7 @@ class Server:
         pid = os.fork()
         if pid == 0:
             self.selector.close()
+            os.close(self.ended)
             for other in (self.listener, client, *self.processes):
                 other.close()
             for file, number in zip(files, request["files"], strict=True):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -48,17 +48,25 @@ def running(
     """
     command = [str(python), "-m", "commbench", *SOAK, f"output={folder}", *words]
     parent = None if python == sys.executable else psutil.Process(int((Path(python).parent / "pid").read_text()))
-    before = parent.children() if parent else []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder) as process:
         try:
             if parent is None:
                 server = wait_for(lambda: psutil.Process(process.pid).children())[0]
             else:  # the command, then its server
-                server = wait_for(lambda: [one for one in parent.children() if one not in before][1:])[0]
+                server = wait_for(lambda: children_in(folder, parent)[1:])[0]
             ranks = wait_for(lambda: two if len(two := server.children()) == 2 else []) if forked else []
             yield process, server, ranks
         finally:
             process.kill()
+
+
+def children_in(folder: Path, parent: psutil.Process) -> list[psutil.Process]:
+    """The children that work in this folder, the oldest first."""
+    found = []
+    for child in parent.children():
+        with suppress(psutil.Error):
+            found += [child] if child.cwd() == str(folder) else []
+    return sorted(found, key=lambda child: child.create_time())
 
 
 def wait_for(look: Callable[[], list[psutil.Process]]) -> list[psutil.Process]:
