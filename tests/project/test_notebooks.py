@@ -51,7 +51,7 @@ def test_they_are_the_five() -> None:
 @pytest.mark.filterwarnings("ignore")  # of jupyter's own
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=[] if path.stem in (NAMES[0], NAMES[4]) else pytest.mark.long) for path in FILES],
+    [pytest.param(path, marks=[] if path.stem == NAMES[0] else pytest.mark.long) for path in FILES],
     ids=lambda path: path.stem,
 )
 def test_it_runs_and_gives_what_it_keeps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,12 +57,17 @@ def test_the_checks_of_gpus_find_all_they_need(uninstalled: dict[str, str], name
 
 COMPOSE = """
 import json, sys
+from itertools import groupby
 from commbench.config.compose import ConfigComposer
-for name, words in json.loads(sys.stdin.read()).items():
-    folder = words[1] if words[0] == "--config-dir" else None
-    given = [word for word in (words[2:] if folder else words) if word != "-m"]
-    with ConfigComposer(folder) as composer:
-        print(name, len(list(composer.jobs(given, multirun="-m" in words))))
+
+def folder(line):
+    return line[1][1] if line[1][0] == "--config-dir" else ""
+
+for plugins, lines in groupby(sorted(json.loads(sys.stdin.read()).items(), key=folder), key=folder):
+    with ConfigComposer(plugins or None) as composer:
+        for name, words in lines:
+            given = [word for word in (words[2:] if plugins else words) if word != "-m"]
+            print(name, len(composer.jobs(given, multirun="-m" in words)))
 """
 
 

@@ -30,7 +30,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 def test_all_clocks_measure_and_check(world: Callable[..., Any], env: dict[str, str], sizes: str) -> None:
     run = world(
         "commbench", *PLUGIN, *SMALL, f"sizes={sizes}", f"timing_mode=[{','.join(MODES)}]",
-        "benchmark=[p2p_latency,p2p_bandwidth,all_reduce,broadcast]", "in_place=auto", env=env,
+        "benchmark=[p2p_bandwidth,all_reduce]", "in_place=auto", env=env,
     )  # fmt: skip
     assert run.status == 0, run.explain()
     cases, samples = run.cases, run.samples

@@ -22,7 +22,7 @@ HOST_GPU = SUPPORT / "host_gpu"
 EVERY_STEP = str(SUPPORT / "every_step.py")
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.long), 3])
 def test_every_step_is_exact_or_refused(world: Callable[..., Any], size: int) -> None:
     done = world("python", EVERY_STEP, "gloo", str(size))
     assert done.status == 0, done.explain()

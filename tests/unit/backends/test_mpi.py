@@ -17,7 +17,7 @@ from commbench.launchers.mpirun import Mpirun
 EVERY_STEP = str(SUPPORT / "every_step.py")
 DEBIAN_OPENMPI = "/usr/lib/x86_64-linux-gnu/libmpi.so.40"
 MANY = 1000  # ranks: more than there are cores, so that those who wait yield to other programs of this machine too
-SHORT = [("openmpi", 2), ("mpich", 3)]
+SHORT = [("openmpi", 3), ("mpich", 2)]
 WORLDS = [
     *SHORT,
     *(pytest.param(library, size, marks=pytest.mark.long)

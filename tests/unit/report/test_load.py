@@ -29,7 +29,7 @@ from commbench.report.summary import read_results
 
 FIXED = ("timing=fixed", "timing.repetitions=5", "timing.warmup_repetitions=1", "timing.warmup_s=0")
 CASES = 3
-CUTS = 12  # a file
+CUTS = 6  # a file
 
 
 @pytest.fixture(scope="module")
