@@ -93,7 +93,7 @@ class Budget:
     memory_share: float = 0.5
     restarts: int = 2  # fresh worlds for what a broken one has left
     late_s: float = 60.0  # how much later than expected a rank may arrive at a meeting
-    silence_s: float = 8.0  # how long a rank may give no sign of life
+    silence_s: float = 8.0  # how long a rank may send no heartbeat
 
     def __post_init__(self) -> None:
         if not 1 <= self.late_s <= 86400:

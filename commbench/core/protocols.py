@@ -157,14 +157,15 @@ class Backend(Protocol):
 class Launcher(Protocol):
     """A program that starts ranks: how it is called from here, how its ranks are recognised and where they meet.
 
-    A launcher inherits from this class for the defaults.
+    A launcher inherits from this class for the defaults; that of conf/launcher/NAME.yaml is launchers/NAME.py's class
+    Name.
     """
 
     name: ClassVar[str]
-    # The order in which launchers are asked whose rank a process is; the first that recognises it wins, so a launcher
-    # that runs inside another's tasks has the lower number. The lowest that can start a backend's ranks is also the
-    # backend's default, so one that is not on every machine comes after mpirun (20).
+    # The order in which launchers are asked whose rank a process is, and that of defaults. The first that recognises it
+    # wins, so one that runs inside another's tasks, or exports another's variables (PMI_RANK), has the lower number.
     precedence: ClassVar[int]
+    needs_scheduler: ClassVar[bool] = False  # works in allocations of its scheduler only: never a backend's default
     starts_mpi: ClassVar[bool] = False  # whether its ranks can initialise MPI
     meets_over_mpi: ClassVar[bool] = False  # whether its ranks load MPI to find each other, whatever the backend is
     forks: ClassVar[bool] = False  # whether this command's rank server forks its ranks, and `command` starts that

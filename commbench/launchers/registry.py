@@ -68,7 +68,8 @@ def launcher_of(settings: Settings) -> Launcher:
         return settings.launcher
     usable = [launcher for launcher in launchers() if launcher.name in names]
     several_nodes = any(layout.nodes > 1 for layout in settings.layouts)
-    return next((launcher for launcher in usable if several_nodes and launcher.has_allocation), usable[0])
+    default = next(launcher for launcher in usable if not launcher.needs_scheduler)
+    return next((launcher for launcher in usable if several_nodes and launcher.has_allocation), default)
 
 
 def likely_launcher(words: Sequence[str]) -> Launcher | None:
@@ -84,7 +85,8 @@ def likely_launcher(words: Sequence[str]) -> Launcher | None:
     if target is not None:  # else it is in a folder of the user
         names = allowed(getattr(importlib.import_module(target[1]), target[2])())
         usable = tuple(launcher for launcher in usable if launcher.name in names)
-    return next((launcher for launcher in usable if name in (DEFAULT, launcher.name)), None)
+    chosen = (launcher for launcher in usable if name == launcher.name)
+    return next(chosen if name != DEFAULT else (one for one in usable if not one.needs_scheduler), None)
 
 
 def mpi_library(backend: Backend, launcher: Launcher) -> str | None:

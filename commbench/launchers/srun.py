@@ -35,6 +35,7 @@ class Srun(Launcher):
 
     name: ClassVar[str] = "srun"
     precedence: ClassVar[int] = 30
+    needs_scheduler: ClassVar[bool] = True
     starts_mpi: ClassVar[bool] = True
     own_variables: ClassVar[tuple[str, ...]] = ("SLURM_",)
     options: tuple[str, ...] = ()

@@ -144,6 +144,7 @@ class Heartbeat:
         self._beats_sent, self._found_by_rank_0 = 0, False
         self._verdict: str | None = None  # of rank 0: why the world is broken
         self._silence, self._silence_s = SilenceDetector(silence_s), silence_s
+        self._no_heartbeat = f"no heartbeat for {silence_s:g} s (budget.silence_s)"
         self._answered_at = time.monotonic()
         self._ended = threading.Event()
         self._store.set_timeout(timedelta(seconds=silence_s))
@@ -280,7 +281,7 @@ class Heartbeat:
             self._found_by_rank_0 = True
             return str(verdict)
         if self._silence.check([(0, beat)], time.monotonic()):
-            return f"no sign of life for {self._silence_s:g} s: {self.describe([0])}"
+            return f"{self._no_heartbeat}: {self.describe([0])}"
         return None
 
     def _check_ranks(self) -> str | None:
@@ -288,7 +289,7 @@ class Heartbeat:
         silent = self._silence.check(self._newest_beats(range(1, self.size)), time.monotonic())
         if silent:
             here = LIBRARY_ERROR.sub("", self._progress.text())
-            return f"no sign of life for {self._silence_s:g} s: {self.describe(silent)}; rank 0 is in {here}"
+            return f"{self._no_heartbeat}: {self.describe(silent)}; rank 0 is in {here}"
         late_s = self._progress.late_s()
         if late_s is not None:
             return f"no end after {late_s:.0f} s: {self.describe(range(self.size))}"

@@ -17,7 +17,7 @@ PAUSE_S = 4.0
 FULL_SHM = "/dev/shm full"
 CAUSES = {  # what the line says of a process that has failed
     "kill": "SIGKILL", "segfault": "SIGSEGV", "stop": "is stopped", "exit 0": "status 0", "exit 1": "status 1",
-    "raise": "planted", "hang": "no end after", "hang with GIL": "no sign of life", FULL_SHM: "SIGBUS",
+    "raise": "planted", "hang": "no end after", "hang with GIL": "no heartbeat", FULL_SHM: "SIGBUS",
     "launcher SIGKILL": "was killed by SIGKILL", "launcher SIGSTOP": "is stopped",
     "launcher SIGTERM": "was ended by SIGTERM|exited with status",  # mpirun ends its ranks, and exits with 1
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Launchers are the files of conf/launcher: a new one needs no other change. How many GPUs a machine shows."""
+"""Launchers are the files of conf/launcher: the registry finds a new one. How many GPUs a machine shows."""
 
 from __future__ import annotations
 
@@ -98,10 +98,11 @@ def flux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("flux")
-def test_a_new_launcher_is_found_recognised_and_offered() -> None:
+def test_a_new_launcher_is_found_recognised_and_offered(settings: Settings) -> None:
     environ = {"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "2", "FLUX_TASK_LOCAL_ID": "1", "PMI_RANK": "1", "PMI_SIZE": "2"}
     assert registry.detect(environ) == RankIdentity("flux", 1, 2, 1)
-    assert "flux" in registry.allowed(Mpi())
+    assert registry.allowed(Mpi()) == ["flux", "mpirun", "srun"]
+    assert registry.launcher_of(replace(settings, backend=Mpi())).name == "mpirun", "not every machine has a scheduler"
     assert registry.mpi_library(SimpleNamespace(launchers="any", library="auto"), Flux()) is None  # type: ignore[arg-type]
 
 

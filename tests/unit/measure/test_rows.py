@@ -90,7 +90,7 @@ def planned(benchmark: str, ranks: int = 2, *overrides: str) -> Planned:
 @cache
 def simulated(benchmark: str, ranks: int, *overrides: str) -> tuple[Planned, Samples]:
     """A job measured on the virtual clock with noise."""
-    settings = settings_of(benchmark, "backend.model.noise=0.05", "timing=quick", *overrides)
+    settings = settings_of(benchmark, "backend.model.noise=0.05", "timing=fixed", "timing.repetitions=40", *overrides)
     settings = replace(settings, layouts=(Layout(1, ranks),), pairs=((0, ranks - 1),))
     world, control = hosted_world(1, ranks)
     (job,) = plan(settings, world, Facts(2**40, 2**20, 8))
