@@ -28,7 +28,7 @@ from commbench.core.protocols import Communicator, Control
 from commbench.hardware import machine_facts, resource_limits
 from commbench.launchers.registry import join_world
 from commbench.world.exit_protocol import BrokenAction, action_when_broken, process_text, report_reason
-from commbench.world.heartbeat import Heartbeat, Progress
+from commbench.world.heartbeat import VERDICT_S, Heartbeat, Progress
 from commbench.world.output import print_error
 from commbench.world.recovery import EarlierStarts, clear_in_flight, mark_in_flight
 from commbench.world.rendezvous import bind_rank, check_layouts
@@ -380,6 +380,8 @@ class _Session:
             if self._heartbeat is not None:
                 self._run["stacks"] = self._heartbeat.stacks()
             self.close("broken", WorldBroken.exit_status, reason)
+        if rank == 0 and not self._has_parent and len(self._world.nodes) > 1:
+            time.sleep(VERDICT_S)  # other nodes would report that rank 0 is lost
 
     def _abandon(self) -> None:
         if self._opened:

@@ -28,6 +28,7 @@ from commbench.core.protocols import Control, Runner
 from .exit_protocol import process_text
 
 PERIOD_S = 2.0
+VERDICT_S = 2.5  # until every rank, which asks once in PERIOD_S, has read why rank 0 ends the world
 READ_S = 5.0  # for the progress of another rank
 MAX_NAMED_RANKS = 8
 MAX_FRAMES = 4

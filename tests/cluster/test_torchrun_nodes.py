@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +55,24 @@ def test_each_layout_is_a_subgroup_of_the_world(world: Callable[..., Any], nodes
     assert described == {"size": nodes * each, "nodes": nodes, "ranks": ranks, "launcher": "torchrun"}
     check_layouts(run.cases, nodes, each)
     check_members(run, watch, {ranks[0][0], ranks[1][0]})
+
+
+@pytest.mark.long
+def test_a_rank_without_a_heartbeat_is_reported_by_rank_0_alone(world: Callable[..., Any], tmp_path: Path) -> None:
+    """The others read why the world ends before rank 0, and the store with it, is gone."""
+    with ThreadPoolExecutor(1) as pool:
+        words = ("benchmark=all_reduce", "sizes=[8]", "timing.repetitions=100000000", "timing.case_s=60")
+        ending = pool.submit(agents, world, 2, 2, *words)
+        until = time.monotonic() + 60
+        while not any(tmp_path.glob("results/*/in_flight")):
+            assert time.monotonic() < until and not ending.done()
+            time.sleep(0.1)
+        processes = json.loads((only_folder(tmp_path / "results") / "run.json").read_text())["processes"]
+        os.kill(next(int(pid) for pid, name in processes.items() if "rank 3" in name), signal.SIGSTOP)
+        runs = ending.result()
+    said = [line for run in runs for line in run.stderr.splitlines() if line.startswith("commbench: ")]
+    assert len(said) == 2 and said[0].startswith("commbench: no heartbeat for 8 s (budget.silence_s): rank 3 on "), said
+    assert "commbench resume" in said[1]
 
 
 def check_members(run: Any, watch: CpuWatch, members: set[int]) -> None:
