@@ -74,10 +74,16 @@ NUMBERS = {column.name for column in RESULTS} - {"nodes", "ranks_per_node", "wor
 
 
 @cache
+def settings_of_all(*overrides: str) -> Settings:
+    with ConfigComposer() as composer:
+        return composer.jobs(["backend=simulated", "benchmark=all", "sizes=[60kB]", *overrides], multirun=False)[
+            0
+        ].settings
+
+
 def settings_of(benchmark: str, *overrides: str) -> Settings:
-    with ConfigComposer() as door:
-        words = ["backend=simulated", f"benchmark=[{benchmark}]", "sizes=[60kB]", *overrides]
-        return door.jobs(words, multirun=False)[0].settings
+    settings = settings_of_all(*overrides)
+    return replace(settings, benchmarks=tuple(one for one in settings.benchmarks if one.name == benchmark))
 
 
 @cache
