@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -128,6 +129,27 @@ def test_each_job_of_a_sweep_has_its_own_environment_before_its_library_is_opene
     assert len({one["server"] for one in seen}) == 1, "one server has forked the ranks of both jobs"
     assert {one["threads"] for one in seen} == {1}, "a fork copies one thread only"
     assert not any(one["mpi"] for one in seen), "no MPI library was loaded before"
+
+
+def test_the_first_rank_that_fails_ends_the_others(
+    tmp_path: Path, warm_executable: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the server, before the other one could find out: it waits for the first rank at the store."""
+    monkeypatch.setattr(sys, "executable", str(warm_executable))
+    server = RankServer(os.environ)
+    try:
+        world = ForkedWorld(server, 2, ["benchmark=all_reduce", f"output={tmp_path}"], os.environ, tmp_path)
+        while not world.ranks:
+            world.wait(START_S)
+        killed, other = sorted(world.ranks, key=lambda pid: -world.ranks[pid])
+        os.kill(killed, signal.SIGKILL)
+        world.wait_for_end(10.0)
+        assert world.codes == {killed: -signal.SIGKILL, other: world.codes.get(other)} and world.codes[other] in (
+            -15,
+            143,
+        )
+    finally:
+        server.close()
 
 
 def test_a_server_ends_with_the_process_that_has_started_it(tmp_path: Path) -> None:
