@@ -232,15 +232,8 @@ def test_a_rank_that_differs_is_named(world: Callable[..., Any]) -> None:
 def test_a_given_world_refuses_in_one_line_of_rank_0(
     tmp_path: Path, warm_executable: Path, words: list[str], line: str
 ) -> None:
-    command = [
-        str(warm_executable),
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        "-m",
-        "commbench",
-    ]
+    command = [str(warm_executable), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "commbench"]
     done = subprocess.run(
         ["timeout", "-k", "5", "60", *command, *words], capture_output=True, text=True, cwd=tmp_path, check=False
     )

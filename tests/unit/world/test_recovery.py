@@ -201,16 +201,8 @@ def test_a_given_world_resumes_and_tells_its_own_status(world: Callable[..., Any
     (folder,) = find_runs(run.output)
     for part in folder.glob("*.parquet"):
         part.unlink()
-    launch = [
-        str(warm_executable),
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        "-m",
-        "commbench",
-    ]
-    again = subprocess.run([*launch, "resume", str(folder)], capture_output=True, text=True, timeout=120)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "commbench", "resume"]
+    again = subprocess.run([str(warm_executable), *torchrun, str(folder)], capture_output=True, text=True, timeout=120)
     assert again.returncode == 1, again.stderr
     assert "exitcode  : 1" in again.stderr, again.stderr
     assert set(commbench.load(folder).status) == {"ok"}
