@@ -85,8 +85,8 @@ def likely_launcher(words: Sequence[str]) -> Launcher | None:
     if target is not None:  # else it is in a folder of the user
         names = allowed(getattr(importlib.import_module(target[1]), target[2])())
         usable = tuple(launcher for launcher in usable if launcher.name in names)
-    chosen = (launcher for launcher in usable if name == launcher.name)
-    return next(chosen if name != DEFAULT else (one for one in usable if not one.needs_scheduler), None)
+    by_default = name == DEFAULT
+    return next((one for one in usable if (not one.needs_scheduler if by_default else one.name == name)), None)
 
 
 def mpi_library(backend: Backend, launcher: Launcher) -> str | None:

@@ -43,6 +43,9 @@ What a rank does when it finds the world broken (action_when_broken):
     other  either         rank 0     nothing
     other  a parent       this rank  leaves REASON_FILE, for the parent to read
     other  own launcher   this rank  prints, if it is the lowest on its node apart from rank 0
+
+Under the user's own launcher on several nodes rank 0 then lives until all ranks could read its verdict
+(heartbeat.VERDICT_S): with it the store ends, and ranks that had not read it would report rank 0 as lost.
 """
 
 from __future__ import annotations
