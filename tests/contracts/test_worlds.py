@@ -32,14 +32,15 @@ COPIES = {"copy_h2d", "copy_d2h", "copy_d2d", "copy_h2d_d2h"}  # within a rank
 def backends() -> list[Any]:
     with ConfigComposer() as door:
         names = door.options("backend")
-    cases = [pytest.param(name, "auto", id=name) for name in names if name != "mpi"]
-    cases = [pytest.param(*case.values, (1, 2, 3), id=case.id) for case in cases]
+    others = [name for name in names if name != "mpi"]
+    engines, in_place = "engine=[python,native]", "in_place=[true,false]"
+    openmpi, mpich = ([f"backend.library={library}", engines] for library in ("openmpi", "mpich"))
     return [
-        *cases,
-        pytest.param("gloo", "auto", (4,), id="gloo-four", marks=LONG),
-        pytest.param("mpi", "openmpi", (1, 3), id="mpi-openmpi"),
-        pytest.param("mpi", "openmpi", (2, 4), id="mpi-openmpi-even", marks=LONG),
-        pytest.param("mpi", "mpich", (1, 2, 3, 4), id="mpi-mpich", marks=LONG),
+        *(pytest.param(name, (1, 2, 3), [], id=name) for name in others),
+        *(pytest.param(name, (4,), [], id=f"{name}-four", marks=LONG) for name in others),
+        pytest.param("mpi", (1, 3), openmpi, id="mpi-openmpi"),
+        pytest.param("mpi", (2, 4), [*openmpi, in_place], id="mpi-openmpi-even", marks=LONG),
+        pytest.param("mpi", (1, 2, 3, 4), [*mpich, in_place], id="mpi-mpich", marks=LONG),
     ]
 
 
@@ -51,16 +52,13 @@ def skip_without(backend: str) -> None:
         pytest.skip(missing)
 
 
-@pytest.mark.parametrize(("backend", "library", "sizes"), backends())
+@pytest.mark.parametrize(("backend", "sizes", "more"), backends())
 def test_every_benchmark_is_right_in_worlds_of_one_to_four_ranks(
-    world: Callable[..., Any], backend: str, library: str, sizes: tuple[int, ...]
+    world: Callable[..., Any], backend: str, sizes: tuple[int, ...], more: list[str]
 ) -> None:
     skip_without(backend)
     layouts = f"layout=[{','.join(f'1x{ranks}' for ranks in sizes)}]"
-    words = [f"backend={backend}", "benchmark=all", layouts, SIZES, "window=5", *QUICK]
-    if backend == "mpi":
-        words += [f"backend.library={library}", "engine=[python,native]"]
-    run = world("commbench", *words)
+    run = world("commbench", f"backend={backend}", "benchmark=all", layouts, SIZES, "window=5", *QUICK, *more)
     assert run.status == 0, run.explain()
     cases = run.cases
     measured = cases[cases.status == "ok"]
@@ -83,9 +81,12 @@ def test_every_benchmark_is_right_in_worlds_of_one_to_four_ranks(
     assert set(per_case) == {7}, "every rank ran the agreed number of repetitions"
 
 
-def test_every_dtype_and_reduction_is_exact_in_the_simulated_world(world: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(
+    "benchmarks",
+    ["[all_reduce,reduce_scatter,p2p_latency]", pytest.param("[reduce,all_gather,exchange]", marks=LONG)],
+)
+def test_every_dtype_and_reduction_is_exact_in_the_simulated_world(world: Callable[..., Any], benchmarks: str) -> None:
     dtypes = ",".join(DTYPES)
-    benchmarks = "[all_reduce,reduce_scatter,p2p_latency]"
     words = (f"benchmark={benchmarks}", "layout=3x1", "sizes=[9600]", f"dtype=[{dtypes}]", "cache=warm")
     run = world("commbench", "backend=simulated", "reduction=[sum,prod,min,max,avg]", *words, *QUICK)
     assert set(run.cases.dtype) - {"none"} == set(DTYPES)

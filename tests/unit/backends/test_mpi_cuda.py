@@ -43,16 +43,20 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("library", "layout"), [("openmpi", "1x2"), *(pytest.param(one, "1x3", marks=LONG) for one in ("openmpi", "mpich"))]
+    ("library", "layout", "in_place"),
+    [
+        ("openmpi", "1x2", "auto"),
+        *(pytest.param(one, "1x3", "[true,false]", marks=LONG) for one in ("openmpi", "mpich")),
+    ],
 )
 @pytest.mark.parametrize("staging", [pytest.param("none", marks=LONG), "pinned"])
 def test_every_operation_is_exact(
-    world: Callable[..., Any], env: dict[str, str], library: str, layout: str, staging: str
+    world: Callable[..., Any], env: dict[str, str], library: str, layout: str, in_place: str, staging: str
 ) -> None:
     """The windows of p2p_bandwidth walk through a pool of copies."""
     run = world(
         "commbench", *PLUGIN, *QUICK, f"backend.library={library}", f"staging={staging}", "benchmark=all",
-        f"layout={layout}", "sizes=[120kB]", "window=3", "root=1", env=env,
+        f"layout={layout}", "sizes=[120kB]", "window=3", "root=1", f"in_place={in_place}", env=env,
     )  # fmt: skip
     assert run.status == 0, run.explain()
     measured = run.cases[run.cases.status == "ok"]

@@ -150,7 +150,7 @@ def test_a_collective_is_refused_with_the_reason() -> None:
 # ---------------------------------------------------------------- payload
 
 
-@pytest.mark.parametrize("streams", [1, 7])
+@pytest.mark.parametrize("streams", [1, 7, *(pytest.param(one, marks=pytest.mark.long) for one in (2, 64))])
 @pytest.mark.parametrize("both", [False, True], ids=["one-way", "both-ways"])
 def test_windows_of_every_size_arrive_exactly(streams: int, both: bool) -> None:
     with opened(2) as communicators:

@@ -40,7 +40,7 @@ with ConfigComposer() as _composer:
     BENCHMARKS = {benchmark.name: benchmark for benchmark in _job.settings.benchmarks}
     assert sorted(BENCHMARKS) == _composer.options("benchmark")
 
-WORLDS = [(name, size) for size in (1, 2, 3, 5) for name, one in BENCHMARKS.items() if size >= one.min_ranks]
+WORLDS = [(name, size) for size in range(1, 6) for name, one in BENCHMARKS.items() if size >= one.min_ranks]
 WITH_PAYLOAD = [(name, size) for name, size in WORLDS if BENCHMARKS[name].blocks(size)]
 ALL_EQUAL = {"all_reduce", "all_gather", "broadcast"}  # what a rank ends with
 ROOT_ONLY = {"reduce", "gather"}

@@ -23,7 +23,10 @@ SCRIPT = str(Path(sys.executable).parent / "commbench")
 WORLDS = ("TORCHELASTIC_", "OMPI_", "PMI", "SLURM_", "COMMBENCH_", "RANK", "WORLD_SIZE", "LOCAL_RANK")
 CONF = Path(commbench.__file__).parents[1] / "conf"
 HEAVY = {"torch", "numba", "mpi4py.MPI", "pandas", "pyarrow"}
-QUICK = [["--help"], ["--keys"], ["doctor"], ["-m", "backend=gloo,foo"]]
+QUICK = [
+    ["--help"], ["--keys"], ["doctor"], ["-m", "backend=gloo,foo"],
+    *(pytest.param([word], marks=pytest.mark.long) for word in ("--version", "layout=2y4")),
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
