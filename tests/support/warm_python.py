@@ -36,7 +36,7 @@ from typing import Any
 Request = dict[str, Any]
 MODULES = (
     "torch.distributed.run", "torch.distributed.distributed_c10d", "numba", "pandas", "pyarrow.parquet", "psutil",
-    "rich.console", "commbench.measure.session",
+    "rich.console", "commbench.measure.session", "commbench.engines.native",
 )  # fmt: skip
 HIGH_FD = 500  # received files wait above the numbers that they will get
 MAX_FILES = 64

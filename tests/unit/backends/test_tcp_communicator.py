@@ -98,7 +98,8 @@ class Rank:
 
 
 def content(rank: int, slot: int, copy: int, count: int) -> Any:
-    return (np.arange(count) * 7 + 31 * rank + 13 * slot + 5 * copy).astype(np.uint8)
+    period = (np.arange(256) * 7 + 31 * rank + 13 * slot + 5 * copy).astype(np.uint8)
+    return np.resize(period, count)
 
 
 def window(rank: int, count: int, slots: int, both: bool) -> Program:
