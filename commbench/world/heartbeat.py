@@ -248,7 +248,8 @@ class Heartbeat:
                 reason = self._beat()
             except RuntimeError as error:
                 cause = str(error).splitlines()[0]
-                reason = f"{self._with_state(self.rank)} lost its connection to {self._with_state(0)}: {cause}"
+                rank, owner = self._with_state(self.rank), self._with_state(0)
+                reason = f"{rank} lost its connection to rank 0 ({cause}); {owner}"
             if reason is not None:
                 self._end(reason, self._found_by_rank_0)
 

@@ -218,6 +218,7 @@ def test_a_meeting_point_that_is_gone_is_told(
                     wait_for(told[rank])
                     ((reason, from_rank_0),) = told[rank]
                     assert reason.startswith(f"rank {rank} on {heartbeats[0].hosts[0].name}") and said in reason
+                    assert "; rank 0 on " in reason, "with what has happened to it"
                     assert from_rank_0 is False
                 owner.kill()
         finally:
