@@ -6,7 +6,6 @@ Which ranks share a node is decided by host names, which the ranks are given her
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,16 +51,16 @@ for rank in $ranks; do wait $rank || exit 1; done
 """  # what srun exports to its tasks
 
 
-def started(launcher: str, size: int) -> list[str]:
+def started(launcher: str, size: int, python: Path) -> list[str]:
     """The command line up to the rank's script, one process per rank."""
     if launcher == "torchrun":
         return ["torchrun", "--nproc-per-node", str(size)]
     if launcher == "srun":
-        return ["/bin/bash", "-c", SRUN_STEP.format(size=size), "srun", sys.executable]
+        return ["/bin/bash", "-c", SRUN_STEP.format(size=size), "srun", str(python)]
     library = find(launcher)
     assert library is not None, f"{launcher}: make test installs both wheels"
     spread = ["--personality", "ompi", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
-    return [library.launcher(), *(spread if launcher == "openmpi" else []), "-n", str(size), sys.executable]
+    return [library.launcher(), *(spread if launcher == "openmpi" else []), "-n", str(size), str(python)]
 
 
 def stand_ins(backend: str, folder: Path) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -87,14 +86,14 @@ def stand_ins(backend: str, folder: Path) -> tuple[tuple[str, ...], dict[str, st
 
 @pytest.mark.parametrize(("launcher", "backend", "hosts"), WORLDS)
 def test_every_operation_is_right_however_ranks_were_dealt_out(
-    world: Callable[..., Any], tmp_path: Path, launcher: str, backend: str, hosts: str
+    world: Callable[..., Any], warm_executable: Path, tmp_path: Path, launcher: str, backend: str, hosts: str
 ) -> None:
     words, env = stand_ins(backend, tmp_path)
     library = [f"backend.library={launcher}"] if backend == "mpi" else []
     # copies stay within a node, and `pairs` counts the ranks node after node
     pairs = "[[0,1],[3,2]]" if backend == "ipc_files" else "[[0,2],[3,1]]"
     run = world(
-        *started(launcher, len(hosts.rstrip("s"))), DEALT, hosts, *words, *library,
+        *started(launcher, len(hosts.rstrip("s")), warm_executable), DEALT, hosts, *words, *library,
         "benchmark=[p2p_latency,exchange,all_gather,scatter,reduce_scatter]", "layout=2x2", f"pairs={pairs}",
         "sizes=[4000]", "cache=warm", "timing=fixed", "timing.repetitions=3", "timing.warmup_repetitions=1",
         "timing.warmup_s=0",

@@ -25,7 +25,7 @@ SIMULATED = "commbench backend=simulated "  # in the README with what they print
 ELSEWHERE = ("backend=nccl", "backend=cuda_copy", "env.UCX_NET_DEVICES=mlx5_0:1")  # hardware: composed and checked
 INLINE = set(re.findall(r"`(commbench [^`\n]*)`", README))
 FOLDERS = ("commbench report ", "commbench show ")  # of results that must exist: test_reading_as_printed
-NOT_HERE = ("make bench",)  # it installs; .ci runs it
+NOT_HERE = ("make bench",)  # it installs, and then runs `commbench`, which is here
 
 
 def commands() -> list[str]:

@@ -398,15 +398,15 @@ def test_a_soak_keeps_a_time_line_of_all_repetitions(world: Callable[..., Any]) 
 @pytest.mark.serial
 @pytest.mark.parametrize("backend", ["gloo", "mpi"])
 def test_a_soak_measures_99_percent_of_the_time(world: Callable[..., Any], backend: str) -> None:
-    words = ("benchmark=[p2p_latency]", "sizes=[1KiB]", "layout=1x2", "timing=soak", "timing.duration_s=60")
+    words = ("benchmark=[p2p_latency]", "sizes=[1KiB]", "layout=1x2", "timing=soak", "timing.duration_s=20")
     run = world("commbench", f"backend={backend}", *words)
     assert run.status == 0, run.explain()
     (case,) = run.cases.to_dict("records")
-    assert case["unmeasured_s"] <= 0.01 * 60
+    assert case["unmeasured_s"] <= 0.01 * 20
     assert "gaps" not in case["warnings"]
     counters = commbench.load(run.output, table="counters").pivot(index="t_ns", columns="name", values="value")
     assert counters["interval.repetitions"].sum() == case["repetitions"]
-    assert counters["interval.busy_s"].sum() > 0.98 * 60, "the loops themselves, without gathering and deciding"
+    assert counters["interval.busy_s"].sum() > 0.98 * 20, "the loops themselves, without gathering and deciding"
     assert np.diff(counters.index).max() * 1e-9 < 1, "no hole in the time line"
 
 
