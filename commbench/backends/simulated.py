@@ -30,7 +30,7 @@ class Simulated(Backend):
     @property
     def options(self) -> tuple[tuple[str, str], ...]:
         """Of the model only what is planted: the fields that differ from their defaults."""
-        planted = ((one.name, one.default, getattr(self.model, one.name)) for one in fields(self.model))
+        planted = ((field.name, field.default, getattr(self.model, field.name)) for field in fields(self.model))
         return options_text({f"model.{name}": value for name, default, value in planted if value != default})
 
     def missing(self, device: str = "cpu") -> str | None:

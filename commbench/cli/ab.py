@@ -65,7 +65,7 @@ def ab(words: Sequence[str]) -> int:
     options = _parser().parse_intermixed_args(list(words))
     ab_plan = _ab_plan(options)
     if ab_plan.plan_only:
-        return max(run.run(one, config_dir=options.config_dir) for one in ab_plan.overrides.values())
+        return max(run.run(overrides, config_dir=options.config_dir) for overrides in ab_plan.overrides.values())
     folder = Path(new_folder(ab_plan.output))
     order = turns(options.launches, options.seed)
     write_json(folder / AB_FILE, {**ab_plan.overrides, "by": ab_plan.by, "seed": options.seed, "order": order})
@@ -149,7 +149,7 @@ def _ab_plan(options: argparse.Namespace) -> AbPlan:
     planned = [_planned(job) for job in jobs.values()]
     by, cases = differing(*planned)
     measuring_s = sum(
-        duration_s(job.settings, one) for job, side in zip(jobs.values(), planned, strict=True) for one in side
+        duration_s(job.settings, entry) for job, side in zip(jobs.values(), planned, strict=True) for entry in side
     )
     settings = jobs["base"].settings
     ab_plan = AbPlan(overrides, by, cases, measuring_s, settings.output, settings.plan)
@@ -190,10 +190,10 @@ def _job(composer: ConfigComposer, side: str, overrides: Sequence[str]) -> Job:
 
 def differing(base: Sequence[Planned], new: Sequence[Planned]) -> tuple[tuple[str, ...], int]:
     """The variables of which the sides share no value, and how many cases both have; raises ConfigError for none."""
-    cases = [[one.case for one in side if one.skip is None] for side in (base, new)]
+    cases = [[entry.case for entry in side if entry.skip is None] for side in (base, new)]
     for name, side, measured in zip(AB_SIDES, (base, new), cases, strict=True):
         if not measured:
-            reasons = dict.fromkeys(str(one.skip) for one in side)
+            reasons = dict.fromkeys(str(entry.skip) for entry in side)
             raise ConfigError(f"{name.upper()} has no case to measure: {'; '.join(reasons)}")
     names = [field.name for field in fields(Case) if field.name not in PAYLOAD]
     values = [{name: {getattr(case, name) for case in side} for name in names} for side in cases]

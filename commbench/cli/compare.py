@@ -64,8 +64,8 @@ def command(words: list[str]) -> int:
 def _saved(new: Side, target: str, first: bool = False) -> int:
     """The first baseline has nothing to be compared with: only what was read is told."""
     save(new, target)
-    told = f"saved: {target}: NEW, {plural(len(new.cases), 'row', 'rows')}, without samples"
-    print(printable("\n".join([*(side_lines(new) if first else []), told])))
+    saved = f"saved: {target}: NEW, {plural(len(new.cases), 'row', 'rows')}, without samples"
+    print(printable("\n".join([*(side_lines(new) if first else []), saved])))
     return 0
 
 

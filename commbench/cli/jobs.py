@@ -59,7 +59,9 @@ def differing_words(jobs: Sequence[Job]) -> list[list[str]]:
 def job_titles(jobs: Sequence[Job]) -> list[str]:
     """`job 2/4: backend=mpi layout=1x2`."""
     words = differing_words(jobs)
-    return [printable(f"job {number}/{len(jobs)}: {' '.join(one)}") for number, one in enumerate(words, start=1)]
+    return [
+        printable(f"job {number}/{len(jobs)}: {' '.join(overrides)}") for number, overrides in enumerate(words, start=1)
+    ]
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class Sweep:
     def print_table(self) -> None:
         """All jobs with their cases and folders; below it why some failed."""
         terminal, words = Terminal.of(sys.stdout), differing_words(self._jobs)
-        keys = list(dict.fromkeys(_key(word) for one in words for word in one))
+        keys = list(dict.fromkeys(_key(word) for overrides in words for word in overrides))
         columns = [Column("job", right=True), *(Column(key) for key in keys), Column("exit", right=True)]
         columns += [Column(status, right=True, priority=index) for index, status in enumerate(STATUSES)]
         columns.append(Column("results", priority=len(STATUSES)))

@@ -222,8 +222,8 @@ def _verdict(group: Sequence[Row], names: Sequence[str], one_family: str | None 
     few = min(row["runs"] for row in group) < FEW_LAUNCHES
     alike = [
         name
-        for one, name in zip(times, names, strict=True)
-        if not (differ(times[0], one) if few else times[0].high_s < one.low_s)
+        for measured, name in zip(times, names, strict=True)
+        if not (differ(times[0], measured) if few else times[0].high_s < measured.low_s)
     ]
     least, ratio = format_seconds(group[0]["step_s"]), format_factor(group[1]["step_s"] / group[0]["step_s"])
     if len(alike) > 1:

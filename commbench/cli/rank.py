@@ -135,9 +135,10 @@ def abnormal(folder: str) -> list[str]:
         )
         print(f"expect normal: nothing to compare with: {nothing}", file=sys.stderr)
     return [
-        f"expect normal: {one.case} has {one.measured}, not {one.expected} ({one.reference.hardware}); {one.causes}"
-        for one in judged
-        if one.verdict == SLOW
+        f"expect normal: {verdict.case} has {verdict.measured}, not {verdict.expected} "
+        f"({verdict.reference.hardware}); {verdict.causes}"
+        for verdict in judged
+        if verdict.verdict == SLOW
     ]
 
 
@@ -171,11 +172,11 @@ def _times(row: Mapping[str, Any], samples: pd.DataFrame) -> tuple[Series, ...]:
     deciding = measured[counting_ranks(row, measured["rank"].to_numpy())[0]]
     slowest_ns = deciding.groupby(["visit", "repetition"])["elapsed_ns"].max().groupby(level="visit")
     times = [part.to_numpy(dtype=np.float64) * 1e-9 / row["operations_per_sample"] for _, part in slowest_ns]
-    medians_s, wanted_s = np.array([np.median(one) for one in times]), np.asarray(recorded_s, dtype=np.float64)
+    medians_s, wanted_s = np.array([np.median(series) for series in times]), np.asarray(recorded_s, dtype=np.float64)
     n, starts = len(wanted_s), range(len(times) - len(wanted_s) + 1)
     if not starts:
         return ()
     first = min(starts, key=lambda start: float(np.abs(medians_s[start : start + n] - wanted_s).sum()))
     # under sync=window times count from an agreed instant, which samples.parquet lacks: the medians are known
     factors = np.divide(wanted_s, medians_s[first : first + n], out=np.ones(n), where=medians_s[first : first + n] > 0)
-    return tuple(one * factor for one, factor in zip(times[first : first + n], factors, strict=True))
+    return tuple(series * factor for series, factor in zip(times[first : first + n], factors, strict=True))

@@ -60,12 +60,12 @@ def show(words: list[str]) -> int:
         return 0
     terminal = Terminal.of(sys.stdout)
     rows = {run: rows_of(run) for run in runs}
-    every = [row for one in rows.values() for row in one]
+    every = [row for run_rows in rows.values() for row in run_rows]
     if options.form == CONSOLE and len({row["backend"] for row in every}) > 1:
         _write_stdout(f"{pivot_text(every, terminal)}\n")
         return 0
-    for run, found in rows.items():
-        _write_stdout(f"{shown_text(run, found, options.form, terminal)}\n{printable(f'results: {run}')}\n\n")
+    for run, run_rows in rows.items():
+        _write_stdout(f"{shown_text(run, run_rows, options.form, terminal)}\n{printable(f'results: {run}')}\n\n")
     return 0
 
 
@@ -103,7 +103,7 @@ def _time_lines(run: Path, case_ids: Sequence[str]) -> dict[str, TimeLine]:
     for table in run_tables(run, "counters"):
         columns = table.to_pydict()
         for case_id, line in lines.items():
-            chosen = [index for index, one in enumerate(columns["case_id"]) if one == case_id]
+            chosen = [index for index, own_id in enumerate(columns["case_id"]) if own_id == case_id]
             line.add({name: [columns[name][index] for index in chosen] for name in ("t_ns", "name", "value")})
     return lines
 
@@ -116,8 +116,8 @@ def pivot_text(rows: Sequence[Row], terminal: Terminal) -> str:
         key = tuple(hashable(row[name]) for name in (*APART, *BESIDE))
         series.setdefault(key, []).append({**row, "message_bytes": row["message_bytes"] or 0})
     tables: dict[tuple[Any, ...], list[list[Row]]] = {}
-    for key, found in series.items():
-        for window, group in by_window(found):
+    for key, sizes in series.items():
+        for window, group in by_window(sizes):
             tables.setdefault((*key[: len(APART)], window), []).append(group)
     points = {key: dict(zip((*APART, "window"), key, strict=True)) for key in tables}
     headings = _headings(measured)

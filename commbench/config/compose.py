@@ -116,7 +116,9 @@ class ConfigComposer:
             if (files := (hydra, *chosen)) not in self._composed:
                 self._composed[files] = compose("config", overrides=[*searched, *chosen], return_hydra_config=hydra)
             config = copy.deepcopy(self._composed[files])
-            ConfigLoaderImpl._apply_overrides_to_config([one for one in parsed if _sets_value(one)], config)
+            ConfigLoaderImpl._apply_overrides_to_config(
+                [override for override in parsed if _sets_value(override)], config
+            )
         except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
             raise ConfigError(_hydra_message(error)) from error
         return config

@@ -66,7 +66,7 @@ def _mask_quoted(value: str) -> str:
 
 def _mask_word(word: str) -> str:
     """Rather too much than too little: in a URL a password may itself contain a slash, a comma or an @."""
-    scheme, found, rest = word.partition(URL)
-    if found and "@" in rest:
+    scheme, separator, rest = word.partition(URL)
+    if separator and "@" in rest:
         return f"{scheme}{URL}{MASK}@{rest.rpartition('@')[2]}"
     return BEFORE_AT.sub(lambda match: f"{MASK}@" if ":" in match[0] else match[0], word)

@@ -19,7 +19,7 @@ def value_text(value: object) -> str:
     """The value of a variable; a map, also one as a tuple of pairs, as A=1 B=2."""
     if isinstance(value, Mapping):
         value = tuple(sorted(value.items()))
-    return " ".join(f"{name}={one}" for name, one in value) if isinstance(value, tuple) else str(value)
+    return " ".join(f"{name}={part}" for name, part in value) if isinstance(value, tuple) else str(value)
 
 
 def parse_bytes(text: object) -> int:
@@ -70,9 +70,9 @@ def format_seconds(value: float | None) -> str:
     return f"{format_number(value / 1e-9)} ns"
 
 
-def plural(count: int, one: str, many: str) -> str:
+def plural(count: int, singular: str, several: str) -> str:
     """1 launch, 2 launches."""
-    return f"{count} {one if count == 1 else many}"
+    return f"{count} {singular if count == 1 else several}"
 
 
 def format_factor(value: float) -> str:

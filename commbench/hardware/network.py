@@ -228,12 +228,12 @@ def nccl_chooses(value: str, name: str) -> bool:
     """
     listed, (device, _, port) = value.removeprefix("^"), name.partition(":")
     exact = listed.startswith("=")
-    found = False
+    matched = False
     for entry in listed.removeprefix("=").split(","):
         wanted, _, wanted_port = entry.partition(":")
         same = device == wanted if exact else device.startswith(wanted)
-        found |= bool(wanted) and same and wanted_port in ("", port)
-    return found != value.startswith("^")
+        matched |= bool(wanted) and same and wanted_port in ("", port)
+    return matched != value.startswith("^")
 
 
 def _networks_of_interfaces(facts: Facts) -> dict[str, str]:

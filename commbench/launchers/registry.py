@@ -34,8 +34,8 @@ def launchers() -> tuple[Launcher, ...]:
     folder = files("commbench.conf") / "launcher"
     names = [file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml")]
     modules = {name: importlib.import_module(f"commbench.launchers.{name}") for name in names if name != DEFAULT}
-    found: list[Launcher] = [getattr(module, name.capitalize())() for name, module in modules.items()]
-    return tuple(sorted(found, key=lambda launcher: launcher.precedence))
+    launchers: list[Launcher] = [getattr(module, name.capitalize())() for name, module in modules.items()]
+    return tuple(sorted(launchers, key=lambda launcher: launcher.precedence))
 
 
 def detect(environ: Mapping[str, str]) -> RankIdentity | None:
@@ -86,7 +86,10 @@ def likely_launcher(words: Sequence[str]) -> Launcher | None:
         names = allowed(getattr(importlib.import_module(target[1]), target[2])())
         usable = tuple(launcher for launcher in usable if launcher.name in names)
     by_default = name == DEFAULT
-    return next((one for one in usable if (not one.needs_scheduler if by_default else one.name == name)), None)
+    return next(
+        (launcher for launcher in usable if (not launcher.needs_scheduler if by_default else launcher.name == name)),
+        None,
+    )
 
 
 def mpi_library(backend: Backend, launcher: Launcher) -> str | None:

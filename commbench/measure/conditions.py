@@ -315,7 +315,7 @@ class ReferenceCase:
         times = copy_times(self._target, self._source, REFERENCE_COPIES)[REFERENCE_COPIES // 4 :]
         copies = control.gather(Reading.of(times), deadline_s, "reference case")
         if control.rank == 0:
-            self.passes[number] = readings | {"copy_s": max(Reading(*one) for one in copies)}
+            self.passes[number] = readings | {"copy_s": max(Reading(*copy) for copy in copies)}
 
     def disturbed(self) -> frozenset[int]:
         return disturbed_passes(self.passes)
@@ -324,7 +324,11 @@ class ReferenceCase:
         """For run.json: [median, low, high] in s of each kind, by pass, and whether one of them moved."""
         disturbed = self.disturbed()
         return [
-            {"pass": number, **{name: list(one) for name, one in readings.items()}, "moved": number in disturbed}
+            {
+                "pass": number,
+                **{name: list(reading) for name, reading in readings.items()},
+                "moved": number in disturbed,
+            }
             for number, readings in self.passes.items()
         ]
 
@@ -332,11 +336,11 @@ class ReferenceCase:
 def disturbed_passes(passes: Mapping[int, Mapping[str, Reading]]) -> frozenset[int]:
     """The passes with a reading that differs from the median over passes by more than 5 % and by more than half the
     width of its own interval."""
-    found = set()
+    moved = set()
     for name in {name for readings in passes.values() for name in readings}:
         known = {number: readings[name] for number, readings in passes.items() if name in readings}
-        usual_s = float(np.median([one.median_s for one in known.values()]))
-        for number, one in known.items():
-            if abs(one.median_s - usual_s) > max(MOVED * usual_s, (one.high_s - one.low_s) / 2):
-                found.add(number)
-    return frozenset(found)
+        usual_s = float(np.median([reading.median_s for reading in known.values()]))
+        for number, reading in known.items():
+            if abs(reading.median_s - usual_s) > max(MOVED * usual_s, (reading.high_s - reading.low_s) / 2):
+                moved.add(number)
+    return frozenset(moved)

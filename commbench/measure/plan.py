@@ -155,7 +155,7 @@ def _axes(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[
 
     together = tuple(filter(None, [pairs_text(_halves(settings, layout))]))
     point_to_point = {"pair", "pairs"} & set(benchmark.axes)
-    in_place = tuple(benchmark.blocks(2) == 1 if one is None else one for one in settings.in_place)
+    in_place = tuple(benchmark.blocks(2) == 1 if choice is None else choice for choice in settings.in_place)
     return itertools.product(
         axis("pairs", together or (None,)) if "pairs" in benchmark.axes else axis("pair", _pairs(settings, layout)),
         axis("window", settings.windows),
@@ -208,8 +208,8 @@ def _planned(
     specs = [job.program(rank).buffers for rank in range(job.size)]
     pool = _pool(case, specs, facts)
     on_gpu = case.device == "cuda"
-    needs = [sum(buffer_bytes(spec, pool) for spec in one if spec.memory == DEVICE) for one in specs]
-    node_bytes = _fullest_node(world, members, [sum(_host_bytes(case, spec, pool) for spec in one) for one in specs])
+    needs = [sum(buffer_bytes(spec, pool) for spec in own if spec.memory == DEVICE) for own in specs]
+    node_bytes = _fullest_node(world, members, [sum(_host_bytes(case, spec, pool) for spec in own) for own in specs])
     reason = _too_large(settings, "a node", node_bytes, facts.memory_bytes)
     if on_gpu and reason is None and facts.gpu_bytes is not None:
         ranks = -(-layout.ranks_per_node // facts.gpus)
@@ -267,7 +267,7 @@ def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: 
 
 def _pool(case: Case, specs: list[tuple[BufferSpec, ...]], facts: Facts) -> int:
     """How many copies rotation needs to walk through twice the cache (method: Intel MPI Benchmarks' -off_cache)."""
-    everything = [spec for one in specs for spec in one]
+    everything = [spec for own in specs for spec in own]
     if case.cache != "rotate" or not everything or case.timing_mode == "graph":  # a graph is one copy's
         return 1
     largest = max(everything, key=lambda spec: slot_bytes(spec) * spec.slots)

@@ -78,12 +78,12 @@ def preflight(
     gathered = control.gather([mine, machine, cores, request.problem or missing_gpu(mine)], MEETING_S, "preflight")
     problem, run, agreed = None, {}, None
     if world.rank == 0:
-        facts = [one[0] for one in gathered]
+        facts = [answer[0] for answer in gathered]
         if settings.preflight != "off" and uses_shm(settings, world):
             for line in small_shm_lines(facts):
                 print(f"commbench: {line}", file=sys.stderr)
         differing = machine_facts.differences(facts)
-        problem = _problems_by_rank([one[3] for one in gathered], facts) or _gpu_problem(settings, world, facts)
+        problem = _problems_by_rank([answer[3] for answer in gathered], facts) or _gpu_problem(settings, world, facts)
         problem = problem or _difference_problem(differing, facts, settings)
         agreed = _agreed_resources(world, gathered)
         if problem is None and _ranks_have_gpus(settings, world):
@@ -99,7 +99,7 @@ def preflight(
     agreed = control.decide(agreed, MEETING_S, "preflight")
     if len(world.nodes) > 1:  # all ranks leave the decision within milliseconds
         times_s = control.gather(time.time(), MEETING_S, "the clocks")
-        run |= _clock_skew(settings, times_s, [one[0] for one in gathered])
+        run |= _clock_skew(settings, times_s, [answer[0] for answer in gathered])
     if world.rank == 0 and not settings.plan:
         run["run_id"] = Path(request.folder or new_folder(settings.output)).name
         run["folder"] = str(Path(request.folder or Path(settings.output).absolute() / run["run_id"]))
@@ -127,7 +127,7 @@ def uses_shm(settings: Settings, world: World) -> bool:
 
 def small_shm_lines(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     """A line for each host whose /dev/shm is too small for its ranks."""
-    small = {one.get("host.hostname"): line for one in facts if (line := resource_limits.small_shm(dict(one)))}
+    small = {own.get("host.hostname"): line for own in facts if (line := resource_limits.small_shm(dict(own)))}
     return [f"{host}: {line}" for host, line in small.items()]
 
 
@@ -136,13 +136,13 @@ def _agreed_resources(world: World, gathered: list[Any]) -> list[int]:
     if len(world.hosted) > 1:
         return [*gathered[0][1], len(gathered[0][2])]
     cores = [len({core for rank in node for core in gathered[rank][2]}) for node in world.nodes]
-    return [min(one[1][0] for one in gathered), max(one[1][1] for one in gathered), min(cores)]
+    return [min(answer[1][0] for answer in gathered), max(answer[1][1] for answer in gathered), min(cores)]
 
 
 def _agreed_gpus(facts: list[dict[str, Any]]) -> list[int]:
     """The least free memory of a GPU, and the smallest number of GPUs that a rank sees."""
-    free = [one.get("gpu.own.memory_free_bytes", one["gpu.own.memory_total_bytes"]) for one in facts]
-    return [min(free), min(one["gpu.own.visible"] for one in facts)]
+    free = [own.get("gpu.own.memory_free_bytes", own["gpu.own.memory_total_bytes"]) for own in facts]
+    return [min(free), min(own["gpu.own.visible"] for own in facts)]
 
 
 def _problems_by_rank(problems: list[str | None], facts: list[dict[str, Any]]) -> str | None:
@@ -182,7 +182,7 @@ def _difference_problem(
 def same_network_text(key: str, facts: Sequence[Mapping[str, Any]]) -> str | None:
     """What a variable names on every host, where its values differ and the network and its rate do not; else None."""
     name = key.removeprefix("environment.")
-    behind = {network.networks_behind(name, str(rank_facts.get(key, "")), dict(rank_facts)) for rank_facts in facts}
+    behind = {network.networks_behind(name, str(own.get(key, "")), dict(own)) for own in facts}
     network_text = behind.pop()
     if behind or network_text is None:
         return None
@@ -204,7 +204,7 @@ def difference_table(differing: Mapping[str, Mapping[str, Sequence[int]]], facts
 
 
 def _host_names(facts: Sequence[Mapping[str, Any]]) -> str:
-    names = list(dict.fromkeys(str(one.get("host.hostname", "?")) for one in facts))
+    names = list(dict.fromkeys(str(own.get("host.hostname", "?")) for own in facts))
     return ", ".join(names[:MOST_HOSTS]) + (f" and {len(names) - MOST_HOSTS} more" if len(names) > MOST_HOSTS else "")
 
 
@@ -274,11 +274,11 @@ def shared_gpu(facts: Sequence[Mapping[str, Any]], nodes: Sequence[Sequence[int]
 
 def busy_gpus(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     """A line for each GPU of a rank that other processes compute on."""
-    in_use = {one[GPU_UUID]: one for one in reversed(facts) if one.get("gpu.own.users")}
+    in_use = {own[GPU_UUID]: own for own in reversed(facts) if own.get("gpu.own.users")}
     return [
-        f"{one.get('host.hostname')}: {_gpu_name(one)} is in use by {one['gpu.own.users']}; they disturb what is "
-        "measured"
-        for one in reversed(in_use.values())
+        f"{own.get('host.hostname')}: {_gpu_name(own)} is in use by {own['gpu.own.users']}; "
+        "they disturb what is measured"
+        for own in reversed(in_use.values())
     ]
 
 
@@ -300,13 +300,13 @@ def _run_record(
 ) -> dict[str, Any]:
     """run.json, except for what the library reports once it is open."""
     nodes = machine_facts.by_node(facts, [world.node_of(rank) for rank in range(len(facts))])
-    gpus = [{key: one[key] for key in sorted(one) if key.startswith("gpu.own.")} for one in facts]
+    gpus = [{key: own[key] for key in sorted(own) if key.startswith("gpu.own.")} for own in facts]
     return {
         "schema_version": SCHEMA_VERSION,
         "status": "running",
         "exit_status": None,
         "started_at": datetime.now(timezone.utc).isoformat(),
-        "overrides": [recorded_override(one) for one in request.overrides],
+        "overrides": [recorded_override(override) for override in request.overrides],
         "sweep_id": request.sweep_id,
         "launch": settings.launch,
         "launches": {"planned": settings.timing.launches, "began": [0], "spent_s": 0.0},
@@ -315,7 +315,7 @@ def _run_record(
         "world": {"size": world.size, "nodes": len(world.nodes), "ranks": world.nodes, "launcher": world.launcher},
         "cuda_ipc": {"asked": settings.cuda_ipc, "effective": facts[0].get("ipc.effective")},
         "gpus": gpus if _ranks_have_gpus(settings, world) else [],
-        "wiring": [topology.node_record(one) for one in nodes],
+        "wiring": [topology.node_record(node) for node in nodes],
         "topology": facts[0].get(topology.TABLE),
         "config": request.config,
         "config_dir": request.config_dir,

@@ -132,7 +132,11 @@ class Recorder:
     def end_visits(self, job: Planned, conditions: Conditions, started: datetime) -> bool:
         """No time for further visits: the rows of the case say why they have no more; False where there are none."""
         self._ended = True
-        visited = [(one, self._records[one.case.case_id]) for one in single_jobs(job) if self._visits(one.case.case_id)]
+        visited = [
+            (single, self._records[single.case.case_id])
+            for single in single_jobs(job)
+            if self._visits(single.case.case_id)
+        ]
         for single, record in visited:
             if self.rows.get(single.case.case_id, {}).get("stop_reason", INTERRUPTED) == INTERRUPTED:
                 record.stop_reason = "budget" if self.stopped is None else "stopped"
@@ -141,7 +145,7 @@ class Recorder:
 
     def block_k(self, job: Planned) -> int | None:
         """Of the first visit of the case, so that all have the same."""
-        return next((self._records[one].block_k for one in row_ids(job) if self._visits(one)), None)
+        return next((self._records[row_id].block_k for row_id in row_ids(job) if self._visits(row_id)), None)
 
     @property
     def more_launches(self) -> bool:

@@ -109,11 +109,11 @@ def row_ids(job: Planned) -> list[str]:
 def _samples_of_ranks(samples: Samples, ranks: tuple[int, ...]) -> Samples:
     rows = [samples.ranks.index(rank) for rank in ranks]
     blocks = tuple(replace(block, stamps=block.stamps[rows]) for block in samples.blocks if block.decided is None)
-    counts = []
-    for one in samples.counts:
-        chosen = np.isin(one.rank, ranks)
-        counts.append(Counts(one.rank[chosen], one.t_ns[chosen], one.name[chosen], one.value[chosen]))
-    return replace(samples, ranks=ranks, blocks=blocks, counts=tuple(counts), series=None, first_call_s=None)
+    kept = []
+    for counts in samples.counts:
+        chosen = np.isin(counts.rank, ranks)
+        kept.append(Counts(counts.rank[chosen], counts.t_ns[chosen], counts.name[chosen], counts.value[chosen]))
+    return replace(samples, ranks=ranks, blocks=blocks, counts=tuple(kept), series=None, first_call_s=None)
 
 
 # ---------------------------------------------------------------- raw tables
@@ -379,13 +379,13 @@ def impossible_reason(
 
 def missed_expectations(expected: Expectation, rows: list[dict[str, Any]]) -> list[str]:
     """A line for each measured case that misses an expectation, or one line where it matches no case at all."""
-    chosen = [one for one in rows if expected.benchmark in (None, one["benchmark"])]
-    numbers = [one for one in chosen if isinstance(one[expected.column], int | float)]
+    chosen = [row for row in rows if expected.benchmark in (None, row["benchmark"])]
+    numbers = [row for row in chosen if isinstance(row[expected.column], int | float)]
     if not numbers:
         return [f"expect {expected.text}: no measured case has {expected.column}"]
-    missed = [one for one in numbers if not COMPARE[expected.comparison](float(one[expected.column]), expected.bound)]
+    missed = [row for row in numbers if not COMPARE[expected.comparison](float(row[expected.column]), expected.bound)]
     return [
-        f"expect {expected.text}: {one['benchmark']} {one['layout']} {one['message_bytes']} B"
-        f" has {one[expected.column]:g}"
-        for one in missed
+        f"expect {expected.text}: {row['benchmark']} {row['layout']} {row['message_bytes']} B"
+        f" has {row[expected.column]:g}"
+        for row in missed
     ]

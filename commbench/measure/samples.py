@@ -127,7 +127,7 @@ class MeasuredCounters:
             name: [value for counter, value in counters.items() if counter.endswith(suffix)]
             for name, suffix in suffixes.items()
         }
-        sums = {name: sum(found) for name, found in values.items() if found}
+        sums = {name: sum(series) for name, series in values.items() if series}
         self.before = self.before if phase == "measure" else sums
         return {name: value - self.before.get(name, 0.0) for name, value in sums.items()}
 

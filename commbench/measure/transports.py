@@ -168,9 +168,9 @@ def _with_active_link(gpu: RankGpu, links: Mapping[int, Sequence[int | None]]) -
     return replace(gpu, pcie_generation=generation or gpu.pcie_generation, pcie_width=width or gpu.pcie_width)
 
 
-def _ignored_setting(asked: str, libraries: Sequence[str]) -> str | None:
+def _ignored_setting(setting: str, libraries: Sequence[str]) -> str | None:
     """Why cuda_ipc had no effect; None unless it had none on any library that may carry the data."""
-    reasons = [cuda_ipc_without_effect(asked, library, os.environ) for library in libraries]
+    reasons = [cuda_ipc_without_effect(setting, library, os.environ) for library in libraries]
     return "; ".join(filter(None, reasons)) if reasons and all(reasons) else None
 
 

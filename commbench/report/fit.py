@@ -299,7 +299,7 @@ def _fitted_line(sizes: Sizes, times: Times, first: int, last: int) -> Piece:
     solution = np.linalg.lstsq(unit, np.ones(time.size), rcond=None)[0] if time.size > 1 else np.array([-1.0, 0.0])
     if (solution < 0).any():
         each = np.diag(unit.sum(axis=0))  # alpha alone, beta alone
-        solution = min(each, key=lambda one: float(((1 - unit @ one) ** 2).sum()))
+        solution = min(each, key=lambda candidate: float(((1 - unit @ candidate) ** 2).sum()))
     misses = 1 - unit @ solution
     alpha, beta = (solution / scale).tolist()
     return Piece(first, last, alpha, beta, tuple(misses.tolist()))

@@ -108,9 +108,9 @@ def _group_key(record: Record) -> tuple[str, str, str, str, str, str]:
     if {"size", "nodes"} <= world.keys():
         ranks = f"{plural(world['size'], 'rank', 'ranks')} on {plural(world['nodes'], 'node', 'nodes')}"
         ranks += f", {world.get('launcher', '?')}"
-    asked = f"asked {ipc.get('asked', '?')}, effective {ipc.get('effective') or 'none (no GPU)'}"
+    ipc_text = f"asked {ipc.get('asked', '?')}, effective {ipc.get('effective') or 'none (no GPU)'}"
     return (
-        str(backend.get("name", "?")), str(backend.get("library", "?")), ", ".join(map(str, layouts)), ranks, asked,
+        str(backend.get("name", "?")), str(backend.get("library", "?")), ", ".join(map(str, layouts)), ranks, ipc_text,
         str(record.get("timing", "?")),
     )  # fmt: skip
 

@@ -295,11 +295,11 @@ def run_status(folder: Path, end: WorldEnd, with_stacks: bool = False) -> int:
     # interrupted, too, but not by a signal to this process: it would not be here
     if ended_by_rank_0 and run.get("status") not in ("broken", "interrupted"):
         return int(run["exit_status"])
-    told = run.get("reason") if ended_by_rank_0 else None
+    reported = run.get("reason") if ended_by_rank_0 else None
     with suppress(OSError):
-        told = told or (folder / REASON_FILE).read_text()
+        reported = reported or (folder / REASON_FILE).read_text()
         (folder / REASON_FILE).unlink()
-    reason = broken_reason(end, told, _when(folder, run), [f"{process}: {text}" for process, text, _ in raised])
+    reason = broken_reason(end, reported, _when(folder, run), [f"{process}: {text}" for process, text, _ in raised])
     kept = [f"finished cases are in {folder}"] if run else []
     kept += [f"the launcher's own messages are in {log}"] if log.exists() else []
     stacks = {**run.get("stacks", {}), **{process.split(" on ")[0]: stack for process, _, stack in raised}}
@@ -320,29 +320,28 @@ def _take_raised(folder: Path) -> list[tuple[str, str, list[str]]]:
     with suppress(OSError):
         lines = (folder / RAISED_FILE).read_text().splitlines()
         (folder / RAISED_FILE).unlink()
-    found = list[tuple[str, str, list[str]]]()
+    raised = list[tuple[str, str, list[str]]]()
     for line in lines:
         with suppress(ValueError):  # of a rank that was killed while it wrote
             process, text, stack = json.loads(line)
-            found.append((process, text, stack))
-    return found
+            raised.append((process, text, stack))
+    return raised
 
 
-def broken_reason(end: WorldEnd, told: str | None, when: str, raised: Sequence[str] = ()) -> str:
-    """Why a world broke: what the ranks have `told` or `raised` with what their parent has seen, else that and `when`
-    it was."""
+def broken_reason(end: WorldEnd, reported: str | None, when: str, raised: Sequence[str] = ()) -> str:
+    """Why a world broke: what ranks `reported` or `raised` with what their parent has seen, else that and `when`."""
     if end.cause is not None:
         return f"{end.cause} {when}"
     for failure in end.failures:
         if words := next((text for text in raised if text.startswith(failure.process)), None):
             return words
         # rank 0 only sees that a process is gone
-        if told is not None and failure.process in told:
-            return told.replace(f"{failure.process} has ended", str(failure))
+        if reported is not None and failure.process in reported:
+            return reported.replace(f"{failure.process} has ended", str(failure))
     # a rank that ends itself because of an error has said why; what killed one, only the parent knows
-    told = told or next(iter(raised), None)
-    if told is not None and all(failure.how == exit_text(WorldBroken.exit_status) for failure in end.failures):
-        return told
+    reported = reported or next(iter(raised), None)
+    if reported is not None and all(failure.how == exit_text(WorldBroken.exit_status) for failure in end.failures):
+        return reported
     return f"{end} {when}"
 
 

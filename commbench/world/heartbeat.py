@@ -191,12 +191,12 @@ class Heartbeat:
 
     def stacks(self) -> dict[str, list[str]]:
         """Where the ranks were last seen, by rank, as "file:line function"; of this one, where it is now."""
-        found = {f"rank {self.rank}": main_stack()}
+        stacks = {f"rank {self.rank}": main_stack()}
         for rank in range(min(self.size, MAX_NAMED_RANKS)):
             if rank != self.rank:
                 with suppress(RuntimeError, ValueError):
-                    found[f"rank {rank}"] = self._last_seen(rank)[1]
-        return found
+                    stacks[f"rank {rank}"] = self._last_seen(rank)[1]
+        return stacks
 
     def wait_for_rank_0(self, timeout_s: float) -> None:
         """Until its process has ended, on the same host: a launcher that loses another rank would end it before."""

@@ -227,16 +227,16 @@ class _Server:
             if not missing:
                 self._send(connection, frame(number, [self._values[key] for key in words]))
             return
-        found: list[bytes] = []
+        answer: list[bytes] = []
         if operation == SET:
             for key, value in zip(words[::2], words[1::2], strict=True):
                 self._values[key] = value
                 self._wake(key)
         elif operation == CHECK:
-            found = [b"set"] if all(key in self._values for key in words) else []
+            answer = [b"set"] if all(key in self._values for key in words) else []
         elif operation == DELETE:
-            found = [b"deleted"] if self._values.pop(words[0], None) is not None else []
-        self._send(connection, frame(number, found))
+            answer = [b"deleted"] if self._values.pop(words[0], None) is not None else []
+        self._send(connection, frame(number, answer))
 
     def _wake(self, key: bytes) -> None:
         """Answer those whose last missing key this is; who has asked for something else since waits no longer."""

@@ -150,9 +150,9 @@ class LaunchedWorld(RunningWorld):
         if self.status is None:
             self._process.kill()
             self.status = self._process.wait()
-        for one in psutil.wait_procs(self._processes, max(0.0, until - time.monotonic()))[1]:
+        for process in psutil.wait_procs(self._processes, max(0.0, until - time.monotonic()))[1]:
             with suppress(psutil.Error):  # psutil compares start times: never another process with the same number
-                one.kill()
+                process.kill()
 
     def close(self) -> None:
         for descriptor in self._pids:
@@ -163,12 +163,12 @@ class LaunchedWorld(RunningWorld):
         """Ranks may be children of children: mpirun's are those of its daemon."""
         with suppress(psutil.Error):
             self._processes = psutil.Process(self.pid).children(recursive=True)
-        for one in self._processes:
+        for process in self._processes:
             with suppress(OSError):
-                words = Path(f"/proc/{one.pid}/environ").read_bytes().decode(errors="replace").split("\0")
+                words = Path(f"/proc/{process.pid}/environ").read_bytes().decode(errors="replace").split("\0")
                 rank = self._rank_of(dict(word.split("=", 1) for word in words if "=" in word))
-                if rank is not None and rank not in self.ranks.values() and self._watch(one.pid):
-                    self.ranks[one.pid] = rank
+                if rank is not None and rank not in self.ranks.values() and self._watch(process.pid):
+                    self.ranks[process.pid] = rank
 
     def _watch(self, pid: int) -> bool:
         with suppress(OSError, AttributeError):
@@ -365,13 +365,13 @@ def _how_stopped(pid: int) -> str | None:
 
 def mapped_shared_memory(pids: Iterable[int]) -> set[Path]:
     """The MPI libraries' files in /dev/shm that these processes have mapped, and that still have a name."""
-    found: set[Path] = set()
+    files: set[Path] = set()
     for pid in pids:
         with suppress(OSError):  # it has ended, or belongs to another user
             lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
             matches = (MPI_SHARED_MEMORY.search(line) for line in lines if not line.endswith("(deleted)"))
-            found |= {Path(match[0]) for match in matches if match is not None}
-    return found
+            files |= {Path(match[0]) for match in matches if match is not None}
+    return files
 
 
 def remove_shared_memory(files: Iterable[Path]) -> None:

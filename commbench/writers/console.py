@@ -258,8 +258,8 @@ def _median_text(rows: Sequence[Row]) -> str:
     if len(operations) < 2:
         return next(iter(operations), UNKNOWN_MEANING)
     parts = []
-    for kind, found in sorted(operations.items()):
-        names = sorted(found)
+    for kind, benchmarks in sorted(operations.items()):
+        names = sorted(benchmarks)
         more = f" and {len(names) - MOST_OPERATIONS} more" if len(names) > MOST_OPERATIONS else ""
         parts.append(f"{kind} ({', '.join(names[:MOST_OPERATIONS])}{more})")
     return ", ".join(parts)
