@@ -93,9 +93,9 @@ def test_the_first_ranks_of_each_node_work_and_the_others_sleep(
     cluster: Callable[..., VirtualHosts], world: Callable[..., Any], library: str
 ) -> None:
     hosts = cluster(2, rate_mbit=RATE_MBIT)
-    asked = ("layout=2x1", "benchmark=p2p_bandwidth", "sizes=[1MiB]", "window=4", "timing.repetitions=16")
+    overrides = ("layout=2x1", "benchmark=p2p_bandwidth", "sizes=[1MiB]", "window=4", "timing.repetitions=16")
     with cpu_watch() as watch:
-        run = world(*mpirun(hosts, library, 2), *FIXED, *asked, env=watch.env)
+        run = world(*mpirun(hosts, library, 2), *FIXED, *overrides, env=watch.env)
     assert run.status == 0, run.explain()
     [case] = run.cases.itertuples()
     assert 0.8 <= line_s(case.message_bytes) / case.min_s <= 1.05, "a share of the planted rate"
@@ -112,8 +112,8 @@ def test_a_planted_delay_is_seen_between_nodes_only(
     cluster: Callable[..., VirtualHosts], world: Callable[..., Any]
 ) -> None:
     hosts = cluster(2, delay_ms=2)
-    asked = ("layout=[1x2,2x1]", "benchmark=p2p_latency", "sizes=[8]", "timing.repetitions=20")
-    run = world(*mpirun(hosts, "openmpi", 2), *FIXED, *asked, env=YIELDING)
+    overrides = ("layout=[1x2,2x1]", "benchmark=p2p_latency", "sizes=[8]", "timing.repetitions=20")
+    run = world(*mpirun(hosts, "openmpi", 2), *FIXED, *overrides, env=YIELDING)
     assert run.status == 0, run.explain()
     median_s = run.cases.set_index("layout").median_s
     assert 1.9e-3 < median_s["2x1"] < 4e-3

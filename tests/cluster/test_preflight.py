@@ -48,9 +48,9 @@ def installed(kind: str) -> MpiLibrary:
 @pytest.fixture
 def hosts(cluster: Callable[..., VirtualHosts], tmp_path: Path) -> VirtualHosts:
     """Two of them, and in the test's folder what plants put on PYTHONPATH: another torch, and a clock that is ahead."""
-    told = tmp_path / "versions" / "torch-2.99.0.dist-info" / "METADATA"
-    told.parent.mkdir(parents=True)
-    told.write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {OTHER_TORCH}\n")
+    path = tmp_path / "versions" / "torch-2.99.0.dist-info" / "METADATA"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {OTHER_TORCH}\n")
     (tmp_path / "clock").mkdir()
     ahead = ("import time", "true = time.time", f"time.time = lambda: true() + {AHEAD_S}")
     (tmp_path / "clock" / "sitecustomize.py").write_text("\n".join(ahead))
@@ -94,12 +94,12 @@ def table(stderr: str) -> dict[str, list[list[str]]]:
     lines = stderr.partition("ranks differ:\n")[2].partition("make them equal")[0].splitlines()
     head, *rows = [re.split(" {2,}", line.strip()) for line in lines]
     assert head == ["fact", "value", "ranks", "hosts"], stderr
-    found: dict[str, list[list[str]]] = {}
+    cells: dict[str, list[list[str]]] = {}
     fact = ""
     for row in rows:
         fact = row.pop(0) if len(row) == len(head) else fact
-        found.setdefault(fact, []).append(row)
-    return found
+        cells.setdefault(fact, []).append(row)
+    return cells
 
 
 def check_table(facts: Iterable[str], hosts: VirtualHosts, stderr: str) -> None:
@@ -195,8 +195,8 @@ def test_an_mpi_library_that_does_not_belong_to_the_launcher_is_named(
 
 def check_stranger(run: Any, who: str, library: str, launcher: str) -> None:
     assert run.status == 2 and run.stdout.strip() == "" and not run.output.exists(), run.explain()
-    said = [line for line in run.stderr.splitlines() if line.startswith("commbench: ")]
-    assert re.sub(r"pid \d+", "pid 0", said[0]).startswith(
+    lines = [line for line in run.stderr.splitlines() if line.startswith("commbench: ")]
+    assert re.sub(r"pid \d+", "pid 0", lines[0]).startswith(
         f"commbench: {who}backend.library={installed(library).path} is {library}, "
         f"but {launcher}'s launcher started this rank; start with "
     )

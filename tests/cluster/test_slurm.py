@@ -170,8 +170,8 @@ def test_a_sweep_is_a_job_for_each_world(slurm: SlurmCluster, world: Callable[..
     run = world(*slurm.command("commbench", *sweep, *axes), *SHORT, env=MPICH | {"MPI4PY_LIBMPI": library})
     assert run.status == 0, run.explain()
     runs = [run_json(folder) for folder in folders(run.output)]
-    assert len({one["sweep_id"] for one in runs}) == 1 and runs[0]["sweep_id"]
-    worlds = {tuple(one["overrides"][:2]): one["world"]["ranks"] for one in runs}
+    assert len({record["sweep_id"] for record in runs}) == 1 and runs[0]["sweep_id"]
+    worlds = {tuple(record["overrides"][:2]): record["world"]["ranks"] for record in runs}
     shapes = {"layout=1x2": [[0, 1]], "layout=2x1": [[0], [1]]}
     expected = {(f"backend={name}", layout): ranks for name in ("gloo", "mpi") for layout, ranks in shapes.items()}
     assert worlds == expected

@@ -70,9 +70,11 @@ def test_a_rank_without_a_heartbeat_is_reported_by_rank_0_alone(world: Callable[
         processes = json.loads((only_folder(tmp_path / "results") / "run.json").read_text())["processes"]
         os.kill(next(int(pid) for pid, name in processes.items() if "rank 3" in name), signal.SIGSTOP)
         runs = ending.result()
-    said = [line for run in runs for line in run.stderr.splitlines() if line.startswith("commbench: ")]
-    assert len(said) == 2 and said[0].startswith("commbench: no heartbeat for 8 s (budget.silence_s): rank 3 on "), said
-    assert "commbench resume" in said[1]
+    lines = [line for run in runs for line in run.stderr.splitlines() if line.startswith("commbench: ")]
+    assert len(lines) == 2 and lines[0].startswith("commbench: no heartbeat for 8 s (budget.silence_s): rank 3 on "), (
+        lines
+    )
+    assert "commbench resume" in lines[1]
 
 
 def check_members(run: Any, watch: CpuWatch, members: set[int]) -> None:

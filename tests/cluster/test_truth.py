@@ -67,7 +67,7 @@ def iperf3_mbit(server: Host, client: Host, seconds: int) -> float:
             seen = json.loads(serving.communicate(timeout=10)[0])
         finally:
             serving.terminate()
-    return max(float(one["sum"]["bits_per_second"]) for one in seen["intervals"][:-1]) / 1e6
+    return max(float(interval["sum"]["bits_per_second"]) for interval in seen["intervals"][:-1]) / 1e6
 
 
 @pytest.mark.parametrize("rate_mbit", [200, 1000])

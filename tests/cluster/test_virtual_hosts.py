@@ -23,7 +23,7 @@ with socket.create_server(("", 5000)) as server:
 SEND = "import socket, sys; socket.create_connection((sys.argv[1], 5000)).sendall(bytes(int(sys.argv[2])))"
 
 
-def said(command: list[str]) -> str:
+def output_of(command: list[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
 
 
@@ -31,7 +31,7 @@ def test_a_host_has_its_own_name_address_and_interfaces(cluster: Callable[..., V
     hosts = cluster(3)
     look = 'hostname; getent hosts "$0"; ls /sys/class/net'
     for host, peer in zip(hosts.hosts, hosts.hosts[1:] + hosts.hosts[:1], strict=True):
-        seen = said(host.command("sh", "-c", look, peer.name)).split()
+        seen = output_of(host.command("sh", "-c", look, peer.name)).split()
         assert seen == [host.name, peer.address, peer.name, hosts.interface, "lo"]
     assert len({host.name for host in hosts.hosts}) == 3
 
@@ -41,7 +41,7 @@ def test_the_agent_runs_a_shell_line_on_the_other_host(cluster: Callable[..., Vi
     hosts = cluster(2)
     first, second = hosts.hosts
     line = [str(hosts.agent), *extra, second.name, "hostname;", "echo", "'$HOME'"]
-    assert said(first.command(*line)).split() == [second.name, "$HOME"]
+    assert output_of(first.command(*line)).split() == [second.name, "$HOME"]
 
 
 @pytest.mark.serial
@@ -50,7 +50,7 @@ def test_a_link_is_as_fast_as_it_was_asked_to_be(cluster: Callable[..., VirtualH
     receive = second.command(sys.executable, "-c", RECEIVE)
     with subprocess.Popen(receive, stdout=subprocess.PIPE, text=True) as receiver:
         assert receiver.stdout is not None and receiver.stdout.readline() == "ready\n"
-        said(first.command(sys.executable, "-c", SEND, second.name, str(10_000_000)))
+        output_of(first.command(sys.executable, "-c", SEND, second.name, str(10_000_000)))
         seen_mbit = float(receiver.communicate(timeout=20)[0]) * 8e-6
     assert 160 < seen_mbit <= 210
 

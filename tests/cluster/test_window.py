@@ -64,9 +64,9 @@ def test_the_true_offset_lies_inside_the_reported_error(cluster: Callable[..., V
     """Four hosts, few enough for all to compare themselves with the first: below 50 us."""
     hosts = cluster(4)
 
-    def rank(one: int) -> subprocess.CompletedProcess[str]:
-        words = (sys.executable, "-c", RANK, str(one), "4", "20", hosts.hosts[0].address, str(PORT))
-        command = ["timeout", "-k", "5", "90", *hosts.hosts[one].command(*words)]
+    def rank(index: int) -> subprocess.CompletedProcess[str]:
+        words = (sys.executable, "-c", RANK, str(index), "4", "20", hosts.hosts[0].address, str(PORT))
+        command = ["timeout", "-k", "5", "90", *hosts.hosts[index].command(*words)]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     with ThreadPoolExecutor(4) as pool:
@@ -165,13 +165,13 @@ def test_what_has_one_clock_for_all_ranks_is_skipped_with_the_reason(world: Call
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("sync=windows",), "sync=windows is unknown"),
         (("sync=window", "schedule=rounds", "benchmark=p2p_latency"), "schedule=rounds"),
     ],
 )
-def test_what_can_not_be_is_one_line(world: Callable[..., Any], words: tuple[str, ...], told: str) -> None:
+def test_what_can_not_be_is_one_line(world: Callable[..., Any], words: tuple[str, ...], message: str) -> None:
     run = world("commbench", "backend=gloo", *words)
     assert run.status == 2
-    assert told in run.stderr and len(run.stderr.strip().splitlines()) == 1, run.stderr
+    assert message in run.stderr and len(run.stderr.strip().splitlines()) == 1, run.stderr

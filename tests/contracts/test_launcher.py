@@ -31,7 +31,7 @@ def pairs() -> list[tuple[str, str]]:
     """(launcher, backend) that go together by the backends' own tables, on this machine: srun needs a cluster."""
     here = [launcher.name for launcher in built("launcher") if launcher.reach == 1]
     usable = [backend for backend in built("backend") if backend.missing(backend.devices[0]) is None]
-    return [(name, one.name) for name in here for one in usable if name in allowed(one)]
+    return [(name, backend.name) for name in here for backend in usable if name in allowed(backend)]
 
 
 @pytest.mark.parametrize("name", launchers())
@@ -45,7 +45,7 @@ def test_it_makes_a_command_line(name: str) -> None:
         return
     assert command[-2:] == ["backend=gloo", "label=a b"], "the overrides come last and unchanged"
     assert any("3" in word for word in command) and sys.executable in command
-    assert all(isinstance(one, str) for pair in launcher.environment(1, 3, None).items() for one in pair)
+    assert all(isinstance(text, str) for pair in launcher.environment(1, 3, None).items() for text in pair)
 
 
 @pytest.mark.long

@@ -45,11 +45,11 @@ def row_of(status: str, size: int) -> dict[str, Any]:
 
 def samples_of(case_id: str) -> dict[str, Any]:
     text = np.full(2, "r", dtype=object)
-    one = np.arange(2)
+    numbers = np.arange(2)
     return {
         "run_id": text, "case_id": np.full(2, case_id, dtype=object), "phase": np.full(2, "measure", dtype=object),
-        "block": one, "repetition": one, "rank": one, "start_ns": one, "end_ns": one + 5, "elapsed_ns": one * 0 + 5,
-        "visit": one * 0 + 1,
+        "block": numbers, "repetition": numbers, "rank": numbers, "start_ns": numbers, "end_ns": numbers + 5,
+        "elapsed_ns": numbers * 0 + 5, "visit": numbers * 0 + 1,
     }  # fmt: skip
 
 
@@ -61,9 +61,9 @@ def test_it_takes_rows_of_every_status(name: str, tmp_path: Path, capsys: pytest
         row = row_of(status, index)
         writer.case(row, samples_of(row["case_id"]) if status == "ok" else {}, {})
     writer.end(run | {"status": "done", "exit_status": 1})
-    said = capsys.readouterr()
-    assert said.out or any(tmp_path.iterdir())
-    assert "Traceback" not in said.err
+    captured = capsys.readouterr()
+    assert captured.out or any(tmp_path.iterdir())
+    assert "Traceback" not in captured.err
 
 
 @pytest.mark.parametrize("name", writers())

@@ -24,31 +24,37 @@ LONG = pytest.mark.long  # the first stands for all in `make test`
 
 
 @pytest.mark.parametrize(
-    "one", [one if at < 1 else pytest.param(one, marks=LONG) for at, one in enumerate(quick())], ids=str
+    "combination",
+    [combination if at < 1 else pytest.param(combination, marks=LONG) for at, combination in enumerate(quick())],
+    ids=str,
 )
-def test_nothing_is_lost_and_the_end_comes_in_time(one: Combination, tmp_path: Path) -> None:
-    reason = lacking(one.world)
+def test_nothing_is_lost_and_the_end_comes_in_time(combination: Combination, tmp_path: Path) -> None:
+    reason = lacking(combination.world)
     if reason is not None:
         pytest.skip(reason)
-    scene = play(one, tmp_path)
+    scene = play(combination, tmp_path)
     verdict = judge(scene)
     assert verdict.wrong == [], f"{verdict}\n{scene.stdout[-2000:]}\n{scene.stderr[-4000:]}"
-    assert verdict.times == one.times and verdict.lost == 0
+    assert verdict.times == combination.times and verdict.lost == 0
 
 
 def test_the_table_is_wide_and_the_quick_set_is_part_of_it() -> None:
     whole = list(table())
     assert len(whole) == len(set(whole)) >= 60
-    assert {one.world for one in whole} == {*OWN, *GIVEN, *HOSTS}
-    assert {one.phase for one in whole} == set(PHASES)
-    assert set(SIGNALS) < {one.fault for one in whole}
-    assert min(Counter(one.rank for one in whole).values()) >= 20, "rank 0 is another matter than the others"
+    assert {combination.world for combination in whole} == {*OWN, *GIVEN, *HOSTS}
+    assert {combination.phase for combination in whole} == set(PHASES)
+    assert set(SIGNALS) < {combination.fault for combination in whole}
+    assert min(Counter(combination.rank for combination in whole).values()) >= 20, (
+        "rank 0 is another matter than the others"
+    )
     assert set(quick()) <= set(whole)
 
 
 def test_the_document_has_every_combination() -> None:
     text = FILE.read_text()
-    assert [str(one) for one in table() if not played(text, one)] == [], "make faults writes docs/faults.md again"
+    assert [str(combination) for combination in table() if not played(text, combination)] == [], (
+        "make faults writes docs/faults.md again"
+    )
 
 
 # ---------------------------------------------------------------- the judge
@@ -58,15 +64,15 @@ def test_the_document_has_every_combination() -> None:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     """A run that had a rank without memory, had there been one: five cases, none of them skipped."""
     folder = tmp_path_factory.mktemp("finished")
-    one = Combination("kill", "in a call", 1, "gloo")
-    sizes = in_order(one)
+    combination = Combination("kill", "in a call", 1, "gloo")
+    sizes = in_order(combination)
     words = ["backend=simulated", "writer=parquet", "timing=quick", "benchmark=[all_reduce]", "layout=1x2"]
     commbench.run(*words, f"sizes={sizes}", f"output={folder / 'results'}")
     lines = [
         (101.5, "commbench: rank 1 on a (pid 7) was killed by SIGKILL; it happened in x; fresh ranks measure the rest")
     ]
     (folder / "out-0").write_text(f"results: {folder / 'results'}")
-    return Scene(one, sizes, folder, begun=90.0, ended=115.0, status=0, marks=[100.0], lines=lines)
+    return Scene(combination, sizes, folder, begun=90.0, ended=115.0, status=0, marks=[100.0], lines=lines)
 
 
 def test_a_good_end_has_nothing_wrong(finished: Scene) -> None:
@@ -76,7 +82,7 @@ def test_a_good_end_has_nothing_wrong(finished: Scene) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"status": 1}, "exit status 1"),
         ({"status": None}, "did not end by itself"),
@@ -85,17 +91,20 @@ def test_a_good_end_has_nothing_wrong(finished: Scene) -> None:
         ({"left": ["process 7 (python)"]}, "left over: process 7"),
         ({"lines": [(101.5, "commbench: rank 1 on a (pid 7) was killed by SIGKILL")] * 2}, "2 lines of commbench"),
         ({"lines": [(101.5, "terminate called")]}, "stderr also says 'terminate called'"),
-        ({"one": Combination("SIGTERM", "in a call", 0, "gloo")}, "no line says how to resume"),
+        ({"combination": Combination("SIGTERM", "in a call", 0, "gloo")}, "no line says how to resume"),
         ({"lines": [(101.5, "commbench: it broke. fresh ranks measure the remaining cases")]}, "no line names a rank"),
         ({"sizes": [8, 16, 48, 32, 24]}, "lost: 48 B is nowhere"),
-        ({"one": Combination("kill", "in a call", 1, "gloo", times=2, restarts=2)}, "32 B is ok, must be failed"),
+        (
+            {"combination": Combination("kill", "in a call", 1, "gloo", times=2, restarts=2)},
+            "32 B is ok, must be failed",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_bad_end_is_seen(finished: Scene, change: dict[str, object], said: str) -> None:
+def test_a_bad_end_is_seen(finished: Scene, change: dict[str, object], message: str) -> None:
     verdict = judge(replace(finished, **change))  # type: ignore[arg-type]
-    assert [text for text in verdict.wrong if said in text], verdict.wrong
-    assert verdict.lost == ("lost" in said)
+    assert [text for text in verdict.wrong if message in text], verdict.wrong
+    assert verdict.lost == ("lost" in message)
 
 
 @pytest.mark.long
@@ -114,8 +123,8 @@ def test_what_is_left_over_is_found_and_ended(tmp_path: Path) -> None:
         port = int(process.stdout.readline())
         traces.look()
         assert traces.pids() == [process.pid]
-        found = traces.left()
-        assert len(found) == 3 and found[1:] == [str(shared), f"port {port}"]
+        left = traces.left()
+        assert len(left) == 3 and left[1:] == [str(shared), f"port {port}"]
         traces.end()
         process.wait(10)
     assert traces.left() == [str(shared)]

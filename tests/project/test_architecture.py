@@ -64,14 +64,16 @@ def room_of(module: str) -> str:
 
 
 def in_room(room: str) -> Iterator[tuple[str, Import]]:
-    return ((module, one) for module, imports in IMPORTS.items() if room_of(module) == room for one in imports)
+    return (
+        (module, imported) for module, imports in IMPORTS.items() if room_of(module) == room for imported in imports
+    )
 
 
 def test_the_picture_in_the_design_document_is_the_package() -> None:
     """docs/design.md draws the packages from the top down, in the order that import-linter holds."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    layers = [one.removeprefix("commbench.") for one in setup["importlinter:contract:floors"]["layers"].split()]
+    layers = [layer.removeprefix("commbench.") for layer in setup["importlinter:contract:floors"]["layers"].split()]
     picture = re.findall(r"```\n(.*?)```", (ROOT / "docs" / "design.md").read_text(), flags=re.S)[0]
     drawn = re.findall(r"^(\S+) ", picture, flags=re.M)
     assert drawn == [layer for layer in layers if layer != "__main__"]
@@ -90,15 +92,15 @@ def test_no_module_is_a_drawer_for_everything() -> None:
 
 def test_benchmarks_need_neither_clock_nor_library() -> None:
     foreign = [
-        f"{module}:{one.line} {one.target}"
-        for module, one in in_room("benchmarks")
-        if (one.target.split(".")[0] not in PURE and room_of(one.target) not in ("benchmarks", "core"))
+        f"{module}:{imported.line} {imported.target}"
+        for module, imported in in_room("benchmarks")
+        if (imported.target.split(".")[0] not in PURE and room_of(imported.target) not in ("benchmarks", "core"))
     ]
     assert foreign == []
 
 
 def test_the_report_needs_neither_a_world_nor_torch() -> None:
-    targets = {one.target for _, one in in_room("report")}
+    targets = {imported.target for _, imported in in_room("report")}
     assert {room_of(target) for target in targets - {TOPOLOGY} if target.startswith("commbench.")} <= REPORT_READS
     assert not {target.split(".")[0] for target in targets} & (LIBRARIES | {"hydra"})
 
@@ -106,15 +108,15 @@ def test_the_report_needs_neither_a_world_nor_torch() -> None:
 @pytest.mark.parametrize("module", [name for name in IMPORTS if name != COMPILED])
 def test_measured_libraries_are_imported_late(module: str) -> None:
     early = [
-        f"line {one.line}: {one.target}"
-        for one in IMPORTS[module]
-        if not one.lazy and one.target.split(".")[0] in LIBRARIES
+        f"line {imported.line}: {imported.target}"
+        for imported in IMPORTS[module]
+        if not imported.lazy and imported.target.split(".")[0] in LIBRARIES
     ]
     assert early == []
 
 
 def test_the_compiled_engine_is_imported_late() -> None:
-    lazily = [one.lazy for imports in IMPORTS.values() for one in imports if one.target == COMPILED]
+    lazily = [imported.lazy for imports in IMPORTS.values() for imported in imports if imported.target == COMPILED]
     assert lazily and all(lazily)
 
 

@@ -29,7 +29,7 @@ def functions(source: str) -> Iterator[tuple[str, int]]:
 def test_functions_are_short() -> None:
     lengths = [(length, file, name) for file, source in FILES.items() for name, length in functions(source)]
     assert statistics.median(length for length, *_ in lengths) < MEDIAN_FUNCTION
-    assert [one for one in lengths if one[0] > LONGEST_FUNCTION] == []
+    assert [function for function in lengths if function[0] > LONGEST_FUNCTION] == []
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -39,7 +39,7 @@ def test_files_are_short(file: str) -> None:
 
 def decisions(source: str) -> list[str]:
     """Comparisons with a backend's name: `x == "gloo"`, `x in ("gloo", "nccl")`, `case "gloo":`."""
-    found = []
+    comparisons = []
     for node in ast.walk(ast.parse(source)):
         parts: list[ast.AST] = []
         if isinstance(node, ast.Compare):
@@ -48,9 +48,9 @@ def decisions(source: str) -> list[str]:
             parts = [node.value]
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "startswith":
             parts = list(node.args)
-        words = (one.value for part in parts for one in ast.walk(part) if isinstance(one, ast.Constant))
-        found += [f"line {getattr(node, 'lineno', 0)}: {word}" for word in words if word in BACKENDS]
-    return found
+        words = (child.value for part in parts for child in ast.walk(part) if isinstance(child, ast.Constant))
+        comparisons += [f"line {getattr(node, 'lineno', 0)}: {word}" for word in words if word in BACKENDS]
+    return comparisons
 
 
 @pytest.mark.parametrize("file", [name for name in FILES if not name.startswith("backends/")])

@@ -55,53 +55,53 @@ def objects(name: str) -> list[dict[str, Any]]:
 
 
 def job(name: str) -> dict[str, Any]:
-    (one,) = objects(name)
-    assert one["kind"] == JOBS[name]
-    return one
+    (manifest,) = objects(name)
+    assert manifest["kind"] == JOBS[name]
+    return manifest
 
 
-def problems(one: dict[str, Any]) -> list[str]:
+def problems(manifest: dict[str, Any]) -> list[str]:
     """What a schema has against an object, unknown fields too."""
-    target = KINDS.get((one.get("apiVersion", ""), one.get("kind", "")))
+    target = KINDS.get((manifest.get("apiVersion", ""), manifest.get("kind", "")))
     if target is None:
-        return [f"no kind of ours: {one.get('apiVersion')} {one.get('kind')}"]
+        return [f"no kind of ours: {manifest.get('apiVersion')} {manifest.get('kind')}"]
     schema = {"$ref": target, "required": ["apiVersion", "kind", "metadata", "spec"]}
     validator = jsonschema.Draft202012Validator(schema, registry=REGISTRY)
-    return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(one)]
+    return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(manifest)]
 
 
-def pods(one: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def pods(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The pod specifications of an object by their role."""
-    spec = one["spec"]
-    if one["kind"] == "Pod":
+    spec = manifest["spec"]
+    if manifest["kind"] == "Pod":
         return {"Pod": spec}
-    replicas = spec.get("pytorchReplicaSpecs") or spec.get("mpiReplicaSpecs") or {one["kind"]: spec}
+    replicas = spec.get("pytorchReplicaSpecs") or spec.get("mpiReplicaSpecs") or {manifest["kind"]: spec}
     return {role: replica["template"]["spec"] for role, replica in replicas.items() if "template" in replica}
 
 
-def container(one: dict[str, Any], role: str) -> dict[str, Any]:
-    (found,) = pods(one)[role]["containers"]
-    return dict(found)
+def container(manifest: dict[str, Any], role: str) -> dict[str, Any]:
+    (spec,) = pods(manifest)[role]["containers"]
+    return dict(spec)
 
 
 def every_pod() -> Iterator[tuple[str, str, dict[str, Any]]]:
     for file in sorted(FOLDER.glob("*.yaml")):
-        for one in objects(file.stem):
-            yield from ((file.stem, role, pod) for role, pod in pods(one).items())
+        for manifest in objects(file.stem):
+            yield from ((file.stem, role, pod) for role, pod in pods(manifest).items())
 
 
 def words(name: str, role: str) -> list[str]:
     """What follows `commbench` in a container's command line."""
-    found = container(job(name), role)
-    command: list[str] = found.get("command", ["commbench", *found.get("args", ())])
+    spec = container(job(name), role)
+    command: list[str] = spec.get("command", ["commbench", *spec.get("args", ())])
     (place,) = (index for index, word in enumerate(command) if Path(word).name == "commbench" and word != PREFIX)
     return command[place + 1 :]
 
 
 def settings(overrides: list[str]) -> Settings:
     with ConfigComposer() as door:
-        (one,) = door.jobs([*overrides, "plan=true"], multirun=False)
-    return one.settings
+        (composed,) = door.jobs([*overrides, "plan=true"], multirun=False)
+    return composed.settings
 
 
 # ---------------------------------------------------------------- schemas
@@ -109,22 +109,22 @@ def settings(overrides: list[str]) -> Settings:
 
 @pytest.mark.parametrize("name", [file.stem for file in sorted(FOLDER.glob("*.yaml"))])
 def test_every_object_is_as_its_schema_says(name: str) -> None:
-    assert [problem for one in objects(name) for problem in problems(one)] == []
+    assert [problem for manifest in objects(name) for problem in problems(manifest)] == []
 
 
 def drop(path: str) -> Callable[[Any], None]:
-    return lambda one: at(one, path)[0].pop(at(one, path)[1])
+    return lambda manifest: at(manifest, path)[0].pop(at(manifest, path)[1])
 
 
 def put(path: str, value: Any) -> Callable[[Any], None]:
-    return lambda one: at(one, path)[0].__setitem__(at(one, path)[1], value)
+    return lambda manifest: at(manifest, path)[0].__setitem__(at(manifest, path)[1], value)
 
 
-def at(one: Any, path: str) -> tuple[Any, Any]:
+def at(parent: Any, path: str) -> tuple[Any, Any]:
     *way, last = (int(step) if step.isdigit() else step for step in path.split("."))
     for step in way:
-        one = one[step]
-    return one, last
+        parent = parent[step]
+    return parent, last
 
 
 @pytest.mark.parametrize(
@@ -168,13 +168,15 @@ def test_every_pod_is_nobody_special_and_mounts_what_it_has(name: str, role: str
         int(user[2]),
         int(user[2]),
     )
-    claims = {one["metadata"]["name"] for one in objects("results") if one["kind"] == "PersistentVolumeClaim"}
-    volumes = {one["name"]: one for one in pod["volumes"]}
-    assert {one["persistentVolumeClaim"]["claimName"] for one in volumes.values() if "emptyDir" not in one} <= claims
+    claims = {claim["metadata"]["name"] for claim in objects("results") if claim["kind"] == "PersistentVolumeClaim"}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert {
+        volume["persistentVolumeClaim"]["claimName"] for volume in volumes.values() if "emptyDir" not in volume
+    } <= claims
     (only,) = pod["containers"]
     own = only["securityContext"]
     assert own["allowPrivilegeEscalation"] is False and own["capabilities"]["drop"] == ["ALL"]
-    mounts = {one["mountPath"]: volumes[one["name"]] for one in only["volumeMounts"]}
+    mounts = {mount["mountPath"]: volumes[mount["name"]] for mount in only["volumeMounts"]}
     assert len(mounts) == len(volumes)
     if role != "Pod":
         assert mounts["/dev/shm"]["emptyDir"]["medium"] == "Memory"
@@ -191,12 +193,12 @@ def test_what_is_to_be_edited_is_named_at_the_top(name: str) -> None:
 
 
 def test_numbers_of_gpus_agree() -> None:
-    one = job("job")
+    manifest = job("job")
     (layout,) = settings(words("job", "Job")).layouts
-    assert (layout.nodes, layout.ranks_per_node) == (1, container(one, "Job")["resources"]["limits"][GPU])
-    one = job("pytorchjob")
-    limits = {container(one, role)["resources"]["limits"][GPU] for role in ("Master", "Worker")}
-    assert limits == {int(one["spec"]["nprocPerNode"])}
+    assert (layout.nodes, layout.ranks_per_node) == (1, container(manifest, "Job")["resources"]["limits"][GPU])
+    manifest = job("pytorchjob")
+    limits = {container(manifest, role)["resources"]["limits"][GPU] for role in ("Master", "Worker")}
+    assert limits == {int(manifest["spec"]["nprocPerNode"])}
 
 
 # ---------------------------------------------------------------- command lines, through their own parsers
@@ -212,7 +214,7 @@ def test_commbench_accepts_its_words(name: str, role: str, backend: str) -> None
 def operator_environment(name: str, rank: int, port: int) -> dict[str, str]:
     """What training-operator exports to pod `rank` of a PyTorchJob."""
     spec = job(name)["spec"]
-    nodes = sum(one["replicas"] for one in spec["pytorchReplicaSpecs"].values())
+    nodes = sum(replica["replicas"] for replica in spec["pytorchReplicaSpecs"].values())
     ranks = int(spec["nprocPerNode"])
     own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": nodes * ranks, "RANK": rank}
     torchrun = {"PET_NNODES": nodes, "PET_NODE_RANK": rank, "PET_NPROC_PER_NODE": ranks}
@@ -221,7 +223,7 @@ def operator_environment(name: str, rank: int, port: int) -> dict[str, str]:
 
 def expanded(command: list[str], environment: dict[str, str]) -> list[str]:
     """As the kubelet expands $(NAME)."""
-    return [re.sub(r"\$\((\w+)\)", lambda found: environment[found[1]], word) for word in command]
+    return [re.sub(r"\$\((\w+)\)", lambda match: environment[match[1]], word) for word in command]
 
 
 @pytest.mark.parametrize(("role", "rank"), [("Master", 0), ("Worker", 1)])
@@ -270,7 +272,7 @@ def test_the_numbers_of_an_mpijob_agree() -> None:
     spec = job("mpijob")["spec"]
     launcher, worker = (container(job("mpijob"), role) for role in ("Launcher", "Worker"))
     command, slots = launcher["command"], spec["slotsPerWorker"]
-    nodes = sum(one["replicas"] for one in spec["mpiReplicaSpecs"].values())
+    nodes = sum(replica["replicas"] for replica in spec["mpiReplicaSpecs"].values())
     assert spec["runLauncherAsWorker"] is True  # else rank 0 would live without the volume
     assert command[command.index("-n") + 1] == str(nodes * slots)
     assert command[command.index("--map-by") + 1] == f"ppr:{slots}:node"

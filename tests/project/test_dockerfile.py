@@ -24,14 +24,14 @@ SETUP.read(ROOT / "setup.cfg")
 def instructions(text: str) -> list[tuple[str, str]]:
     """(INSTRUCTION, its words) with comments left out and continued lines joined; raises ValueError for other lines."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-    found = []
+    parsed = []
     for line in re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines():
         if line.strip():
             match = re.fullmatch(r"([A-Z]+)\s+(.*)", line)
             if match is None:
                 raise ValueError(f"no instruction: {line}")
-            found.append((match[1], match[2]))
-    return found
+            parsed.append((match[1], match[2]))
+    return parsed
 
 
 def last(name: str) -> str:
@@ -46,18 +46,18 @@ def sources(text: str) -> list[str]:
 
 def faults(text: str, ignored: str) -> list[str]:
     """What must not be in a Dockerfile of ours, in words."""
-    found = [f"{one} is not there" for one in sources(text) if not (ROOT / one).exists()]
-    found += [f"{one} is not let through" for one in sources(text) if f"!{one}" not in ignored.splitlines()]
+    wrong = [f"{source} is not there" for source in sources(text) if not (ROOT / source).exists()]
+    wrong += [f"{source} is not let through" for source in sources(text) if f"!{source}" not in ignored.splitlines()]
     for name, words in instructions(text):
-        if name in ("ENV", "ARG") and any(is_secret(one) for one in re.findall(r"(\w+)=", words)):
-            found.append(f"a credential: {words}")
+        if name in ("ENV", "ARG") and any(is_secret(variable) for variable in re.findall(r"(\w+)=", words)):
+            wrong.append(f"a credential: {words}")
         if name in ("RUN", "COPY") and re.match(r"--(mount|link|chmod|parents|security|network)|<<", words):
-            found.append(f"for BuildKit only: {words}")
+            wrong.append(f"for BuildKit only: {words}")
         if name == "HEALTHCHECK":
-            found.append("a job has no health to check")
+            wrong.append("a job has no health to check")
     if re.match(r"#\s*(syntax|check)\s*=", text):
-        found.append("for BuildKit only: a parser directive")
-    return found
+        wrong.append("for BuildKit only: a parser directive")
+    return wrong
 
 
 def test_nothing_is_wrong_with_it() -> None:

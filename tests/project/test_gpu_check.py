@@ -54,8 +54,8 @@ def test_without_a_gpu_it_says_why_in_one_line(tmp_path: Path) -> None:
     words = ["make", "--no-print-directory", "gpu-check", f"PYTHON={sys.executable}", f"OUT={tmp_path / 'out'}"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 2 and not (tmp_path / "out").exists()
-    said = [line for line in done.stderr.splitlines() if not line.startswith("make")]
-    assert len(said) == 1 and said[0].startswith("gpu-check: libcuda.so.1 is not here"), done.stderr
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("make")]
+    assert len(lines) == 1 and lines[0].startswith("gpu-check: libcuda.so.1 is not here"), done.stderr
 
 
 @pytest.mark.long
@@ -113,8 +113,8 @@ def test_every_command_line_is_one(name: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_together_they_fit_into_the_time_where_nothing_hangs() -> None:
-    alone = [one for one in checks.checks(EVERYTHING) if one.possible(Machine(1, "2.11", "13.0", "2.28")) is None]
-    assert len(alone) > 8 and all(one.timeout_s <= 270 for one in ALL.values())
+    alone = [check for check in checks.checks(EVERYTHING) if check.possible(Machine(1, "2.11", "13.0", "2.28")) is None]
+    assert len(alone) > 8 and all(check.timeout_s <= 270 for check in ALL.values())
     assert list(STEPS) == list(range(1, len(STEPS) + 1)) and all(step.limit_s <= 570 for step in STEPS.values())
     assert len(ALL) == sum(len(list(step.checks(EVERYTHING))) for step in STEPS.values()), "each has its own name"
 
@@ -142,7 +142,7 @@ def on_host(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def missed(check: Check, end: Outcome) -> dict[str, str]:
-    return {one.text: seen for one in check.seen if (seen := one.missed(end)) is not None}
+    return {sight.text: seen for sight in check.seen if (seen := sight.missed(end)) is not None}
 
 
 @pytest.mark.long
@@ -184,14 +184,14 @@ def test_torch_is_asked_for_nccl_by_its_own_name(monkeypatch: pytest.MonkeyPatch
     class Asked(Exception):
         pass
 
-    def asked(name: str, **given: object) -> None:
+    def init_process_group(name: str, **given: object) -> None:
         raise Asked(name)
 
     monkeypatch.syspath_prepend(str(PLUGINS))
     import shared_gpu
 
     monkeypatch.setattr(shared_gpu, "claim_a_host", lambda rank: None)
-    monkeypatch.setattr(dist, "init_process_group", asked)
+    monkeypatch.setattr(dist, "init_process_group", init_process_group)
     monkeypatch.setattr("commbench.backends.torch.nccl.CudaDevice.of", lambda world: SimpleNamespace(place="cuda:0"))
     with pytest.raises(Asked, match=r"^nccl$"):
         shared_gpu.SharedNccl().open(hosted_world(1, 1)[0], SimpleNamespace(store=dist.HashStore()))
@@ -271,7 +271,7 @@ def test_what_a_probe_answered_is_judged(tmp_path: Path) -> None:
 def test_processes_are_compared_by_their_numbers(tmp_path: Path) -> None:
     """12 is in 128, and in the size 12345; a container names its processes by several numbers."""
     check = ALL["nvml"]
-    (own,) = [one for one in check.seen if "another user" in one.text]
+    (own,) = [sight for sight in check.seen if "another user" in sight.text]
 
     def seen(users: str | None) -> str | None:
         after = {"pid": 12, "NSpid": [4012, 12], "users": users}
@@ -321,7 +321,7 @@ def test_what_was_seen_is_accepted(outcome: Outcome) -> None:
         skipped("needs 2 ranks", layout="1x1"), column("backend", ("simulated",)), filled("median_s"),
         recorded("run_id"),
     )  # fmt: skip
-    assert [one.missed(outcome) for one in sights] == [None] * len(sights)
+    assert [sight.missed(outcome) for sight in sights] == [None] * len(sights)
 
 
 def test_what_was_not_seen_is_told(outcome: Outcome) -> None:
@@ -330,4 +330,4 @@ def test_what_was_not_seen_is_told(outcome: Outcome) -> None:
         skipped("memory", layout="1x1"),
         column("backend", ("gloo",)), filled("limit_name"), recorded("ipc_refused"), counted("gpu.sm_clock_mhz"),
     )  # fmt: skip
-    assert all(one.missed(outcome) for one in sights)
+    assert all(sight.missed(outcome) for sight in sights)

@@ -36,5 +36,5 @@ def test_each_of_the_twelve_rules_has_one_test() -> None:
     rules = re.findall(r"^\| (\d+) .*$", TRUST, flags=re.M)
     proofs = [named_tests(line) for line in re.findall(r"^\| \d+ .*$", TRUST, flags=re.M)]
     assert rules == [str(number) for number in range(1, 13)]
-    assert [len(found) for found in proofs] == [1] * 12
+    assert [len(tests) for tests in proofs] == [1] * 12
     assert all(name is not None for ((_, name),) in proofs)

@@ -30,9 +30,9 @@ def module(name: str) -> ModuleType:
     """A script of that folder, which is no package."""
     spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
     assert spec is not None and spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script
 
 
 def read(path: Path) -> nbformat.NotebookNode:
@@ -66,7 +66,7 @@ def test_it_runs_and_gives_what_it_keeps(path: Path, monkeypatch: pytest.MonkeyP
 def texts(cell: nbformat.NotebookNode) -> list[str]:
     """What a cell prints, figures by their number."""
     outputs = cell.get("outputs", ())
-    return [str(one.get("text") or one.get("data", {}).get("text/plain")) for one in outputs]
+    return [str(output.get("text") or output.get("data", {}).get("text/plain")) for output in outputs]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -74,16 +74,18 @@ def test_outputs_are_kept_and_no_cell_complains(path: Path) -> None:
     outputs = [output for cell in code(path) for output in cell.outputs]
     assert {output.output_type for output in outputs} <= {"stream", "display_data", "execute_result"}
     assert all(output.name == "stdout" for output in outputs if output.output_type == "stream")
-    figures = [base64.b64decode(one.data["image/png"]) for one in outputs if "image/png" in one.get("data", {})]
+    figures = [
+        base64.b64decode(output.data["image/png"]) for output in outputs if "image/png" in output.get("data", {})
+    ]
     assert len(figures) >= 2
-    assert all(one.startswith(b"\x89PNG") and len(one) > 5000 for one in figures)
+    assert all(figure.startswith(b"\x89PNG") and len(figure) > 5000 for figure in figures)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_it_imports_the_report_only(path: Path) -> None:
     for cell in code(path):
         for node in ast.walk(ast.parse(cell.source)):
-            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
             for name in names:
                 assert name.startswith("commbench.report.") or name.split(".")[0] in MAY_IMPORT, name

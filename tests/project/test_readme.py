@@ -40,12 +40,12 @@ def test_it_is_short_and_opens_with_the_command() -> None:
     assert "make bench" in "\n".join(README.splitlines()[:8])
 
 
-RUN_HERE = [one for one in commands() if not one.startswith((SIMULATED, *FOLDERS, *NOT_HERE))]
-FOR_HARDWARE = [one for one in RUN_HERE if any(word in one for word in ELSEWHERE)]
+RUN_HERE = [line for line in commands() if not line.startswith((SIMULATED, *FOLDERS, *NOT_HERE))]
+FOR_HARDWARE = [line for line in RUN_HERE if any(word in line for word in ELSEWHERE)]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("command", [one for one in RUN_HERE if one not in FOR_HARDWARE])
+@pytest.mark.parametrize("command", [line for line in RUN_HERE if line not in FOR_HARDWARE])
 def test_commands_run_as_they_stand(world: Callable[..., Any], command: str) -> None:
     run = world(*shlex.split(command), timeout_s=300)
     ends = {"plan=true": "nothing was started", "writer=osu": "# measured by commbench", " ab ": " runs: "}
@@ -75,7 +75,7 @@ def test_commands_that_need_hardware_stand_below_a_sentence_about_it() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("command", [one for one in commands() if one.startswith(SIMULATED)])
+@pytest.mark.parametrize("command", [line for line in commands() if line.startswith(SIMULATED)])
 def test_illustrations_are_what_the_simulated_world_prints(world: Callable[..., Any], command: str) -> None:
     run = world(*shlex.split(command))
     printed = README.partition(command)[2].split("```")[2].strip("\n").splitlines()
@@ -99,11 +99,11 @@ def test_reading_as_printed(world: Callable[..., Any], tmp_path: Path, monkeypat
     run.output.rename(tmp_path / "results")
     monkeypatch.chdir(tmp_path)
     exec(compile(READING, "README.md", "exec"), {})
-    for command in (one for one in commands() if one.startswith(FOLDERS)):
+    for command in (line for line in commands() if line.startswith(FOLDERS)):
         assert main(shlex.split(command)[1:]) == 0
     (finished, *_) = sorted(path.parent for path in Path("results").glob("*/run.json"))
     values = {"RUN": str(finished), "BASE": "results", "NEW": "results"}
-    for command in INLINE - {one for one in INLINE if "--config-dir" in one}:  # test_the_printed_benchmark_works...
+    for command in INLINE - {line for line in INLINE if "--config-dir" in line}:  # test_the_printed_benchmark_works...
         words = [values.get(word, word) for word in shlex.split(command)[1:]]
         assert main(words) == 0, command
     assert (tmp_path / "report.html").stat().st_size > 10_000

@@ -75,7 +75,7 @@ def test_every_check_of_gpus_composes(uninstalled: dict[str, str]) -> None:
     """All command lines in one process; the one that contradicts itself is for test_gpu_check.py."""
     every = {check.name: check for step in STEPS.values() for check in step.checks(Machine(4))}
     words = {name: check.words for name, check in every.items() if check.program is None}
-    given = {name: list(one) for name, one in words.items() if name not in ("doctor", "bad_graph_on_cpu")}
+    given = {name: list(arguments) for name, arguments in words.items() if name not in ("doctor", "bad_graph_on_cpu")}
     more = {"PYTHONPATH": f"{uninstalled['PYTHONPATH']}{os.pathsep}{PLUGINS}"}
     command = [sys.executable, "-S", "-c", COMPOSE]
     done = subprocess.run(

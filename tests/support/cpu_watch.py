@@ -35,7 +35,7 @@ class CpuWatch:
         for rank, readings in self.readings.items():
             used_s = time_s = 0.0
             for start_ns, end_ns in spans_ns:
-                inside = [one for one in readings if start_ns <= one[0] <= end_ns]
+                inside = [reading for reading in readings if start_ns <= reading[0] <= end_ns]
                 assert len(inside) > 1, f"{(end_ns - start_ns) * 1e-9:.3f} s are too short to read rank {rank} twice"
                 used_s += inside[-1][1] - inside[0][1]
                 time_s += (inside[-1][0] - inside[0][0]) * 1e-9

@@ -104,7 +104,7 @@ class Trials:
         self.rank, self.size, self.kind, self.count = rank, size, kind, count
         self.reductions, self.roots = tuple(reductions), tuple(roots)
         self.own = view("data", rank * count, count)
-        self.blocks = [values(one, count) for one in range(size)]
+        self.blocks = [values(owner, count) for owner in range(size)]
         self.joined = np.concatenate(self.blocks)
 
     def every(self) -> Iterator[Trial]:
@@ -173,8 +173,8 @@ class Trials:
         return self.trial("scatter", Scatter(SOURCE, DATA, root), before, after, **words)
 
     def all_to_all(self, in_place: bool) -> Trial:
-        sent = [values(one, self.size * self.count) for one in range(self.size)]
-        got = np.concatenate([self.block(one, self.rank) for one in sent])
+        sent = [values(rank, self.size * self.count) for rank in range(self.size)]
+        got = np.concatenate([self.block(whole, self.rank) for whole in sent])
         if in_place:
             step, before = AllToAll(DATA, DATA), {"data": sent[self.rank]}
             return self.trial("all_to_all", step, before, {"data": got}, in_place=True)
@@ -352,9 +352,9 @@ def gloo_rank(rank: int, size: int, output: Path) -> None:
 
 def report(done: list[Bench], rank: int, output: Path) -> None:
     refused = {label: reason for bench in done for label, reason in bench.refused.items()}
-    found = {"wrong": [line for bench in done for line in bench.wrong], "refused": refused}
+    results = {"wrong": [line for bench in done for line in bench.wrong], "refused": refused}
     output.mkdir(exist_ok=True)
-    (output / f"{rank}.json").write_text(json.dumps(found | {"ran": sum(bench.ran for bench in done)}))
+    (output / f"{rank}.json").write_text(json.dumps(results | {"ran": sum(bench.ran for bench in done)}))
 
 
 def main(kind: str, choice: str, output: Path) -> int:

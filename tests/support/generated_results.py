@@ -36,11 +36,11 @@ def run_of(output: Path, number: int, hostname: str = "node", launches: int = 1,
     columns = {name: record.pop(name) for name in COLUMNS if name in record}
     if launches > 1:
         columns |= {"interval_of": "launches", "interval_level": 0.99, "visits": 6 * launches}
-    for one in rows:
-        one |= columns
+    for case_row in rows:
+        case_row |= columns
         if launches > 1:
-            visits = one["median_s"] * rng.lognormal(0, 0.03, 6 * launches)
-            one |= {"visit_medians_s": visits.tolist(), "visit_segments": np.repeat(range(launches), 6).tolist()}
+            visits = case_row["median_s"] * rng.lognormal(0, 0.03, 6 * launches)
+            case_row |= {"visit_medians_s": visits.tolist(), "visit_segments": np.repeat(range(launches), 6).tolist()}
     table = pa.Table.from_pylist(rows, arrow_schema("cases"))
     pq.write_table(table, folder / "cases.parquet", compression="zstd")
     (folder / "run.json").write_text(json.dumps(record_of(folder.name, way, layout, hostname) | record))

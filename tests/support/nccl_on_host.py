@@ -88,21 +88,21 @@ def deliver(logs: Sequence[Sequence[Entry]]) -> None:
 
 def _operations(log: Sequence[Entry]) -> list[list[Entry]]:
     """Groups of calls; a call outside of a group is one of its own."""
-    found: list[list[Entry]] = []
+    groups: list[list[Entry]] = []
     depth = 0
     for entry in log:
         if entry[0] == "groupStart":
-            found += [[]] if depth == 0 else []
+            groups += [[]] if depth == 0 else []
             depth += 1
         elif entry[0] == "groupEnd":
             depth -= 1
         elif depth:
             assert entry[0] in MESSAGES, f"{entry[0]} in a group is not tried here"
-            found[-1].append(entry)
+            groups[-1].append(entry)
         else:
-            found.append([entry])
+            groups.append([entry])
     assert depth == 0, "a group that nobody ended"
-    return [one for one in found if one]
+    return [group for group in groups if group]
 
 
 def _advance(rank: int, queues: list[deque[list[Entry]]], mail: Any, posted: list[bool]) -> bool:
@@ -120,8 +120,8 @@ def _advance(rank: int, queues: list[deque[list[Entry]]], mail: Any, posted: lis
         return False
     calls = [queue.popleft()[0][1] for queue in queues]
     everything = [given(name, args, len(calls)) for args in calls]
-    for one, args in enumerate(calls):
-        take(name, args, one, everything)
+    for receiver, args in enumerate(calls):
+        take(name, args, receiver, everything)
     return True
 
 
@@ -177,4 +177,4 @@ def take(name: str, args: Sequence[int], rank: int, everything: Sequence[NDArray
 
 def _reduced(everything: Sequence[NDArray[Any]], number: int, operation: int) -> NDArray[Any]:
     kind = _kind(number)
-    return kind.encode(REDUCE[operation](np.stack([kind.decode(one) for one in everything]), axis=0))
+    return kind.encode(REDUCE[operation](np.stack([kind.decode(values) for values in everything]), axis=0))

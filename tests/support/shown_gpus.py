@@ -53,7 +53,7 @@ def h100(index: int, *more: str) -> str:
 
 def hgx(count: int = 8, *more: str) -> str:
     """GPUs behind NVSwitch: everybody reaches everybody at the best rank; the lines of `more` come first."""
-    pairs = [f"peer {one} {other} 0 1 1" for one in range(count) for other in range(count) if one != other]
+    pairs = [f"peer {gpu} {other} 0 1 1" for gpu in range(count) for other in range(count) if gpu != other]
     return "\n".join([*more, *(h100(index) for index in range(count)), *pairs])
 
 

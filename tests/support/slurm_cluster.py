@@ -114,7 +114,7 @@ def _configure(cluster: SlurmCluster) -> None:
     first = cluster.hosts.hosts[0]
     text = CONFIGURATION.format(first=first.name, address=first.address, folder=cluster.folder)
     where = [f"NodeName={name} NodeHostname={host.name} NodeAddr={host.address}" for name, host in pairs]
-    text += "".join(f"{one} CPUS={CPUS} RealMemory=1000 State=UNKNOWN\n" for one in where)
+    text += "".join(f"{line} CPUS={CPUS} RealMemory=1000 State=UNKNOWN\n" for line in where)
     text += "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
     (cluster.folder / "slurm.conf").write_text(text)
     (cluster.folder / "state").mkdir()
@@ -156,8 +156,8 @@ def _end(daemon: subprocess.Popen[bytes]) -> None:
 
 
 def _idle(cluster: SlurmCluster) -> bool:
-    asked = cluster.command("timeout", "-k", "2", str(CLIENT_S), "sinfo", "--noheader", "--Node", "--format=%T")
-    states = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()
+    command = cluster.command("timeout", "-k", "2", str(CLIENT_S), "sinfo", "--noheader", "--Node", "--format=%T")
+    states = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
     return states == ["idle"] * len(cluster.names)
 
 

@@ -70,12 +70,12 @@ class Host:
     def pids(self) -> list[int]:
         """The processes that live there now."""
         home = _identity(NAMESPACES / self.name)
-        found = []
+        pids = []
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # ended meanwhile
                 if _identity(process / "ns" / "net") == home:
-                    found.append(int(process.name))
-        return found
+                    pids.append(int(process.name))
+        return pids
 
 
 @dataclass(frozen=True)
@@ -129,12 +129,12 @@ def virtual_hosts(
     folder.mkdir(parents=True, exist_ok=True)
     enter, agent = _scripts(folder)
     hosts = tuple(Host(name, f"{NETWORK}.{index + 1}", enter) for index, name in enumerate(names))
-    (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(f"{one.address} {one.name}\n" for one in hosts))
+    (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(f"{host.address} {host.name}\n" for host in hosts))
     switch = Host(f"switch-{mark}", "", enter)
     with ExitStack() as stack:
-        for one in (switch, *hosts):
-            _run("ip", "netns", "add", one.name)
-            stack.callback(_remove, one)
+        for host in (switch, *hosts):
+            _run("ip", "netns", "add", host.name)
+            stack.callback(_remove, host)
         _run("ip", "-n", switch.name, "link", "add", "bridge", "up", "type", "bridge")
         for index, host in enumerate(hosts):
             _join(host, switch, f"port{index}", others.get(index, link))

@@ -114,7 +114,7 @@ _started: list[subprocess.Popen[bytes]] = []  # they outlive this process if ano
 def _start(folder: Path, owner: int, environment: dict[str, str]) -> None:
     path, address = folder / "python", folder / "socket"
     at_start = {name: (os.environ | environment).get(name) for name in READ_AT_START}
-    forwarded = [int(one) for one in FORWARDED]
+    forwarded = [int(number) for number in FORWARDED]
     real = os.path.realpath(sys.executable)
     client = CLIENT.format(python=real, real=sys.executable, socket=str(address), start=at_start, forwarded=forwarded)
     path.write_text(client)

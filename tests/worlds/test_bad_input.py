@@ -230,11 +230,11 @@ ONE_LINE = {
 }
 
 
-@pytest.mark.parametrize(("line", "said"), ONE_LINE.items(), ids=ONE_LINE)
-def test_bad_input_is_refused_in_one_line(line: str, said: str, refused: Refused) -> None:
+@pytest.mark.parametrize(("line", "message"), ONE_LINE.items(), ids=ONE_LINE)
+def test_bad_input_is_refused_in_one_line(line: str, message: str, refused: Refused) -> None:
     lines = refused(line)
     assert len(lines) == 1
-    assert said in lines[0]
+    assert message in lines[0]
 
 
 @pytest.mark.skipif(nvml.reason() is None, reason="there is an NVIDIA driver")
@@ -248,9 +248,9 @@ def test_bad_input_is_refused_in_one_line(line: str, said: str, refused: Refused
     ],
 )
 def test_without_a_driver_one_line_says_so(refused: Refused, line: str, instead: str) -> None:
-    (said,) = refused(line)
-    assert "no NVIDIA driver: libcuda.so.1 was not found; use a machine or container with an NVIDIA GPU, or" in said
-    assert said.endswith(instead)
+    (message,) = refused(line)
+    assert "no NVIDIA driver: libcuda.so.1 was not found; use a machine or container with an NVIDIA GPU, or" in message
+    assert message.endswith(instead)
 
 
 def test_several_nodes_outside_a_world_come_with_three_launch_lines(refused: Refused) -> None:
@@ -317,7 +317,7 @@ MINE = "# @package benchmarks.mine\n_target_: {}\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (
             MINE.format("json.JSONDecoder"),
@@ -336,11 +336,11 @@ MINE = "# @package benchmarks.mine\n_target_: {}\n"
         ("\tx: 1\n", "found character '\\t'"),
     ],
 )
-def test_a_broken_file_of_the_user_is_refused(text: str, said: str, refused: Refused) -> None:
+def test_a_broken_file_of_the_user_is_refused(text: str, message: str, refused: Refused) -> None:
     write("benchmark/mine.yaml", text)
     lines = refused("--config-dir conf benchmark=mine")
     assert len(lines) == 1
-    assert said in lines[0]
+    assert message in lines[0]
 
 
 def test_options_list_the_files_of_the_user(refused: Refused) -> None:
@@ -381,7 +381,7 @@ def test_a_sweep_inside_a_world_lists_its_jobs(refused: Refused, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    ("place", "line", "said"),
+    ("place", "line", "message"),
     [
         (TORCHRUN_0, "backend=mpi", "backend=mpi can't run under torchrun; allowed: mpirun, srun"),
         (TORCHRUN_0, "backend=simulated", "backend=simulated can't run under torchrun; allowed: none"),
@@ -394,10 +394,10 @@ def test_a_sweep_inside_a_world_lists_its_jobs(refused: Refused, monkeypatch: py
     ],
 )
 def test_rank_0_of_a_world_says_why(
-    place: dict[str, str], line: str, said: str, refused: Refused, monkeypatch: pytest.MonkeyPatch
+    place: dict[str, str], line: str, message: str, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     enter(place, monkeypatch)
-    assert said in refused(line)[0]
+    assert message in refused(line)[0]
 
 
 @pytest.mark.parametrize("line", ["layout=2y4", "backend=mpi", "-m backend=gloo,mpi", "--foo"])

@@ -93,5 +93,5 @@ def test_what_lies_between_two_ranks_on_one_gpu_is_known_and_bounded(
     assert measured[measured.benchmark == "p2p_bandwidth"].efficiency.notna().all()
     assert len(skipped) == len(measured) and skipped.link.isna().all()
     record = json.loads(next(run.output.glob("*/run.json")).read_text())
-    assert [one["gpu.own.index"] for one in record["gpus"]] == [0, 0]
+    assert [gpu["gpu.own.index"] for gpu in record["gpus"]] == [0, 0]
     assert set(record["ipc_probe"]) == {"0-1", "1-0"} and "worked" not in record["ipc_probe"].values()

@@ -50,7 +50,7 @@ def test_a_second_launch_is_a_fresh_world_and_the_row_is_over_the_visits_of_both
     assert "launch 1 of 2: 1 case," in run.stderr and "launch 2 of 2: 1 case," in run.stderr
     record = load_run(find_runs(run.output)[0])
     assert (record["status"], record["exit_status"], record["launches"]["began"]) == ("done", 0, [0, 1])
-    assert [one["status"] for one in record["segments"]] == ["running"]
+    assert [segment["status"] for segment in record["segments"]] == ["running"]
     assert {file.name for file in run.output.rglob("*.parquet")} >= {"cases.parquet", "samples.parquet"}
     assert not list(run.output.rglob("parts")), "merged after each launch"
 

@@ -48,15 +48,15 @@ def _end(process: subprocess.Popen[str]) -> None:
     ours = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     process.terminate()
     _, left = psutil.wait_procs(ours[1:], timeout=15)
-    for one in left:
-        one.kill()
+    for child in left:
+        child.kill()
     process.wait(15)
 
 
 def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     """The processes that measure: those that run commbench under a launcher."""
     children = psutil.Process(process.pid).children(recursive=True)
-    return [one for one in children if "commbench" in " ".join(one.cmdline()) and one.name() not in LAUNCHERS]
+    return [child for child in children if "commbench" in " ".join(child.cmdline()) and child.name() not in LAUNCHERS]
 
 
 def until_measuring(tmp_path: Path) -> None:
@@ -72,10 +72,10 @@ def until_measuring(tmp_path: Path) -> None:
 
 def listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
     return [
-        (one.laddr.ip, one.laddr.port)
+        (connection.laddr.ip, connection.laddr.port)
         for process in processes
-        for one in process.net_connections("inet")
-        if one.status == psutil.CONN_LISTEN
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
     ]
 
 
@@ -96,8 +96,8 @@ def test_in_a_world_of_mpirun_the_meeting_point_and_tcp_listen_on_loopback_only(
 
 def connected_to(processes: list[psutil.Process]) -> set[int]:
     """The ports that the ranks have called one another at; a library's own doors that nobody has used are not ours."""
-    found = [one for process in processes for one in process.net_connections("inet")]
-    return {one.raddr.port for one in found if one.status == psutil.CONN_ESTABLISHED}
+    connections = [connection for process in processes for connection in process.net_connections("inet")]
+    return {connection.raddr.port for connection in connections if connection.status == psutil.CONN_ESTABLISHED}
 
 
 @pytest.mark.long
@@ -115,16 +115,18 @@ def test_a_stranger_at_a_tcp_port_of_a_real_run_changes_nothing_and_is_told_once
                     stranger.sendall(b"GET / HTTP/1.0\r\n\r\n" + bytes(24))
         assert process.wait(60) == 0, (tmp_path / "log").read_text()[-3000:]
     log = (tmp_path / "log").read_text()
-    told = [line for line in log.splitlines() if "a stranger at port" in line]
-    assert 1 <= len(told) <= 2 and len(set(told)) == len(told), "once a rank\n" + log
+    lines = [line for line in log.splitlines() if "a stranger at port" in line]
+    assert 1 <= len(lines) <= 2 and len(set(lines)) == len(lines), "once a rank\n" + log
 
 
 # ---------------------------------------------------------------- which address
 
 
 def outer() -> list[str]:
-    found = [one.address for many in psutil.net_if_addrs().values() for one in many if one.family == socket.AF_INET]
-    return [one for one in found if not ipaddress.ip_address(one).is_loopback]
+    addresses = [
+        entry.address for many in psutil.net_if_addrs().values() for entry in many if entry.family == socket.AF_INET
+    ]
+    return [address for address in addresses if not ipaddress.ip_address(address).is_loopback]
 
 
 def bound(store: object, port: int) -> set[str]:
@@ -188,7 +190,7 @@ def test_mpi_ranks_do_not_import_torch_and_their_store_ends_with_them(tmp_path: 
     with running(tmp_path, *command, "timing.duration_s=0.5", "writer=parquet") as process:
         until_measuring(tmp_path)
         children = psutil.Process(process.pid).children(recursive=True)
-        stores = [one for one in children if any("world/store.py" in word for word in one.cmdline())]
+        stores = [child for child in children if any("world/store.py" in word for word in child.cmdline())]
         assert len(stores) == 1 and {ip for ip, _ in listening(stores)} == {"127.0.0.1"}
         assert process.wait(60) == 0, (tmp_path / "log").read_text()[-3000:]
         assert not psutil.wait_procs(stores, timeout=10)[1]

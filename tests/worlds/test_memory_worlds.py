@@ -76,6 +76,6 @@ def test_a_thousand_cases_leave_no_memory_behind(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [line.split() for line in log.read_text().splitlines()]
     assert len(lines) == 1000 and {status for _, status in lines} == {"ok"}
-    resident = [int(one) for one, _ in lines]
+    resident = [int(rss) for rss, _ in lines]
     growth = max(resident[-100:]) - max(resident[:100])
     assert growth < 16 * MIB, f"{growth / MIB:.1f} MiB in 900 cases"

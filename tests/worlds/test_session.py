@@ -189,7 +189,7 @@ def test_a_sweep_gives_a_fresh_world_for_each_job_and_no_hydra_folders(
         "commbench", "-m", "backend=gloo,simulated", "layout=1x1,1x2", "sizes=[8]", "benchmark=all_reduce", *FIXED
     )
     assert run.status == 0, run.explain()
-    assert {(one.backend, one.layout) for one in run.cases.itertuples()} == {
+    assert {(row.backend, row.layout) for row in run.cases.itertuples()} == {
         (backend, layout) for backend in ("gloo", "simulated") for layout in ("1x1", "1x2")
     }
     assert run.cases.sweep_id.nunique() == 1 and run.cases.run_id.nunique() == 4
@@ -238,21 +238,21 @@ def test_a_given_world_refuses_in_one_line_of_rank_0(
         ["timeout", "-k", "5", "60", *command, *words], capture_output=True, text=True, cwd=tmp_path, check=False
     )
     assert done.returncode != 0
-    said = [one for one in done.stderr.splitlines() if one.startswith("commbench: ")]
-    assert len(said) == 1 and line in said[0]
+    messages = [message for message in done.stderr.splitlines() if message.startswith("commbench: ")]
+    assert len(messages) == 1 and line in messages[0]
     assert "exitcode  : 2" in done.stderr
     assert "commbench/__main__.py" not in done.stderr, "the only traceback is torchrun's own"
 
 
 @pytest.mark.long  # a rank that is alone waits 10 s for rank 0 to say it
-@pytest.mark.parametrize(("odd", "said"), [(0, "commbench: backend=foo"), (1, "commbench: rank 1 on ")])
-def test_who_refuses_alone_is_heard(world: Callable[..., Any], odd: int, said: str) -> None:
+@pytest.mark.parametrize(("odd", "message"), [(0, "commbench: backend=foo"), (1, "commbench: rank 1 on ")])
+def test_who_refuses_alone_is_heard(world: Callable[..., Any], odd: int, message: str) -> None:
     code = f"import os, sys\nfrom commbench.__main__ import main\nodd = os.environ['RANK'] == '{odd}'\n"
     code += "sys.exit(main(['backend=foo' if odd else 'backend=gloo']))"
     done = world("torchrun", "--nproc-per-node", "2", "--no-python", sys.executable, "-c", code)
     assert done.status != 0
-    lines = [one for one in done.stderr.splitlines() if one.startswith("commbench: ")]
-    assert len(lines) == 1 and lines[0].startswith(said) and "backend=foo is unknown" in lines[0]
+    lines = [line for line in done.stderr.splitlines() if line.startswith("commbench: ")]
+    assert len(lines) == 1 and lines[0].startswith(message) and "backend=foo is unknown" in lines[0]
 
 
 @pytest.mark.long
@@ -260,7 +260,7 @@ def test_rank_0_is_heard_though_the_others_were_quicker(world: Callable[..., Any
     code = "import os, sys, time\ntime.sleep(2 * (os.environ['RANK'] == '0'))\n"
     code += "from commbench.__main__ import main\nsys.exit(main(['backend=foo']))"
     done = world("torchrun", "--nproc-per-node", "2", "--no-python", sys.executable, "-c", code)
-    lines = [one for one in done.stderr.splitlines() if one.startswith("commbench: ")]
+    lines = [line for line in done.stderr.splitlines() if line.startswith("commbench: ")]
     assert len(lines) == 1 and lines[0].startswith("commbench: backend=foo is unknown")
 
 
@@ -419,10 +419,10 @@ def test_a_soak_that_is_interrupted_has_lost_nothing(tmp_path: Path) -> None:
         while not list(output.glob("*/parts/*.cases.parquet")) and time.monotonic() < begin + 60:
             time.sleep(0.1)
         time.sleep(1)
-        asked = time.monotonic()
+        interrupted = time.monotonic()
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
-    assert time.monotonic() - asked < 10
+    assert time.monotonic() - interrupted < 10
     (case,) = commbench.load(output).to_dict("records")
     assert (case["status"], case["stop_reason"]) == ("ok", "interrupted")
     assert load_run(find_runs(output)[0])["status"] == "interrupted"
@@ -444,11 +444,11 @@ def test_each_pass_has_the_reference_case_and_each_visit_its_context_switches(wo
     assert done.status == 0, done.explain()
     run, counters = load_run(find_runs(done.output)[0]), commbench.load(done.output, table="counters")
     visits = done.cases.set_index("case_id").visits
-    assert [one["pass"] for one in run["reference"]] == list(range(1, visits.max() + 1)), "one a pass"
-    assert all(0 < one[kind][0] < 1 for one in run["reference"] for kind in ("p2p_latency_s", "copy_s"))
+    assert [reference["pass"] for reference in run["reference"]] == list(range(1, visits.max() + 1)), "one a pass"
+    assert all(0 < reference[kind][0] < 1 for reference in run["reference"] for kind in ("p2p_latency_s", "copy_s"))
     read = counters[counters.name == "os.involuntary_switches"].groupby(["case_id", "rank"]).value
     assert all(read.count()[case_id, rank] == 2 * visits[case_id] for case_id in visits.index for rank in (0, 1))
     assert (read.max() > 0).any() and 0 < run["calibration"]["empty_sample_s"]["python"] < 1e-5
-    disturbed = {one["pass"] for one in run["reference"] if one["moved"]}
+    disturbed = {reference["pass"] for reference in run["reference"] if reference["moved"]}
     for case in done.cases.itertuples():
         assert ("disturbed" in case.warnings) == (2 * len([n for n in disturbed if n <= case.visits]) >= case.visits)

@@ -24,39 +24,42 @@ from virtual_hosts import missing
 AT_ONCE = 2  # most of their time is spent waiting
 
 
-def why_not(one: Combination) -> str | None:
+def why_not(combination: Combination) -> str | None:
     """Why this machine cannot play it; None if it can."""
-    reason = lacking(one.world)
-    return missing() if reason is None and one.world in HOSTS else reason
+    reason = lacking(combination.world)
+    return missing() if reason is None and combination.world in HOSTS else reason
 
 
-def played(one: Combination) -> Verdict:
+def played(combination: Combination) -> Verdict:
     with tempfile.TemporaryDirectory(prefix="commbench-faults-", ignore_cleanup_errors=True) as folder:
-        scene = play(one, Path(folder).resolve())
+        scene = play(combination, Path(folder).resolve())
         verdict = judge(scene)
-    said = [line for _, line in scene.lines if "commbench: " in line] if verdict.wrong else []
-    print("\n     ".join([str(verdict), *verdict.wrong, *said]), flush=True)
+    messages = [line for _, line in scene.lines if "commbench: " in line] if verdict.wrong else []
+    print("\n     ".join([str(verdict), *verdict.wrong, *messages]), flush=True)
     return verdict
 
 
 def faults(words: list[str]) -> int:
-    begin, chosen = time.monotonic(), [one for one in table() if all(word in str(one) for word in words)]
+    begin, chosen = time.monotonic(), [entry for entry in table() if all(word in str(entry) for word in words)]
     if not chosen:
         print(
             f"no combination contains {' '.join(words)}; `python tools/faults load` is the other section",
             file=sys.stderr,
         )
         return 2
-    reasons = {one: why_not(one) for one in chosen}
+    reasons = {combination: why_not(combination) for combination in chosen}
     in_order(chosen[0])  # Hydra opens a configuration in one thread at a time
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        verdicts = list(pool.map(played, [one for one in chosen if reasons[one] is None]))
+        verdicts = list(pool.map(played, [combination for combination in chosen if reasons[combination] is None]))
     seconds = time.monotonic() - begin
-    print(f"{len(verdicts)} combinations in {seconds:.0f} s, {sum(one.lost for one in verdicts)} finished cases lost")
+    print(
+        f"{len(verdicts)} combinations in {seconds:.0f} s, "
+        f"{sum(verdict.lost for verdict in verdicts)} finished cases lost"
+    )
     if not words:
-        skipped = [f"{one} ({reason})" for one, reason in reasons.items() if reason is not None]
+        skipped = [f"{combination} ({reason})" for combination, reason in reasons.items() if reason is not None]
         write_faults(verdicts, skipped, seconds)
-    return 1 if any(one.wrong for one in verdicts) else 0
+    return 1 if any(verdict.wrong for verdict in verdicts) else 0
 
 
 def load(soak_s: float) -> int:
@@ -65,7 +68,7 @@ def load(soak_s: float) -> int:
         print(burden, flush=True)
         seen.append(burden)
     write_load(seen)
-    return 1 if any(one.wrong for one in seen) else 0
+    return 1 if any(burden.wrong for burden in seen) else 0
 
 
 def main(words: list[str]) -> int:

@@ -106,10 +106,10 @@ class Combination:
 def table() -> Iterator[Combination]:
     """All combinations, without duplicates."""
     seen = set()
-    for one in (*_deaths(), *_hangs(), *_memory(), *_signals(), *_launchers(), *_given(), *_links()):
-        if one not in seen:
-            seen.add(one)
-            yield one
+    for combination in (*_deaths(), *_hangs(), *_memory(), *_signals(), *_launchers(), *_given(), *_links()):
+        if combination not in seen:
+            seen.add(combination)
+            yield combination
 
 
 def quick() -> list[Combination]:

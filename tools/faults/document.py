@@ -42,20 +42,20 @@ COLUMNS = ("fault", "times", "phase", "rank", "world", "finished", "lost", "gone
 
 
 def write_faults(verdicts: Sequence[Verdict], skipped: Sequence[str], seconds: float) -> None:
-    rows = [_row(one) for one in verdicts]
-    lost, wrong = sum(one.lost for one in verdicts), sum(bool(one.wrong) for one in verdicts)
-    finished, times = sum(one.finished for one in verdicts), sum(one.times for one in verdicts)
+    rows = [_row(verdict) for verdict in verdicts]
+    lost, wrong = sum(verdict.lost for verdict in verdicts), sum(bool(verdict.wrong) for verdict in verdicts)
+    finished, times = sum(verdict.finished for verdict in verdicts), sum(verdict.times for verdict in verdicts)
     result = (
         f"\nSeen on {_machine()}: {len(verdicts)} combinations, {times} faults, {finished} finished cases,"
         f" **{lost} lost**; {wrong} lines with something wrong; {seconds:.0f} s.\n"
     )
-    notes = "".join(f"\nNot played: {one}." for one in skipped)
+    notes = "".join(f"\nNot played: {entry}." for entry in skipped)
     load = LOAD + _old()[1]
     FILE.write_text(HEAD + result + notes + "\n" + _table(COLUMNS, rows) + load)
 
 
 def write_load(burdens: Sequence[Burden]) -> None:
-    rows = [(one.name, f"{one.seconds:.0f} s", one.result, one.wrong or "-") for one in burdens]
+    rows = [(burden.name, f"{burden.seconds:.0f} s", burden.result, burden.wrong or "-") for burden in burdens]
     text = (
         f"\n`python tools/faults load [SECONDS]` sets the length of the soak: `python tools/faults load 1800` is half"
         f" an hour.\nSeen on {_machine()}:\n\n"
@@ -70,21 +70,21 @@ def _old() -> tuple[str, str]:
     return faults, load
 
 
-def played(document: str, one: Combination) -> bool:
+def played(document: str, combination: Combination) -> bool:
     """Whether the document has the row of a combination, or says why not."""
-    return f"\n| {' | '.join(_first_cells(one))} |" in document or f"\nNot played: {one} (" in document
+    return f"\n| {' | '.join(_first_cells(combination))} |" in document or f"\nNot played: {combination} (" in document
 
 
-def _first_cells(one: Combination) -> tuple[str, ...]:
-    world = one.world + (", no restart" if one.own and not one.restarts else "")
-    return (one.fault, str(one.times), one.phase, str(one.rank), world)
+def _first_cells(combination: Combination) -> tuple[str, ...]:
+    world = combination.world + (", no restart" if combination.own and not combination.restarts else "")
+    return (combination.fault, str(combination.times), combination.phase, str(combination.rank), world)
 
 
-def _row(one: Verdict) -> tuple[str, ...]:
-    message = one.message if len(one.message) <= SHORT else one.message[: SHORT - 3] + "..."
-    message = FILES.sub("", message) + "".join(f" **{text}**" for text in one.wrong)
-    result = (str(one.finished), str(one.lost), f"{one.seconds:.1f} s", str(one.status), message)
-    return (*_first_cells(one.one), *result)
+def _row(verdict: Verdict) -> tuple[str, ...]:
+    message = verdict.message if len(verdict.message) <= SHORT else verdict.message[: SHORT - 3] + "..."
+    message = FILES.sub("", message) + "".join(f" **{text}**" for text in verdict.wrong)
+    result = (str(verdict.finished), str(verdict.lost), f"{verdict.seconds:.1f} s", str(verdict.status), message)
+    return (*_first_cells(verdict.combination), *result)
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -43,7 +43,7 @@ Act = Callable[[subprocess.Popen[bytes]], object]
 class Scene:
     """What was observed. Times are from time.time(); `lines` are those of stderr; `status` is None if it was killed."""
 
-    one: Combination
+    combination: Combination
     sizes: list[int]  # in the order the cases run
     folder: Path
     begun: float = 0.0
@@ -64,21 +64,23 @@ class Scene:
 
     @property
     def stdout(self) -> str:
-        return "\n".join(one.read_text(errors="replace") for one in sorted(self.folder.glob("out-*")))
+        return "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("out-*")))
 
 
-def play(one: Combination, folder: Path) -> Scene:
+def play(combination: Combination, folder: Path) -> Scene:
     """Run it in this folder, which must be empty and a path without symbolic links."""
-    scene, traces = Scene(one, in_order(one), folder), Traces(secrets.token_hex(8))
+    scene, traces = Scene(combination, in_order(combination), folder), Traces(secrets.token_hex(8))
     environment = _environment(scene, traces.token)
-    where = virtual_hosts(2, folder / "hosts") if one.world in HOSTS else nullcontext()
-    with where as hosts, _terminal(one) as ends:
-        words = [*TIMING, *_budget(one), as_given(scene.sizes), f"output={scene.output}"]
-        lines = [command(one.world, words)] if hosts is None else commands_on_hosts(one.world, hosts, words)
-        lines = [[*FULL, *line] for line in lines] if one.fault == FULL_SHM else lines
+    where = virtual_hosts(2, folder / "hosts") if combination.world in HOSTS else nullcontext()
+    with where as hosts, _terminal(combination) as ends:
+        words = [*TIMING, *_budget(combination), as_given(scene.sizes), f"output={scene.output}"]
+        lines = (
+            [command(combination.world, words)] if hosts is None else commands_on_hosts(combination.world, hosts, words)
+        )
+        lines = [[*FULL, *line] for line in lines] if combination.fault == FULL_SHM else lines
         processes = [_start(scene, number, line, environment, ends) for number, line in enumerate(lines)]
         try:
-            _watch(scene, processes, traces, _act(one, hosts, ends), _remaining_host(one, hosts))
+            _watch(scene, processes, traces, _act(combination, hosts, ends), _remaining_host(combination, hosts))
             _end_launcher(scene, traces)
             scene.left = traces.left()
         finally:
@@ -88,15 +90,15 @@ def play(one: Combination, folder: Path) -> Scene:
     return scene
 
 
-def _budget(one: Combination) -> list[str]:
-    late_s = LATE_S if one.waits else 60.0
-    return [f"budget.restarts={one.restarts}", f"budget.late_s={late_s:g}"]
+def _budget(combination: Combination) -> list[str]:
+    late_s = LATE_S if combination.waits else 60.0
+    return [f"budget.restarts={combination.restarts}", f"budget.late_s={late_s:g}"]
 
 
 def _environment(scene: Scene, token: str) -> dict[str, str]:
-    one = scene.one
-    size = scene.sizes[FINISHED - 1 if one.phase == "between cases" else FINISHED]
-    plan = Plan(one.fault, one.phase, one.rank, size, one.times, str(scene.folder))
+    combination = scene.combination
+    size = scene.sizes[FINISHED - 1 if combination.phase == "between cases" else FINISHED]
+    plan = Plan(combination.fault, combination.phase, combination.rank, size, combination.times, str(scene.folder))
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     environment["RES_OPTIONS"] = "timeout:1 attempts:1"  # torch asks DNS for the name of 127.0.0.1
@@ -128,7 +130,7 @@ def _start(
 # ---------------------------------------------------------------- faults from outside
 
 
-def _act(one: Combination, hosts: VirtualHosts | None, ends: list[int]) -> Act | None:
+def _act(combination: Combination, hosts: VirtualHosts | None, ends: list[int]) -> Act | None:
     """What this process does when the rank reaches the planned moment; None if the rank breaks by itself."""
     acts: dict[str, Act] = {
         "SIGINT": lambda process: process.send_signal(signal.SIGINT),
@@ -142,9 +144,9 @@ def _act(one: Combination, hosts: VirtualHosts | None, ends: list[int]) -> Act |
     }
     acts |= {"parent SIGKILL": lambda process: process.kill(), "parent SIGSTOP": _pause}
     if hosts is not None:
-        down = ["ip", "-n", hosts.hosts[one.rank].name, "link", "set", "eth0", "down"]
+        down = ["ip", "-n", hosts.hosts[combination.rank].name, "link", "set", "eth0", "down"]
         acts["link down"] = lambda process: subprocess.run(down, check=True, timeout=10)
-    return acts.get(one.fault)
+    return acts.get(combination.fault)
 
 
 def _signal_launcher(number: int, process: subprocess.Popen[bytes]) -> None:
@@ -158,9 +160,9 @@ def _pause(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def _terminal(one: Combination) -> Iterator[list[int]]:
+def _terminal(combination: Combination) -> Iterator[list[int]]:
     """Both ends of a terminal, the one to close and the one to run on; empty if none is needed."""
-    ends = list(os.openpty()) if one.fault == "SIGHUP" else []
+    ends = list(os.openpty()) if combination.fault == "SIGHUP" else []
     try:
         yield ends
     finally:
@@ -203,9 +205,9 @@ def _watch(
     scene.ended, scene.status = time.time(), processes[0].poll()
 
 
-def _remaining_host(one: Combination, hosts: VirtualHosts | None) -> Host | None:
+def _remaining_host(combination: Combination, hosts: VirtualHosts | None) -> Host | None:
     """The remaining host, if mpirun was started on it: it waits for the other host for minutes."""
-    return hosts.hosts[0] if hosts is not None and STACKS[one.world].library is not None else None
+    return hosts.hosts[0] if hosts is not None and STACKS[combination.world].library is not None else None
 
 
 def _ranks(host: Host) -> list[int]:
@@ -226,9 +228,9 @@ def _end_launcher(scene: Scene, traces: Traces) -> None:
 
 
 def _new_marks(scene: Scene) -> bool:
-    found = sorted(scene.folder.glob("mark-*"))
-    new = found[len(scene.marks) :]
-    scene.marks += [float(one.read_text()) for one in new]
+    paths = sorted(scene.folder.glob("mark-*"))
+    new = paths[len(scene.marks) :]
+    scene.marks += [float(path.read_text()) for path in new]
     return bool(new)
 
 

@@ -14,10 +14,10 @@ SIZES = (8, 16, 24, 32, 40)
 LARGE = 64 * 2**20  # bytes, too large for a rank without memory
 
 
-def in_order(one: Combination) -> list[int]:
+def in_order(combination: Combination) -> list[int]:
     """The sizes of three cases that end, the one that breaks, and one more."""
     order = [SIZES[place] for place in _places()]
-    return [*order[:FINISHED], LARGE, *order[FINISHED + 1 :]] if one.fault == "no memory" else order
+    return [*order[:FINISHED], LARGE, *order[FINISHED + 1 :]] if combination.fault == "no memory" else order
 
 
 def as_given(order: list[int]) -> str:

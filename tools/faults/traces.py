@@ -26,12 +26,12 @@ class Traces:
     def pids(self) -> list[int]:
         """The running processes; a zombie has ended."""
         mark = f"{TOKEN}={self.token}".encode()
-        found = []
+        pids = []
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # ended meanwhile
                 if mark in (process / "environ").read_bytes().split(b"\0"):
-                    found.append(int(process.name))
-        return found
+                    pids.append(int(process.name))
+        return pids
 
     def look(self) -> None:
         listening = _listening()
@@ -39,7 +39,7 @@ class Traces:
             with suppress(OSError):
                 lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
                 self.shared |= {line[line.index(SHARED) :].split()[0] for line in lines if SHARED in line}
-                links = [str(one.readlink()) for one in Path(f"/proc/{pid}/fd").iterdir()]
+                links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
                 self.sockets |= {inode for inode in listening if f"socket:[{inode}]" in links}
 
     def left(self) -> list[str]:
@@ -51,7 +51,7 @@ class Traces:
 
     def _left_now(self) -> list[str]:
         left = [f"process {pid} ({command_of(pid)[:80]})" for pid in self.pids()]
-        left += [one for one in sorted(self.shared) if Path(one).exists()]
+        left += [path for path in sorted(self.shared) if Path(path).exists()]
         listening = _listening()
         return left + [f"port {listening[inode]}" for inode in sorted(self.sockets) if inode in listening]
 
@@ -64,13 +64,13 @@ class Traces:
 
 def _listening() -> dict[str, int]:
     """The listening ports of this network namespace by the inode of their socket."""
-    found = {}
+    ports = {}
     for name in ("tcp", "tcp6"):
         for line in Path("/proc/net", name).read_text().splitlines()[1:]:
             words = line.split()
             if words[3] == LISTENS:
-                found[words[9]] = int(words[1].rpartition(":")[2], 16)
-    return found
+                ports[words[9]] = int(words[1].rpartition(":")[2], 16)
+    return ports
 
 
 def command_of(pid: int) -> str:

@@ -26,7 +26,7 @@ SHORT = 240  # characters of a message in the table
 class Verdict:
     """`lost`: finished cases that are missing from the results; `wrong`: everything that is not as it must be."""
 
-    one: Combination
+    combination: Combination
     times: int
     finished: int
     lost: int
@@ -38,19 +38,19 @@ class Verdict:
 
     def __str__(self) -> str:
         end = f"exit {self.status}, gone after {self.seconds:.1f} s, all of it {self.whole_s:.0f} s"
-        return f"{'BAD' if self.wrong else 'ok '} {self.one!s:58} {end}  {self.message[:SHORT]}"
+        return f"{'BAD' if self.wrong else 'ok '} {self.combination!s:58} {end}  {self.message[:SHORT]}"
 
 
 def judge(scene: Scene) -> Verdict:
-    one, status_of = scene.one, _statuses(scene)
-    ended = scene.sizes[: one.finished]
+    combination, status_of = scene.combination, _statuses(scene)
+    ended = scene.sizes[: combination.finished]
     lost = [size for size in ended if status_of.get(size) != "ok"]
     seconds, message = _seconds(scene), _message(scene)
     wrong = [f"lost: {size} B is {status_of.get(size, 'nowhere')}" for size in lost]
     wrong += _wrong_end(scene, seconds) + _wrong_words(scene, message) + _wrong_rest(scene, status_of)
-    wrong += [f"left over: {what}" for what in scene.left if not one.library_leaves(what)]
+    wrong += [f"left over: {what}" for what in scene.left if not combination.library_leaves(what)]
     whole_s, status = scene.ended - scene.begun, "launcher waits" if scene.stays else scene.status
-    return Verdict(one, len(scene.marks), len(ended), len(lost), seconds, whole_s, status, message, wrong)
+    return Verdict(combination, len(scene.marks), len(ended), len(lost), seconds, whole_s, status, message, wrong)
 
 
 def _statuses(scene: Scene) -> dict[int, str]:
@@ -79,64 +79,68 @@ def _message(scene: Scene) -> str:
     If a launcher that was started by hand ended all ranks before one could print a line, it is the launcher's line.
     """
     after = [PATH.sub("", line) for at, line in scene.lines if scene.marks and at >= scene.marks[0]]
-    said = [line.removeprefix(PREFIX) for line in after if line.startswith(PREFIX)]
-    theirs = [] if scene.one.own else [*after, *(line.strip(" =|") for line in scene.stdout.splitlines())]
+    messages = [line.removeprefix(PREFIX) for line in after if line.startswith(PREFIX)]
+    theirs = [] if scene.combination.own else [*after, *(line.strip(" =|") for line in scene.stdout.splitlines())]
     launchers = [f"(launcher) {line}" for line in theirs if LAUNCHERS.search(line)]
-    return next((line for line in said if NAMED.search(line)), next(iter([*said, *launchers]), ""))
+    return next((line for line in messages if NAMED.search(line)), next(iter([*messages, *launchers]), ""))
 
 
 def _wrong_end(scene: Scene, seconds: float) -> list[str]:
-    one, wrong = scene.one, []
-    if len(scene.marks) != one.times:
-        wrong.append(f"happened {len(scene.marks)} times, planned were {one.times}")
+    combination, wrong = scene.combination, []
+    if len(scene.marks) != combination.times:
+        wrong.append(f"happened {len(scene.marks)} times, planned were {combination.times}")
     if scene.status is None and not scene.stays:
         wrong.append("did not end by itself")
-    elif not scene.stays and scene.status not in one.statuses:
-        wrong.append(f"exit status {scene.status}, allowed are {one.statuses[0]} .. {one.statuses[-1]}")
-    if seconds > one.bound_s and one.fault not in ("no memory", "parent SIGSTOP"):  # the case goes on
-        wrong.append(f"took {seconds:.1f} s, allowed {one.bound_s:g} s")
+    elif not scene.stays and scene.status not in combination.statuses:
+        wrong.append(f"exit status {scene.status}, allowed are {combination.statuses[0]} .. {combination.statuses[-1]}")
+    if seconds > combination.bound_s and combination.fault not in ("no memory", "parent SIGSTOP"):  # the case goes on
+        wrong.append(f"took {seconds:.1f} s, allowed {combination.bound_s:g} s")
     return wrong
 
 
 def _wrong_words(scene: Scene, message: str) -> list[str]:
-    one, wrong = scene.one, []
-    if not one.silent and not NAMED.search(message) and (one.own or not LAUNCHERS.search(message)):
+    combination, wrong = scene.combination, []
+    if not combination.silent and not NAMED.search(message) and (combination.own or not LAUNCHERS.search(message)):
         wrong.append("no line names a rank and its host, or its launcher")
-    if one.own and not one.silent and re.search(CAUSES[one.fault], message) is None:
-        wrong.append(f"the line does not say {CAUSES[one.fault]!r}")
-    if one.fault in SIGNALS and one.fault != "SIGHUP" and str(scene.output) not in scene.stderr + scene.stdout:
+    if combination.own and not combination.silent and re.search(CAUSES[combination.fault], message) is None:
+        wrong.append(f"the line does not say {CAUSES[combination.fault]!r}")
+    if (
+        combination.fault in SIGNALS
+        and combination.fault != "SIGHUP"
+        and str(scene.output) not in scene.stderr + scene.stdout
+    ):
         wrong.append("no line names the folder of the results")
     if "Traceback" in scene.stderr and "commbench/" in scene.stderr:
         wrong.append("a traceback")
-    return wrong + (_wrong_lines(scene) if one.own and one.fault not in ("SIGHUP", *PARENT) else [])
+    return wrong + (_wrong_lines(scene) if combination.own and combination.fault not in ("SIGHUP", *PARENT) else [])
 
 
 def _wrong_lines(scene: Scene) -> list[str]:
     """Where commbench is the parent: one line for each fault, nothing else but the progress, and the results' place."""
-    one, wrong = scene.one, []
+    combination, wrong = scene.combination, []
     lines = [line for _, line in scene.lines if line and not PROGRESS.match(line)]
-    said = [line for line in lines if line.startswith(PREFIX)]
-    wrong += [f"stderr also says {line[:80]!r}" for line in lines if line not in said]
-    if one.fault in SIGNALS:
+    messages = [line for line in lines if line.startswith(PREFIX)]
+    wrong += [f"stderr also says {line[:80]!r}" for line in lines if line not in messages]
+    if combination.fault in SIGNALS:
         expected = 1
-        if not any("commbench resume" in line or "before anything was measured" in line for line in said):
+        if not any("commbench resume" in line or "before anything was measured" in line for line in messages):
             wrong.append("no line says how to resume")
     else:
-        expected = 0 if one.fault == "no memory" else one.times
-    closes = one.phase == "closing"  # the run may be over, then there is nothing to say
-    if len(said) > expected or (len(said) < expected and not closes):
-        wrong.append(f"{len(said)} lines of commbench, must be {expected}")
-    if one.finished and str(scene.output) not in "\n".join([*said, scene.stdout]):
+        expected = 0 if combination.fault == "no memory" else combination.times
+    closes = combination.phase == "closing"  # the run may be over, then there is nothing to say
+    if len(messages) > expected or (len(messages) < expected and not closes):
+        wrong.append(f"{len(messages)} lines of commbench, must be {expected}")
+    if combination.finished and str(scene.output) not in "\n".join([*messages, scene.stdout]):
         wrong.append("the place of the results is not named at the end")
     return wrong
 
 
 def _wrong_rest(scene: Scene, status_of: dict[int, str]) -> list[str]:
     """Wrong statuses of the cases after the fault, and of the one that broke."""
-    one = scene.one
-    if not one.complete:
+    combination = scene.combination
+    if not combination.complete:
         return []
-    broken = "skipped" if one.fault == "no memory" else "failed" if one.times > 1 else "ok"
+    broken = "skipped" if combination.fault == "no memory" else "failed" if combination.times > 1 else "ok"
     wanted = dict.fromkeys(scene.sizes, "ok") | {scene.sizes[FINISHED]: broken}
     differ = [size for size in wanted if status_of.get(size) != wanted[size]]
     return [f"{size} B is {status_of.get(size, 'nowhere')}, must be {wanted[size]}" for size in differ]

@@ -55,7 +55,7 @@ def verdict(check: Check, machine: Machine, out: Path, env: dict[str, str], left
         return Line(check.name, "not possible", 0.0, reason)
     try:
         end = run(check, out, env, left_s)
-        missed = [f"{one.text}: {seen}" for one in check.seen if (seen := one.missed(end)) is not None]
+        missed = [f"{sight.text}: {seen}" for sight in check.seen if (seen := sight.missed(end)) is not None]
     except Exception as error:
         (out / check.name).mkdir(parents=True, exist_ok=True)
         (out / check.name / "error.txt").write_text(traceback.format_exc())
@@ -65,13 +65,13 @@ def verdict(check: Check, machine: Machine, out: Path, env: dict[str, str], left
 
 def evidence(machine: Machine, env: dict[str, str]) -> dict[str, Any]:
     """A description of this machine, independent of the checks."""
-    asked = {
+    commands = {
         "topology": ["nvidia-smi", "topo", "-m"],
         "nvidia_smi": ["nvidia-smi"],
         "nvlink": ["nvidia-smi", "nvlink", "-s"],
         "packages": [sys.executable, "-m", "pip", "list", "--format=freeze"],
     }
-    texts = {name: spoken(command, env) for name, command in asked.items()}
+    texts = {name: spoken(command, env) for name, command in commands.items()}
     facts = answer(
         "import json; from commbench.hardware import machine_facts; print(json.dumps(machine_facts.collect()))", env
     )

@@ -49,10 +49,10 @@ class Outcome:
     def answer(self) -> dict[str, Any]:
         """What a probe has printed last, as JSON; empty if it did not get that far."""
         try:
-            found = json.loads(self.stdout.strip().splitlines()[-1])
+            printed = json.loads(self.stdout.strip().splitlines()[-1])
         except (IndexError, ValueError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return printed if isinstance(printed, dict) else {}
 
     @cached_property
     def runs(self) -> list[dict[str, Any]]:

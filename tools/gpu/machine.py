@@ -93,19 +93,19 @@ def answer(question: str, environment: dict[str, str], timeout_s: float = 60.0) 
         done = subprocess.run(
             [sys.executable, "-c", question], capture_output=True, text=True, timeout=timeout_s, env=environment
         )
-        found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        values: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     except (subprocess.TimeoutExpired, IndexError, ValueError):
         return {}
-    return found
+    return values
 
 
 def importable(folder: Path) -> Path:
     """A folder for PYTHONPATH with commbench and its conf/ as if they were installed, of this checkout only."""
     package = folder / "commbench"
     package.mkdir(parents=True, exist_ok=True)
-    sources = {one.name: one for one in (ROOT / "commbench").iterdir() if one.name != "__pycache__"}
+    sources = {path.name: path for path in (ROOT / "commbench").iterdir() if path.name != "__pycache__"}
     sources["conf"] = ROOT / "conf"
-    for link in [one for one in package.iterdir() if one.is_symlink() and one.readlink() != sources.get(one.name)]:
+    for link in [path for path in package.iterdir() if path.is_symlink() and path.readlink() != sources.get(path.name)]:
         link.unlink()  # of another checkout, or of a module that is gone
     for name, source in sources.items():
         link = package / name

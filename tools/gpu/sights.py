@@ -14,8 +14,8 @@ Row = dict[str, Any]
 
 def ends_with(status: int) -> Sight:
     def missed(end: Outcome) -> str | None:
-        said = "it exceeded the time limit" if end.status is None else f"exit {end.status}: {last_line(end.stderr)}"
-        return None if end.status == status else said
+        problem = "it exceeded the time limit" if end.status is None else f"exit {end.status}: {last_line(end.stderr)}"
+        return None if end.status == status else problem
 
     return Sight(f"exit {status}", missed)
 

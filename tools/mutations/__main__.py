@@ -89,15 +89,15 @@ def table(outcomes: Sequence[Outcome]) -> str:
     rows = [
         " | ".join(
             [
-                f"| `{one.mutation.file.removeprefix('commbench/')}`",
-                f"`{_cell(one.mutation.find)}`",
-                f"`{_cell(one.mutation.replace)}`",
-                f"{one.text} |",
+                f"| `{outcome.mutation.file.removeprefix('commbench/')}`",
+                f"`{_cell(outcome.mutation.find)}`",
+                f"`{_cell(outcome.mutation.replace)}`",
+                f"{outcome.text} |",
             ]
         )
-        for one in outcomes
+        for outcome in outcomes
     ]
-    killed = sum(one.failed is not None for one in outcomes)
+    killed = sum(outcome.failed is not None for outcome in outcomes)
     head = ["| file | code | changed to | first failing test |", "|---|---|---|---|"]
     return "\n".join([f"{killed} of {len(outcomes)} are found by `make test`.", "", *head, *rows])
 
@@ -118,8 +118,8 @@ def main(words: Sequence[str]) -> int:
         before, _, rest = TABLE.read_text().partition(BEGIN)
         after = rest.partition(END)[2]
         TABLE.write_text(f"{before}{BEGIN}\n{table(outcomes)}\n{END}{after}")
-    survivors = sum(one.failed is None for one in outcomes)
-    return 1 if survivors > MOST_SURVIVORS or any(one.problem for one in outcomes) else 0
+    survivors = sum(outcome.failed is None for outcome in outcomes)
+    return 1 if survivors > MOST_SURVIVORS or any(outcome.problem for outcome in outcomes) else 0
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def ratio(launches: list[Blocks], case: str, over: str, under: str) -> tuple[flo
         a, b = launch[case][over], launch[case][under]
         ratios.append(statistics.median(x / y for x, y in zip(a, b, strict=True)))
         absolute.append((statistics.median(a) / 1000, statistics.median(b) / 1000))
-    mine, theirs = (statistics.median(one) for one in zip(*absolute, strict=True))
+    mine, theirs = (statistics.median(times) for times in zip(*absolute, strict=True))
     spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
     return statistics.median(ratios), f"{mine:.3f} us against {theirs:.3f} us per operation; launches {spread}"
 

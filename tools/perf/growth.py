@@ -46,7 +46,7 @@ PARTS = (
 
 def claims_growth() -> list[Claim]:
     runs = {what: [least(what, ranks) for ranks in RANKS] for what in ("control", "recording")}
-    seconds = [one["cpu_s"] for one in runs["control"]]
+    seconds = [cost["cpu_s"] for cost in runs["control"]]
     case = Claim(f"rank 0's cpu seconds of a case, {RANKS[-1]} ranks", seconds[-1], CASE_S, listed(seconds))
     return [case, *(growth(part, runs[part.what]) for part in PARTS)]
 
@@ -77,5 +77,5 @@ def growth(part: Part, costs: list[Cost]) -> Claim:
 
 
 def listed(seconds: list[float]) -> str:
-    text = ", ".join(f"{one:.4f}" for one in seconds)
+    text = ", ".join(f"{value:.4f}" for value in seconds)
     return f"{text} s at {', '.join(map(str, RANKS))} ranks"

@@ -42,12 +42,12 @@ def claims_matrix() -> list[Claim]:
     runs = [whole(backend) for backend in BACKENDS]
     made = [
         Claim(
-            f"{one.backend}: seconds per case of the whole matrix",
-            one.seconds / one.measured,
+            f"{result.backend}: seconds per case of the whole matrix",
+            result.seconds / result.measured,
             CASE_S,
-            f"{one.seconds:.0f} s for {one.measured} of {one.cases} cases, start and end included",
+            f"{result.seconds:.0f} s for {result.measured} of {result.cases} cases, start and end included",
         )
-        for one in runs
+        for result in runs
     ]
-    minutes = sum(one.seconds for one in runs) / 60
+    minutes = sum(result.seconds for result in runs) / 60
     return [*made, Claim("minutes of the whole matrix", minutes, TOTAL_MINUTES, f"{' + '.join(BACKENDS)}")]

@@ -67,7 +67,7 @@ def claims_loopback() -> list[Claim]:
     seen = Ends(([], []), "127.0.0.1", 1, LOOPBACK_MESSAGE_BYTES, LOOPBACK_WINDOW, LOOPBACK_S).launches()
     made = []
     for streams in STREAMS:
-        ratio, detail = compared([one[str(streams)] for one in seen])
+        ratio, detail = compared([launch[str(streams)] for launch in seen])
         made.append(Claim(f"loopback: iperf3 / tcp at {named(streams)}", ratio, LOOPBACK_BOUND, detail))
     return made
 
@@ -83,12 +83,12 @@ def claims_link() -> list[Claim]:
         seen = Ends(
             (first.command(), second.command()), first.address, 2, LINK_MESSAGE_BYTES, LINK_WINDOW, LINK_S
         ).launches()
-    found = []
+    claims = []
     for streams in STREAMS:
-        ratio, detail = compared([one[str(streams)] for one in seen])
+        ratio, detail = compared([launch[str(streams)] for launch in seen])
         name = f"link of {SLOW.rate_mbit} Mbit/s: iperf3 and tcp at {named(streams)}"
-        found.append(Claim(name, max(ratio, 1 / ratio), LINK_BOUND, f"{detail}; the larger over the smaller"))
-    return found
+        claims.append(Claim(name, max(ratio, 1 / ratio), LINK_BOUND, f"{detail}; the larger over the smaller"))
+    return claims
 
 
 def need_iperf3() -> None:
@@ -102,9 +102,9 @@ def named(streams: int) -> str:
 
 def compared(launches: list[Rates]) -> tuple[float, str]:
     """iperf3 over tcp: the median over launches of the ratio of the medians of their turns, and a text."""
-    ratios = [statistics.median(one["iperf3"]) / statistics.median(one["ours"]) for one in launches]
+    ratios = [statistics.median(rates["iperf3"]) / statistics.median(rates["ours"]) for rates in launches]
     median, best = (
-        [f([rate for one in launches for rate in one[side]]) / 1e9 for side in ("ours", "iperf3")]
+        [f([rate for rates in launches for rate in rates[side]]) / 1e9 for side in ("ours", "iperf3")]
         for f in (statistics.median, max)
     )
     text = f"{median[0]:.3f} GB/s against {median[1]:.3f} GB/s, best {best[0]:.3f} and {best[1]:.3f}"

@@ -32,9 +32,9 @@ Rates = dict[str, list[float]]
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
 
 
 @contextmanager
@@ -111,11 +111,11 @@ def main(rank: int, host: str, port: int, nodes: int, message_bytes: int, window
     communicator = Tcp().open(World(rank, 2, places, (rank,)), control)
     with iperf3_server() if rank == 1 else nullcontext() as server_port:
         wire = Wire(control, communicator, server_port, seconds)
-        found = {str(job.case.streams): wire.rates(job) for job in jobs}
+        rates = {str(job.case.streams): wire.rates(job) for job in jobs}
         control.farewell(PATIENCE_S)
     communicator.close()
     if rank == 0:
-        print(json.dumps(found), flush=True)
+        print(json.dumps(rates), flush=True)
 
 
 if __name__ == "__main__":

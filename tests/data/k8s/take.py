@@ -18,7 +18,7 @@ ROOTS = [f"{BATCH}.Job", *(f"{CORE}.{kind}" for kind in ("Pod", "PodTemplateSpec
 def bare(schema: Any) -> Any:
     """Without prose and hints for tools; references stay within the file."""
     if isinstance(schema, list):
-        return [bare(one) for one in schema]
+        return [bare(item) for item in schema]
     if not isinstance(schema, dict):
         return schema.replace(HERE, "#/$defs/") if isinstance(schema, str) else schema
     return {
@@ -33,7 +33,7 @@ def names(schema: Any) -> set[str]:
     if isinstance(schema, dict):
         own = {schema["$ref"].rpartition("/")[2]} if isinstance(schema.get("$ref"), str) else set()
         return own.union(*(names(value) for value in schema.values()))
-    return set[str]().union(*(names(one) for one in schema)) if isinstance(schema, list) else set()
+    return set[str]().union(*(names(item) for item in schema)) if isinstance(schema, list) else set()
 
 
 def main(folder: Path) -> None:

@@ -112,12 +112,12 @@ class HostCopy(CudaCopy):
 class HostNcclLowering(NcclLowering):
     def _exchange(self, operations: list[Any]) -> None:
         """gloo refuses messages to oneself; NCCL copies them where both ends are in one batch, in their order."""
-        to_self = [one for one in operations if one.group_peer == self._group.rank()]
-        sent = [one.tensor for one in to_self if one.op is self._dist.isend]
-        received = [one.tensor for one in to_self if one.op is self._dist.irecv]
+        to_self = [operation for operation in operations if operation.group_peer == self._group.rank()]
+        sent = [operation.tensor for operation in to_self if operation.op is self._dist.isend]
+        received = [operation.tensor for operation in to_self if operation.op is self._dist.irecv]
         for target, source in zip(received, sent, strict=True):
             target.copy_(source)
-        others = [one for one in operations if one not in to_self]
+        others = [operation for operation in operations if operation not in to_self]
         if others:
             super()._exchange(others)
 

@@ -144,8 +144,8 @@ class QueuedCommunicator:
         lowering, works = TorchLowering(self._inner._group, held), dict[int, Any]()
 
         def call(step: Step) -> Call:
-            one = lowering.call(step)
-            return Call(self._later, (one, works, *one.args))
+            lowered = lowering.call(step)
+            return Call(self._later, (lowered, works, *lowered.args))
 
         pool = max((buffer.pool for buffer in held.values()), default=1)
         return device_runner(self._device, Lowered.of(program, mode.sync, call), pool, mode)

@@ -48,8 +48,8 @@ def open_mpi(folder: Path, listing: str | None = None, component: str | None = N
 
 @pytest.mark.parametrize(("value", "answer"), [("true", True), ("false", False)])
 def test_open_mpi_is_asked_by_its_own_program(tmp_path: Path, value: str, answer: bool) -> None:
-    found = cuda_aware_by_files(open_mpi(tmp_path, LISTING.format(value)), {})
-    assert found == CudaAware(answer, "ompi_info: built_with_cuda_support")
+    cuda_aware = cuda_aware_by_files(open_mpi(tmp_path, LISTING.format(value)), {})
+    assert cuda_aware == CudaAware(answer, "ompi_info: built_with_cuda_support")
 
 
 @pytest.mark.parametrize("folder", ["openmpi", "openmpi3"])
@@ -59,9 +59,9 @@ def test_open_mpi_5_has_a_component(tmp_path: Path, folder: str) -> None:
 
 
 def test_open_mpi_without_either_is_unknown(tmp_path: Path) -> None:
-    found = cuda_aware_by_files(open_mpi(tmp_path), {})
-    assert found.answer is None and "neither mca_accelerator_cuda.so nor ompi_info" in found.source
-    assert str(found).startswith("may not take device memory (neither")
+    cuda_aware = cuda_aware_by_files(open_mpi(tmp_path), {})
+    assert cuda_aware.answer is None and "neither mca_accelerator_cuda.so nor ompi_info" in cuda_aware.source
+    assert str(cuda_aware).startswith("may not take device memory (neither")
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_open_mpi_without_either_is_unknown(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_switched_off_counts_as_absent(tmp_path: Path, environ: dict[str, str]) -> None:
-    found = cuda_aware_by_files(open_mpi(tmp_path, LISTING.format("true")), environ)
-    assert found == CudaAware(False, "=".join(*environ.items()))
+    cuda_aware = cuda_aware_by_files(open_mpi(tmp_path, LISTING.format("true")), environ)
+    assert cuda_aware == CudaAware(False, "=".join(*environ.items()))
 
 
 @pytest.mark.parametrize(
@@ -136,5 +136,5 @@ def test_ucx_must_be_able_to_where_it_may_be_the_carrier(
 @given(st.text(), st.sampled_from(["true", "false"]), st.text())
 def test_any_listing_is_read(before: str, value: str, after: str) -> None:
     assert built_with_cuda(before) in (None, True, False)
-    noise = "".join(one for one in before if one != ":")
+    noise = "".join(character for character in before if character != ":")
     assert built_with_cuda(f"{noise}\n{PARAM}:value:{value}\n{after}") is (value == "true")

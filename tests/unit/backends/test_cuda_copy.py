@@ -41,7 +41,7 @@ def case(benchmark: str, staging: str, timing_mode: str = "host_sync") -> Case:
 
 
 @pytest.mark.parametrize(
-    ("asked", "reason"),
+    ("copy_case", "reason"),
     [
         (case("copy_h2d", "pinned", "graph"), None),
         (case("copy_d2h", "none"), None),
@@ -51,9 +51,9 @@ def case(benchmark: str, staging: str, timing_mode: str = "host_sync") -> Case:
         (case("all_reduce", "none"), "copies within a rank only; it has copy_h2d, "),
     ],
 )
-def test_what_is_skipped(asked: Case, reason: str | None) -> None:
-    found = CudaCopy().supports(asked, 1)
-    assert (found is None) if reason is None else (reason in str(found))
+def test_what_is_skipped(copy_case: Case, reason: str | None) -> None:
+    answer = CudaCopy().supports(copy_case, 1)
+    assert (answer is None) if reason is None else (reason in str(answer))
     assert isinstance(CudaCopy(), Backend)
 
 
@@ -81,7 +81,7 @@ class Streams(HostGpu):
 def test_posted_copies_are_on_streams_of_their_own_which_are_waited_for() -> None:
     specs = [BufferSpec(name, 5, "float32", memory="host" if name in "ad" else "device") for name in "abcd"]
     device = partial(DeviceBuffer, pool=1, allocate=partial(CudaMemory, place=torch.device("cpu")))
-    buffers: dict[str, Any] = {one.name: HostBuffer(one) if one.memory == "host" else device(one) for one in specs}
+    buffers: dict[str, Any] = {spec.name: HostBuffer(spec) if spec.memory == "host" else device(spec) for spec in specs}
     for name, key in (("a", 1), ("c", 2)):
         buffers[name].write(message(key, 0, 5))
     steps = (Icopy(View("a"), View("b"), 0), Icopy(View("c"), View("d"), 1), WaitAll((0, 1)))

@@ -65,18 +65,18 @@ def test_what_is_missing_is_said_in_order(tmp_path: Path) -> None:
     assert missing(have_both) == "None"
 
 
-@pytest.mark.parametrize(("driver", "wheel", "told"), [
+@pytest.mark.parametrize(("driver", "wheel", "expected"), [
     ("cuda 12080", "cupy_cuda13x", "cupy is built for CUDA 13, and this driver runs CUDA 12.8 at most"),
     ("cuda 12080", "cupy_cuda12x", "None"),
     ("cuda 13000", "cupy_cuda13x", "None"),
 ])  # fmt: skip
-def test_a_cupy_for_a_newer_driver_is_told(tmp_path: Path, driver: str, wheel: str, told: str) -> None:
+def test_a_cupy_for_a_newer_driver_is_told(tmp_path: Path, driver: str, wheel: str, expected: str) -> None:
     have = plant(tmp_path, "cupy/__init__.py", "nvidia/nccl/lib/libnccl.so.2")
     metadata = plant(tmp_path, f"{wheel}-14.2.0.dist-info/METADATA") / f"{wheel}-14.2.0.dist-info/METADATA"
     metadata.write_text(f"Metadata-Version: 2.1\nName: {wheel.replace('_', '-')}\nVersion: 14.2.0\n")
     (tmp_path / "machine").write_text(hgx(1, driver))
     reason = missing(have, machine=tmp_path / "machine")
-    assert reason.startswith(told) and (told == "None" or "commbench[cuda12]" in reason)
+    assert reason.startswith(expected) and (expected == "None" or "commbench[cuda12]" in reason)
 
 
 def test_counters_are_those_of_the_pci_bus_id(stand_in: dict[str, str]) -> None:
@@ -101,8 +101,8 @@ def test_what_nccl_lacks_is_a_skip() -> None:
 
 
 def test_settings_become_nccls_variables() -> None:
-    told = CupyNccl().environment("off", "lo")
-    assert told["NCCL_P2P_DISABLE"] == "1" and told["NCCL_SOCKET_IFNAME"] == "=lo"
+    variables = CupyNccl().environment("off", "lo")
+    assert variables["NCCL_P2P_DISABLE"] == "1" and variables["NCCL_SOCKET_IFNAME"] == "=lo"
     assert "NCCL_P2P_DISABLE" not in CupyNccl().environment("auto", None)
 
 
@@ -132,9 +132,9 @@ def test_every_operation_and_clock_in_worlds_of_the_stand_in(
     )  # fmt: skip
     assert run.status == 0, run.explain()
     measured = run.cases[run.cases.status == "ok"]
-    assert {one for one in run.cases.benchmark if "copy" not in one} == set(measured.benchmark) and set(
-        measured.timing_mode
-    ) == {"host_sync", "graph"}
+    assert {benchmark for benchmark in run.cases.benchmark if "copy" not in benchmark} == set(
+        measured.benchmark
+    ) and set(measured.timing_mode) == {"host_sync", "graph"}
     assert (measured.wrong_elements == 0).all() and set(measured.staging) == {"none"}
     skipped = run.cases[(run.cases.status == "skipped") & ~run.cases.benchmark.str.startswith("copy_")]
     assert set(skipped.layout) == {"1x1"}, "what needs two ranks"

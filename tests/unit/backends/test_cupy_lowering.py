@@ -28,7 +28,9 @@ from commbench.engines.lowered import Lowered, skip_reason
 
 with ConfigComposer() as _composer:
     BENCHMARKS = _composer.jobs(["benchmark=all", "backend=simulated"], multirun=False)[0].settings.benchmarks
-BENCHMARKS = tuple(one for one in BENCHMARKS if "staging" not in one.axes)  # NCCL copies nothing within a rank
+BENCHMARKS = tuple(
+    benchmark for benchmark in BENCHMARKS if "staging" not in benchmark.axes
+)  # NCCL copies nothing within a rank
 SPEC = BufferSpec("data", 6, "float32", slots=3)
 DATA = View("data")
 

@@ -26,10 +26,10 @@ EVERY_STEP = str(SUPPORT / "every_step.py")
 def test_every_step_is_exact_or_refused(world: Callable[..., Any], size: int) -> None:
     done = world("python", EVERY_STEP, "gloo", str(size))
     assert done.status == 0, done.explain()
-    found = [json.loads((done.output / f"{rank}.json").read_text()) for rank in range(size)]
-    assert [rank["wrong"] for rank in found] == [[]] * size
-    assert min(rank["ran"] for rank in found) > 150
-    refused = {(*label.split()[::3], label.split()[4]): reason for label, reason in found[0]["refused"].items()}
+    ranks = [json.loads((done.output / f"{rank}.json").read_text()) for rank in range(size)]
+    assert [rank["wrong"] for rank in ranks] == [[]] * size
+    assert min(rank["ran"] for rank in ranks) > 150
+    refused = {(*label.split()[::3], label.split()[4]): reason for label, reason in ranks[0]["refused"].items()}
     assert {operation for operation, *_ in refused} == {"all_reduce", "reduce", "reduce_scatter", "all_to_all"}
     for (operation, in_place, reduction), reason in refused.items():
         if operation == "all_to_all":
@@ -69,14 +69,14 @@ def test_averages_are_of_floating_types(dtype: str) -> None:
 def test_an_older_torch_lacks_some_reductions(
     monkeypatch: pytest.MonkeyPatch, benchmark: str, reduction: str, since: str | None
 ) -> None:
-    asked = case(benchmark=benchmark, reduction=reduction)
-    assert Gloo().supports(asked, 2) is None, "the installed torch has it"
+    reduction_case = case(benchmark=benchmark, reduction=reduction)
+    assert Gloo().supports(reduction_case, 2) is None, "the installed torch has it"
     monkeypatch.setattr(gloo, "_torch_version", lambda: "2.7.1+cpu")
-    reason = Gloo().supports(asked, 2)
+    reason = Gloo().supports(reduction_case, 2)
     assert (reason is None) == (since is None)
     assert reason is None or (f"before torch {since}" in reason and "2.7.1" in reason)
     monkeypatch.setattr(gloo, "_torch_version", lambda: "2.10.0")
-    assert Gloo().supports(asked, 2) is None
+    assert Gloo().supports(reduction_case, 2) is None
 
 
 def test_a_message_to_oneself_is_refused() -> None:
@@ -97,19 +97,19 @@ def test_a_message_to_oneself_is_refused() -> None:
     ],
 )
 def test_what_gloo_does_with_gpu_memory(benchmark: str, staging: str, timing_mode: str, reason: str | None) -> None:
-    asked = case(benchmark=benchmark, device="cuda", staging=staging, timing_mode=timing_mode)
-    found = Gloo().supports(asked, 2)
-    assert (found is None) if reason is None else (reason in str(found))
+    gpu_case = case(benchmark=benchmark, device="cuda", staging=staging, timing_mode=timing_mode)
+    answer = Gloo().supports(gpu_case, 2)
+    assert (answer is None) if reason is None else (reason in str(answer))
 
 
 def test_who_copies_is_told_for_every_operation() -> None:
     with ConfigComposer() as door:
-        told = {name: Gloo().staging(name) for name in door.options("benchmark")}
-    assert told.pop("barrier") == "none"
-    assert {name for name, staging in told.items() if staging == "library"} == {
+        staging_of = {name: Gloo().staging(name) for name in door.options("benchmark")}
+    assert staging_of.pop("barrier") == "none"
+    assert {name for name, staging in staging_of.items() if staging == "library"} == {
         "all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter", "scatter",
     }  # fmt: skip
-    assert {staging for name, staging in told.items() if name.startswith(("p2p", "exchange"))} == {"pinned"}
+    assert {staging for name, staging in staging_of.items() if name.startswith(("p2p", "exchange"))} == {"pinned"}
 
 
 def test_a_driver_is_missing_for_cuda_only(tmp_path: Path) -> None:

@@ -93,14 +93,14 @@ def words(buffer: Any, slot: int, copy: int) -> np.ndarray[Any, Any]:
     return np.array(raw.view(np.int64))
 
 
-def run_rank(communicator: IpcCommunicator, one: Program, repetitions: int) -> dict[str, Any]:
+def run_rank(communicator: IpcCommunicator, rank_program: Program, repetitions: int) -> dict[str, Any]:
     rank = communicator.hosted[0]
-    buffers = {spec.name: communicator.allocate(spec, POOL) for spec in one.buffers}
-    for slot in range(one.buffers[0].slots):
+    buffers = {spec.name: communicator.allocate(spec, POOL) for spec in rank_program.buffers}
+    for slot in range(rank_program.buffers[0].slots):
         for copy in range(POOL):
             send: Any = buffers["send"]
             send.allocation.upload(send.offset(slot, copy), content(rank, slot, copy).view(np.uint8))
-    runner = communicator.prepare({rank: one}, {rank: buffers}, MODE)
+    runner = communicator.prepare({rank: rank_program}, {rank: buffers}, MODE)
     assert runner(repetitions).shape == (1, repetitions, 2)
     return buffers
 
@@ -115,7 +115,9 @@ def test_any_order_of_posts_and_waits_moves_every_message_to_its_place(
 ) -> None:
     messages = [(source % size, to % size) for source, to in choices]
     ranks = communicators(size)
-    held = no_error(together(lambda one: run_rank(one, program(one.hosted[0], messages, seed), 3), ranks))
+    held = no_error(
+        together(lambda communicator: run_rank(communicator, program(communicator.hosted[0], messages, seed), 3), ranks)
+    )
     for slot, (source, to) in enumerate(messages):
         for copy in range(POOL):
             assert (words(held[to]["recv"], slot, copy) == content(source, slot, copy)).all()
@@ -169,9 +171,9 @@ def test_a_program_that_can_not_be_run_is_refused_without_a_hang(steps: tuple[St
 
     def prepare(communicator: IpcCommunicator) -> None:
         rank = communicator.hosted[0]
-        one = Program(buffers, steps) if rank == 0 else Program()
-        held = {spec.name: communicator.allocate(spec, 1) for spec in one.buffers}
-        communicator.prepare({rank: one}, {rank: held}, MODE)
+        rank_program = Program(buffers, steps) if rank == 0 else Program()
+        held = {spec.name: communicator.allocate(spec, 1) for spec in rank_program.buffers}
+        communicator.prepare({rank: rank_program}, {rank: held}, MODE)
 
     ends = together(prepare, [first, second])
     assert isinstance(ends[0], Unsupported) and reason in str(ends[0])
@@ -187,15 +189,17 @@ def test_a_failed_program_leaves_nothing_behind_for_the_next() -> None:
         mailbox.counters[mailbox.sent(0, 1)] = 3
         mailbox.counters[mailbox.arrived(0)] = 9
     messages = [(0, 1), (1, 0), (0, 1)]
-    held = no_error(together(lambda one: run_rank(one, program(one.hosted[0], messages, 0), 2), ranks))
+    held = no_error(
+        together(lambda communicator: run_rank(communicator, program(communicator.hosted[0], messages, 0), 2), ranks)
+    )
     assert (words(held[1]["recv"], 2, 1) == content(0, 2, 1)).all()
 
 
 def test_copies_inside_a_rank_and_views_with_an_offset() -> None:
-    (one,) = communicators(1)
+    (communicator,) = communicators(1)
     buffers = tuple(BufferSpec(name, COUNT, "int64") for name in ("send", "recv"))
     steps = (Copy(View("send", 0, 1, 2), View("recv", 0, 0, 2)), Barrier())
-    held = run_rank(one, Program(buffers, steps), 1)
+    held = run_rank(communicator, Program(buffers, steps), 1)
     assert (words(held["recv"], 0, 0)[:2] == content(0, 0, 0)[1:]).all()
 
 

@@ -32,8 +32,8 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def facts(output: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(next(output.glob("*/run.json")).read_text())["backend"]
-    return found
+    backend: dict[str, Any] = json.loads(next(output.glob("*/run.json")).read_text())["backend"]
+    return backend
 
 
 @pytest.mark.long
@@ -136,9 +136,9 @@ def _process_of(output: Path, rank: int) -> int:
 
 
 def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
         return port
 
 
@@ -149,8 +149,8 @@ def test_the_drivers_calls_move_and_check_everything(world: Callable[..., Any], 
     assert run.status == 0, run.explain()
     assert set(run.cases.status) == {"ok"} and (run.cases.wrong_elements == 0).all()
     assert set(run.cases.device) == {"cuda"} and set(run.cases.timing_mode) == {"host_sync"}
-    told = facts(run.output)
-    assert told["library"] == "CUDA driver API 12.4" and "ipc_refused" not in told
+    backend = facts(run.output)
+    assert backend["library"] == "CUDA driver API 12.4" and "ipc_refused" not in backend
 
 
 @pytest.mark.long

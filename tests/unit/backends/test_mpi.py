@@ -36,10 +36,10 @@ def test_every_step_is_exact_or_refused(
     start = launcher.command(1, size, [], library)[:-3]  # without python -m commbench
     done = world(*start, str(warm_executable), EVERY_STEP, "mpi", library, env=launcher.environment(1, MANY, library))
     assert done.status == 0, done.explain()
-    found = [json.loads((done.output / f"{rank}.json").read_text()) for rank in range(size)]
-    assert [rank["wrong"] for rank in found] == [[]] * size
-    assert min(rank["ran"] for rank in found) > 400
-    refused = found[0]["refused"]
+    reports = [json.loads((done.output / f"{rank}.json").read_text()) for rank in range(size)]
+    assert [rank["wrong"] for rank in reports] == [[]] * size
+    assert min(rank["ran"] for rank in reports) > 400
+    refused = reports[0]["refused"]
     assert {reason.split(", ")[0] for reason in refused.values()} == {
         "MPI has no reduction avg",
         "MPI cannot reduce float16",

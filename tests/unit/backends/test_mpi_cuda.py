@@ -46,7 +46,7 @@ def env(tmp_path: Path) -> dict[str, str]:
     ("library", "layout", "in_place"),
     [
         ("openmpi", "1x2", "auto"),
-        *(pytest.param(one, "1x3", "[true,false]", marks=LONG) for one in ("openmpi", "mpich")),
+        *(pytest.param(library, "1x3", "[true,false]", marks=LONG) for library in ("openmpi", "mpich")),
     ],
 )
 @pytest.mark.parametrize("staging", [pytest.param("none", marks=LONG), "pinned"])
@@ -61,7 +61,7 @@ def test_every_operation_is_exact(
     assert run.status == 0, run.explain()
     measured = run.cases[run.cases.status == "ok"]
     assert set(measured.staging) == {staging}
-    assert set(measured.benchmark) == {one for one in run.cases.benchmark if not one.startswith("copy_")}
+    assert set(measured.benchmark) == {name for name in run.cases.benchmark if not name.startswith("copy_")}
     assert set(measured.timing_mode) == {"host_sync"} and set(measured.engine) == {"python"}
     assert (measured.wrong_elements == 0).all()
 

@@ -49,10 +49,10 @@ def missing(folder: Path, machine: str | None, cuda: str, **env: str) -> str | N
     (planted / "__init__.py").write_text("raise SystemExit('torch was imported')")
     (planted / "version.py").write_text(f"__version__ = '2.13.0'\n{cuda}\ngit_version = 'None'\n")
     code = "Nccl().missing('cuda')"
-    found: str | None = ask(
+    reason: str | None = ask(
         folder, machine, code, "from commbench.backends.torch.nccl import Nccl", PYTHONPATH=str(planted.parent), **env
     )
-    return found
+    return reason
 
 
 BUILT = "cuda: Optional[str] = '13.0'"
@@ -100,8 +100,8 @@ def test_no_driver_comes_first(tmp_path: Path) -> None:
     ],
 )
 def test_a_torch_for_a_newer_driver_is_told(tmp_path: Path, driver: str, cuda: str, reason: str | None) -> None:
-    told = missing(tmp_path, hgx(1, driver), cuda)
-    assert (told is None) if reason is None else str(told).startswith(reason) and "\n" not in str(told)
+    answer = missing(tmp_path, hgx(1, driver), cuda)
+    assert (answer is None) if reason is None else str(answer).startswith(reason) and "\n" not in str(answer)
 
 
 # ---------------------------------------------------------------- what it declares
@@ -131,8 +131,8 @@ def case(benchmark: str = "all_reduce", **more: Any) -> Case:
     ],
 )
 def test_what_is_skipped(asked_for: Case, reason: str | None) -> None:
-    found = Nccl().supports(asked_for, 2)
-    assert (found is None) if reason is None else (reason in str(found))
+    answer = Nccl().supports(asked_for, 2)
+    assert (answer is None) if reason is None else (reason in str(answer))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -244,7 +244,7 @@ def steps_of(group: Any, *steps: Step, pool: int = 1) -> list[Any]:
 
 def operations(call: Any, copy: int = 0) -> list[tuple[str, int]]:
     (rotating,) = call.args
-    return [(one.op.__name__, one.tensor.data_ptr()) for one in rotating.values[copy]]
+    return [(message.op.__name__, message.tensor.data_ptr()) for message in rotating.values[copy]]
 
 
 def test_a_window_is_one_call_with_its_messages_in_order(group: Any) -> None:
@@ -253,10 +253,10 @@ def test_a_window_is_one_call_with_its_messages_in_order(group: Any) -> None:
     sends = (Isend(View("send", slot), 0, 3 + slot) for slot in window)
     (call,) = steps_of(group, *receives, *sends, WaitAll(tuple(range(6))), pool=2)
     for copy in range(2):
-        found = operations(call, copy)
-        assert [name for name, _ in found] == ["irecv"] * 3 + ["isend"] * 3
-        assert len({address for _, address in found}) == 6
-        addresses = [address for _, address in found[:3]]
+        messages = operations(call, copy)
+        assert [name for name, _ in messages] == ["irecv"] * 3 + ["isend"] * 3
+        assert len({address for _, address in messages}) == 6
+        addresses = [address for _, address in messages[:3]]
         assert addresses == sorted(addresses)
     assert operations(call, 0)[0][1] != operations(call, 1)[0][1], "each copy of the pool has its own tensors"
 
@@ -358,7 +358,7 @@ def test_every_clock_runs_batches_and_their_rotation(world: Callable[..., Any], 
 
 
 @pytest.mark.parametrize(
-    ("visible", "told"),
+    ("visible", "reason"),
     [
         (None, "layout=1x5 wants 5 on this machine, it shows 4; use layout=1x4"),
         ("0,2", "it shows 2 with CUDA_VISIBLE_DEVICES='0,2'; use layout=1x2"),
@@ -366,10 +366,10 @@ def test_every_clock_runs_batches_and_their_rotation(world: Callable[..., Any], 
     ],
 )
 def test_a_rank_without_a_gpu_of_its_own_is_refused_before_it_starts(
-    world: Callable[..., Any], shown: dict[str, str], visible: str | None, told: str
+    world: Callable[..., Any], shown: dict[str, str], visible: str | None, reason: str
 ) -> None:
     env = shown if visible is None else {**shown, "CUDA_VISIBLE_DEVICES": visible}
     run = world("commbench", *PLUGIN, "backend=host_nccl", "layout=[1x2,1x5]", env=env)
     assert run.status == 2, run.explain()
     (line,) = run.stderr.strip().splitlines()
-    assert line.startswith("commbench: backend=host_nccl needs a GPU for each rank: ") and line.endswith(told)
+    assert line.startswith("commbench: backend=host_nccl needs a GPU for each rank: ") and line.endswith(reason)

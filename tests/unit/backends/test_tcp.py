@@ -90,10 +90,13 @@ def nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def outer_addresses() -> set[str]:
-    found = [
-        one.address for addresses in psutil.net_if_addrs().values() for one in addresses if one.family == socket.AF_INET
+    ipv4 = [
+        entry.address
+        for addresses in psutil.net_if_addrs().values()
+        for entry in addresses
+        if entry.family == socket.AF_INET
     ]
-    return {one for one in found if not ipaddress.ip_address(one).is_loopback}
+    return {address for address in ipv4 if not ipaddress.ip_address(address).is_loopback}
 
 
 @pytest.mark.usefixtures("nothing_chosen")

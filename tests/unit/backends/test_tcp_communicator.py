@@ -60,20 +60,20 @@ def controls(size: int) -> Iterator[list[StoreControl]]:
     yield no_error(together(connect, range(size)))
 
 
-def enter(backend: Tcp, size: int, found: list[StoreControl]) -> list[TcpCommunicator]:
+def enter(backend: Tcp, size: int, rank_controls: list[StoreControl]) -> list[TcpCommunicator]:
     worlds = [World(rank, size, (tuple(range(size)),), (rank,)) for rank in range(size)]
-    return no_error(together(lambda rank: backend.open(worlds[rank], found[rank]), range(size)))
+    return no_error(together(lambda rank: backend.open(worlds[rank], rank_controls[rank]), range(size)))
 
 
 @contextmanager
 def opened(size: int, backend: Tcp | None = None) -> Iterator[list[TcpCommunicator]]:
-    with controls(size) as found:
-        communicators = enter(backend or Tcp(timeout_s=SOON_S), size, found)
+    with controls(size) as rank_controls:
+        communicators = enter(backend or Tcp(timeout_s=SOON_S), size, rank_controls)
         try:
             yield communicators
         finally:
-            for one in communicators:
-                one.close()
+            for communicator in communicators:
+                communicator.close()
 
 
 class Rank:
@@ -118,10 +118,10 @@ def window(rank: int, count: int, slots: int, both: bool) -> Program:
 
 @given(st.binary(max_size=300), st.integers(1, 64))
 def test_parts_are_contiguous_and_nearly_equal(message: bytes, parts: int) -> None:
-    found = cut(memoryview(message), parts)
-    assert len(found) == parts
-    assert b"".join(found) == message
-    sizes = [len(part) for part in found]
+    pieces = cut(memoryview(message), parts)
+    assert len(pieces) == parts
+    assert b"".join(pieces) == message
+    sizes = [len(part) for part in pieces]
     assert max(sizes) - min(sizes) <= 1
 
 
@@ -131,7 +131,7 @@ def test_after_a_barrier_everybody_has_heard_of_everybody(size: int) -> None:
     known = [{rank} for rank in range(size)]
     rounds = [barrier_partners(rank, size) for rank in range(size)]
     for number in range(len(rounds[0])):
-        before = [set(one) for one in known]
+        before = [set(ranks) for ranks in known]
         for rank in range(size):
             onward, back = rounds[rank][number]
             assert rounds[onward][number][1] == rank, "who is sent a byte expects it"
@@ -151,16 +151,16 @@ def test_a_collective_is_refused_with_the_reason() -> None:
 # ---------------------------------------------------------------- payload
 
 
-@pytest.mark.parametrize("streams", [1, 7, *(pytest.param(one, marks=pytest.mark.long) for one in (2, 64))])
+@pytest.mark.parametrize("streams", [1, 7, *(pytest.param(streams, marks=pytest.mark.long) for streams in (2, 64))])
 @pytest.mark.parametrize("both", [False, True], ids=["one-way", "both-ways"])
 def test_windows_of_every_size_arrive_exactly(streams: int, both: bool) -> None:
     with opened(2) as communicators:
         for count in (1, 3, 63, 64, 65, 4096, 70_001, 8 * MIB):
 
             def work(rank: int, count: int = count) -> bool:
-                one = Rank(communicators[rank], window(rank, count, 3, both), streams, pool=2)
-                one.run(3)
-                return (rank == 0 and not both) or one.received(1 - rank, copies=2)
+                runner = Rank(communicators[rank], window(rank, count, 3, both), streams, pool=2)
+                runner.run(3)
+                return (rank == 0 and not both) or runner.received(1 - rank, copies=2)
 
             assert no_error(together(work, range(2))) == [True, True], count
 
@@ -169,9 +169,9 @@ def test_a_window_of_messages_of_4_mib_both_ways_does_not_deadlock() -> None:
     with opened(2) as communicators:
 
         def work(rank: int) -> bool:
-            one = Rank(communicators[rank], window(rank, 4 * MIB, 16, both=True))
-            one.run(2)
-            return one.received(1 - rank)
+            runner = Rank(communicators[rank], window(rank, 4 * MIB, 16, both=True))
+            runner.run(2)
+            return runner.received(1 - rank)
 
         assert no_error(together(work, range(2))) == [True, True]
 
@@ -190,9 +190,9 @@ def test_an_exchange_of_all_with_all_and_with_oneself(count: int, streams: int) 
     with opened(size) as communicators:
 
         def work(rank: int) -> bool:
-            one = Rank(communicators[rank], program(rank), streams)
-            one.run(3)
-            recv = one.buffers["recv"]
+            runner = Rank(communicators[rank], program(rank), streams)
+            runner.run(3)
+            recv = runner.buffers["recv"]
             return all((recv.words(peer) == content(peer, 0, 0, count)).all() for peer in range(size))
 
         assert no_error(together(work, range(size))) == [True] * size
@@ -208,9 +208,9 @@ def test_blocking_sends_that_cross_go_on_while_receives_are_posted(count: int) -
     with opened(2) as communicators:
 
         def work(rank: int) -> bool:
-            one = Rank(communicators[rank], program(rank))
-            one.run(3)
-            return one.received(1 - rank)
+            runner = Rank(communicators[rank], program(rank))
+            runner.run(3)
+            return runner.received(1 - rank)
 
         assert no_error(together(work, range(2))) == [True, True]
 
@@ -219,9 +219,9 @@ def test_more_messages_than_one_call_can_name() -> None:
     with opened(2) as communicators:
 
         def work(rank: int) -> bool:
-            one = Rank(communicators[rank], window(rank, 3, 2500, both=True), streams=2)
-            one.run(2)
-            return one.received(1 - rank)
+            runner = Rank(communicators[rank], window(rank, 3, 2500, both=True), streams=2)
+            runner.run(2)
+            return runner.received(1 - rank)
 
         assert no_error(together(work, range(2))) == [True, True]
 
@@ -233,9 +233,9 @@ def test_small_buffers_and_nagle_change_no_byte(backend: Tcp) -> None:
             assert communicators[0].facts()["sndbuf_bytes"] == 2 * backend.buffer_bytes, "the kernel doubles it"
 
         def work(rank: int) -> bool:
-            one = Rank(communicators[rank], window(rank, 50_000, 2, both=True), streams=2)
-            one.run(2)
-            return one.received(1 - rank)
+            runner = Rank(communicators[rank], window(rank, 50_000, 2, both=True), streams=2)
+            runner.run(2)
+            return runner.received(1 - rank)
 
         assert no_error(together(work, range(2))) == [True, True]
 
@@ -251,10 +251,10 @@ def test_a_subset_counts_its_own_ranks() -> None:
             if rank in (0, 2):
                 return inner is None
             assert inner is not None and inner.hosted == ((0,) if rank == 3 else (1,))
-            one = Rank(inner, window(inner.hosted[0], 1000, 2, both=True))
-            one.run(2)
+            runner = Rank(inner, window(inner.hosted[0], 1000, 2, both=True))
+            runner.run(2)
             assert all(name.startswith(f"tcp.peer{1 - inner.hosted[0]}.stream0.") for name in inner.counters())
-            return one.received(1 - inner.hosted[0])
+            return runner.received(1 - inner.hosted[0])
 
         assert no_error(together(work, range(4))) == [True] * 4
 
@@ -264,10 +264,10 @@ def test_nobody_leaves_a_barrier_before_the_last_one_came(size: int) -> None:
     with opened(size) as communicators:
 
         def work(rank: int) -> tuple[int, int]:
-            one = Rank(communicators[rank], Program((), (Barrier(),)))
-            one.run(1)
+            runner = Rank(communicators[rank], Program((), (Barrier(),)))
+            runner.run(1)
             time.sleep(0.05 * rank)
-            start, end = one.run(1)[0, 0]
+            start, end = runner.run(1)[0, 0]
             return int(start), int(end)
 
         stamps = no_error(together(work, range(size)))
@@ -278,8 +278,8 @@ def test_counters_and_facts_are_those_of_the_kernel() -> None:
     with opened(2) as communicators:
 
         def work(rank: int) -> dict[str, float]:
-            one = Rank(communicators[rank], window(rank, 30_000, 4, both=False), streams=3)
-            one.run(2)
+            runner = Rank(communicators[rank], window(rank, 30_000, 4, both=False), streams=3)
+            runner.run(2)
             return communicators[rank].counters()
 
         counters = no_error(together(work, range(2)))
@@ -313,8 +313,8 @@ def test_a_peer_that_dies_is_named_at_once(count: int, streams: int) -> None:
         dead = threading.Event()
 
         def work(rank: int) -> Any:
-            one = Rank(communicators[rank], window(rank, count, 8, both=True), streams)
-            one.run(1)
+            runner = Rank(communicators[rank], window(rank, count, 8, both=True), streams)
+            runner.run(1)
             if rank == 1:
                 communicators[rank].close(abort=True)
                 dead.set()
@@ -322,7 +322,7 @@ def test_a_peer_that_dies_is_named_at_once(count: int, streams: int) -> None:
             assert dead.wait(SOON_S)
             begin = time.monotonic()
             with pytest.raises(CommunicationError, match="rank 1, connection"):
-                one.run(2)
+                runner.run(2)
             return time.monotonic() - begin
 
         waited_s, _ = no_error(together(work, range(2)))
@@ -334,12 +334,12 @@ def test_a_peer_that_is_silent_is_named_after_the_timeout() -> None:
 
         def work(rank: int) -> Any:
             program = window(rank, 100, 2, both=True)
-            one = Rank(communicators[rank], Program(program.buffers, program.steps))
+            runner = Rank(communicators[rank], Program(program.buffers, program.steps))
             if rank == 1:
                 time.sleep(1.5)
                 return None
             with pytest.raises(CommunicationError, match=r"rank 1, connection .*no byte moved for 0\.3 s"):
-                one.run(1)
+                runner.run(1)
             return None
 
         no_error(together(work, range(2)))
@@ -357,18 +357,18 @@ def test_after_a_failure_everywhere_the_next_case_has_new_connections(streams: i
             if inner is not None:
                 specs = tuple(BufferSpec(name, 8, "uint8") for name in ("send", "recv"))
                 receives = (Recv(View("recv"), 1 - rank),) * (3 if rank else 2)
-                one = Rank(inner, Program(specs, (Send(View("send"), 1 - rank), *receives)), streams)
+                runner = Rank(inner, Program(specs, (Send(View("send"), 1 - rank), *receives)), streams)
                 with pytest.raises(CommunicationError, match=f"rank {1 - rank}, connection"):
-                    one.run(1)
+                    runner.run(1)
             return True
 
         def works(rank: int, ranks: tuple[int, int], count: int) -> bool:
             inner = communicators[rank].subset(ranks)
             if inner is None:
                 return True
-            one = Rank(inner, window(inner.hosted[0], count, 2, both=True), streams)
-            one.run(2)
-            return one.received(1 - inner.hosted[0])
+            runner = Rank(inner, window(inner.hosted[0], count, 2, both=True), streams)
+            runner.run(2)
+            return runner.received(1 - inner.hosted[0])
 
         def work(rank: int) -> list[bool]:
             seen = []
@@ -386,11 +386,11 @@ def test_after_a_failure_everywhere_the_next_case_has_new_connections(streams: i
 
 
 def sockets() -> set[str]:
-    found = set()
+    targets = set()
     for link in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # the directory's own
-            found.add(str(link.readlink()))
-    return {name for name in found if name.startswith("socket:")}
+            targets.add(str(link.readlink()))
+    return {name for name in targets if name.startswith("socket:")}
 
 
 def own_threads() -> list[str]:
@@ -399,20 +399,20 @@ def own_threads() -> list[str]:
 
 @pytest.mark.parametrize("abort", [False, True])
 def test_nothing_is_left_after_closing(abort: bool) -> None:
-    with controls(2) as found:
+    with controls(2) as rank_controls:
         before = sockets()
-        communicators = enter(Tcp(), 2, found)
+        communicators = enter(Tcp(), 2, rank_controls)
 
         def work(rank: int) -> bool:
-            one = Rank(communicators[rank], window(rank, MIB, 2, both=True), streams=4)
-            one.run(1)
-            return one.received(1 - rank)
+            runner = Rank(communicators[rank], window(rank, MIB, 2, both=True), streams=4)
+            runner.run(1)
+            return runner.received(1 - rank)
 
         assert no_error(together(work, range(2))) == [True, True]
         assert len(own_threads()) >= 2 * (1 + 7), "a listener, and a thread for each flow but one"
         assert len(sockets() - before) >= 2 * (3 + 4 + 1), "the listener's three, four streams, the barrier"
-        for one in communicators:
-            one.close(abort)
-            one.close(abort)
+        for communicator in communicators:
+            communicator.close(abort)
+            communicator.close(abort)
         assert own_threads() == []
         assert sockets() == before

@@ -37,9 +37,9 @@ def test_what_remains_is_all_but_the_first_bytes(messages: list[bytes], done: in
 
 @given(st.binary(max_size=INFO_BYTES))
 def test_any_bytes_give_numbers_that_are_finite_and_not_negative(raw: bytes) -> None:
-    found = parse_info(raw)
-    assert set(found) <= set(INFO_FIELDS)
-    assert all(math.isfinite(value) and value >= 0 for value in found.values())
+    fields = parse_info(raw)
+    assert set(fields) <= set(INFO_FIELDS)
+    assert all(math.isfinite(value) and value >= 0 for value in fields.values())
 
 
 @given(st.binary(min_size=INFO_BYTES, max_size=INFO_BYTES), st.integers(0, INFO_BYTES))
@@ -56,22 +56,22 @@ def test_values_lie_where_the_kernel_writes_them() -> None:
     struct.pack_into("=I", raw, 100, 7)
     struct.pack_into("=Q", raw, 120, 2**40)
     struct.pack_into("=I", raw, 148, UNKNOWN)
-    found = parse_info(bytes(raw))
-    assert (found["rtt_s"], found["cwnd"], found["retransmits"], found["bytes_acked"]) == (0.0015, 10, 7, 2**40)
-    assert "min_rtt_s" not in found, "no sample yet"
+    fields = parse_info(bytes(raw))
+    assert (fields["rtt_s"], fields["cwnd"], fields["retransmits"], fields["bytes_acked"]) == (0.0015, 10, 7, 2**40)
+    assert "min_rtt_s" not in fields, "no sample yet"
 
 
 def test_a_real_connection_counts_what_was_moved() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as one:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         other, _ = server.accept()
         with other:
-            one.sendall(b"x" * 10_000)
+            client.sendall(b"x" * 10_000)
             assert len(other.recv(10_000, socket.MSG_WAITALL)) == 10_000
             other.sendall(b"y" * 10)  # carries the acknowledgement
-            one.recv(10, socket.MSG_WAITALL)
-            sender = parse_info(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES))
+            client.recv(10, socket.MSG_WAITALL)
+            sender = parse_info(client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES))
             receiver = parse_info(other.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, INFO_BYTES))
-            mss = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+            mss = client.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
     assert set(sender) == set(INFO_FIELDS), "this kernel has them all"
     assert 10_000 <= sender["bytes_acked"] <= 10_001  # the SYN counts as one
     assert receiver["bytes_received"] == 10_000

@@ -64,10 +64,10 @@ def test_a_slot_is_a_tensor_of_its_elements_in_the_buffers_own_memory(kind: str)
     device.write(pattern)
     for slot in range(3):
         for copy in range(2):
-            one, other = tensor_of_slot(host, slot, copy), tensor_of_slot(device, slot, copy)
-            assert one.dtype == other.dtype == getattr(torch, kind) and one.numel() == other.numel() == 1000
-            assert torch.equal(one, other)
-            assert one.data_ptr() == host.address(slot, copy) and other.data_ptr() == device.address(slot, copy)
+            tensor, other = tensor_of_slot(host, slot, copy), tensor_of_slot(device, slot, copy)
+            assert tensor.dtype == other.dtype == getattr(torch, kind) and tensor.numel() == other.numel() == 1000
+            assert torch.equal(tensor, other)
+            assert tensor.data_ptr() == host.address(slot, copy) and other.data_ptr() == device.address(slot, copy)
 
 
 def test_what_a_library_writes_into_a_tensor_is_seen_by_the_check() -> None:

@@ -18,17 +18,17 @@ Fault = Callable[[int, Program], Program]
 
 
 def one_send_slot(rank: int, program: Program) -> Program:
-    def one(step: Step) -> Step:
+    def changed(step: Step) -> Step:
         return replace(step, data=View("send", 0)) if isinstance(step, Isend) else step
 
-    return replace(program, steps=tuple(one(step) for step in program.steps))
+    return replace(program, steps=tuple(changed(step) for step in program.steps))
 
 
 def one_receive_slot(rank: int, program: Program) -> Program:
-    def one(step: Step) -> Step:
+    def changed(step: Step) -> Step:
         return replace(step, data=View("recv", 0)) if isinstance(step, Irecv) else step
 
-    return replace(program, steps=tuple(one(step) for step in program.steps))
+    return replace(program, steps=tuple(changed(step) for step in program.steps))
 
 
 def refilled_too_early(rank: int, program: Program) -> Program:
@@ -45,9 +45,11 @@ def refilled_too_early(rank: int, program: Program) -> Program:
 def test_a_buffer_used_for_all_peers_is_found(
     trial: Any, make_case: Callable[..., Case], size: int, fault: Fault
 ) -> None:
-    right, wrong = (trial(Exchange(), make_case(Exchange(), size, COUNT), size, change=one) for one in (same, fault))
-    for one in (right, wrong):
-        one.run(1)
+    right, wrong = (
+        trial(Exchange(), make_case(Exchange(), size, COUNT), size, change=change) for change in (same, fault)
+    )
+    for candidate in (right, wrong):
+        candidate.run(1)
     assert set(right.wrong().values()) == {0}
     strangers = size * (size - 2) * COUNT  # one message a rank is the right one; 1 element in 15 agrees by chance
     assert sum(wrong.wrong().values()) > 0.85 * strangers

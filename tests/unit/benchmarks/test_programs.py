@@ -40,7 +40,7 @@ with ConfigComposer() as _composer:
     BENCHMARKS = {benchmark.name: benchmark for benchmark in _job.settings.benchmarks}
     assert sorted(BENCHMARKS) == _composer.options("benchmark")
 
-WORLDS = [(name, size) for size in range(1, 6) for name, one in BENCHMARKS.items() if size >= one.min_ranks]
+WORLDS = [(name, size) for size in range(1, 6) for name, benchmark in BENCHMARKS.items() if size >= benchmark.min_ranks]
 WITH_PAYLOAD = [(name, size) for name, size in WORLDS if BENCHMARKS[name].blocks(size)]
 ALL_EQUAL = {"all_reduce", "all_gather", "broadcast"}  # what a rank ends with
 ROOT_ONLY = {"reduce", "gather"}
@@ -59,11 +59,11 @@ MakeCase = Callable[..., Case]
 
 def axes_of(benchmark: Benchmark, size: int, reductions: tuple[str, ...] = ("sum", "max")) -> list[dict[str, Any]]:
     """Every combination of the axes that the benchmark has."""
-    one = [f"{a}-{b}" for a in range(size) for b in range(size)]
+    single = [f"{a}-{b}" for a in range(size) for b in range(size)]
     rounds = [["0-1 2-3", "3-0 1-2", "2-2 0-1", "0-0 1-1 3-3"], ["4-0 1-3"]][: max(size - 3, 0)]
-    together = [*one[:2], *itertools.chain(*rounds)]
+    together = [*single[:2], *itertools.chain(*rounds)]
     values: dict[str, list[Any]] = {
-        "pair": one + together, "pairs": one + together, "window": [1, 3], "buffers": ["own"],
+        "pair": single + together, "pairs": single + together, "window": [1, 3], "buffers": ["own"],
         "in_place": [False, True],
         "reduction": list(reductions), "root": list(range(size)), "staging": ["none", "pinned"],
     }  # fmt: skip
@@ -71,8 +71,8 @@ def axes_of(benchmark: Benchmark, size: int, reductions: tuple[str, ...] = ("sum
     return [dict(zip(names, point, strict=True)) for point in itertools.product(*(values[x] for x in benchmark.axes))]
 
 
-def worlds(which: list[tuple[str, int]]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(("name", "size"), which)
+def worlds(parameters: list[tuple[str, int]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("name", "size"), parameters)
 
 
 def root_of(case: Case) -> int:
@@ -96,9 +96,9 @@ def test_every_rank_ends_with_what_is_expected(trial: Any, make_case: MakeCase, 
     benchmark = BENCHMARKS[name]
     for axes, count in itertools.product(axes_of(benchmark, size, REDUCTIONS), COUNTS):
         case = make_case(benchmark, size, count, **axes)
-        one = trial(benchmark, case, size, salt=count % 3)
-        one.run(2)
-        assert set(one.wrong().values()) == ({0} if benchmark.blocks(size) else set()), (axes, count, one.wrong())
+        world = trial(benchmark, case, size, salt=count % 3)
+        world.run(2)
+        assert set(world.wrong().values()) == ({0} if benchmark.blocks(size) else set()), (axes, count, world.wrong())
 
 
 @worlds(WITH_PAYLOAD)
@@ -119,25 +119,27 @@ def test_a_library_that_does_nothing_is_seen_on_every_rank(
     benchmark = BENCHMARKS[name]
     for axes in axes_of(benchmark, size, REDUCTIONS):
         case = make_case(benchmark, size, LONG, **axes)
-        one = trial(benchmark, case, size, change=lambda rank, program: replace(program, steps=program.reset, reset=()))
-        one.run(1)
-        right = {rank for (rank, _), wrong in one.wrong().items() if wrong == 0}
-        assert right == {rank for rank, _ in one.expected if keeps(case, size, rank)}, axes
+        world = trial(
+            benchmark, case, size, change=lambda rank, program: replace(program, steps=program.reset, reset=())
+        )
+        world.run(1)
+        right = {rank for (rank, _), wrong in world.wrong().items() if wrong == 0}
+        assert right == {rank for rank, _ in world.expected if keeps(case, size, rank)}, axes
 
 
 @worlds(WITH_PAYLOAD)
 def test_a_wrong_element_is_counted_wherever_it_is(trial: Any, make_case: MakeCase, name: str, size: int) -> None:
     benchmark = BENCHMARKS[name]
     for axes in axes_of(benchmark, size, ("sum", "avg")):
-        one = trial(benchmark, make_case(benchmark, size, 7, **axes), size)
-        one.run(1)
-        for rank, buffer_name in one.expected:
-            buffer = one.buffers[rank][buffer_name]
+        world = trial(benchmark, make_case(benchmark, size, 7, **axes), size)
+        world.run(1)
+        for rank, buffer_name in world.expected:
+            buffer = world.buffers[rank][buffer_name]
             for slot, place in itertools.product(range(buffer.spec.slots), range(buffer.spec.count)):
                 buffer.words(slot)[place] += 1
-                assert one.count(rank, buffer_name) == 1, (axes, rank, buffer_name, slot, place)
+                assert world.count(rank, buffer_name) == 1, (axes, rank, buffer_name, slot, place)
                 buffer.words(slot)[place] -= 1
-            assert one.count(rank, buffer_name) == 0
+            assert world.count(rank, buffer_name) == 0
 
 
 @worlds(WITH_BLOCKS)
@@ -147,13 +149,13 @@ def test_blocks_at_each_others_place_are_seen(
 ) -> None:
     benchmark = BENCHMARKS[name]
     for axes in axes_of(benchmark, size):
-        one = trial(benchmark, make_case(benchmark, size, count, **axes), size)
-        one.run(1)
-        for rank, buffer_name in one.expected:
-            parts = list(blocks_of(one.buffers[rank][buffer_name], count))
+        world = trial(benchmark, make_case(benchmark, size, count, **axes), size)
+        world.run(1)
+        for rank, buffer_name in world.expected:
+            parts = list(blocks_of(world.buffers[rank][buffer_name], count))
             for first, second in itertools.combinations(parts, 2):
                 exchanged(first, second)
-                assert one.count(rank, buffer_name) > count, (axes, rank)
+                assert world.count(rank, buffer_name) > count, (axes, rank)
                 exchanged(first, second)
 
 
@@ -162,14 +164,14 @@ def test_blocks_at_each_others_place_are_seen(
 def test_another_ranks_block_is_seen(trial: Any, make_case: MakeCase, name: str, size: int, count: int) -> None:
     benchmark = BENCHMARKS[name]
     for axes in axes_of(benchmark, size):
-        one = trial(benchmark, make_case(benchmark, size, count, **axes), size)
-        one.run(1)
-        for (rank, its), (other, others) in itertools.combinations(one.expected, 2):
-            mine, theirs = one.buffers[rank][its], one.buffers[other][others]
+        world = trial(benchmark, make_case(benchmark, size, count, **axes), size)
+        world.run(1)
+        for (rank, its), (other, others) in itertools.combinations(world.expected, 2):
+            mine, theirs = world.buffers[rank][its], world.buffers[other][others]
             if its != others or mine.spec != theirs.spec:
                 continue
             exchanged(mine.words(), theirs.words())
-            assert one.count(rank, its) > 0 and one.count(other, others) > 0, (axes, rank, other)
+            assert world.count(rank, its) > 0 and world.count(other, others) > 0, (axes, rank, other)
             exchanged(mine.words(), theirs.words())
 
 
@@ -341,7 +343,7 @@ def test_a_world_of_thousands_costs_a_rank_no_more_than_its_peers(make_case: Mak
 @pytest.mark.parametrize("name", ["p2p_bandwidth", "p2p_bibandwidth", "p2p_multi_pair"])
 def test_shared_buffers_are_one_for_all_messages(name: str, trial: Any, make_case: Any) -> None:
     benchmark = BENCHMARKS[name]
-    own, shared = (make_case(benchmark, 2, 100, pair="0-1", window=5, buffers=one) for one in ("own", "shared"))
+    own, shared = (make_case(benchmark, 2, 100, pair="0-1", window=5, buffers=buffers) for buffers in ("own", "shared"))
     for rank in range(2):
         slots = {spec.name: spec.slots for spec in benchmark.program(shared, rank, 2).buffers if spec.name != "ack"}
         assert set(slots.values()) == {1}

@@ -22,7 +22,7 @@ def probed(exporters: dict[int, Any]) -> list[dict[str, str]]:
     """What each rank of NODES learns; an exporter that is an error can't be made."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
-    def one(rank: int) -> dict[str, str]:
+    def probe(rank: int) -> dict[str, str]:
         client = TCPStore("127.0.0.1", store.port, is_master=False, wait_for_workers=False)
 
         def make(place: int) -> Exporter:
@@ -34,22 +34,22 @@ def probed(exporters: dict[int, Any]) -> list[dict[str, str]]:
 
         return probe_cuda_ipc(make, World(rank, 3, NODES, (rank,)), StoreControl(client, rank, 3), 20.0)
 
-    return no_error(together(one, [0, 1, 2]))
+    return no_error(together(probe, [0, 1, 2]))
 
 
 def test_all_ranks_learn_what_every_pair_of_a_node_saw() -> None:
-    told = probed({rank: FileExporter() for rank in range(3)})
-    assert told == [{"0-1": WORKED, "1-0": WORKED}] * 3
-    assert probe_refusals(told[0]) == []
+    results = probed({rank: FileExporter() for rank in range(3)})
+    assert results == [{"0-1": WORKED, "1-0": WORKED}] * 3
+    assert probe_refusals(results[0]) == []
 
 
 def test_who_refuses_is_named_for_both_directions() -> None:
     refused = "cuIpcOpenMemHandle_v2: CUDA_ERROR_MAP_FAILED"
-    told = probed({0: FileExporter(refused=refused), 1: FileExporter(), 2: FileExporter()})
-    assert told[2] == {"0-1": refused, "1-0": WORKED}
-    told = probed({0: FileExporter(), 1: CudaError("no NVIDIA driver"), 2: FileExporter()})
-    assert told[0] == {"0-1": "rank 1: no NVIDIA driver", "1-0": "no NVIDIA driver"}
-    assert probe_refusals(told[0]) == ["rank 1: no NVIDIA driver", "no NVIDIA driver"]
+    results = probed({0: FileExporter(refused=refused), 1: FileExporter(), 2: FileExporter()})
+    assert results[2] == {"0-1": refused, "1-0": WORKED}
+    results = probed({0: FileExporter(), 1: CudaError("no NVIDIA driver"), 2: FileExporter()})
+    assert results[0] == {"0-1": "rank 1: no NVIDIA driver", "1-0": "no NVIDIA driver"}
+    assert probe_refusals(results[0]) == ["rank 1: no NVIDIA driver", "no NVIDIA driver"]
 
 
 def test_memory_that_holds_something_else_did_not_work() -> None:
@@ -57,8 +57,8 @@ def test_memory_that_holds_something_else_did_not_work() -> None:
         def upload(self, address: int, data: Any) -> None:
             super().upload(address, data * 0)
 
-    told = probed({0: FileExporter(), 1: Blank(), 2: FileExporter()})
-    assert told[0]["1-0"] == WORKED and "of 4096 bytes were read wrong" in told[0]["0-1"]
+    results = probed({0: FileExporter(), 1: Blank(), 2: FileExporter()})
+    assert results[0]["1-0"] == WORKED and "of 4096 bytes were read wrong" in results[0]["0-1"]
 
 
 def test_a_rank_alone_has_nobody_to_try() -> None:

@@ -32,7 +32,7 @@ specs = st.builds(
 
 def by_hand(pattern: Pattern, dtype: str) -> NDArray[Any]:
     """All elements, from the definition of a Segment."""
-    parts = [one.period[(one.shift + np.arange(one.count)) % PERIOD] for one in pattern.segments]
+    parts = [segment.period[(segment.shift + np.arange(segment.count)) % PERIOD] for segment in pattern.segments]
     return DTYPES[dtype].encode(np.concatenate(parts))
 
 

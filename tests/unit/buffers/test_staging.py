@@ -41,7 +41,7 @@ from commbench.engines.virtual import Model, VirtualRunner
 
 with ConfigComposer() as _composer:
     BENCHMARKS = _composer.jobs(["benchmark=all", "backend=simulated"], multirun=False)[0].settings.benchmarks
-BENCHMARKS = tuple(one for one in BENCHMARKS if "staging" not in one.axes)  # they send nothing
+BENCHMARKS = tuple(benchmark for benchmark in BENCHMARKS if "staging" not in benchmark.axes)  # they send nothing
 REDUCTIONS = ("sum", "prod", "min", "max")
 LOCAL = Copy, WaitAll, Barrier
 
@@ -124,7 +124,7 @@ ROOT_SENDS, ROOT_RECEIVES = (Broadcast, Scatter), (Reduce, Gather)
 def expected_views(program: Program, rank: int, sent: bool) -> list[View]:
     """By the words of the contract: fields are named data, send and recv; what counts on the root only is in a list."""
     names, field = (SENT, "send") if sent else (RECEIVED, "recv")
-    found = []
+    views = []
     for step in program.steps:
         on_root, root = rank == getattr(step, "root", rank), getattr(step, "root", None)
         if root is not None and sent and isinstance(step, ROOT_SENDS) and not on_root:
@@ -134,8 +134,8 @@ def expected_views(program: Program, rank: int, sent: bool) -> list[View]:
         if not sent and isinstance(step, Broadcast) and on_root:
             continue
         view = getattr(step, names.get(type(step), field), None)
-        found += [] if view is None else [view]
-    return found
+        views += [] if view is None else [view]
+    return views
 
 
 def in_order(program: Program, rank: int) -> None:
@@ -151,8 +151,8 @@ def in_order(program: Program, rank: int) -> None:
                 arrived[step.source] -= 1
                 assert arrived[step.source] >= 0, f"{step} before anything came"
             continue
-        one = Program(steps=(step,))
-        for view in expected_views(one, rank, sent=True):
+        single_step = Program(steps=(step,))
+        for view in expected_views(single_step, rank, sent=True):
             fresh[view] -= 1
             assert fresh[view] >= 0, f"{step} before its copy"
         if isinstance(step, Irecv):
@@ -160,7 +160,7 @@ def in_order(program: Program, rank: int) -> None:
         elif isinstance(step, WaitAll):
             arrived.update(pending.pop(request) for request in step.requests if request in pending)
         else:
-            arrived.update(expected_views(one, rank, sent=False))
+            arrived.update(expected_views(single_step, rank, sent=False))
     assert not +fresh and not +arrived and not pending
 
 

@@ -33,14 +33,14 @@ FASTER = (
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [one for one in os.environ if one.startswith(("COMMBENCH_", "OMPI_COMM", "PMI", "TORCHELASTIC_"))]:
+    for name in [key for key in os.environ if key.startswith(("COMMBENCH_", "OMPI_COMM", "PMI", "TORCHELASTIC_"))]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
 
 
 def folder() -> Path:
-    (found,) = Path("results").iterdir()
-    return found
+    (path,) = Path("results").iterdir()
+    return path
 
 
 # ---------------------------------------------------------------- order
@@ -76,8 +76,8 @@ def test_a_planted_tenth_is_found(
     out, err = capsys.readouterr()
     assert f"2 of 2 cases {verdict}" in out and "7 / 7" in out
     assert "ab: run 14 of 14" in err
-    found = commbench.compare(folder() / "base", folder() / "new", paired=True)
-    assert list(found.verdict) == [verdict] * 2
+    rows = commbench.compare(folder() / "base", folder() / "new", paired=True)
+    assert list(rows.verdict) == [verdict] * 2
     assert "commbench compare" in out and "--paired" in out  # how to ask again
 
 
@@ -85,8 +85,8 @@ def test_a_planted_tenth_is_found(
 def test_equal_sides_are_not_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["ab", "--launches=7", *SIMULATED, LUCK, "--fail-on=slower", "--vs", "backend.seed=7${launch}"]
     assert main(words) == 0
-    found = commbench.compare(folder() / "base", folder() / "new", paired=True)
-    assert set(found.verdict) <= {"SAME", "UNDECIDED"}
+    rows = commbench.compare(folder() / "base", folder() / "new", paired=True)
+    assert set(rows.verdict) <= {"SAME", "UNDECIDED"}
 
 
 @pytest.mark.long
@@ -97,9 +97,9 @@ def test_one_folder_holds_both_sides_and_the_question() -> None:
     assert sorted(zip(rows.label, rows.launch, strict=True)) == [
         (side, launch) for side in ("base", "new") for launch in (0, 1) for _ in range(2)
     ]
-    asked = json.loads((folder() / "ab.json").read_text())
-    assert asked["seed"] == 5 and asked["order"] == [list(turn) for turn in turns(2, 5)]
-    assert "backend.model.latency_s=3e-6" in asked["new"] and "backend.model.latency_s=3e-6" not in asked["base"]
+    question = json.loads((folder() / "ab.json").read_text())
+    assert question["seed"] == 5 and question["order"] == [list(turn) for turn in turns(2, 5)]
+    assert "backend.model.latency_s=3e-6" in question["new"] and "backend.model.latency_s=3e-6" not in question["base"]
 
 
 def test_variables_that_differ_are_compared_by_name(capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,7 +145,7 @@ def test_an_interruption_says_what_is_kept(monkeypatch: pytest.MonkeyPatch, caps
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("ab", "--vs"),
         ("ab backend=simulated", "--vs"),
@@ -178,12 +178,12 @@ def test_an_interruption_says_what_is_kept(monkeypatch: pytest.MonkeyPatch, caps
     ],
 )
 def test_bad_words_are_refused_before_anything_starts(
-    line: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    line: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "run", lambda *_, **__: pytest.fail("something was started"))
     assert main(line.split()) == 2
     out, err = capsys.readouterr()
-    assert out == "" and said in err and err.startswith("commbench: ")
+    assert out == "" and message in err and err.startswith("commbench: ")
     assert not Path("results").exists()
 
 

@@ -41,13 +41,13 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {name: str(folder / name) for name in ("base", "same", "slow")}
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+def run_compare(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     status = command(list(words))
     return status, capsys.readouterr().out
 
 
 def test_a_slower_side_is_found_and_fails(sides: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    status, text = said(capsys, sides["base"], sides["slow"], "--fail-on", "slower")
+    status, text = run_compare(capsys, sides["base"], sides["slow"], "--fail-on", "slower")
     assert status == 1
     assert "config.backend.model.latency_s: 2e-06 -> 2.4e-06" in text
     assert "one side came before" not in text
@@ -55,8 +55,8 @@ def test_a_slower_side_is_found_and_fails(sides: dict[str, str], capsys: pytest.
     assert text.count("SLOWER") == 3  # two rows, one sentence
     sentence = r"\n2 of 4 cases SLOWER, worst \w+ 1x2 (0-1 )?8 B: 1\.\d{3} x \(1\.\d{3} \.\. 1\.\d{3}\); 2 SAME\n"
     assert re.search(sentence, text)
-    assert said(capsys, sides["base"], sides["slow"])[0] == 0
-    assert said(capsys, sides["slow"], sides["base"], "--fail-on=slower")[0] == 0
+    assert run_compare(capsys, sides["base"], sides["slow"])[0] == 0
+    assert run_compare(capsys, sides["slow"], sides["base"], "--fail-on=slower")[0] == 0
 
 
 def test_a_gate_counts_what_so_many_cases_do_not_show_by_chance(
@@ -67,7 +67,7 @@ def test_a_gate_counts_what_so_many_cases_do_not_show_by_chance(
         for run in sorted(Path(sides[name]).iterdir())[:4]:
             shutil.copytree(run, tmp_path / name / run.name)
     paths = [str(tmp_path / name) for name in ("base", "slow")]
-    assert "2 of 4 cases SLOWER" in said(capsys, *paths)[1]
+    assert "2 of 4 cases SLOWER" in run_compare(capsys, *paths)[1]
     with pytest.raises(ConfigError, match=r"2 of 4 cases are SLOWER, which 4 launches .* among 4 cases; it takes 5$"):
         command([*paths, "--fail-on", "slower"])
 
@@ -81,9 +81,9 @@ def test_the_gate_of_pairs_agrees_with_their_verdict(
         for name, factor in (("base", 1.0), ("new", 1.1)):
             with_times(source, tmp_path / name / f"{name}{launch}", launch, factor * 1.18**launch)
     words = [str(tmp_path / "base"), str(tmp_path / "new"), "--fail-on=slower"]
-    status, text = said(capsys, *words, "--paired")
+    status, text = run_compare(capsys, *words, "--paired")
     assert status == 1 and "4 of 4 cases SLOWER" in text and " ?" not in text
-    status, text = said(capsys, *words)
+    status, text = run_compare(capsys, *words)
     assert status == 0 and "4 of 4 cases UNDECIDED" in text
 
 
@@ -102,7 +102,7 @@ def test_a_table_is_plain_and_fits(
     sides: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(TERMINAL, "80")
-    _, text = said(capsys, sides["base"], sides["slow"])
+    _, text = run_compare(capsys, sides["base"], sides["slow"])
     assert text.isascii()
     table = text[text.index("backend simulated") : text.index("NEW / BASE, p95")]
     assert max(map(len, table.splitlines())) <= 80
@@ -110,14 +110,14 @@ def test_a_table_is_plain_and_fits(
     assert row.split()[:5] == ["all_reduce", "8", "5", "/", "5"]
     assert "BASE median" not in table and row.count(" x") == 1 and row.split()[-1] == "SLOWER"
     monkeypatch.delenv(TERMINAL)
-    _, text = said(capsys, sides["base"], sides["slow"])
+    _, text = run_compare(capsys, sides["base"], sides["slow"])
     row = next(line for line in text.splitlines() if line.startswith("all_reduce") and " 8 " in line)
     assert re.search(r"BASE median +NEW median", text) and row.count(" x") == 2  # in a file; ratio and p95
     assert "cuda_ipc auto" in table and "layout 1x2" in table
 
 
 def test_equal_sides_are_the_same(sides: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    status, text = said(capsys, sides["base"], sides["same"], "--fail-on", "slower,undecided,missing")
+    status, text = run_compare(capsys, sides["base"], sides["same"], "--fail-on", "slower,undecided,missing")
     assert status == 0
     assert "\n4 of 4 cases SAME" in text
     assert "varies within a side: " not in text.replace("varies within a side: config.backend.seed", "")
@@ -128,33 +128,35 @@ def test_a_baseline_file_is_kept_and_used(
     sides: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = str(tmp_path / "baseline.parquet")
-    _, text = said(capsys, sides["base"], sides["same"], "--save", file)
+    _, text = run_compare(capsys, sides["base"], sides["same"], "--save", file)
     assert f"saved: {file}: NEW, 20 rows, without samples" in text
-    assert said(capsys, sides["slow"], "--against", file, "--fail-on", "slower")[0] == 1
-    assert said(capsys, sides["base"], "--against", file, "--fail-on", "slower")[0] == 0
+    assert run_compare(capsys, sides["slow"], "--against", file, "--fail-on", "slower")[0] == 1
+    assert run_compare(capsys, sides["base"], "--against", file, "--fail-on", "slower")[0] == 0
 
 
 def test_the_first_baseline_has_nothing_to_be_compared_with(
     sides: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, text = said(capsys, sides["base"], "--save", str(tmp_path / "first.parquet"))
+    status, text = run_compare(capsys, sides["base"], "--save", str(tmp_path / "first.parquet"))
     assert (status, text.count("\n")) == (0, 2)
     assert f"NEW  {sides['base']}: 5 launches, 20 rows" in text
     with pytest.raises(ConfigError, match="--fail-on needs a BASE"):
         command([sides["base"], "--save", str(tmp_path / "first.parquet"), "--fail-on", "slower"])
-    assert said(capsys, sides["same"], "--against", str(tmp_path / "first.parquet"), "--fail-on", "slower")[0] == 0
+    assert (
+        run_compare(capsys, sides["same"], "--against", str(tmp_path / "first.parquet"), "--fail-on", "slower")[0] == 0
+    )
 
 
 def test_one_launch_gives_no_verdict_and_can_not_pass_a_gate(
     sides: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one = str(sorted(Path(sides["slow"]).iterdir())[0])
-    status, text = said(capsys, sides["base"], one)
+    launch = str(sorted(Path(sides["slow"]).iterdir())[0])
+    status, text = run_compare(capsys, sides["base"], launch)
     assert status == 0
     assert "4 of 4 cases without a verdict: 4 more launches a side needed (at least 5, better 10)" in text
     assert "95 % interval" not in text and "5 / 1" in text
     with pytest.raises(ConfigError, match="--fail-on slower: no case has a verdict; it takes 4 launches a side"):
-        command([sides["base"], one, "--fail-on", "slower"])
+        command([sides["base"], launch, "--fail-on", "slower"])
 
 
 def test_what_is_on_one_side_only_is_listed(
@@ -169,7 +171,7 @@ def test_what_is_on_one_side_only_is_listed(
         place = table.schema.get_field_index(name)
         table = table.set_column(place, table.schema.field(place), pa.array([text] * len(table)))
     pq.write_table(table, file)
-    status, text = said(capsys, sides["base"], str(tmp_path), "--fail-on", "missing")
+    status, text = run_compare(capsys, sides["base"], str(tmp_path), "--fail-on", "missing")
     assert status == 1
     assert "4 launches, 8 rows, 2 invalid" in text
     assert "only in BASE: 3 cases\n  all_reduce 1x2 1 MiB\n  p2p_latency 1x2 0-1 8 B" in text
@@ -186,7 +188,7 @@ def test_unreadable_launches_are_named(
     measured(tmp_path, 1, 1)
     broken, good = sorted(tmp_path.iterdir())
     (broken / "cases.parquet").write_bytes(b"")
-    _, text = said(capsys, sides["base"], str(tmp_path))
+    _, text = run_compare(capsys, sides["base"], str(tmp_path))
     assert f"note: a cases file of {broken} can't be read" in text or f"note: {broken}" in text
     assert "1 launch, 4 rows" in text and str(good) not in text
 
@@ -197,10 +199,10 @@ def test_variables_are_compared_in_one_folder(
 ) -> None:
     for launch in range(LAUNCHES):
         measured(tmp_path, launch, launch, "benchmark=all_reduce", "in_place=[true,false]")
-    status, text = said(capsys, str(tmp_path), "--by", "in_place=true:false", "--fail-on", "slower,missing")
+    status, text = run_compare(capsys, str(tmp_path), "--by", "in_place=true:false", "--fail-on", "slower,missing")
     assert status == 0
     assert "in_place true -> false" in text and "2 of 2 cases SAME" in text
-    assert "on both sides" not in text and "on both sides" in said(capsys, sides["base"], sides["base"])[1]
+    assert "on both sides" not in text and "on both sides" in run_compare(capsys, sides["base"], sides["base"])[1]
     with pytest.raises(ConfigError, match=r"BASE has in_place \w+ and \w+ for the same case"):
         command([str(tmp_path), str(tmp_path), "--ignore", "in_place"])
 
@@ -208,11 +210,11 @@ def test_variables_are_compared_in_one_folder(
 @pytest.mark.long
 def test_options_of_the_statistic(sides: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     both = (sides["base"], sides["slow"])
-    assert "2 of 4 cases SLOWER" in said(capsys, *both, "--medians-only")[1], "an option of earlier versions"
-    assert "4 of 4 cases SAME" in said(capsys, *both, "--delta", "50")[1]
-    text = said(capsys, *both, "--aa", sides["base"], "--aa", sides["same"], "--seed", "3")[1]
+    assert "2 of 4 cases SLOWER" in run_compare(capsys, *both, "--medians-only")[1], "an option of earlier versions"
+    assert "4 of 4 cases SAME" in run_compare(capsys, *both, "--delta", "50")[1]
+    text = run_compare(capsys, *both, "--aa", sides["base"], "--aa", sides["same"], "--seed", "3")[1]
     assert "threshold: the 95th percentile of the A/A launches' noise" in text and "2 of 4 cases SLOWER" in text
-    assert "4 of 4 cases without a verdict: 3 more launches a side needed" in said(capsys, *both, "--paired")[1]
+    assert "4 of 4 cases without a verdict: 3 more launches a side needed" in run_compare(capsys, *both, "--paired")[1]
 
 
 @pytest.mark.parametrize(

@@ -42,10 +42,10 @@ def folder(tmp_path: Path) -> Path:
     writer = Parquet()
     writer.begin(RUN, str(path))
     texts = {"run_id": np.full(2, "r", dtype=object), "case_id": np.full(2, "a", dtype=object)}
-    one = np.arange(2)
-    samples = texts | {"phase": np.full(2, "measure", dtype=object), "block": one, "repetition": one, "rank": one}
-    samples |= {"start_ns": one + 2**62, "end_ns": one, "elapsed_ns": one, "visit": one + 1}
-    counters = texts | {"rank": one, "t_ns": one, "name": np.full(2, "-rtt", dtype=object), "value": one - 0.5}
+    index = np.arange(2)
+    samples = texts | {"phase": np.full(2, "measure", dtype=object), "block": index, "repetition": index, "rank": index}
+    samples |= {"start_ns": index + 2**62, "end_ns": index, "elapsed_ns": index, "visit": index + 1}
+    counters = texts | {"rank": index, "t_ns": index, "name": np.full(2, "-rtt", dtype=object), "value": index - 0.5}
     measured = {"window": 64, "median_s": 0.1 + 0.2, "in_place": True, "label": "=1+1", "warnings": ["noisy", "skewed"]}
     writer.case(case("a", env={"B": "2", "A": "=1"}, **measured), samples, counters)
     writer.case(case("b", status="skipped", reason='a, "b"\nc', order=-3), {}, {})
@@ -97,12 +97,12 @@ def test_a_real_run_of_many_operations_comes_back(tmp_path: Path) -> None:
     )  # fmt: skip
     file = tmp_path / "cases.csv"
     assert command([str(tmp_path / "results"), "--csv", str(file)]) == 0
-    cases, found = commbench.load(run), pd.read_csv(file)
-    assert set(found.label) == {"'@home"}
+    cases, table = commbench.load(run), pd.read_csv(file)
+    assert set(table.label) == {"'@home"}
     for name in ("median_s", "ci_low_s", "message_bytes", "busbw_gb_per_s", "lag1", "window"):
-        np.testing.assert_array_equal(found[name].astype(float), cases[name].astype(float))
-    assert (pd.to_datetime(found.started_at) == cases.started_at).all()
-    assert list(found.reason.fillna("")) == list(cases.reason.fillna(""))
+        np.testing.assert_array_equal(table[name].astype(float), cases[name].astype(float))
+    assert (pd.to_datetime(table.started_at) == cases.started_at).all()
+    assert list(table.reason.fillna("")) == list(cases.reason.fillna(""))
 
 
 # ---------------------------------------------------------------- texts
@@ -148,17 +148,17 @@ def test_pandas_reads_back_what_was_written(rows: list[dict[str, Any]]) -> None:
     frame = pd.DataFrame(rows).astype({"window": "float64", "median_s": "float64"})
     text = csv_text(frame, "cases")
     texts = dict.fromkeys(("label", "reason", "env", "warnings"), str)
-    found = pd.read_csv(
+    table = pd.read_csv(
         io.StringIO(text, newline=""), dtype=texts, keep_default_na=False, na_values={"window": "", "median_s": ""},
     )  # fmt: skip
-    assert len(found) == len(rows)
-    assert found.median_s.to_numpy() == pytest.approx(frame.median_s.to_numpy(), rel=1e-15, abs=0, nan_ok=True)
-    for row, (_, one) in zip(rows, found.iterrows(), strict=True):
-        assert unquoted(one.label) == row["label"]
-        assert unquoted(one.reason) == (row["reason"] or "")
-        assert json.loads(one.env) == row["env"]
-        assert unquoted(one["warnings"]).split() == row["warnings"]
-        assert (None if pd.isna(one.window) else one.window) == row["window"]
+    assert len(table) == len(rows)
+    assert table.median_s.to_numpy() == pytest.approx(frame.median_s.to_numpy(), rel=1e-15, abs=0, nan_ok=True)
+    for row, (_, cells) in zip(rows, table.iterrows(), strict=True):
+        assert unquoted(cells.label) == row["label"]
+        assert unquoted(cells.reason) == (row["reason"] or "")
+        assert json.loads(cells.env) == row["env"]
+        assert unquoted(cells["warnings"]).split() == row["warnings"]
+        assert (None if pd.isna(cells.window) else cells.window) == row["window"]
     written = csv.DictReader(io.StringIO(text, newline=""))
     assert not [row for row in written for name in texts if row[name].startswith(RUN_BY_SPREADSHEETS)]
 

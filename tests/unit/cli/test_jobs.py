@@ -65,5 +65,5 @@ def test_a_launcher_of_processes_runs_all_jobs_and_the_worst_is_the_status(world
     run = world("commbench", "-m", "hydra/launcher=submitit_local", "backend=simulated", *axes, *FAST)
     assert run.status == 1, run.explain()
     runs = [json.loads(file.read_text()) for file in run.output.glob("*/run.json")]
-    assert {one["world"]["nodes"]: one["exit_status"] for one in runs} == {1: 0, 2: 1}
-    assert len({one["sweep_id"] for one in runs}) == 1
+    assert {record["world"]["nodes"]: record["exit_status"] for record in runs} == {1: 0, 2: 1}
+    assert len({record["sweep_id"] for record in runs}) == 1

@@ -57,9 +57,9 @@ def test_what_needs_no_world_prints_an_answer_or_a_refusal_and_imports_no_torch(
     imported = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
     assert "argparse" in imported  # the listing is what it seems
     assert imported & HEAVY == set()
-    said = [line for line in lines if not line.startswith("import time:")]
+    messages = [line for line in lines if not line.startswith("import time:")]
     assert done.returncode == status_of(words)
-    assert (said == []) == (done.returncode == 0) and (done.stdout == "") == (done.returncode == 2)
+    assert (messages == []) == (done.returncode == 0) and (done.stdout == "") == (done.returncode == 2)
 
 
 @pytest.fixture
@@ -162,14 +162,14 @@ def test_a_driver_that_is_too_old_is_told_by_doctor_and_before_a_start(tmp_path:
     (tmp_path / "torch/version.py").write_text("cuda = '13.0'\n")
     (tmp_path / "machine").write_text(hgx(1, "driver 570.86.10", "cuda 12080"))
     shown = {"LD_LIBRARY_PATH": str(libraries()), "SHOWN_GPUS": str(tmp_path / "machine"), "PYTHONPATH": str(tmp_path)}
-    told = "torch is built for CUDA 13.0, and this driver runs CUDA 12.8 at most; install driver 580 or newer, or "
+    reason = "torch is built for CUDA 13.0, and this driver runs CUDA 12.8 at most; install driver 580 or newer, or "
     doctor = command(SCRIPT, "doctor", **shown).stdout
     assert "  driver 570.86.10, CUDA 12.8 at most, 1 GPU(s)\n" in doctor
-    assert [line.split()[0] for line in doctor.splitlines() if told in line] == ["cuda_copy", "nccl"]
+    assert [line.split()[0] for line in doctor.splitlines() if reason in line] == ["cuda_copy", "nccl"]
     start = command(SCRIPT, "backend=nccl", "layout=1x1", **shown)
     assert (start.returncode, start.stdout) == (2, "")
     (line,) = set(start.stderr.splitlines()) - {"torch was imported"}  # by the rank server, which starts first
-    assert line.startswith(f"commbench: backend=nccl: {told}a torch for an older CUDA")
+    assert line.startswith(f"commbench: backend=nccl: {reason}a torch for an older CUDA")
 
 
 @pytest.mark.parametrize("program", [[SCRIPT], [sys.executable, "-m", "commbench"]], ids=["script", "module"])
@@ -206,7 +206,7 @@ def test_doctor_tells_what_surprises_later(monkeypatch: pytest.MonkeyPatch, tmp_
     (tmp_path / "commbench.py").touch()
     (tmp_path / "results").mkdir()
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    told = surroundings()
-    assert [line.partition(" ")[0] for line in told[:1]] == ["a"] and "output=DIR" in told[1]
+    lines = surroundings()
+    assert [line.partition(" ")[0] for line in lines[:1]] == ["a"] and "output=DIR" in lines[1]
     monkeypatch.setattr(Path, "owner", lambda path: {}["no passwd entry"])
     assert f"belongs to user {os.getuid()}: " in surroundings()[1]

@@ -62,7 +62,9 @@ def test_every_visit_is_read_as_it_was_measured(folder: Path) -> None:
     assert set(earlier_visits(folder, {row.name})) == {row.name}
 
 
-@pytest.mark.parametrize("others", [(-3, 3), *(pytest.param(one, marks=pytest.mark.long) for one in [(3,), (-3,)])])
+@pytest.mark.parametrize(
+    "others", [(-3, 3), *(pytest.param(others, marks=pytest.mark.long) for others in [(3,), (-3,)])]
+)
 def test_visits_that_no_row_counts_are_not_taken(folder: Path, tmp_path: Path, others: tuple[int, ...]) -> None:
     """Those of a case that broke the world and began anew, and one of a rank 0 that was killed before the row."""
     copy = changed(folder, tmp_path / "run", lambda own: pd.concat([own, *(shifted(own, by) for by in others)]))

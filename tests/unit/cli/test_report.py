@@ -32,7 +32,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
+def output_of(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
     capsys.readouterr()
     assert command(list(words)) == 0
     out, err = capsys.readouterr()
@@ -40,7 +40,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
 
 
 def test_one_run_says_that_it_is_one_launch(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out, err = told(capsys, str(measured))
+    out, err = output_of(capsys, str(measured))
     assert "8 cases of 1 run\n" in out and err == ""
     assert "There is no choice to make" in out and "measured in one launch" in out
 
@@ -51,7 +51,7 @@ def test_the_best_backend_and_the_crossover_are_the_planted_ones(
     """gloo: 60 us and 1.2 GB/s; mpi: 0.5 us and 0.9 GB/s: equal at 214 kB."""
     for number in (0, 1):
         run_of(tmp_path, number)
-    out, _ = told(capsys, str(tmp_path), "--benchmark", "all_reduce")
+    out, _ = output_of(capsys, str(tmp_path), "--benchmark", "all_reduce")
     words = " ".join(out.split())
     assert "small messages (8 B): mpi 1x2 (native) was fastest in this run" in words and "is fastest" not in words
     assert "Large ones (2 MiB): gloo 1x2 (python) (" in words  # 1.3 x
@@ -60,7 +60,7 @@ def test_the_best_backend_and_the_crossover_are_the_planted_ones(
     )
     for number in (12, 13, 24, 25, 36, 37):
         run_of(tmp_path, number)
-    out, _ = told(capsys, str(tmp_path), "--benchmark", "all_reduce")
+    out, _ = output_of(capsys, str(tmp_path), "--benchmark", "all_reduce")
     words = " ".join(out.split())
     assert "small messages (8 B): mpi 1x2 (native) is fastest" in words and "in this run" not in words
     assert "Large ones (2 MiB): gloo 1x2 (python) is fastest" in words
@@ -68,22 +68,22 @@ def test_the_best_backend_and_the_crossover_are_the_planted_ones(
 
 
 def test_one_benchmark_is_asked_for_and_shown(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "\np2p_latency" in told(capsys, str(measured))[0]
-    out, _ = told(capsys, str(measured), "--benchmark", "all_reduce")
+    assert "\np2p_latency" in output_of(capsys, str(measured))[0]
+    out, _ = output_of(capsys, str(measured), "--benchmark", "all_reduce")
     assert "\nall_reduce" in out and "\np2p_latency" not in out
 
 
 def test_labels_that_keep_rivals_apart_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for label, words in (("tuned", ()), ("", ("backend.model.latency_s=4e-6",))):
         commbench.run(*WORDS, "sizes=[8]", "benchmark=all_reduce", f"label={label}", f"output={tmp_path}", *words)
-    out, _ = told(capsys, str(tmp_path))
+    out, _ = output_of(capsys, str(tmp_path))
     assert "no two backends or layouts were measured at the same size under one label (labels: none, tuned)." in out
     assert "2 ranks on 1 node," in out
 
 
 def test_a_fit_is_said_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_of(tmp_path, 0)
-    out, _ = told(capsys, str(tmp_path), "--benchmark", "all_reduce")
+    out, _ = output_of(capsys, str(tmp_path), "--benchmark", "all_reduce")
     fit = r"all_reduce, gloo python.*: fit from 8 B to 2 MiB: [\d.]+ us per message plus its bytes at [\d.]+ GB/s;"
     assert re.search(rf"{fit} half of that rate at \d+ KiB; the fit misses no size by more than [\d.]+ %\.", out)
 
@@ -91,14 +91,14 @@ def test_a_fit_is_said_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_several_launches_are_put_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in (0, 12, 24):  # the same way and layout
         run_of(tmp_path, number)
-    out, _ = told(capsys, str(tmp_path))
+    out, _ = output_of(capsys, str(tmp_path))
     assert "up to 3" in out and "measured in one launch" not in out
 
 
 def test_intervals_of_three_visits_are_called_what_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in (0, 1):
         run_of(tmp_path, number, interval_of="visits", interval_level=0.75, visits=3)
-    out, _ = told(capsys, str(tmp_path), "--html", str(tmp_path / "page.html"))
+    out, _ = output_of(capsys, str(tmp_path), "--html", str(tmp_path / "page.html"))
     html = (tmp_path / "page.html").read_text()
     for text in (out, html):
         assert "Intervals: 75 % over 3 visits in this run." in text and "95 % interval" not in text
@@ -108,7 +108,7 @@ def test_intervals_of_three_visits_are_called_what_they_are(tmp_path: Path, caps
 def test_a_rigorous_run_counts_its_launches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in (0, 1):
         run_of(tmp_path, number, launches=3)
-    out, _ = told(capsys, str(tmp_path), "--benchmark", "all_reduce")
+    out, _ = output_of(capsys, str(tmp_path), "--benchmark", "all_reduce")
     words = " ".join(out.split())
     assert "small messages (8 B): mpi 1x2 (native) is fastest" in words and " 3 launches" in words
     assert "measured in one launch" not in words and "in this run" not in words and "several runs" not in words
@@ -118,13 +118,13 @@ def test_a_rigorous_run_counts_its_launches(tmp_path: Path, capsys: pytest.Captu
 def test_top_cuts_tables_and_says_so(measured: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for number in (0, 1):
         run_of(tmp_path, number)
-    out, _ = told(capsys, str(tmp_path), "--top", "3")
+    out, _ = output_of(capsys, str(tmp_path), "--top", "3")
     assert "... and 97 more: --top 100" in out
 
 
 def test_a_file_of_cases_is_a_source(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = next(measured.rglob("cases.parquet"))
-    assert "8 cases of 1 run\n" in told(capsys, str(file))[0]
+    assert "8 cases of 1 run\n" in output_of(capsys, str(file))[0]
 
 
 def test_unreadable_files_are_named_and_the_others_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,7 +134,7 @@ def test_unreadable_files_are_named_and_the_others_used(tmp_path: Path, capsys: 
     (old / "run.json").write_text(json.dumps(record | {"schema_version": 0}))
     (foreign / "run.json").write_text("[1]")
     (tmp_path / "empty.parquet").touch()
-    out, err = told(capsys, str(tmp_path), str(tmp_path / "empty.parquet"), str(tmp_path / "nowhere"))
+    out, err = output_of(capsys, str(tmp_path), str(tmp_path / "empty.parquet"), str(tmp_path / "nowhere"))
     assert "100 cases of 1 run\n" in out and good.name not in err
     lines = err.splitlines()
     assert len(lines) == 5 and all(line.startswith("left out: ") for line in lines)
@@ -172,8 +172,8 @@ def test_wrong_options_are_refused_before_anything_is_read(tmp_path: Path, measu
 def test_flags_are_counted_over_the_measured_cases() -> None:
     frame = pd.DataFrame({"status": ["ok", "ok", "failed"], "warnings": [["noisy"], ["noisy", "new"], ["noisy"]]})
     counted = count_flags(frame)
-    assert [(one.name, one.cases) for one in counted] == [("noisy", 2), ("new", 1)]
-    assert [one.meaning for one in counted] == [FLAGS["noisy"].meaning, UNKNOWN_FLAG.meaning]
+    assert [(flag.name, flag.cases) for flag in counted] == [("noisy", 2), ("new", 1)]
+    assert [flag.meaning for flag in counted] == [FLAGS["noisy"].meaning, UNKNOWN_FLAG.meaning]
 
 
 MEASURE = """

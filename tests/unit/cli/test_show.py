@@ -26,14 +26,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return commbench.run("backend=simulated", *FIXED, f"output={tmp_path_factory.mktemp('results')}")
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str]]:
+def run_command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str]]:
     capsys.readouterr()
     status = main(list(words))
     return status, capsys.readouterr().out.splitlines()
 
 
 def test_an_old_run_is_printed_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, lines = said(capsys, "show", str(run))
+    status, lines = run_command(capsys, "show", str(run))
     assert status == 0 and lines[0].startswith("simulated (")
     assert [line.split()[1] for line in lines if line.startswith("all_reduce")] == ["8", "1024"]
     assert f"results: {run}" in lines
@@ -43,20 +43,20 @@ def test_an_old_run_is_printed_again(run: Path, capsys: pytest.CaptureFixture[st
     ("form", "begin"), [("osu", "# measured by"), ("nccl_tests", "# measured by"), ("csv", "benchmark,backend,")]
 )
 def test_it_has_the_forms_of_other_tools(run: Path, capsys: pytest.CaptureFixture[str], form: str, begin: str) -> None:
-    status, lines = said(capsys, "show", str(run), "--as", form)
+    status, lines = run_command(capsys, "show", str(run), "--as", form)
     assert status == 0 and lines[0].startswith(begin)
     assert any("1024" in line and not line.startswith("#") for line in lines)
 
 
 def test_the_report_of_one_backend_has_its_table(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, lines = said(capsys, "report", str(run))
+    status, lines = run_command(capsys, "report", str(run))
     assert status == 0
     assert [line.split()[1] for line in lines if line.startswith("all_reduce ")][:2] == ["8", "1024"]
 
 
 def test_a_finished_run_is_not_measured_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (run / "run.json").read_text()
-    status, lines = said(capsys, "resume", str(run))
+    status, lines = run_command(capsys, "resume", str(run))
     assert (status, lines[-1]) == (0, f"{run} is finished: no case is missing or failed, nothing was measured")
     assert any(line.startswith("all_reduce") for line in lines)
     assert (run / "run.json").read_text() == before
@@ -75,7 +75,7 @@ def test_a_resumed_run_shows_all_its_cases(run: Path, tmp_path: Path, capsys: py
     pq.write_table(table.filter(pc.equal(table["case_id"], half)), part)
     (first / "run.json").write_text(record.replace('"status": "done"', '"status": "interrupted"'))
     capsys.readouterr()
-    status, lines = said(capsys, "resume", str(first), "--force")
+    status, lines = run_command(capsys, "resume", str(first), "--force")
     assert status == 0
     assert len([line for line in lines if line.startswith("all_reduce")]) == 2
 
@@ -92,7 +92,7 @@ def test_several_backends_stand_side_by_side(run: Path, tmp_path: Path, capsys: 
     pq.write_table(
         table.set_column(at, table.schema.field(at), pa.array(["gloo"] * len(table))), other / "cases.parquet"
     )
-    status, lines = said(capsys, "show", str(run), str(other))
+    status, lines = run_command(capsys, "show", str(run), str(other))
     assert status == 0
     assert lines[0] == "all_reduce, layout 1x2: median in us"
     assert lines[2].split() == ["B", "gloo", "simulated"]
@@ -122,9 +122,9 @@ def pivots(*rows: dict[str, Any]) -> dict[str, list[list[str]]]:
     ],
 )  # fmt: skip
 def test_what_differs_in_more_than_the_size_is_never_merged(name: str, values: tuple[Any, Any]) -> None:
-    found = pivots(*(measured("gloo", 8, at, **{name: value}) for at, value in zip((1e-6, 3e-6), values, strict=True)))
-    assert len(found) == 2 and all(f"{name} " in title for title in found if values[0] or "NCCL_ALGO" in title)
-    assert len({lines[1][1] for lines in found.values()}) == 2
+    tables = pivots(*(measured("gloo", 8, at, **{name: value}) for at, value in zip((1e-6, 3e-6), values, strict=True)))
+    assert len(tables) == 2 and all(f"{name} " in title for title in tables if values[0] or "NCCL_ALGO" in title)
+    assert len({lines[1][1] for lines in tables.values()}) == 2
 
 
 @pytest.mark.parametrize(
@@ -175,9 +175,9 @@ def test_launches_are_merged_to_their_median() -> None:
 def test_a_window_that_shrinks_at_large_messages_stays_in_its_table() -> None:
     sizes = {8: (64, 1), 1024: (64, 1), 40_000_000: (6, 1)}
     rows = [measured("gloo", size, 1e-6 * size, window=window) for size, both in sizes.items() for window in both]
-    found = pivots(*rows)
-    assert [*found] == [f"p2p_bandwidth, layout 1x2, window {window}: algbw in GB/s" for window in (1, 64)]
-    assert [[line[0] for line in lines[1:]] for lines in found.values()] == [["8", "1024", "40000000"]] * 2
+    tables = pivots(*rows)
+    assert [*tables] == [f"p2p_bandwidth, layout 1x2, window {window}: algbw in GB/s" for window in (1, 64)]
+    assert [[line[0] for line in lines[1:]] for lines in tables.values()] == [["8", "1024", "40000000"]] * 2
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(run: Path) -> None:
@@ -201,18 +201,18 @@ def test_a_plan_is_sorted_and_shows_what_varies(
 ) -> None:
     monkeypatch.setenv(TERMINAL, "100")
     words = ("backend=simulated", "benchmark=[p2p_latency,all_reduce]", "sizes=[1MiB,8]", "in_place=[true,false]")
-    status, lines = said(capsys, *words, "layout=[1x4,1x2]", "plan=true")
+    status, lines = run_command(capsys, *words, "layout=[1x4,1x2]", "plan=true")
     assert status == 0 and max(map(len, lines)) <= 100
     assert lines[0].split()[:5] == ["benchmark", "layout", "pair", "dtype", "in_place"]
     cells = [line.split() for line in lines[1:-1]]
-    assert [one[:2] for one in cells[:8]] == [["all_reduce", "1x2"]] * 4 + [["all_reduce", "1x4"]] * 4
-    assert [one[4] for one in cells[:4]] == ["8", "8", "1", "1"] and cells[2][5] == "MiB"
+    assert [row[:2] for row in cells[:8]] == [["all_reduce", "1x2"]] * 4 + [["all_reduce", "1x4"]] * 4
+    assert [row[4] for row in cells[:4]] == ["8", "8", "1", "1"] and cells[2][5] == "MiB"
     assert lines[-1].startswith("simulated, timing default: 16 cases, 16 to measure, at most ")
 
 
 def test_a_plan_shows_whose_memory_messages_have(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("backend=simulated", "benchmark=p2p_bandwidth", "buffers=[shared,own]", "sizes=[8]", "plan=true")
-    status, lines = said(capsys, *words)
+    status, lines = run_command(capsys, *words)
     assert status == 0 and "buffers" in lines[0].split()
     assert [{"own", "shared"} & set(line.split()) for line in lines[1:3]] == [{"own"}, {"shared"}]
 
@@ -241,7 +241,7 @@ def test_runs_of_another_command_are_not_taken_for_those_of_a_sweep(tmp_path: Pa
 
 def test_a_sweep_names_its_jobs_and_ends_with_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("-m", "backend=simulated", "backend.model.corrupt_rank=null,1", "layout=1x2,1x3", *FIXED)
-    status, lines = said(capsys, *words, f"output={tmp_path}")
+    status, lines = run_command(capsys, *words, f"output={tmp_path}")
     assert status == 1
     titles = [line for line in lines if line.startswith("job ") and "/4: " in line]
     assert [title.split(":")[0] for title in titles] == [f"job {number}/4" for number in range(1, 5)]

@@ -149,9 +149,9 @@ def test_the_order_within_a_launch_is_shuffled_by_seed() -> None:
         order(in_run_order([replace(job, settings=replace(job.settings, seed=seed)) for job in written]))
         for seed in range(3)
     ]
-    assert all(sorted(one) == [1, 2, 3, 4] for launches in orders for one in launches)
+    assert all(sorted(ranks) == [1, 2, 3, 4] for launches in orders for ranks in launches)
     assert orders[0] == order(jobs)
-    assert len({one for launches in orders for one in launches}) > 3  # seeds differ, and so do the launches of one
+    assert len({ranks for launches in orders for ranks in launches}) > 3  # seeds differ, and so do the launches of one
 
 
 def test_one_job_without_a_sweep_is_one_job() -> None:
@@ -184,13 +184,13 @@ def test_the_digest_tells_configurations_apart_but_not_folders() -> None:
 def test_all_benchmarks_are_the_files_of_their_group() -> None:
     everything = sorted(file.stem for file in (CONF / "benchmark").glob("*.yaml"))
     for word in ("benchmark=all", "benchmark=[all]"):
-        assert sorted(one.name for one in single(word).benchmarks) == everything
+        assert sorted(benchmark.name for benchmark in single(word).benchmarks) == everything
     assert [len(job.settings.benchmarks) for job in swept("benchmark=all")] == [len(everything)]
 
 
 def test_benchmarks_are_those_that_were_named() -> None:
-    assert [one.name for one in single("benchmark=all_reduce").benchmarks] == ["all_reduce"]
-    assert {one.name for one in single("benchmark=[p2p_latency,all_reduce]").benchmarks} == {
+    assert [benchmark.name for benchmark in single("benchmark=all_reduce").benchmarks] == ["all_reduce"]
+    assert {benchmark.name for benchmark in single("benchmark=[p2p_latency,all_reduce]").benchmarks} == {
         "p2p_latency",
         "all_reduce",
     }
@@ -218,7 +218,7 @@ def test_environment_variables_arrive_as_they_were_typed(words: list[str], env: 
 
 def test_environment_variables_can_be_swept() -> None:
     jobs = swept("env.A=x,y", "env.B=z")
-    assert {job.settings.env for job in jobs} == {(("A", one), ("B", "z")) for one in "xy"}
+    assert {job.settings.env for job in jobs} == {(("A", value), ("B", "z")) for value in "xy"}
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_environment_variables_can_be_swept() -> None:
     ],
 )
 def test_expectations_need_no_quotes_within_quotes(word: str, texts: list[str]) -> None:
-    assert [one.text for one in single(word).expect] == texts
+    assert [expectation.text for expectation in single(word).expect] == texts
 
 
 def test_yaml_booleans_are_words_where_words_are_meant() -> None:
@@ -269,7 +269,7 @@ def test_a_folder_adds_a_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     file.parent.mkdir()
     file.write_text("# @package benchmarks.mine\n_target_: commbench.benchmarks.all_reduce.AllReduce\n")
     folder = str(tmp_path)
-    assert [one.name for one in single("benchmark=mine", config_dir=folder).benchmarks] == ["all_reduce"]
+    assert [benchmark.name for benchmark in single("benchmark=mine", config_dir=folder).benchmarks] == ["all_reduce"]
     assert len(single("benchmark=all", config_dir=folder).benchmarks) == len(single("benchmark=all").benchmarks) + 1
     assert len(swept("benchmark=mine,all_reduce", config_dir=folder)) == 2
     with pytest.raises(ConfigError, match="benchmark=mine is unknown"):
@@ -382,7 +382,7 @@ def inner_keys() -> Sequence[tuple[str, ...]]:
 
 
 def with_value(path: tuple[str, ...], value: Any) -> Any:
-    config = {key: dict(one) if isinstance(one, dict) else one for key, one in defaults().items()}
+    config = {key: dict(default) if isinstance(default, dict) else default for key, default in defaults().items()}
     node = config
     for key in path[:-1]:
         node = node[key]
@@ -410,7 +410,7 @@ def test_any_value_of_any_key_is_settings_or_one_line(data: st.DataObject, value
 def test_the_defaults_are_what_the_documentation_says() -> None:
     chosen = from_config(resolved(OmegaConf.create(defaults())))
     assert (chosen.backend.name, chosen.timing.name, chosen.layouts, chosen.launch) == ("gloo", "default", (), 0)
-    assert {one.name for one in chosen.benchmarks} == {"p2p_latency", "p2p_bandwidth", "all_reduce"}
+    assert {benchmark.name for benchmark in chosen.benchmarks} == {"p2p_latency", "p2p_bandwidth", "all_reduce"}
     assert set(defaults()) == set(KEYS)
 
 

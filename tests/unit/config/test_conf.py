@@ -63,7 +63,9 @@ def test_a_target_exists_and_has_the_keys_that_are_written_down(file: Path) -> N
     assert isinstance(construct(node, file.stem, ()), built)
 
 
-@pytest.mark.parametrize("file", [one for one in TARGETS if one.parent.name == "backend"], ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file", [file for file in TARGETS if file.parent.name == "backend"], ids=lambda file: file.stem
+)
 def test_a_backends_file_shows_the_defaults_of_its_class(file: Path) -> None:
     node = yaml.safe_load(file.read_text())
     assert construct(node, file.stem, ()) == construct({"_target_": node["_target_"]}, file.stem, ())
@@ -100,7 +102,7 @@ def test_a_file_says_what_it_is(file: Path) -> None:
     assert len(first) > 10
 
 
-@pytest.mark.parametrize("file", [one for one in FILES if one.parent.name in PACKAGES], ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", [file for file in FILES if file.parent.name in PACKAGES], ids=lambda file: file.stem)
 def test_what_can_be_chosen_twice_has_its_own_place(file: Path) -> None:
     assert file.read_text().startswith(f"# @package {PACKAGES[file.parent.name]}.{file.stem}\n")
 
@@ -127,12 +129,12 @@ def test_every_key_is_one_that_settings_know(door: ConfigComposer) -> None:
 
 def explained(text: str) -> dict[str, bool]:
     """Key -> whether a comment stands beside it."""
-    found = {}
+    commented = {}
     for line in text.splitlines():
         match = re.match(r"^(\s*)([A-Za-z_]+):(.*)$", line)
         if match:
-            found[match[2]] = "# " in match[3]
-    return found
+            commented[match[2]] = "# " in match[3]
+    return commented
 
 
 def test_every_key_has_a_comment() -> None:

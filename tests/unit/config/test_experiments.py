@@ -34,7 +34,7 @@ OSU = [2**power for power in range(23)]  # 1 B to 4 MiB
 @pytest.fixture(autouse=True)
 def nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """But for tests that start a real process themselves."""
-    for name in [one for one in os.environ if one.startswith(("COMMBENCH_", "OMPI_COMM", "PMI", "TORCHELASTIC_"))]:
+    for name in [key for key in os.environ if key.startswith(("COMMBENCH_", "OMPI_COMM", "PMI", "TORCHELASTIC_"))]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launch, "start", lambda *_: pytest.fail("a world was started"))
@@ -94,9 +94,9 @@ def test_it_plans_or_says_in_one_line_what_is_missing(name: str, capsys: pytest.
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_plans_on_one_machine_with_scale_cpu(name: str, door: ConfigComposer) -> None:
-    found = ask(door, name, "scale=cpu")
-    assert found.jobs and found.refused == ()
-    for job in found.jobs:
+    requested = ask(door, name, "scale=cpu")
+    assert requested.jobs and requested.refused == ()
+    for job in requested.jobs:
         assert all(layout.nodes == 1 and layout.ranks_per_node <= 4 for layout in job.settings.layouts)
         assert job.settings.device == "cpu"
         assert f"experiment={name}" in job.overrides and job.config["part"] is not None
@@ -109,7 +109,7 @@ def test_the_overrides_of_a_job_are_that_job_again(name: str, door: ConfigCompos
     for job in ask(door, name, "scale=cpu").jobs:
         again = requested_jobs(door, job.overrides, multirun=False)
         assert not again.fresh_worlds
-        assert [one.digest for one in again.jobs] == [job.digest]
+        assert [other.digest for other in again.jobs] == [job.digest]
 
 
 def test_the_cpu_plans_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,9 +124,16 @@ def test_the_cpu_plans_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_allreduce_is_that_of_the_post(backend: str) -> None:
     jobs = jobs_of("mlbench_allreduce")
     chosen = [job.settings for job in jobs if job.settings.backend.name == backend]
-    assert {one.layouts for one in chosen} == {(Layout(8, 1),), (Layout(4, 2),), (Layout(2, 4),), (Layout(1, 8),)}
-    assert {one.sizes[0] for one in chosen} == {tuple(4 * 10**power for power in range(1, 10))}
-    assert {(one.timing.repetitions, one.device, one.dtypes) for one in chosen} == {(100, "cuda", ("float32",))}
+    assert {settings.layouts for settings in chosen} == {
+        (Layout(8, 1),),
+        (Layout(4, 2),),
+        (Layout(2, 4),),
+        (Layout(1, 8),),
+    }
+    assert {settings.sizes[0] for settings in chosen} == {tuple(4 * 10**power for power in range(1, 10))}
+    assert {(settings.timing.repetitions, settings.device, settings.dtypes) for settings in chosen} == {
+        (100, "cuda", ("float32",))
+    }
     assert {job.settings.backend.name for job in jobs} == {"mpi", "nccl"}
 
 
@@ -142,22 +149,22 @@ def test_p2p_is_that_of_the_post(door: ConfigComposer) -> None:
 
 def test_streams_are_those_of_the_note(door: ConfigComposer) -> None:
     jobs = [job.settings for job in ask(door, "ec2_streams").jobs]
-    tcp = [one for one in jobs if one.backend.name == "tcp"]
-    mpi = [one for one in jobs if one.backend.name == "mpi"]
-    assert [one.streams for one in tcp] == [(1, 4, 36)]
-    links = {dict(one.env).get("OMPI_MCA_btl_tcp_links"): one for one in mpi}
+    tcp = [settings for settings in jobs if settings.backend.name == "tcp"]
+    mpi = [settings for settings in jobs if settings.backend.name == "mpi"]
+    assert [settings.streams for settings in tcp] == [(1, 4, 36)]
+    links = {dict(settings.env).get("OMPI_MCA_btl_tcp_links"): settings for settings in mpi}
     assert set(links) == {"1", "36", None}
     assert links[None].layouts == (Layout(2, 72),) and links[None].benchmarks[0].name == "p2p_multi_pair"
-    assert all(list(one.sizes[0]) == OSU and one.windows == (64,) for one in mpi)
+    assert all(list(settings.sizes[0]) == OSU and settings.windows == (64,) for settings in mpi)
 
 
 @pytest.mark.long
 def test_the_soak_has_52_write_buffers(door: ConfigComposer) -> None:
     jobs = [job.settings for job in ask(door, "openbsd_soak").jobs]
-    short = [one for one in jobs if one.timing.duration_s == 2 and one.backend.buffer_bytes is None]  # type: ignore[attr-defined]
-    kib = sorted(one.sizes[0][0] // 1024 for one in short)
+    short = [settings for settings in jobs if settings.timing.duration_s == 2 and settings.backend.buffer_bytes is None]  # type: ignore[attr-defined]
+    kib = sorted(settings.sizes[0][0] // 1024 for settings in short)
     assert kib == [*range(5, 33), *range(40, 129, 8), *range(160, 513, 32)]
-    (long,) = [one for one in jobs if one.timing.duration_s == 1000]
+    (long,) = [settings for settings in jobs if settings.timing.duration_s == 1000]
     assert (long.timing.interval_s, long.pairs, long.layouts) == (0.1, "all", (Layout(4, 1),))
 
 
@@ -171,9 +178,9 @@ def test_the_quiz_has_20_ranks_and_5_ints(door: ConfigComposer) -> None:
 
 
 def test_what_the_user_gives_goes_before_the_file(door: ConfigComposer) -> None:
-    found = ask(door, "mlbench_allreduce", "backend=gloo", "device=cpu", "layout=1x2", "sizes=[8]")
-    (job,) = found.jobs  # both parts mean the same now
-    assert not found.fresh_worlds
+    requested = ask(door, "mlbench_allreduce", "backend=gloo", "device=cpu", "layout=1x2", "sizes=[8]")
+    (job,) = requested.jobs  # both parts mean the same now
+    assert not requested.fresh_worlds
     assert (job.settings.backend.name, job.settings.sizes) == ("gloo", ((8,),))
 
 
@@ -188,7 +195,7 @@ def test_another_timing_ends_the_files_own_duration(door: ConfigComposer) -> Non
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("scale=cpu", "scale=cpu is unknown; it belongs to an experiment"),
         ("part=1", "part=1 is unknown; it belongs to an experiment"),
@@ -200,10 +207,10 @@ def test_another_timing_ends_the_files_own_duration(door: ConfigComposer) -> Non
         ("experiment=nothing", "experiment=nothing is unknown; allowed: ec2_enhanced"),
     ],
 )
-def test_bad_words_are_one_line(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_words_are_one_line(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(line.split()) == 2
     out, err = capsys.readouterr()
-    assert out == "" and len(err.splitlines()) == 1 and said in err
+    assert out == "" and len(err.splitlines()) == 1 and message in err
 
 
 def write(text: str) -> str:
@@ -268,10 +275,10 @@ def test_it_runs_as_far_as_cpus_go(
 def test_gather_on_all_nodes_of_the_slides_has_no_skip(layout: str) -> None:
     """Its sizes are of each rank: 64 B in total could not be divided among 352."""
     chosen = Layout.parse(layout)
-    found = [job.settings for job in jobs_of("mvapich_cloud") if chosen in job.settings.layouts]
-    assert {one.backend.name for one in found} == {"mpi"} and found
-    gather = tuple(one for one in found[0].benchmarks if one.name == "gather")
-    settings = replace(found[0], layouts=(chosen,), benchmarks=gather)
+    candidates = [job.settings for job in jobs_of("mvapich_cloud") if chosen in job.settings.layouts]
+    assert {candidate.backend.name for candidate in candidates} == {"mpi"} and candidates
+    gather = tuple(benchmark for benchmark in candidates[0].benchmarks if benchmark.name == "gather")
+    settings = replace(candidates[0], layouts=(chosen,), benchmarks=gather)
     jobs = plan(settings, hosted_world(chosen.nodes, chosen.ranks_per_node)[0], Facts(2**40, 2**20, 64))
     assert [job.skip for job in jobs] == [None] * 10
     assert sorted(job.case.elements for job in jobs) == [4**power for power in range(10)], "float32 of each rank"

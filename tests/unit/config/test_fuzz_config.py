@@ -57,7 +57,10 @@ def door() -> Iterator[ConfigComposer]:
 def configs(door: ConfigComposer) -> list[dict[str, Any]]:
     """A composed configuration of every backend, one of them a soak."""
     timings = ("default", "soak", "fixed", "quick")
-    nodes = [door.config([f"backend={one}", f"timing={timing}"]) for one, timing in zip(BACKENDS, timings, strict=True)]
+    nodes = [
+        door.config([f"backend={backend}", f"timing={timing}"])
+        for backend, timing in zip(BACKENDS, timings, strict=True)
+    ]
     return [OmegaConf.to_container(node) for node in nodes]  # type: ignore[misc]
 
 
@@ -110,7 +113,7 @@ NAMES = (*KEYS, "benchmark", "writer", "experiment", "env.X", "timing.target", "
 WORDS = (
     st.text(max_size=30)
     | st.tuples(st.sampled_from(("", "+", "++", "~")), st.sampled_from(NAMES), st.text(max_size=12)).map(
-        lambda one: f"{one[0]}{one[1]}={one[2]}"
+        lambda parts: f"{parts[0]}{parts[1]}={parts[2]}"
     )
     | st.tuples(st.sampled_from(NAMES), st.sampled_from(TRAPS)).map("=".join)
 )

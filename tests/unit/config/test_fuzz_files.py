@@ -47,7 +47,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("# @package benchmarks.mine\n_target_: !!python/object/apply:os.system ['touch owned']\n", "python/object"),
         (MINE.format("os.system"), "permit it with allow=[os]"),
@@ -65,14 +65,14 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("# @package _global_\nenv: {PYTHONPATH: /tmp}\n", "give env.PYTHONPATH=... on the command line"),
     ],
 )
-def test_a_hostile_configuration_runs_nothing(text: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hostile_configuration_runs_nothing(text: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     group = "experiment" if "_global_" in text else "benchmark"
     Path("conf", group).mkdir(parents=True)
     Path("conf", group, "mine.yaml").write_text(text)
     word = "experiment=mine" if group == "experiment" else "benchmark=[all_reduce,mine]"
     assert main(["--config-dir", "conf", word, "plan=true", "sizes=[8]"]) == 2
     _, err = capsys.readouterr()
-    assert said in err and len(err.splitlines()) == 1 and "hunter2" not in err
+    assert message in err and len(err.splitlines()) == 1 and "hunter2" not in err
     assert not Path(OWNED).exists()
 
 

@@ -32,7 +32,7 @@ def test_a_large_range_ends_where_it_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "message"),
     [
         ("1K", "'1K' is ambiguous: 1KiB (binary) or 1kB (decimal)?"),
         ("2.5M", "2.5MiB (binary) or 2.5MB (decimal)?"),
@@ -45,10 +45,10 @@ def test_a_large_range_ends_where_it_says() -> None:
         ("8..x", "'x' is not a number of bytes"),
     ],
 )
-def test_what_is_no_size_is_refused_in_one_line(spec: str, said: str) -> None:
+def test_what_is_no_size_is_refused_in_one_line(spec: str, message: str) -> None:
     with pytest.raises(ConfigError, match="sizes") as error:
         sizes_bytes(spec, "float32")
-    assert said in str(error.value) and "\n" not in str(error.value)
+    assert message in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_range_can_end_at_what_the_memory_allows(capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,7 +66,7 @@ def test_no_column_of_version_2_is_lost(role: str, columns: tuple[Column, ...]) 
 
 
 def test_the_raw_tables_have_their_columns() -> None:
-    samples, counters = (" ".join(one.name for one in table) for table in (SAMPLES, COUNTERS))
+    samples, counters = (" ".join(column.name for column in table) for table in (SAMPLES, COUNTERS))
     assert samples == "run_id case_id phase block repetition rank start_ns end_ns elapsed_ns visit"
     assert counters == "run_id case_id rank t_ns name value"
 

@@ -96,15 +96,15 @@ def test_the_full_matrix_has_as_few_rounds_as_there_can_be(size: int) -> None:
     packed = rounds(matrix)
     one_way = 0 if size == 1 else size - 1 if size % 2 == 0 else size
     assert len(packed) == 1 + 2 * one_way, "each with itself at once, then n-1 rounds there and n-1 back"
-    assert all(len(one) == size // 2 for one in packed[1:])
+    assert all(len(step) == size // 2 for step in packed[1:])
 
 
 @given(pairs)
 def test_rounds_share_no_rank_and_lose_no_pair(chosen: list[tuple[int, int]]) -> None:
     packed = rounds(chosen)
-    assert sorted(pair for one in packed for pair in one) == sorted(chosen)
-    for one in packed:
-        ranks = [rank for pair in one for rank in set(pair)]
+    assert sorted(pair for step in packed for pair in step) == sorted(chosen)
+    for step in packed:
+        ranks = [rank for pair in step for rank in set(pair)]
         assert len(ranks) == len(set(ranks))
 
 

@@ -30,7 +30,7 @@ def test_escapes_are_written_out(text: str, shown: str) -> None:
 @given(st.text(st.characters()))
 def test_nothing_that_controls_a_terminal_is_left(text: str) -> None:
     shown = printable(text)
-    assert {unicodedata.category(one) for one in shown if one != "\n"}.isdisjoint({"Cc", "Cs", "Zl", "Zp"})
+    assert {unicodedata.category(char) for char in shown if char != "\n"}.isdisjoint({"Cc", "Cs", "Zl", "Zp"})
     assert printable(shown) == shown
     shown.encode()
 

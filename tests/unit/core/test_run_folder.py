@@ -32,8 +32,8 @@ def test_runs_of_the_same_moment_have_folders_of_their_own(tmp_path: Path) -> No
         start.stdin.write("\n")
         start.stdin.flush()
     made = [start.communicate(timeout=60)[0].strip() for start in starts]
-    assert len({Path(one) for one in made}) == STARTS
-    assert sorted(str(one) for one in (tmp_path / "results").iterdir()) == sorted(made)
+    assert len({Path(path) for path in made}) == STARTS
+    assert sorted(str(path) for path in (tmp_path / "results").iterdir()) == sorted(made)
 
 
 def test_a_name_that_is_taken_leads_to_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +52,7 @@ def test_rights_are_what_the_user_wants(tmp_path: Path, mask: int) -> None:
         write_json(folder / "run.json", {"a": 1})
     finally:
         os.umask(before)
-    assert {one.stat().st_mode & 0o777 for one in (folder, folder.parent)} == {0o777 & ~mask}
+    assert {path.stat().st_mode & 0o777 for path in (folder, folder.parent)} == {0o777 & ~mask}
     assert (folder / "run.json").stat().st_mode & 0o777 == 0o666 & ~mask
 
 
@@ -65,9 +65,9 @@ def test_a_disk_that_takes_nothing_is_refused_at_the_door(tmp_path: Path, state:
             else:
                 disk.read_only(True)
             before = sorted(disk.path.rglob("*"))
-            said = "No space left on device" if state == "full" else "Read-only file system"
+            reason = "No space left on device" if state == "full" else "Read-only file system"
             for ask in (new_folder, check_output):
-                with pytest.raises(ConfigError, match=f"can't be written: {said}; choose another with output=FOLDER"):
+                with pytest.raises(ConfigError, match=f"can't be written: {reason}; choose another with output=FOLDER"):
                     ask(str(disk.path / "deep" / "results"))
             if state == "full":
                 check_left(disk.path, before)
@@ -76,7 +76,7 @@ def test_a_disk_that_takes_nothing_is_refused_at_the_door(tmp_path: Path, state:
 
 
 def check_left(disk: Path, before: list[Path]) -> None:
-    assert [one for one in disk.rglob("*") if one.name not in ("deep", "results")] == before, "no folder of a run"
+    assert [path for path in disk.rglob("*") if path.name not in ("deep", "results")] == before, "no folder of a run"
 
 
 def test_json_is_the_old_or_the_new_one(tmp_path: Path) -> None:
@@ -87,6 +87,6 @@ def test_json_is_the_old_or_the_new_one(tmp_path: Path) -> None:
             with pytest.raises(OSError, match="No space left on device"):
                 write_json(disk.path / "run.json", {"status": "done", "more": "x" * 9000})
             assert json.loads((disk.path / "run.json").read_text()) == {"status": "running"}
-            assert sorted(one.name for one in disk.path.iterdir()) == ["ballast", "run.json"]
+            assert sorted(path.name for path in disk.path.iterdir()) == ["ballast", "run.json"]
     except RuntimeError as error:
         pytest.skip(f"no disk to fill: {error}")

@@ -18,7 +18,7 @@ SECRET = "hunter2-qwerty"
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "expected"),
     [
         (f"env.FOO_TOKEN={SECRET}", "env.FOO_TOKEN='***'"),
         (f"++env.FOO_TOKEN='{SECRET}'", "++env.FOO_TOKEN='***'"),
@@ -31,9 +31,9 @@ SECRET = "hunter2-qwerty"
         ("env.NCCL_SOCKET_IFNAME=eth0", "env.NCCL_SOCKET_IFNAME=eth0"),
     ],
 )
-def test_an_override_as_it_is_written_down(override: str, told: str) -> None:
-    assert recorded_override(override) == told
-    assert recorded_override(told) == told
+def test_an_override_as_it_is_written_down(override: str, expected: str) -> None:
+    assert recorded_override(override) == expected
+    assert recorded_override(expected) == expected
 
 
 @given(st.text(max_size=40))
@@ -43,16 +43,16 @@ def test_any_override_can_be_written_down(text: str) -> None:
 
 def test_names_stay_at_every_depth() -> None:
     config = {"env": {"X_TOKEN": SECRET, "X": "1", "PIN_KEY": 1234}, "model": [{"password": SECRET}], "seed": 3}
-    told = recorded("", config)
-    assert told == {"env": {"X_TOKEN": MASK, "X": "1", "PIN_KEY": MASK}, "model": [{"password": MASK}], "seed": 3}
+    masked = recorded("", config)
+    assert masked == {"env": {"X_TOKEN": MASK, "X": "1", "PIN_KEY": MASK}, "model": [{"password": MASK}], "seed": 3}
 
 
 def test_ranks_with_different_credentials_have_different_digests_and_equal_records() -> None:
     with ConfigComposer() as door:
-        one, other = (door.jobs([f"env.FOO_TOKEN={text}"], False)[0] for text in (SECRET, "another"))
-    assert one.digest != other.digest
-    assert one.config == other.config and one.config["env"] == {"FOO_TOKEN": MASK}
-    assert dict(one.settings.env) == {"FOO_TOKEN": SECRET}, "the ranks get it"
+        job, other = (door.jobs([f"env.FOO_TOKEN={text}"], False)[0] for text in (SECRET, "another"))
+    assert job.digest != other.digest
+    assert job.config == other.config and job.config["env"] == {"FOO_TOKEN": MASK}
+    assert dict(job.settings.env) == {"FOO_TOKEN": SECRET}, "the ranks get it"
 
 
 def test_a_recorded_override_takes_the_value_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,8 +46,8 @@ def world(
     return rows
 
 
-def told(rows: list[dict[str, Any]]) -> list[tuple[str, str | None, int | None]]:
-    return [(one.kind, one.pair, one.rank) for one in findings(rows)]
+def reported(rows: list[dict[str, Any]]) -> list[tuple[str, str | None, int | None]]:
+    return [(finding.kind, finding.pair, finding.rank) for finding in findings(rows)]
 
 
 def test_noise_is_no_finding() -> None:
@@ -56,8 +56,8 @@ def test_noise_is_no_finding() -> None:
 
 
 def test_a_slow_pair_is_found_in_noise() -> None:
-    found = [told(world(8, {(0, 2): 1.5}, noise=0.03, seed=seed)) for seed in range(100)]
-    assert sum(one == [("slow", "0-2", None), ("asymmetric", "0-2", None)] for one in found) >= 95
+    trials = [reported(world(8, {(0, 2): 1.5}, noise=0.03, seed=seed)) for seed in range(100)]
+    assert sum(trial == [("slow", "0-2", None), ("asymmetric", "0-2", None)] for trial in trials) >= 95
 
 
 def test_the_text_says_how_slow_and_against_what() -> None:
@@ -81,33 +81,33 @@ def test_a_slow_rank_is_named_first_and_its_pairs_point_to_it(size: int, ranks_p
         f"rank 3 is in all {pairs} slow pairs: look at the rank, not at the link; at one size only"
     )
     assert len(others) == size - 1, "one for both directions"
-    assert all(one.kind == "slow" and one.rank == 3 and "3" in str(one.pair) for one in others)
+    assert all(finding.kind == "slow" and finding.rank == 3 and "3" in str(finding.pair) for finding in others)
 
 
 def test_two_slow_ranks_are_both_named() -> None:
     rows = world(8, {(first, 5): 2.0 for first in range(8)} | {(5, second): 2.0 for second in range(8)}, 3, 2.0)
-    ranks = [one for one in findings(rows) if one.kind == "rank"]
-    assert {one.rank for one in ranks} == {3, 5}
+    ranks = [finding for finding in findings(rows) if finding.kind == "rank"]
+    assert {finding.rank for finding in ranks} == {3, 5}
     assert len(ranks) == 2
-    assert all("in 14 of 26 slow pairs" in one.text for one in ranks)
+    assert all("in 14 of 26 slow pairs" in finding.text for finding in ranks)
 
 
 def test_a_bad_link_is_no_bad_rank() -> None:
-    assert told(world(8, {(1, 6): 3.0, (6, 1): 3.0})) == [("slow", "1-6", None)]
+    assert reported(world(8, {(1, 6): 3.0, (6, 1): 3.0})) == [("slow", "1-6", None)]
 
 
 def sizes(planted: dict[int, dict[Pair, float]], **more: Any) -> list[dict[str, Any]]:
     """A matrix of 8 ranks per size, with what is planted at each."""
-    return [one for size, slow in planted.items() for one in world(8, slow, noise=0.01, message_bytes=size, **more)]
+    return [entry for size, slow in planted.items() for entry in world(8, slow, noise=0.01, message_bytes=size, **more)]
 
 
 def test_a_neighbouring_size_must_agree() -> None:
     slow = {(0, 2): 3.0}
     assert findings(sizes({8: {}, 64: slow, 512: {}, 4096: slow})) == []
     both = {(0, 2): 4.0, (2, 0): 4.0}
-    found = findings(sizes({8: {}, 64: {}, 512: {(0, 2): 2.0, (2, 0): 2.0}, 4096: both}))
-    assert [(one.kind, one.pair, one.message_bytes) for one in found] == [("slow", "0-2", 4096)]
-    assert all(one.text.endswith("; at 2 of 4 sizes") for one in found)
+    slowest = findings(sizes({8: {}, 64: {}, 512: {(0, 2): 2.0, (2, 0): 2.0}, 4096: both}))
+    assert [(finding.kind, finding.pair, finding.message_bytes) for finding in slowest] == [("slow", "0-2", 4096)]
+    assert all(finding.text.endswith("; at 2 of 4 sizes") for finding in slowest)
 
 
 @pytest.mark.parametrize(
@@ -118,29 +118,29 @@ def test_doubtful_rows_accuse_nobody_and_uncertain_ones_need_twice_the_time(
 ) -> None:
     rows = sizes({8: {(0, 2): factor, (2, 0): factor}, 64: {(0, 2): factor, (2, 0): factor}})
     assert len(findings(rows)) == 1, "one link"
-    doubtful = [one | {"warnings": [warning] if one["pair"] in ("0-2", "2-0") else []} for one in rows]
+    doubtful = [entry | {"warnings": [warning] if entry["pair"] in ("0-2", "2-0") else []} for entry in rows]
     assert len(findings(doubtful)) == count
-    assert findings([one | {"warnings": [warning]} for one in rows]) == []  # where all are, none is conspicuous
-    assert findings([one for one in doubtful if one["message_bytes"] == 8]) == []
+    assert findings([entry | {"warnings": [warning]} for entry in rows]) == []  # where all are, none is conspicuous
+    assert findings([entry for entry in doubtful if entry["message_bytes"] == 8]) == []
 
 
 def test_one_usable_size_of_several_accuses_nobody() -> None:
     rows = sizes({8: {(0, 2): 3.0, (2, 0): 3.0}, 64: {(0, 2): 3.0, (2, 0): 3.0}})
     for other in ({"warnings": ["oversubscribed"]}, {"status": "failed", "median_s": None}):
-        assert findings([one | (other if one["message_bytes"] == 64 else {}) for one in rows]) == []
-    assert len(findings([one for one in rows if one["message_bytes"] == 8])) == 1
+        assert findings([entry | (other if entry["message_bytes"] == 64 else {}) for entry in rows]) == []
+    assert len(findings([entry for entry in rows if entry["message_bytes"] == 8])) == 1
 
 
 @pytest.mark.parametrize("between", [10.0, 0.1])
 def test_nodes_apart_are_a_class_of_their_own(between: float) -> None:
     assert findings(world(6, between=between, ranks_per_node=3, noise=0.03)) == []
     planted = world(6, {(0, 4): 1.5}, between=between, ranks_per_node=3, noise=0.03)
-    assert told(planted) == [("slow", "0-4", None), ("asymmetric", "0-4", None)]
+    assert reported(planted) == [("slow", "0-4", None), ("asymmetric", "0-4", None)]
     assert "of the 17 other pairs between nodes" in findings(planted)[0].text
 
 
 def test_a_rank_that_is_slow_with_itself_is_found() -> None:
-    assert told(world(4, {(2, 2): 1.5})) == [("slow", "2-2", None)]
+    assert reported(world(4, {(2, 2): 1.5})) == [("slow", "2-2", None)]
 
 
 def test_the_edge_of_a_wide_class_is_no_fault() -> None:
@@ -174,27 +174,27 @@ def test_a_median_beyond_the_factor_is_not_enough() -> None:
     """The interval begins below it."""
     rows = world(4, {(0, 1): 1.5, (1, 0): 1.5})
     assert list(slow_pairs(matrices(rows)[0])) == [(0, 1), (1, 0)]
-    for one in rows:
-        one |= {"ci_low_s": 1.15 * 2e-6} if one["median_s"] > 2.5e-6 else {}
+    for entry in rows:
+        entry |= {"ci_low_s": 1.15 * 2e-6} if entry["median_s"] > 2.5e-6 else {}
     assert slow_pairs(matrices(rows)[0]) == {}
 
 
 def test_two_pairs_do_not_tell_which_is_wrong() -> None:
     assert findings([row("0-1", 1e-6), row("1-2", 3e-6)]) == []
-    assert told([row("0-1", 1e-6), row("1-2", 1e-6), row("2-3", 3e-6)]) == [("slow", "2-3", None)]
+    assert reported([row("0-1", 1e-6), row("1-2", 1e-6), row("2-3", 3e-6)]) == [("slow", "2-3", None)]
 
 
 def test_a_pair_without_an_interval_accuses_nobody() -> None:
     rows = world(4, {(0, 1): 5.0})
-    for one in rows:
-        one |= {"ci_low_s": None, "ci_high_s": None} if one["pair"] == "0-1" else {}
+    for entry in rows:
+        entry |= {"ci_low_s": None, "ci_high_s": None} if entry["pair"] == "0-1" else {}
     assert findings(rows) == []
 
 
 def test_intervals_that_meet_are_symmetric() -> None:
     rows = [row("0-1", 2e-6), row("1-0", 1e-6) | {"ci_high_s": 1.97e-6}]
     assert findings(rows) == []
-    assert told([rows[0], row("1-0", 1e-6)]) == [("asymmetric", "0-1", None)]
+    assert reported([rows[0], row("1-0", 1e-6)]) == [("asymmetric", "0-1", None)]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_only_cases_that_differ_in_nothing_else_are_compared(other: dict[str, An
 
 def test_what_tells_two_matrices_apart_is_in_the_text() -> None:
     rows = [*world(4, {(0, 2): 2.0}, engine="python", window=4), *world(4, {(0, 2): 3.0}, engine="native", window=4)]
-    texts = [one.text for one in findings(rows) if one.kind == "slow"]
+    texts = [finding.text for finding in findings(rows) if finding.kind == "slow"]
     assert [text.partition(": ")[0] for text in texts] == [
         "p2p_latency 1 KiB, engine native",
         "p2p_latency 1 KiB, engine python",
@@ -223,16 +223,16 @@ def test_rows_that_are_no_entry_of_a_matrix_are_left_out() -> None:
     nan = float("nan")
     foreign = [row(None, 1e-6), row("0-2 1-3", 1e-6), row(nan, 1e-6)]  # type: ignore[arg-type]
     assert matrices(foreign) == []
-    skipped = [one | {"status": "skipped", "median_s": None, "ci_low_s": None} for one in world(3)]
+    skipped = [entry | {"status": "skipped", "median_s": None, "ci_low_s": None} for entry in world(3)]
     assert len(matrices(skipped)[0].rows) == 9
     assert matrices(skipped)[0].classes == {}
     assert findings([*foreign, *skipped]) == []
 
 
 def test_nulls_of_a_data_frame_are_nulls() -> None:
-    rows = [one | {"window": float("nan"), "root": float("nan")} for one in world(4, {(0, 2): 2.0})]
+    rows = [entry | {"window": float("nan"), "root": float("nan")} for entry in world(4, {(0, 2): 2.0})]
     assert len(matrices(rows)) == 1
-    assert told(rows) == told(world(4, {(0, 2): 2.0}))
+    assert reported(rows) == reported(world(4, {(0, 2): 2.0}))
 
 
 @given(
@@ -251,8 +251,8 @@ def test_no_finding_contradicts_the_times(world_times: tuple[list[float], int]) 
         faster = [time for time in matrix.classes[name].values() if time <= typical]
         assert matrix.classes[name][pair] > FACTOR * typical
         assert 2 * len(faster) >= len(matrix.classes[name]) - 1
-    for one in findings(rows):
-        if one.kind == "asymmetric":
-            first, second = (int(rank) for rank in str(one.pair).split("-"))
+    for finding in findings(rows):
+        if finding.kind == "asymmetric":
+            first, second = (int(rank) for rank in str(finding.pair).split("-"))
             assert times[first * size + second] > FACTOR * times[second * size + first]
-    assert set(told(rows)) == set(told(rows[::-1]))
+    assert set(reported(rows)) == set(reported(rows[::-1]))

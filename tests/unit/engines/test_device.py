@@ -112,18 +112,18 @@ def test_calls_are_enqueued_while_the_device_is_busy_and_ranks_meet_behind_that(
     diary = Diary()
     runner(diary, mode)(3)
     assert " ".join(diary.words) == "enter |" + 3 * " hold reset barrier a b |"
-    assert diary.holds[0] == 4 * CALL_S and all(LEAST_HOLD_S <= one <= MOST_HOLD_S for one in diary.holds)
+    assert diary.holds[0] == 4 * CALL_S and all(LEAST_HOLD_S <= hold_s <= MOST_HOLD_S for hold_s in diary.holds)
     assert diary.host_bound == 0
 
 
 @pytest.mark.parametrize("mode", ["device_event", "throughput", "graph"])
 def test_repetitions_whose_begin_came_before_the_host_was_done_are_counted(mode: str) -> None:
     diary = Diary()
-    one = runner(diary, mode, connected=True)
-    one(2)
+    run = runner(diary, mode, connected=True)
+    run(2)
     assert diary.host_bound == 0
     diary.eager = True
-    one(3)
+    run(3)
     assert diary.host_bound == 3
 
 
@@ -141,11 +141,11 @@ def test_a_slow_host_is_waited_for_and_never_for_long() -> None:
         time.sleep(slow)
 
     calls = Lowered((Call(step),), (), ())
-    one = EventTimed(diary, calls, 1)
-    one(2)
+    run = EventTimed(diary, calls, 1)
+    run(2)
     assert 2 * slow <= diary.holds[1] <= MOST_HOLD_S
     slow = 15e-3
-    one(2)
+    run(2)
     assert diary.holds[-1] == MOST_HOLD_S
 
 
@@ -161,11 +161,11 @@ def test_the_hold_is_twice_the_time_that_enqueuing_took(monkeypatch: pytest.Monk
 
 def test_a_graph_is_captured_after_a_first_use_and_then_replayed() -> None:
     diary = Diary()
-    one = runner(diary, "graph")
-    one(1)
+    run = runner(diary, "graph")
+    run(1)
     assert diary.captures == 0
-    one(3)
-    one(2)
+    run(3)
+    run(2)
     assert diary.captures == 1 and diary.words.count("a") == 6 + 1
 
 

@@ -90,7 +90,7 @@ def test_a_pool_is_walked_through_and_starts_again_with_each_block(log: Log) -> 
     runner = PythonRunner(Lowered((Call(log, (copies,)), Call(log, ("-",))), (Call(log, (copies, "before")),)), pool=3)
     runner(4)
     runner(1)
-    assert log.words == [one for copy in "pqrpp" for one in ((copy, "before"), copy, "-")]
+    assert log.words == [word for copy in "pqrpp" for word in ((copy, "before"), copy, "-")]
 
 
 def test_a_pool_of_one_stays_where_it_is(log: Log) -> None:
@@ -110,7 +110,7 @@ def test_equal_arguments_are_not_mixed_up(log: Log) -> None:
     first, second = np.zeros(0), np.zeros(0)
     run(Lowered((Call(log, (1, True, 1.0, first, second, first)),)), 1)
     seen = log.words[0]
-    assert [type(one) for one in seen[:3]] == [int, bool, float]
+    assert [type(argument) for argument in seen[:3]] == [int, bool, float]
     assert seen[3] is first and seen[4] is second and seen[5] is first
 
 

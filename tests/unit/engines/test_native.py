@@ -100,7 +100,7 @@ def test_c_functions_of_seven_arguments_get_the_seventh() -> None:
     address = ctypes.create_string_buffer(b"\x02\x00\x00\x50\x7f\x00\x00\x01" + bytes(8), 16)  # 127.0.0.1:80
     host, port = ctypes.create_string_buffer(64), ctypes.create_string_buffer(64)
     numeric = 1 | 2  # NI_NUMERICHOST | NI_NUMERICSERV
-    pointers = [ctypes.addressof(one) for one in (address, host, port)]
+    pointers = [ctypes.addressof(buffer) for buffer in (address, host, port)]
     call = libc("getnameinfo", pointers[0], 16, pointers[1], 64, pointers[2], 64, numeric, checked=True)
     run(Lowered((call,)), 1, keep=(address, host, port))
     assert (host.value, port.value) == (b"127.0.0.1", b"80")

@@ -84,7 +84,7 @@ class Ranks:
         return 100 * rank + np.arange(count)
 
     def of(self, rank: int, name: str = "y", slot: int = 0, copy: int = 0) -> list[int]:
-        return [int(one) for one in self.buffers[rank][name].words(slot, copy)]
+        return [int(word) for word in self.buffers[rank][name].words(slot, copy)]
 
     def untouched(self, rank: int) -> bool:
         fresh = np.full(self.buffers[rank]["y"].payload_bytes, 0xA5, dtype=np.uint8)
@@ -415,7 +415,7 @@ def test_reductions_combine_all_ranks(size: int, reduction: str) -> None:
     ranks = Ranks(size, lambda rank: (AllReduce(X, Y, reduction), AllReduce(X, X, reduction)), dtype="float64")
     ranks.runner(1)
     for rank in range(size):
-        assert ranks.of(rank) == ranks.of(rank, "x") == [int(one) for one in whole]
+        assert ranks.of(rank) == ranks.of(rank, "x") == [int(value) for value in whole]
 
 
 @SIZES
@@ -449,7 +449,7 @@ def test_broadcast_gives_everybody_the_roots_data(size: int, root: int) -> None:
 def test_all_gather_joins_the_ranks_in_order(size: int) -> None:
     ranks = Ranks(size, lambda rank: (AllGather(X, Y),), counts=(12, 12 * size))
     ranks.runner(1)
-    joined = [one for rank in range(size) for one in Ranks.start(rank).tolist()]
+    joined = [value for rank in range(size) for value in Ranks.start(rank).tolist()]
     assert all(ranks.of(rank) == joined for rank in range(size))
 
 
@@ -457,7 +457,7 @@ def test_all_gather_joins_the_ranks_in_order(size: int) -> None:
 def test_gather_joins_the_ranks_on_the_root_only(size: int, root: int) -> None:
     ranks = Ranks(size, lambda rank: (Gather(X, Y, root),), counts=(12, 12 * size))
     ranks.runner(1)
-    assert ranks.of(root) == [one for rank in range(size) for one in Ranks.start(rank).tolist()]
+    assert ranks.of(root) == [value for rank in range(size) for value in Ranks.start(rank).tolist()]
     assert all(ranks.untouched(rank) for rank in range(size) if rank != root)
 
 
@@ -508,7 +508,9 @@ def test_sums_are_exact_in_small_types(dtype: str) -> None:
 # ---------------------------------------------------------------- copies within a rank
 
 
-@pytest.mark.parametrize("benchmark", [CopyH2D(), CopyD2H(), CopyD2D(), CopyH2DD2H()], ids=lambda one: str(one.name))
+@pytest.mark.parametrize(
+    "benchmark", [CopyH2D(), CopyD2H(), CopyD2D(), CopyH2DD2H()], ids=lambda benchmark: str(benchmark.name)
+)
 def test_a_copy_takes_its_call_and_its_bytes_and_two_at_once_no_longer(benchmark: Any) -> None:
     """Both directions at once: the second call is made while the first copy runs."""
     model = Model(call_s=2e-6, copy_gb_per_s=16.0)

@@ -31,7 +31,7 @@ OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Rele
 
 
 @pytest.mark.parametrize(
-    ("asked", "libraries", "expected"),
+    ("cuda_ipc", "libraries", "expected"),
     [
         ("auto", LIBRARIES, {}),
         ("off", ["NCCL"], {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"}),
@@ -45,19 +45,19 @@ OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Rele
         ("off", [], {}),
     ],
 )
-def test_translations(asked: str, libraries: list[str], expected: dict[str, str]) -> None:
-    assert cuda_ipc_exports(asked, libraries) == expected
+def test_translations(cuda_ipc: str, libraries: list[str], expected: dict[str, str]) -> None:
+    assert cuda_ipc_exports(cuda_ipc, libraries) == expected
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-@pytest.mark.parametrize("asked", CUDA_IPC_VALUES)
-def test_what_was_translated_has_an_effect(asked: str, library: str) -> None:
+@pytest.mark.parametrize("cuda_ipc", CUDA_IPC_VALUES)
+def test_what_was_translated_has_an_effect(cuda_ipc: str, library: str) -> None:
     needs = {"MV2_USE_CUDA": "1"} if library == "MVAPICH" else {}
-    assert cuda_ipc_without_effect(asked, library, cuda_ipc_exports(asked, [library]) | needs) is None
+    assert cuda_ipc_without_effect(cuda_ipc, library, cuda_ipc_exports(cuda_ipc, [library]) | needs) is None
 
 
 @pytest.mark.parametrize(
-    ("asked", "library", "environment", "words"),
+    ("cuda_ipc", "library", "environment", "words"),
     [
         # smcuda's switch while UCX or libfabric carries the messages
         ("off", "Open MPI", {"OMPI_MCA_pml": "ucx", SMCUDA: "0"}, "OMPI_MCA_pml=ucx carries the messages"),
@@ -93,15 +93,15 @@ def test_what_was_translated_has_an_effect(asked: str, library: str) -> None:
         ("off", "MVAPICH", {"MV2_CUDA_IPC": "1"}, "MV2_CUDA_IPC is 1"),
     ],
 )
-def test_settings_without_effect(asked: str, library: str, environment: dict[str, str], words: str) -> None:
-    text = cuda_ipc_without_effect(asked, library, environment)
+def test_settings_without_effect(cuda_ipc: str, library: str, environment: dict[str, str], words: str) -> None:
+    text = cuda_ipc_without_effect(cuda_ipc, library, environment)
     assert text is not None
-    assert text.startswith(f"cuda_ipc={asked} had no effect on {library}: ")
+    assert text.startswith(f"cuda_ipc={cuda_ipc} had no effect on {library}: ")
     assert words in text
 
 
 @pytest.mark.parametrize(
-    ("asked", "library", "environment"),
+    ("cuda_ipc", "library", "environment"),
     [
         ("off", "Open MPI", {"OMPI_MCA_pml": "ucx", "UCX_TLS": "^cuda_ipc"}),
         ("off", "Open MPI", {"OMPI_MCA_btl": "tcp,self"}),
@@ -114,16 +114,16 @@ def test_settings_without_effect(asked: str, library: str, environment: dict[str
         ("auto", "NCCL", {"NCCL_P2P_DISABLE": "1"}),
     ],
 )
-def test_the_same_by_another_word_has_an_effect(asked: str, library: str, environment: dict[str, str]) -> None:
-    assert cuda_ipc_without_effect(asked, library, environment) is None
+def test_the_same_by_another_word_has_an_effect(cuda_ipc: str, library: str, environment: dict[str, str]) -> None:
+    assert cuda_ipc_without_effect(cuda_ipc, library, environment) is None
 
 
 LIST = st.text(alphabet="^,abcud_ip ", max_size=24)
 
 
-@given(asked=st.sampled_from(CUDA_IPC_VALUES), library=st.sampled_from(LIBRARIES), pml=LIST, transports=LIST)
-def test_no_environment_is_refused(asked: str, library: str, pml: str, transports: str) -> None:
-    text = cuda_ipc_without_effect(asked, library, {"OMPI_MCA_pml": pml, "UCX_TLS": transports})
+@given(cuda_ipc=st.sampled_from(CUDA_IPC_VALUES), library=st.sampled_from(LIBRARIES), pml=LIST, transports=LIST)
+def test_no_environment_is_refused(cuda_ipc: str, library: str, pml: str, transports: str) -> None:
+    text = cuda_ipc_without_effect(cuda_ipc, library, {"OMPI_MCA_pml": pml, "UCX_TLS": transports})
     assert text is None or "\n" not in text
 
 

@@ -87,10 +87,10 @@ def test_the_text_of_a_fact_is_one_line_of_json(text: str) -> None:
 
 @given(user=st.text("abcXYZ09", min_size=1, max_size=8), secret=st.text("qwert12$%&(/@", min_size=4, max_size=12))
 def test_a_password_in_a_url_never_survives(user: str, secret: str) -> None:
-    told = machine_facts.environment_facts({"NCCL_PROXY": f"http://{user}:{secret}@host.example"})[
+    recorded = machine_facts.environment_facts({"NCCL_PROXY": f"http://{user}:{secret}@host.example"})[
         "environment.NCCL_PROXY"
     ]
-    assert machine_facts.without_digests(told) == "http://***@host.example"
+    assert machine_facts.without_digests(recorded) == "http://***@host.example"
 
 
 @pytest.mark.parametrize("parser", PARSERS)

@@ -20,21 +20,21 @@ MIG = uuid(7, "MIG")
 
 
 def facts(folder: Path, machine: str | None, **env: Any) -> dict[str, Any]:
-    told: dict[str, Any] = ask(folder, machine, "gpu.collect()", GPU, **env)
-    return told
+    answer: dict[str, Any] = ask(folder, machine, "gpu.collect()", GPU, **env)
+    return answer
 
 
 def own(folder: Path, machine: str | None, local_rank: int, **env: Any) -> dict[str, Any]:
-    told: dict[str, Any] = ask(folder, machine, f"gpu.own_gpu({local_rank})", GPU, **env)
-    return {key.removeprefix("gpu.own."): value for key, value in told.items()}
+    answer: dict[str, Any] = ask(folder, machine, f"gpu.own_gpu({local_rank})", GPU, **env)
+    return {key.removeprefix("gpu.own."): value for key, value in answer.items()}
 
 
 # ---------------------------------------------------------------- all GPUs
 
 
 def test_the_facts_of_a_machine_are_flat(tmp_path: Path) -> None:
-    told = facts(tmp_path, hgx(2, "driver 550.54.15", "cuda 12040"))
-    assert {key: value for key, value in told.items() if not key.startswith("gpu.1.")} == {
+    collected = facts(tmp_path, hgx(2, "driver 550.54.15", "cuda 12040"))
+    assert {key: value for key, value in collected.items() if not key.startswith("gpu.1.")} == {
         "gpu.count": 2,
         "gpu.driver_version": "550.54.15",
         "gpu.cuda_driver_version": "12.4",
@@ -53,7 +53,7 @@ def test_the_facts_of_a_machine_are_flat(tmp_path: Path) -> None:
         "gpu.0.nvlink_version": "4.0",
         "gpu.0.sm_clock_max_mhz": 1980,
     }
-    assert {key.replace(".1.", ".0.") for key in told if key.startswith("gpu.1.")} < set(told)
+    assert {key.replace(".1.", ".0.") for key in collected if key.startswith("gpu.1.")} < set(collected)
 
 
 @pytest.mark.parametrize(
@@ -70,42 +70,42 @@ def test_where_there_is_no_answer_the_reason_is_the_only_fact(tmp_path: Path, ma
 
 
 def test_a_lost_gpu_is_counted_and_named(tmp_path: Path) -> None:
-    told = facts(tmp_path, "\n".join([h100(0, "fails nvmlDeviceGetHandleByIndex_v2 15"), h100(1)]))
-    assert told["gpu.count"] == 2 and told["gpu.1.name"] == "NVIDIA H100 80GB HBM3"
-    assert {key: value for key, value in told.items() if key.startswith("gpu.0.")} == {
+    collected = facts(tmp_path, "\n".join([h100(0, "fails nvmlDeviceGetHandleByIndex_v2 15"), h100(1)]))
+    assert collected["gpu.count"] == 2 and collected["gpu.1.name"] == "NVIDIA H100 80GB HBM3"
+    assert {key: value for key, value in collected.items() if key.startswith("gpu.0.")} == {
         "gpu.0.error": "NVML: GPU is lost"
     }
 
 
 def test_a_grace_hopper(tmp_path: Path) -> None:
-    told = facts(tmp_path, h100(0, "name NVIDIA GH200 480GB", "bus 00000009:01:00.0", "links 0", "pcie 1 5 1 1"))
-    assert (told["gpu.0.name"], told["gpu.0.pci_bus_id"]) == ("NVIDIA GH200 480GB", "0009:01:00.0")
-    assert told["gpu.0.nvlink_links"] == 0 and "gpu.0.nvlink_version" not in told
+    collected = facts(tmp_path, h100(0, "name NVIDIA GH200 480GB", "bus 00000009:01:00.0", "links 0", "pcie 1 5 1 1"))
+    assert (collected["gpu.0.name"], collected["gpu.0.pci_bus_id"]) == ("NVIDIA GH200 480GB", "0009:01:00.0")
+    assert collected["gpu.0.nvlink_links"] == 0 and "gpu.0.nvlink_version" not in collected
 
 
 def test_collect_of_all_modules_on_such_a_machine_is_well_formed(tmp_path: Path) -> None:
-    told = ask(tmp_path, hgx(8), "machine_facts.collect()", "from commbench.hardware import machine_facts")
-    assert told["gpu.count"] == 8 and sum(key.startswith("peer.") for key in told) == 56 * 4
-    assert [key for key in told if key.endswith(".error")] == []
-    assert [key for key in told if not re.fullmatch(r"[a-z0-9_]+(\.[A-Za-z0-9_\-:@]+)+", key)] == []
+    collected = ask(tmp_path, hgx(8), "machine_facts.collect()", "from commbench.hardware import machine_facts")
+    assert collected["gpu.count"] == 8 and sum(key.startswith("peer.") for key in collected) == 56 * 4
+    assert [key for key in collected if key.endswith(".error")] == []
+    assert [key for key in collected if not re.fullmatch(r"[a-z0-9_]+(\.[A-Za-z0-9_\-:@]+)+", key)] == []
 
 
 # ---------------------------------------------------------------- what is visible
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "visible"),
     [("2,0", "2,0"), ("", "none"), ("-1", "none"), ("1,-1,2", "1"), (uuid(3), "3"), (uuid(3)[:11], "none"),
      (f"{uuid(1)[:12]},{uuid(0)}", "1,0"), ("0,9,1", "0"), ("0,0", "none"), ("GPU-0", "none")],
 )  # fmt: skip
-def test_visible_gpus_have_nvmls_numbers(tmp_path: Path, text: str, told: str) -> None:
-    assert facts(tmp_path, hgx(4), CUDA_VISIBLE_DEVICES=text)["gpu.visible"] == told
+def test_visible_gpus_have_nvmls_numbers(tmp_path: Path, text: str, visible: str) -> None:
+    assert facts(tmp_path, hgx(4), CUDA_VISIBLE_DEVICES=text)["gpu.visible"] == visible
 
 
 def test_parts_of_gpus_keep_their_names(tmp_path: Path) -> None:
     machine = h100(0, "mig 1", f"part {MIG}")
-    told = facts(tmp_path, machine, CUDA_VISIBLE_DEVICES=MIG)
-    assert told["gpu.visible"] == MIG and told["gpu.0.mig"] is True
+    collected = facts(tmp_path, machine, CUDA_VISIBLE_DEVICES=MIG)
+    assert collected["gpu.visible"] == MIG and collected["gpu.0.mig"] is True
     assert "gpu.visible" not in facts(tmp_path, machine), "only CUDA knows which part it takes"
 
 
@@ -139,11 +139,11 @@ def test_any_text_has_entries_that_stand_in_it_in_this_order(text: str) -> None:
 @given(st.lists(st.integers(-1, 5), min_size=1, max_size=6))
 def test_numbers_up_to_the_first_invalid_one_are_visible(numbers: list[int]) -> None:
     gpus = [Gpu(index, name="one kind", uuid=uuid(index)) for index in range(4)]
-    found = visible_indices({"CUDA_VISIBLE_DEVICES": ",".join(map(str, numbers))}, gpus)
+    visible = visible_indices({"CUDA_VISIBLE_DEVICES": ",".join(map(str, numbers))}, gpus)
     negative = numbers.index(-1) if -1 in numbers else len(numbers)
     listed = numbers[:negative]
     beyond = next((place for place, number in enumerate(listed) if number > 3), len(listed))
-    assert found == ([] if len(set(listed)) < len(listed) else listed[:beyond])
+    assert visible == ([] if len(set(listed)) < len(listed) else listed[:beyond])
 
 
 # ---------------------------------------------------------------- a rank's own GPU
@@ -163,21 +163,21 @@ def test_ranks_take_the_gpus_in_turn(tmp_path: Path, local_rank: int, index: int
     [("2,0", 0, 2), ("2,0", 1, 0), ("2,0", 2, 2), (f"{uuid(3)},{uuid(1)}", 1, 1), (uuid(2)[:12], 5, 2)],
 )
 def test_the_own_gpu_is_one_of_the_visible_ones(tmp_path: Path, text: str, local_rank: int, index: int) -> None:
-    told = own(tmp_path, hgx(4), local_rank, CUDA_VISIBLE_DEVICES=text)
-    assert (told["uuid"], told["index"], told["visible"]) == (uuid(index), index, text.count(",") + 1)
+    gpu = own(tmp_path, hgx(4), local_rank, CUDA_VISIBLE_DEVICES=text)
+    assert (gpu["uuid"], gpu["index"], gpu["visible"]) == (uuid(index), index, text.count(",") + 1)
 
 
 def test_cuda_counts_from_the_fastest_and_nvml_along_the_bus(tmp_path: Path) -> None:
-    told = own(tmp_path, MIXED, 0)
-    assert (told["name"], told["index"], told["ordinal"]) == ("NVIDIA H100 80GB HBM3", 1, 0)
+    gpu = own(tmp_path, MIXED, 0)
+    assert (gpu["name"], gpu["index"], gpu["ordinal"]) == ("NVIDIA H100 80GB HBM3", 1, 0)
     assert own(tmp_path, MIXED, 0, CUDA_DEVICE_ORDER="PCI_BUS_ID")["name"] == "NVIDIA T4"
 
 
 def test_a_part_of_a_gpu_has_its_own_uuid(tmp_path: Path) -> None:
     machine = h100(0, "mig 1", f"part {MIG}", "process 7 5000000000")
-    told = own(tmp_path, machine, 0, CUDA_VISIBLE_DEVICES=MIG)
-    assert (told["uuid"], told["index"]) == (MIG, 0)
-    assert "users" not in told, "the process may live on another part"
+    gpu = own(tmp_path, machine, 0, CUDA_VISIBLE_DEVICES=MIG)
+    assert (gpu["uuid"], gpu["index"]) == (MIG, 0)
+    assert "users" not in gpu, "the process may live on another part"
 
 
 def test_an_old_driver_has_an_older_uuid_call(tmp_path: Path) -> None:
@@ -185,8 +185,8 @@ def test_an_old_driver_has_an_older_uuid_call(tmp_path: Path) -> None:
 
 
 def test_without_nvml_cuda_alone_answers(tmp_path: Path) -> None:
-    told = own(tmp_path, hgx(2), 1, libs=["libcuda.so.1"])
-    assert told["uuid"] == uuid(1) and not {"index", "driver_version", "users"} & set(told)
+    gpu = own(tmp_path, hgx(2), 1, libs=["libcuda.so.1"])
+    assert gpu["uuid"] == uuid(1) and not {"index", "driver_version", "users"} & set(gpu)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def gpus(
     ]
 
 
-def found(
+def limit_of(
     benchmark: str, layout: str, seen: list[RankGpu], topology: Topology, *words: str, copy: float | None = None
 ) -> Limit | None:
     wires = (NICS,) * 4
@@ -115,33 +115,35 @@ def test_an_unknown_network_has_no_network_gb_per_s(
 
 @pytest.mark.parametrize("benchmark", ["p2p_latency", "p2p_bandwidth", "p2p_bibandwidth"])
 def test_a_pair_on_nvlink(benchmark: str) -> None:
-    assert found(benchmark, "1x2", gpus(2, 90), H100) == near(370.8, "NVLink 18 x 20.6 GB/s")
+    assert limit_of(benchmark, "1x2", gpus(2, 90), H100) == near(370.8, "NVLink 18 x 20.6 GB/s")
 
 
 @pytest.mark.parametrize("benchmark", COLLECTIVES)
 def test_a_switch_shows_all_links_to_each_gpu_and_they_count_once(benchmark: str) -> None:
-    assert found(benchmark, "1x8", gpus(8, 90), H100) == near(370.8, "NVLink 18 x 20.6 GB/s")
+    assert limit_of(benchmark, "1x8", gpus(8, 90), H100) == near(370.8, "NVLink 18 x 20.6 GB/s")
 
 
 def test_fewer_active_links_than_the_architecture_has() -> None:
     """Eight links behind a switch: every pair shows NV8, and 8 is all there is."""
     switched = matrix("X NV8 NV8", "NV8 X NV8", "NV8 NV8 X")
     seen = [RankGpu(0, index, None, 90, 5, 16, nvlinks=8) for index in range(3)]
-    assert found("all_reduce", "1x3", seen, switched) == near(164.8, "NVLink 8 x 20.6 GB/s")
+    assert limit_of("all_reduce", "1x3", seen, switched) == near(164.8, "NVLink 8 x 20.6 GB/s")
 
 
 def test_in_a_mesh_the_links_to_all_others_add_up() -> None:
     """Six links a GPU: nccl-tests reach more on 8 V100 than any one pair has, and than PCIe between some of them."""
-    assert found("all_reduce", "1x8", gpus(8, 70, 3), CUBE_MESH) == near(120.0, "NVLink 6 x 20 GB/s")
-    assert found("all_reduce", "1x4", gpus(8, 70, 3), CUBE_MESH) == near(80.0, "NVLink 4 x 20 GB/s")
-    assert found("p2p_bandwidth", "1x8", gpus(8, 70, 3), CUBE_MESH, "pairs=[[0,3]]") == near(40.0, "NVLink 2 x 20 GB/s")
-    assert found("p2p_bandwidth", "1x8", gpus(8, 70, 3), CUBE_MESH, "pairs=[[0,7]]") == near(12.0, "PCIe gen3 x16")
+    assert limit_of("all_reduce", "1x8", gpus(8, 70, 3), CUBE_MESH) == near(120.0, "NVLink 6 x 20 GB/s")
+    assert limit_of("all_reduce", "1x4", gpus(8, 70, 3), CUBE_MESH) == near(80.0, "NVLink 4 x 20 GB/s")
+    assert limit_of("p2p_bandwidth", "1x8", gpus(8, 70, 3), CUBE_MESH, "pairs=[[0,3]]") == near(
+        40.0, "NVLink 2 x 20 GB/s"
+    )
+    assert limit_of("p2p_bandwidth", "1x8", gpus(8, 70, 3), CUBE_MESH, "pairs=[[0,7]]") == near(12.0, "PCIe gen3 x16")
 
 
 def test_the_seeds_k80() -> None:
     seen = gpus(8, 37, 3)
-    assert found("p2p_bandwidth", "1x2", seen, table("topo_k80x8.txt")) == near(12.0, "PCIe gen3 x16")
-    assert found("all_reduce", "1x8", seen, table("topo_k80x8.txt")) == near(12.0, "PCIe gen3 x16")
+    assert limit_of("p2p_bandwidth", "1x2", seen, table("topo_k80x8.txt")) == near(12.0, "PCIe gen3 x16")
+    assert limit_of("all_reduce", "1x8", seen, table("topo_k80x8.txt")) == near(12.0, "PCIe gen3 x16")
 
 
 @pytest.mark.parametrize(
@@ -150,32 +152,32 @@ def test_the_seeds_k80() -> None:
 def test_pcie_by_generation_and_width(generation: int, width: int, expected: float) -> None:
     topology = matrix("X PHB", "PHB X")
     seen = gpus(2, 89, generation, width)
-    assert found("p2p_bandwidth", "1x2", seen, topology) == near(expected, f"PCIe gen{generation} x{width}")
+    assert limit_of("p2p_bandwidth", "1x2", seen, topology) == near(expected, f"PCIe gen{generation} x{width}")
 
 
 def test_the_slower_gpu_counts() -> None:
     topology, seen = matrix("X SYS", "SYS X"), [RankGpu(0, 0, None, 89, 5, 16), RankGpu(0, 1, None, 89, 4, 8)]
-    assert found("p2p_bandwidth", "1x2", seen, topology) == near(12.0, "PCIe gen4 x8")
-    assert found("all_reduce", "1x2", seen, topology) == near(12.0, "PCIe gen4 x8")
+    assert limit_of("p2p_bandwidth", "1x2", seen, topology) == near(12.0, "PCIe gen4 x8")
+    assert limit_of("all_reduce", "1x2", seen, topology) == near(12.0, "PCIe gen4 x8")
 
 
 def test_between_islands_of_nvlink_pcie_counts_as_a_network_does() -> None:
     """Two bridged pairs: half of a ring's bytes are not needed between them, as between two nodes."""
     expected = (2 * 3 / 4) / (2 * 1 / 2) * 2 * 24.0
-    assert found("all_reduce", "1x4", gpus(4, 86), BRIDGED) == near(expected, "2 x PCIe gen4 x16")
-    assert found("broadcast", "1x4", gpus(4, 86), BRIDGED) == near(48.0, "2 x PCIe gen4 x16")
-    assert found("all_reduce", "1x2", gpus(2, 86), BRIDGED) == near(48.0, "NVLink 4 x 12 GB/s")
+    assert limit_of("all_reduce", "1x4", gpus(4, 86), BRIDGED) == near(expected, "2 x PCIe gen4 x16")
+    assert limit_of("broadcast", "1x4", gpus(4, 86), BRIDGED) == near(48.0, "2 x PCIe gen4 x16")
+    assert limit_of("all_reduce", "1x2", gpus(2, 86), BRIDGED) == near(48.0, "NVLink 4 x 12 GB/s")
 
 
 def test_islands_of_different_size_are_not_known() -> None:
-    assert found("all_reduce", "1x3", gpus(3, 86), BRIDGED) is None
+    assert limit_of("all_reduce", "1x3", gpus(3, 86), BRIDGED) is None
 
 
 def test_one_gpu_for_all_ranks_is_bound_by_a_copy() -> None:
     seen = [RankGpu(0, 0, None, 90), RankGpu(0, 0, None, 90)]
-    assert found("p2p_bandwidth", "1x2", seen, H100, copy=1500.0) == (1500.0, "measured device copy")
-    assert found("all_reduce", "1x2", seen, H100, copy=1500.0) == (1500.0, "measured device copy")
-    assert found("p2p_bandwidth", "1x2", seen, H100) is None
+    assert limit_of("p2p_bandwidth", "1x2", seen, H100, copy=1500.0) == (1500.0, "measured device copy")
+    assert limit_of("all_reduce", "1x2", seen, H100, copy=1500.0) == (1500.0, "measured device copy")
+    assert limit_of("p2p_bandwidth", "1x2", seen, H100) is None
 
 
 def test_between_nodes_the_lesser_of_network_and_links() -> None:
@@ -192,8 +194,8 @@ def test_between_nodes_the_lesser_of_network_and_links() -> None:
 
 def test_between_nodes_a_pair_and_single_ranks_have_the_network_only() -> None:
     unknown = gpus(1, 90, None, nodes=2)
-    assert found("p2p_bandwidth", "2x1", unknown, H100) == near(400.0, "8 x mlx5_0 400 Gb/s")
-    assert found("all_reduce", "2x1", unknown, H100) == near(400.0, "8 x mlx5_0 400 Gb/s")
+    assert limit_of("p2p_bandwidth", "2x1", unknown, H100) == near(400.0, "8 x mlx5_0 400 Gb/s")
+    assert limit_of("all_reduce", "2x1", unknown, H100) == near(400.0, "8 x mlx5_0 400 Gb/s")
 
 
 @pytest.mark.parametrize(
@@ -216,20 +218,20 @@ def test_few_ranks_of_a_node_cannot_fill_all_its_ports(
 
 @pytest.mark.parametrize("benchmark", ["copy_h2d", "copy_d2h", "copy_h2d_d2h"])
 def test_a_copy_to_or_from_the_host_has_the_link_of_its_gpu(benchmark: str) -> None:
-    assert found(benchmark, "1x1", gpus(1, 90, 5), H100) == near(63.0, "PCIe gen5 x16 line rate")
-    assert found(benchmark, "1x1", gpus(1, 80, 4, 8), H100) == near(15.75, "PCIe gen4 x8 line rate")
+    assert limit_of(benchmark, "1x1", gpus(1, 90, 5), H100) == near(63.0, "PCIe gen5 x16 line rate")
+    assert limit_of(benchmark, "1x1", gpus(1, 80, 4, 8), H100) == near(15.75, "PCIe gen4 x8 line rate")
     slow = [*gpus(1, 90, 5), replace(gpus(1, 90, 3)[0], index=1)]
-    assert found(benchmark, "1x2", slow, H100) == near(15.75, "PCIe gen3 x16 line rate")
+    assert limit_of(benchmark, "1x2", slow, H100) == near(15.75, "PCIe gen3 x16 line rate")
     both = [replace(gpu, index=0) for gpu in gpus(2, 90, 5)]
-    assert found(benchmark, "1x2", both, H100) == near(31.5, "PCIe gen5 x16 line rate / 2")
+    assert limit_of(benchmark, "1x2", both, H100) == near(31.5, "PCIe gen5 x16 line rate / 2")
     grace = [replace(gpu, c2c_gb_per_s=447.0) for gpu in gpus(1, 90, None)]
-    assert found(benchmark, "1x1", grace, H100) == near(447.0, "C2C 447 GB/s")
-    assert found(benchmark, "1x1", gpus(1, 90, None), H100) is None
+    assert limit_of(benchmark, "1x1", grace, H100) == near(447.0, "C2C 447 GB/s")
+    assert limit_of(benchmark, "1x1", gpus(1, 90, None), H100) is None
 
 
 @pytest.mark.parametrize("layout", ["1x1", "1x2", "2x1"])
 def test_a_copy_within_a_gpu_has_no_known_limit(layout: str) -> None:
-    assert found("copy_d2d", layout, gpus(2, 90, 5, nodes=2), H100, copy=1500.0) is None
+    assert limit_of("copy_d2d", layout, gpus(2, 90, 5, nodes=2), H100, copy=1500.0) is None
 
 
 def test_a_gpu_on_c2c_is_not_bound_by_its_pcie_link() -> None:
@@ -273,7 +275,7 @@ def test_on_a_cpu_nothing_changes(layout: str) -> None:
 def test_what_is_not_known_has_no_limit(
     benchmark: str, layout: str, seen: list[RankGpu], topology: Topology, words: tuple[str, ...]
 ) -> None:
-    assert found(benchmark, layout, seen, topology, *words) is None
+    assert limit_of(benchmark, layout, seen, topology, *words) is None
 
 
 def test_a_way_through_the_host_is_not_that_of_the_links() -> None:
@@ -326,9 +328,9 @@ def test_foreign_facts_are_unknown_and_break_nothing(own: dict[str, object], mac
 )
 def test_two_gpus_are_bound_alike_by_every_operation(links: int, capability: int, benchmark: str) -> None:
     topology = matrix(f"X NV{links}", f"NV{links} X")
-    pair = found("p2p_bandwidth", "1x2", gpus(2, capability), topology)
+    pair = limit_of("p2p_bandwidth", "1x2", gpus(2, capability), topology)
     assert pair is not None
-    assert found(benchmark, "1x2", gpus(2, capability), topology) == pair
+    assert limit_of(benchmark, "1x2", gpus(2, capability), topology) == pair
 
 
 @pytest.mark.parametrize(

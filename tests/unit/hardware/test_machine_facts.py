@@ -58,7 +58,7 @@ def test_a_module_that_fails_is_one_line(monkeypatch):
 
 def ranks(*facts: dict[str, object]) -> list[dict[str, object]]:
     """Ranks on node a unless they say otherwise."""
-    return [{"host.boot_id": "a"} | one for one in facts]
+    return [{"host.boot_id": "a"} | rank_facts for rank_facts in facts]
 
 
 def test_equal_ranks_do_not_differ():
@@ -67,13 +67,13 @@ def test_equal_ranks_do_not_differ():
 
 
 def test_a_different_value_and_a_missing_one():
-    found = differences(ranks({"v.torch": "2.6", "e.X": "1"}, {"v.torch": "2.7", "e.X": "1"}, {"v.torch": "2.6"}))
-    assert found == {"v.torch": {'"2.6"': [0, 2], '"2.7"': [1]}, "e.X": {'"1"': [0, 1], "missing": [2]}}
+    differing = differences(ranks({"v.torch": "2.6", "e.X": "1"}, {"v.torch": "2.7", "e.X": "1"}, {"v.torch": "2.6"}))
+    assert differing == {"v.torch": {'"2.6"': [0, 2], '"2.7"': [1]}, "e.X": {'"1"': [0, 1], "missing": [2]}}
 
 
 def test_null_true_and_one_are_different_values():
-    found = differences(ranks({"a.b": None}, {"a.b": True}, {"a.b": 1}, {"a.b": "missing"}))
-    assert found == {"a.b": {"null": [0], "true": [1], "1": [2], '"missing"': [3]}}
+    differing = differences(ranks({"a.b": None}, {"a.b": True}, {"a.b": 1}, {"a.b": "missing"}))
+    assert differing == {"a.b": {"null": [0], "true": [1], "1": [2], '"missing"': [3]}}
 
 
 @pytest.mark.parametrize("key", ["host.load_1min", "host.cpu_affinity", "host.memory_available_bytes"])
@@ -85,9 +85,9 @@ def test_what_always_varies_is_ignored(key):
     "key", ["host.hostname", "ipc.platform.pid_namespace", "network.interface.eth0.ipv4", "gpu.0.uuid"]
 )
 def test_what_belongs_to_a_node_must_agree_only_inside_it(key):
-    one, other, alien = ({"host.boot_id": node, key: value} for node, value in (("a", 1), ("b", 2), ("b", 1)))
-    assert differences([one, one, other, other]) == {}
-    assert differences([one, other, alien]) == {key: {"1": [0, 2], "2": [1]}}
+    first, other, alien = ({"host.boot_id": node, key: value} for node, value in (("a", 1), ("b", 2), ("b", 1)))
+    assert differences([first, first, other, other]) == {}
+    assert differences([first, other, alien]) == {key: {"1": [0, 2], "2": [1]}}
 
 
 def test_values_that_are_no_json_do_not_break_the_comparison():
@@ -139,7 +139,7 @@ def test_what_torch_was_built_for_is_read_without_importing_it(monkeypatch, tmp_
     assert machine_facts.torch_facts(tmp_path)["versions.torch_git_commit"] == torch.version.git_version
     monkeypatch.delitem(sys.modules, "torch")
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    monkeypatch.setattr(sys, "meta_path", [one for one in sys.meta_path if "PathFinder" in repr(one)])
+    monkeypatch.setattr(sys, "meta_path", [finder for finder in sys.meta_path if "PathFinder" in repr(finder)])
     assert machine_facts.torch_facts(tmp_path) == {}
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise AssertionError")
@@ -208,10 +208,12 @@ def test_what_looks_like_noise_and_is_not(name):
 )
 def test_secrets_by_name(name):
     """The name stays; ranks with different values can still be told apart, but not in the record."""
-    (told,), (other,) = (machine_facts.environment_facts({name: value}).values() for value in ("hunter2", "hunter3"))
-    assert told.startswith("*** sha256:") and "hunter2" not in told
-    assert told != other and machine_facts.environment_facts({name: "hunter2"}) == {f"environment.{name}": told}
-    assert machine_facts.without_digests(told) == machine_facts.without_digests(other) == "***"
+    (recorded,), (other,) = (
+        machine_facts.environment_facts({name: value}).values() for value in ("hunter2", "hunter3")
+    )
+    assert recorded.startswith("*** sha256:") and "hunter2" not in recorded
+    assert recorded != other and machine_facts.environment_facts({name: "hunter2"}) == {f"environment.{name}": recorded}
+    assert machine_facts.without_digests(recorded) == machine_facts.without_digests(other) == "***"
 
 
 @pytest.mark.parametrize(
@@ -232,10 +234,10 @@ def test_secrets_by_name(name):
     ],
 )
 def test_secrets_by_value(value, masked):
-    told = machine_facts.environment_facts({"NCCL_X": value})["environment.NCCL_X"]
-    assert machine_facts.without_digests(told) == masked
-    assert (told == masked) == (value == masked), "a digest where something was hidden, and only there"
-    assert "hunter2" not in told
+    recorded = machine_facts.environment_facts({"NCCL_X": value})["environment.NCCL_X"]
+    assert machine_facts.without_digests(recorded) == masked
+    assert (recorded == masked) == (value == masked), "a digest where something was hidden, and only there"
+    assert "hunter2" not in recorded
 
 
 def test_odd_names_and_values_become_plain_keys_and_lines():

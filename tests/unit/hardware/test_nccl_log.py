@@ -16,8 +16,8 @@ LOGS = sorted(path.name for path in HARDWARE_TEXTS.glob("nccl_*.txt"))
 
 
 def test_two_gpus_over_cuda_ipc(saved):
-    found = parse_log(saved("nccl_2.18_ipc.txt"))
-    assert found == Transport(
+    transport = parse_log(saved("nccl_2.18_ipc.txt"))
+    assert transport == Transport(
         version="2.18.1",
         network="Socket",
         interfaces=("eth0", "ib-mgmt.7"),
@@ -27,59 +27,59 @@ def test_two_gpus_over_cuda_ipc(saved):
         multicast=False,
         nvls_channels=0,
     )
-    assert found.summary == "P2P/IPC"
-    assert effective_ipc(found.kinds) == "on"
+    assert transport.summary == "P2P/IPC"
+    assert effective_ipc(transport.kinds) == "on"
 
 
 def test_without_p2p_it_is_shared_memory(saved):
-    found = parse_log(saved("nccl_2.21_shm.txt"))
-    assert (found.version, found.summary, found.plugin) == ("2.21.5", "SHM/direct/direct", None)
-    assert (found.rings, found.trees, found.nvls_channels, found.multicast) == (2, 2, 0, None)
-    assert effective_ipc(found.kinds) == "off"
+    transport = parse_log(saved("nccl_2.21_shm.txt"))
+    assert (transport.version, transport.summary, transport.plugin) == ("2.21.5", "SHM/direct/direct", None)
+    assert (transport.rings, transport.trees, transport.nvls_channels, transport.multicast) == (2, 2, 0, None)
+    assert effective_ipc(transport.kinds) == "off"
 
 
 def test_two_nodes(saved):
-    found = parse_log(saved("nccl_2.21_two_nodes.txt"))
-    assert found.interfaces == ("mlx5_0:1/IB", "mlx5_3:1/RoCE")
-    assert found.kinds[2, 0] == found.kinds[1, 3] == ("NET/IB/GDRDMA",)
-    assert found.kinds[3, 1] == ("NET/IB",)
-    assert found.summary == "P2P/CUMEM, NET/IB/GDRDMA, NET/IB"
-    assert (found.rings, found.trees) == (4, 4)
-    assert effective_ipc(found.kinds) == effective_ipc(found.kinds, lambda rank: rank // 2) == "on"
-    assert effective_ipc(found.kinds, lambda rank: 0) == "mixed"
-    assert effective_ipc(found.kinds, lambda rank: rank) is None
+    transport = parse_log(saved("nccl_2.21_two_nodes.txt"))
+    assert transport.interfaces == ("mlx5_0:1/IB", "mlx5_3:1/RoCE")
+    assert transport.kinds[2, 0] == transport.kinds[1, 3] == ("NET/IB/GDRDMA",)
+    assert transport.kinds[3, 1] == ("NET/IB",)
+    assert transport.summary == "P2P/CUMEM, NET/IB/GDRDMA, NET/IB"
+    assert (transport.rings, transport.trees) == (4, 4)
+    assert effective_ipc(transport.kinds) == effective_ipc(transport.kinds, lambda rank: rank // 2) == "on"
+    assert effective_ipc(transport.kinds, lambda rank: 0) == "mixed"
+    assert effective_ipc(transport.kinds, lambda rank: rank) is None
 
 
 def test_numbers_of_algorithms_are_told_by_name(saved):
-    found = parse_log(saved("nccl_2.21_two_nodes.txt"))
-    assert found.algorithms == (Chosen(None, 8, "TREE", "LL"), Chosen(None, 16777216, "RING", "SIMPLE"))
-    assert found.algorithm(8) == found.algorithm(8, "all_gather") == "TREE"
-    assert found.algorithm(33554432) is None  # a number that no version has
+    transport = parse_log(saved("nccl_2.21_two_nodes.txt"))
+    assert transport.algorithms == (Chosen(None, 8, "TREE", "LL"), Chosen(None, 16777216, "RING", "SIMPLE"))
+    assert transport.algorithm(8) == transport.algorithm(8, "all_gather") == "TREE"
+    assert transport.algorithm(33554432) is None  # a number that no version has
 
 
 def test_nvlink_sharp(saved):
-    found = parse_log(saved("nccl_2.28_nvls.txt"))
-    assert (found.version, found.plugin, found.network) == ("2.28.9", "Fabric One", "Fabric One")
-    assert (found.rings, found.multicast, found.nvls_channels) == (24, True, 16)
-    assert found.kinds == {(0, 1): ("P2P/CUMEM",), (1, 2): ("P2P/CUMEM",), (2, 0): ("P2P/CUMEM",)}
-    assert found.algorithm(16777216, "all_reduce") == "NVLS"
-    assert found.algorithm(16777216, "all_gather") == "RING"
-    assert found.algorithm(16777216) is None  # the two differ
-    assert found.algorithm(65536, "all_reduce") == "AllReduce_AGxLLMC_R"
-    assert found.algorithm(40, "broadcast") is None
+    transport = parse_log(saved("nccl_2.28_nvls.txt"))
+    assert (transport.version, transport.plugin, transport.network) == ("2.28.9", "Fabric One", "Fabric One")
+    assert (transport.rings, transport.multicast, transport.nvls_channels) == (24, True, 16)
+    assert transport.kinds == {(0, 1): ("P2P/CUMEM",), (1, 2): ("P2P/CUMEM",), (2, 0): ("P2P/CUMEM",)}
+    assert transport.algorithm(16777216, "all_reduce") == "NVLS"
+    assert transport.algorithm(16777216, "all_gather") == "RING"
+    assert transport.algorithm(16777216) is None  # the two differ
+    assert transport.algorithm(65536, "all_reduce") == "AllReduce_AGxLLMC_R"
+    assert transport.algorithm(40, "broadcast") is None
 
 
 def test_sharp_and_one_process(saved):
-    found = parse_log(saved("nccl_2.19_sharp.txt"))
-    assert (found.plugin, found.interfaces) == ("IBext", ("mlx5_4:1/IB",))
-    assert found.summary == "P2P/direct pointer, COLLNET/SHARP/GDRDMA"
-    assert effective_ipc(found.kinds) is None  # one process has nothing to share
+    transport = parse_log(saved("nccl_2.19_sharp.txt"))
+    assert (transport.plugin, transport.interfaces) == ("IBext", ("mlx5_4:1/IB",))
+    assert transport.summary == "P2P/direct pointer, COLLNET/SHARP/GDRDMA"
+    assert effective_ipc(transport.kinds) is None  # one process has nothing to share
 
 
 def test_without_a_gpu_it_says_nothing(saved):
-    found = parse_log(saved("nccl_2.28_no_gpu.txt"))
-    assert found == Transport()
-    assert found.summary is found.algorithm(8) is effective_ipc(found.kinds) is None
+    transport = parse_log(saved("nccl_2.28_no_gpu.txt"))
+    assert transport == Transport()
+    assert transport.summary is transport.algorithm(8) is effective_ipc(transport.kinds) is None
 
 
 @pytest.mark.parametrize(
@@ -122,10 +122,10 @@ WORDS = [
 
 @given(text=st.one_of(damaged(), st.text(max_size=60), st.lists(st.sampled_from(WORDS), max_size=24).map("".join)))
 def test_no_text_is_refused(text):
-    found = parse_log(text)
-    json.dumps(asdict(found) | {"kinds": list(found.kinds.items())}, ensure_ascii=False).encode()
-    assert (found.summary is None) == (not found.kinds and not found.collnet)
-    assert effective_ipc(found.kinds) in {None, "on", "off", "mixed"}
+    transport = parse_log(text)
+    json.dumps(asdict(transport) | {"kinds": list(transport.kinds.items())}, ensure_ascii=False).encode()
+    assert (transport.summary is None) == (not transport.kinds and not transport.collnet)
+    assert effective_ipc(transport.kinds) in {None, "on", "off", "mixed"}
 
 
 @given(
@@ -135,9 +135,9 @@ def test_no_text_is_refused(text):
     )
 )
 def test_every_pair_that_is_written_is_read(pairs):
-    said = {"NET/IB/GDRDMA": "NET/IB/2/GDRDMA", "P2P/indirect": "P2P/indirect/7[7]"}
+    texts = {"NET/IB/GDRDMA": "NET/IB/2/GDRDMA", "P2P/indirect": "P2P/indirect/7[7]"}
     lines = [
-        f"h:1:2 [0] NCCL INFO Channel 00/0 : {a}[{a}] -> {b}[{b}] via {said.get(k, k)}" for (a, b), k in pairs.items()
+        f"h:1:2 [0] NCCL INFO Channel 00/0 : {a}[{a}] -> {b}[{b}] via {texts.get(k, k)}" for (a, b), k in pairs.items()
     ]
     assert parse_log("\n".join(lines)).kinds == {pair: (kind,) for pair, kind in pairs.items()}
 

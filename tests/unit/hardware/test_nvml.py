@@ -30,11 +30,11 @@ def watch(folder: Path, machine: str | None, name: str = uuid(0), code: str = "m
 
 
 def test_eight_gpus_with_nvlink(tmp_path: Path) -> None:
-    told = ask(tmp_path, hgx(8), "[gpus(), asdict(nvml.driver()), nvml.reason()]", *ALL)
-    found, driver, reason = told
-    assert [one["index"] for one in found] == list(range(8)) and reason is None
+    answers = ask(tmp_path, hgx(8), "[gpus(), asdict(nvml.driver()), nvml.reason()]", *ALL)
+    gpus, driver, reason = answers
+    assert [gpu["index"] for gpu in gpus] == list(range(8)) and reason is None
     assert driver == {"version": "580.65.06", "cuda": "13.0"}
-    assert found[7] == {
+    assert gpus[7] == {
         "index": 7, "error": None, "uuid": uuid(7), "name": "NVIDIA H100 80GB HBM3", "pci_bus_id": "0000:21:00.0",
         "memory_total_bytes": 80 * GIB, "memory_used_bytes": GIB // 2, "compute_capability": [9, 0], "mig": False,
         "pcie_generation": 4, "pcie_generation_max": 5, "pcie_width": 16, "pcie_width_max": 16, "nvlink_links": 18,
@@ -45,8 +45,8 @@ def test_eight_gpus_with_nvlink(tmp_path: Path) -> None:
 def test_the_links_to_a_grace_cpu_count_together(tmp_path: Path) -> None:
     """As `nvidia-smi c2c -s` shows them on a GH200: 10 links of 44.712 GB/s; one is inactive here."""
     links = [f"field 172 {link} 1 44712" for link in range(9)]
-    (found,) = ask(tmp_path, h100(0, "field 170 0 1 10", *links), "gpus()", *ALL)
-    assert found["c2c_gb_per_s"] == pytest.approx(9 * 44.712, rel=1e-3)
+    (gpu,) = ask(tmp_path, h100(0, "field 170 0 1 10", *links), "gpus()", *ALL)
+    assert gpu["c2c_gb_per_s"] == pytest.approx(9 * 44.712, rel=1e-3)
 
 
 def test_without_a_driver_there_is_nothing_and_pynvml_stays_out(tmp_path: Path) -> None:
@@ -85,31 +85,31 @@ FIELDS = {
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, GPU_IS_LOST, UNKNOWN])
 def test_a_call_that_fails_costs_only_its_own_value(tmp_path: Path, code: int) -> None:
     machine = "\n".join(h100(index, f"fails {function} {code}") for index, function in enumerate(FIELDS))
-    found = ask(tmp_path, machine, "gpus()", *ALL)
-    missing = [{key for key, value in one.items() if value is None} - {"error", "c2c_gb_per_s"} for one in found]
+    gpus = ask(tmp_path, machine, "gpus()", *ALL)
+    missing = [{key for key, value in gpu.items() if value is None} - {"error", "c2c_gb_per_s"} for gpu in gpus]
     assert missing == list(FIELDS.values())
 
 
 def test_a_gpu_that_fell_off_the_bus_leaves_the_others(tmp_path: Path) -> None:
     machine = "\n".join([h100(0), h100(1, f"fails nvmlDeviceGetHandleByIndex_v2 {GPU_IS_LOST}"), h100(2)])
-    found = ask(tmp_path, machine, "gpus()", *ALL)
-    assert [one["error"] for one in found] == [None, "NVML: GPU is lost", None]
-    assert [one["name"] is None for one in found] == [False, True, False]
+    gpus = ask(tmp_path, machine, "gpus()", *ALL)
+    assert [gpu["error"] for gpu in gpus] == [None, "NVML: GPU is lost", None]
+    assert [gpu["name"] is None for gpu in gpus] == [False, True, False]
 
 
 def test_a_pcie_card_has_no_links(tmp_path: Path) -> None:
-    (found,) = ask(tmp_path, h100(0, "links -1"), "gpus()", *ALL)
-    assert (found["nvlink_links"], found["nvlink_version"]) == (None, None)
+    (gpu,) = ask(tmp_path, h100(0, "links -1"), "gpus()", *ALL)
+    assert (gpu["nvlink_links"], gpu["nvlink_version"]) == (None, None)
 
 
 def test_links_that_are_down_do_not_count(tmp_path: Path) -> None:
-    found = ask(tmp_path, "\n".join([h100(0, "links 17"), h100(1, "links 0")]), "gpus()", *ALL)
-    assert [(one["nvlink_links"], one["nvlink_version"]) for one in found] == [(17, "4.0"), (0, None)]
+    gpus = ask(tmp_path, "\n".join([h100(0, "links 17"), h100(1, "links 0")]), "gpus()", *ALL)
+    assert [(gpu["nvlink_links"], gpu["nvlink_version"]) for gpu in gpus] == [(17, "4.0"), (0, None)]
 
 
 def test_an_unknown_version_of_the_links_is_shown(tmp_path: Path) -> None:
-    (found,) = ask(tmp_path, h100(0, "linkversion 12"), "gpus()", *ALL)
-    assert found["nvlink_version"] == "unknown (12)"
+    (gpu,) = ask(tmp_path, h100(0, "linkversion 12"), "gpus()", *ALL)
+    assert gpu["nvlink_version"] == "unknown (12)"
 
 
 PROCESSES = h100(0, "process 4711 40000000000", f"process 12 {2**64 - 1}")
@@ -118,8 +118,8 @@ PROCESSES = h100(0, "process 4711 40000000000", f"process 12 {2**64 - 1}")
 @pytest.mark.parametrize("old", [False, True])
 def test_processes_and_versions_of_old_and_new_drivers(tmp_path: Path, old: bool) -> None:
     machine = "\n".join(["cuda 11040", PROCESSES])
-    (found,), cuda = ask(tmp_path, machine, "[gpus(), nvml.driver().cuda]", *ALL, old=old)
-    assert found["processes"] == [
+    (gpu,), cuda = ask(tmp_path, machine, "[gpus(), nvml.driver().cuda]", *ALL, old=old)
+    assert gpu["processes"] == [
         {"pid": 4711, "memory_bytes": 40_000_000_000},
         {"pid": 12, "memory_bytes": None},  # not available
     ]
@@ -128,7 +128,7 @@ def test_processes_and_versions_of_old_and_new_drivers(tmp_path: Path, old: bool
 
 # ---------------------------------------------------------------- readings
 
-LINKS = [f"field {138 + which} {link} 3 {1000 * (which + 1)}" for link in range(18) for which in (0, 1)]
+LINKS = [f"field {138 + direction} {link} 3 {1000 * (direction + 1)}" for link in range(18) for direction in (0, 1)]
 BUS = ["field 197 0 3 5000", "field 198 0 3 6000"]
 CALLS = 2  # of a Monitor before its first reading; each field of the stand-in counts one further with each call
 PLAIN = {"gpu.sm_clock_mhz": 1755.0, "gpu.memory_clock_mhz": 2619.0, "gpu.temperature_c": 41.0}
@@ -150,7 +150,7 @@ def test_all_readings_of_a_new_gpu(tmp_path: Path) -> None:
 
 
 def test_nvlink_5_counts_all_links_at_once_in_bytes(tmp_path: Path) -> None:
-    newer = [f"field {202 + 2 * which} {0xFFFFFFFF} 3 {7000 * (which + 1)}" for which in (0, 1)]
+    newer = [f"field {202 + 2 * direction} {0xFFFFFFFF} 3 {7000 * (direction + 1)}" for direction in (0, 1)]
     first, second = watch(tmp_path, h100(0, *newer), code="[m.readings(), m.readings()]")
     assert second["gpu.nvlink_tx_bytes"] - first["gpu.nvlink_tx_bytes"] == 1
     assert first["gpu.nvlink_rx_bytes"] - first["gpu.nvlink_tx_bytes"] == 7000
@@ -160,8 +160,8 @@ def test_nvlink_5_counts_all_links_at_once_in_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "value"), [(0, 5e9), (1, 4e9), (3, 2.0**52), (5, 2.0**30), (6, 60000.0)])
 def test_every_type_of_a_field_is_read_as_itself(tmp_path: Path, kind: int, value: float) -> None:
-    told = watch(tmp_path, h100(0, f"field 197 0 {kind} {value:.0f}"), code="m.readings()['gpu.pcie_tx_bytes']")
-    assert told == value + CALLS
+    tx_bytes = watch(tmp_path, h100(0, f"field 197 0 {kind} {value:.0f}"), code="m.readings()['gpu.pcie_tx_bytes']")
+    assert tx_bytes == value + CALLS
 
 
 def test_a_field_of_an_unknown_type_is_no_number(tmp_path: Path) -> None:
@@ -169,8 +169,8 @@ def test_a_field_of_an_unknown_type_is_no_number(tmp_path: Path) -> None:
 
 
 def test_an_old_driver_has_older_names(tmp_path: Path) -> None:
-    told = watch(tmp_path, h100(0, "reasons 0x8"), old=True)
-    assert told == PLAIN | {"gpu.throttle_reasons": 8.0, "gpu.power_w": 71.5}
+    readings = watch(tmp_path, h100(0, "reasons 0x8"), old=True)
+    assert readings == PLAIN | {"gpu.throttle_reasons": 8.0, "gpu.power_w": 71.5}
 
 
 def test_what_is_not_supported_is_missing(tmp_path: Path) -> None:

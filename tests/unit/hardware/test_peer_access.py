@@ -12,16 +12,16 @@ from commbench.hardware.gpu import numbered_pairs
 
 
 def facts(folder: Path, machine: str | None, **more: Any) -> dict[str, Any]:
-    told: dict[str, Any] = ask(
+    answer: dict[str, Any] = ask(
         folder, machine, "gpu.collect_peer_access()", "from commbench.hardware import gpu", **more
     )
-    return told
+    return answer
 
 
 def test_every_ordered_pair_of_eight_gpus(tmp_path: Path) -> None:
-    told = facts(tmp_path, hgx(8))
-    assert len({key.split(".")[1] for key in told}) == 56
-    assert {key: value for key, value in told.items() if key.startswith("peer.7-0.")} == {
+    table = facts(tmp_path, hgx(8))
+    assert len({key.split(".")[1] for key in table}) == 56
+    assert {key: value for key, value in table.items() if key.startswith("peer.7-0.")} == {
         "peer.7-0.access": True,
         "peer.7-0.native_atomics": True,
         "peer.7-0.performance_rank": 0,
@@ -34,10 +34,10 @@ ISLANDS = "\n".join([*(h100(index) for index in range(3)), "peer 0 1 0 1 1", "pe
 
 
 def test_pairs_differ_also_by_direction(tmp_path: Path) -> None:
-    told = facts(tmp_path, ISLANDS)
+    table = facts(tmp_path, ISLANDS)
 
     def row(pair: str) -> list[Any]:
-        return [told[f"peer.{pair}.{key}"] for key in ("access", "native_atomics", "performance_rank", "can_access")]
+        return [table[f"peer.{pair}.{key}"] for key in ("access", "native_atomics", "performance_rank", "can_access")]
 
     assert [row(pair) for pair in ("0-1", "1-0", "0-2", "2-0")] == [
         [True, True, 0, True],
@@ -59,15 +59,15 @@ def test_this_process_itself_does_not_open_cuda(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("machine", [None, h100(0), "error nvmlInitWithFlags 9", "driver 580"])
 def test_without_two_gpus_there_is_no_table(tmp_path: Path, machine: str | None) -> None:
-    told = facts(tmp_path, machine)
-    if machine is None and told:
+    table = facts(tmp_path, machine)
+    if machine is None and table:
         pytest.skip("this machine has GPUs")
-    assert told == {}
+    assert table == {}
 
 
 def test_one_attribute_that_is_not_told_leaves_the_others(tmp_path: Path) -> None:
-    told = facts(tmp_path, hgx(2, "error cuDeviceCanAccessPeer 801"))
-    assert {key.split(".")[-1] for key in told} == {"access", "native_atomics", "performance_rank"}
+    table = facts(tmp_path, hgx(2, "error cuDeviceCanAccessPeer 801"))
+    assert {key.split(".")[-1] for key in table} == {"access", "native_atomics", "performance_rank"}
 
 
 def test_cuda_that_gives_no_answer_is_named(tmp_path: Path) -> None:

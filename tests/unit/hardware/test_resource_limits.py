@@ -157,7 +157,7 @@ def test_this_machine():
     assert facts["limits.cpu_cores"] > 0
 
 
-@pytest.mark.parametrize(("total", "told"), [(65536, True), (64 * 2**20, True), (2**30, False), (None, False)])
-def test_small_shared_memory_is_told_with_advice(total: int | None, told: bool) -> None:
+@pytest.mark.parametrize(("total", "warned"), [(65536, True), (64 * 2**20, True), (2**30, False), (None, False)])
+def test_small_shared_memory_is_told_with_advice(total: int | None, warned: bool) -> None:
     text = resource_limits.small_shm({} if total is None else {"limits.shm_total_bytes": total})
-    assert (text is not None and "--shm-size" in text) == told
+    assert (text is not None and "--shm-size" in text) == warned

@@ -209,7 +209,7 @@ PLACE = st.builds(RankGpu, st.integers(0, 2), st.none() | st.integers(0, 7), st.
 @given(first=PLACE, second=PLACE)
 def test_a_link_is_the_same_from_both_ends(first: RankGpu, second: RankGpu) -> None:
     tables = {0: table("topo_dgx_a100.txt"), 1: BRIDGED}
-    found = link_between(first, second, tables)
-    assert found == link_between(second, first, tables)
-    assert (found == "NET") == (first.node != second.node)
-    assert found in {None, "NET", "SELF", "NV12", "NV4", "SYS"}
+    link = link_between(first, second, tables)
+    assert link == link_between(second, first, tables)
+    assert (link == "NET") == (first.node != second.node)
+    assert link in {None, "NET", "SELF", "NV12", "NV4", "SYS"}

@@ -56,7 +56,7 @@ def test_a_hostfile_says_the_same_as_a_list(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hosts", "text", "said"),
+    ("hosts", "text", "message"),
     [
         (("a",), "a", "say the same; give one of them"),
         ((), None, "is not a file; give a file with one host per line"),
@@ -65,11 +65,11 @@ def test_a_hostfile_says_the_same_as_a_list(tmp_path: Path) -> None:
         (("-x",), "", "'-x' is not a host"),
     ],
 )
-def test_what_is_no_host_is_refused(tmp_path: Path, hosts: tuple[str, ...], text: str | None, said: str) -> None:
+def test_what_is_no_host_is_refused(tmp_path: Path, hosts: tuple[str, ...], text: str | None, message: str) -> None:
     file = tmp_path / "hosts"
     if text:
         file.write_text(text)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         Mpirun(hosts=hosts, hostfile=str(file) if text or text is None else None)
 
 

@@ -85,7 +85,7 @@ def test_jobs_and_steps_that_may_share_a_node_do_not_share_a_port(job: int, step
         return step_address(STEP | {"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)})[1]
 
     seen = [port(job, step), port(job, step + 1), port(job + later, step)]
-    assert len(set(seen)) == 3 and all(one in PORTS for one in seen)
+    assert len(set(seen)) == 3 and all(number in PORTS for number in seen)
 
 
 def test_what_is_exported_wins() -> None:

@@ -75,7 +75,7 @@ def test_a_continued_record_gives_the_row_of_an_unbroken_one(job: Planned) -> No
     assert (later.block_k, later.engine, later.spent_s) == (1, "python", 0.0)
     third = later.add(job, visit(3, late=3), segment=1)
     assert later.spent_s == 0.5 + 0.1, "the time of this launch with its warm-up"
-    seen, wanted = (row(job, one, AROUND, STARTED) for one in (later, whole))
+    seen, wanted = (row(job, record, AROUND, STARTED) for record in (later, whole))
     wanted["visit_segments"] = [0, 0, 1]
     for name in NUMBERS:
         assert seen[name] == (wanted[name] if isinstance(wanted[name], str | list) else pytest.approx(wanted[name])), (
@@ -94,7 +94,7 @@ def test_retransmits_are_those_of_measured_repetitions_of_all_visits_and_ranks(j
         counter, phases = MeasuredCounters(), ("connect", "warmup", "measure", "measure")
         series = [counter.reading({"tcp.peer1.stream0.retransmits": total, "tcp.peer1.stream1.retransmits": 1}, phase)
                   for phase, total in zip(phases, totals, strict=True)]  # fmt: skip
-        return [Counts.of(rank, t_ns, one) for t_ns, one in enumerate(series)]
+        return [Counts.of(rank, t_ns, reading) for t_ns, reading in enumerate(series)]
 
     record = CaseRecord()
     record.add(job, replace(visit(1), counts=(*readings(0, [0, 3, 5, 8]), *readings(1, [9, 9, 9, 10]))))
@@ -146,10 +146,10 @@ def test_a_case_that_begins_anew_keeps_its_samples_apart(job: Planned) -> None:
 
 def test_what_one_visit_has_shown_stays_in_the_warnings(job: Planned) -> None:
     earlier, stored = recorded(job, 1)
-    found = read_back(job, earlier, stored, [0])
-    found = replace(found, row={**found.row, "warnings": ["throttled", "thinned", "multimodal"]})
+    visits = read_back(job, earlier, stored, [0])
+    visits = replace(visits, row={**visits.row, "warnings": ["throttled", "thinned", "multimodal"]})
     record = CaseRecord()
-    record.continue_after(found, launch=0)
+    record.continue_after(visits, launch=0)
     assert {"throttled", "thinned"} <= set(row(job, record, AROUND, STARTED)["warnings"]), "without a new visit"
     record.add(job, visit(2))
     warnings = row(job, record, AROUND, STARTED)["warnings"]

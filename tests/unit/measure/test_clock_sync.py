@@ -52,7 +52,7 @@ def compared(draw: st.DrawFn) -> tuple[list[Reading], int, float]:
     readings = []
     for since_ns in (seconds * 1e9).astype(int).tolist():
         truth = offset + round(slope * since_ns)
-        before, after = (int(one) for one in rng.exponential(20_000, 2))
+        before, after = (int(delay) for delay in rng.exponential(20_000, 2))
         readings.append(Reading(BOOT_NS + since_ns, truth - after - 2, truth + before + 2))
     return readings, offset, slope
 
@@ -63,8 +63,8 @@ def test_between_its_readings_a_line_is_as_close_to_the_truth_as_it_says(
 ) -> None:
     readings, offset, slope = case
     line = fit(readings)
-    tight = sorted(readings, key=lambda one: one.width_ns)[:2]
-    for own in (one.own_ns for one in tight):
+    tight = sorted(readings, key=lambda reading: reading.width_ns)[:2]
+    for own in (reading.own_ns for reading in tight):
         truth = own + offset + slope * (own - BOOT_NS)
         assert abs(int(line.reference(np.array([own]))[0]) - truth) <= line.error_at(own) + 2
 
@@ -74,13 +74,13 @@ def test_the_error_is_never_below_half_of_the_tightest_round_trip_and_grows_afte
     case: tuple[list[Reading], int, float],
 ) -> None:
     line = fit(case[0])
-    assert line.error_ns >= min(one.width_ns for one in case[0]) / 2
+    assert line.error_ns >= min(reading.width_ns for reading in case[0]) / 2
     assert line.error_at(line.until_ns) == line.error_ns < line.error_at(line.until_ns + 10**9)
 
 
 @given(compared(), st.integers(10**6, 10**9))
 def test_a_disturbed_reading_changes_nothing(case: tuple[list[Reading], int, float], width_ns: int) -> None:
-    readings, width_ns = case[0], width_ns + 10 * max(one.width_ns for one in case[0])
+    readings, width_ns = case[0], width_ns + 10 * max(reading.width_ns for reading in case[0])
     late = readings[-1]
     disturbed = Reading(late.own_ns + 10**8, late.low_ns - width_ns, late.high_ns)
     assert fit([*readings, disturbed]) == fit(readings)
@@ -153,9 +153,9 @@ def pair() -> tuple[socket.socket, socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         near = socket.create_connection(server.getsockname()[:2])
         far = server.accept()[0]
-    for one in (near, far):
-        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        one.settimeout(10)
+    for end in (near, far):
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        end.settimeout(10)
     return near, far
 
 

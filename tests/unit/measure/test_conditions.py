@@ -88,7 +88,9 @@ def test_it_measures_a_message_between_the_first_two_ranks_of_the_largest_layout
     for number in (1, 2):
         reference.measure(number, {(0, 1, 2, 3): library}, control, Progress())
     assert reference.passes[2]["p2p_latency_s"].median_s == pytest.approx(5e-6, rel=0.01)
-    assert all(0 < one["copy_s"].low_s <= one["copy_s"].median_s < 0.01 for one in reference.passes.values())
+    assert all(
+        0 < readings["copy_s"].low_s <= readings["copy_s"].median_s < 0.01 for readings in reference.passes.values()
+    )
     first, second = reference.record()
     assert [first["pass"], second["pass"]] == [1, 2] and len(first["copy_s"]) == 3  # type: ignore[arg-type]
     slow = settings_of(*model, "backend.model.latency_s=5e-5").backend

@@ -74,28 +74,28 @@ DIVIDED: tuple[Any, ...] = (Divided(),)
 def test_sizes_are_exact(every: Settings, counts: list[int], dtype: str, ranks: int) -> None:
     """A message is as large as asked for, or the largest one that its blocks divide; the row says which."""
     itemsize = DTYPES[dtype].itemsize
-    asked = tuple(count * itemsize for count in counts)
+    requested = tuple(count * itemsize for count in counts)
     layout = replace(every.layouts[0], ranks_per_node=ranks)
-    one = replace(every, layouts=(layout,), dtypes=(dtype,), sizes=(asked,))
+    settings = replace(every, layouts=(layout,), dtypes=(dtype,), sizes=(requested,))
     for benchmark in every.benchmarks:
         unit = itemsize * benchmark.blocks(ranks)
         if not unit:
             continue  # no message: see below
-        jobs = plan(replace(one, benchmarks=(benchmark,)), hosted_world(1, ranks)[0], Facts(2**62, 0, 1))
+        jobs = plan(replace(settings, benchmarks=(benchmark,)), hosted_world(1, ranks)[0], Facts(2**62, 0, 1))
         sizes = {job.case.message_bytes for job in jobs}
-        assert sizes == {size // unit * unit or size for size in asked}
+        assert sizes == {size // unit * unit or size for size in requested}
         assert all(job.case.elements == job.case.message_bytes // unit for job in jobs)
 
 
 def test_each_type_has_its_own_sizes() -> None:
     jobs = planned("benchmark=all_reduce", "dtype=[float32,int8]", "sizes=decades", "layout=1x2")
-    found = {(job.case.dtype, job.case.message_bytes) for job in jobs}
-    assert found == {(name, width * 10**k) for name, width in (("float32", 4), ("int8", 1)) for k in range(1, 8)}
+    sizes = {(job.case.dtype, job.case.message_bytes) for job in jobs}
+    assert sizes == {(name, width * 10**k) for name, width in (("float32", 4), ("int8", 1)) for k in range(1, 8)}
 
 
 def test_sizes_that_become_equal_are_one_case(every: Settings) -> None:
-    one = replace(every, benchmarks=DIVIDED, dtypes=("int8",), sizes=((8, 9, 11, 12),))
-    jobs = plan(one, WORLD, FACTS)
+    settings = replace(every, benchmarks=DIVIDED, dtypes=("int8",), sizes=((8, 9, 11, 12),))
+    jobs = plan(settings, WORLD, FACTS)
     assert sorted((job.case.message_bytes, job.case.elements) for job in jobs) == [(8, 2), (12, 3)]
 
 
@@ -110,11 +110,11 @@ def test_all_of_the_memory_may_be_allowed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "asked", "window"),
+    ("size", "requested", "window"),
     [("1KiB", 64, 64), ("4MiB", 64, 64), ("8MiB", 64, 32), ("100MiB", 64, 2), ("1GiB", 64, 2), ("1GiB", 1, 1)],
 )
-def test_a_window_shrinks_under_its_cap_but_not_below_two(size: str, asked: int, window: int) -> None:
-    (job,) = planned("benchmark=p2p_bandwidth", f"sizes=[{size}]", f"window={asked}", "layout=1x2")
+def test_a_window_shrinks_under_its_cap_but_not_below_two(size: str, requested: int, window: int) -> None:
+    (job,) = planned("benchmark=p2p_bandwidth", f"sizes=[{size}]", f"window={requested}", "layout=1x2")
     assert job.case.window == window
     assert window <= LEAST_WINDOW or window * job.case.message_bytes <= WINDOW_CAP_BYTES
 
@@ -237,7 +237,7 @@ def test_a_rank_alone_can_send_to_itself(benchmark: str, pairs: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("benchmark", "mode", "asked", "sync"),
+    ("benchmark", "mode", "value", "sync"),
     [
         ("p2p_latency", "host_sync", "barrier", "none"),
         ("p2p_latency", "device_event", "barrier", "barrier"),
@@ -248,8 +248,8 @@ def test_a_rank_alone_can_send_to_itself(benchmark: str, pairs: str) -> None:
         ("all_reduce", "host_sync", "none", "none"),
     ],
 )
-def test_ranks_meet_behind_the_hold_of_a_gpu(benchmark: str, mode: str, asked: str, sync: str) -> None:
-    words = [f"benchmark={benchmark}", f"timing_mode={mode}", f"sync={asked}", "device=cuda", "sizes=[8]", "layout=1x2"]
+def test_ranks_meet_behind_the_hold_of_a_gpu(benchmark: str, mode: str, value: str, sync: str) -> None:
+    words = [f"benchmark={benchmark}", f"timing_mode={mode}", f"sync={value}", "device=cuda", "sizes=[8]", "layout=1x2"]
     (job,) = planned(*words)
     assert job.case.sync == sync
 
@@ -367,8 +367,8 @@ def test_an_operation_without_a_message_is_one_case() -> None:
 
 def test_roots_are_cases_and_one_outside_the_layout_is_a_skip() -> None:
     jobs = planned("benchmark=[broadcast,all_reduce]", "root=[0,2]", "sizes=[8]", "layout=[1x2,1x3]", world=WORLD)
-    found = {(job.case.benchmark, job.case.layout, job.case.root): job.skip for job in jobs}
-    assert found == {
+    skips = {(job.case.benchmark, job.case.layout, job.case.root): job.skip for job in jobs}
+    assert skips == {
         ("broadcast", "1x2", 0): None,
         ("broadcast", "1x2", 2): "root 2 is not in layout 1x2, which has ranks 0 to 1",
         ("broadcast", "1x3", 0): None,
@@ -380,24 +380,24 @@ def test_roots_are_cases_and_one_outside_the_layout_is_a_skip() -> None:
 
 def test_in_place_follows_the_operation_unless_it_is_asked_for() -> None:
     words = ("benchmark=[all_reduce,reduce,all_gather,all_to_all,broadcast]", "sizes=[800]", "layout=1x2")
-    found = {job.case.benchmark: job.case.in_place for job in planned(*words)}
-    assert found == {"all_reduce": True, "reduce": True, "all_gather": False, "all_to_all": False, "broadcast": None}
+    in_place = {job.case.benchmark: job.case.in_place for job in planned(*words)}
+    assert in_place == {"all_reduce": True, "reduce": True, "all_gather": False, "all_to_all": False, "broadcast": None}
     both = {(job.case.benchmark, job.case.in_place) for job in planned(*words, "in_place=[true,false]")}
     assert len(both) == 9
 
 
 @pytest.mark.parametrize(
-    ("pairs", "size", "found"),
+    ("pairs", "size", "expected"),
     [
         ("neighbours", 4, "0-2 1-3"),
         ("all", 5, "0-2 1-3"),
         ("[[0,1],[3,2]]", 4, "0-1 3-2"),
     ],
 )
-def test_pairs_at_once_are_halves_or_those_listed(pairs: str, size: int, found: str) -> None:
+def test_pairs_at_once_are_halves_or_those_listed(pairs: str, size: int, expected: str) -> None:
     world = hosted_world(1, size)[0]
     (job,) = planned("benchmark=p2p_multi_pair", f"pairs={pairs}", "sizes=[8]", f"layout=1x{size}", world=world)
-    assert (job.case.pair, job.case.schedule, job.skip) == (found, None, None)
+    assert (job.case.pair, job.case.schedule, job.skip) == (expected, None, None)
 
 
 def test_pairs_at_once_that_share_a_rank_are_a_skip() -> None:

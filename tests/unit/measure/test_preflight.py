@@ -94,9 +94,9 @@ def test_names_of_interfaces_may_differ_where_network_and_rate_are_the_same(
     variable: str, values: tuple[str, str], text: str | None
 ) -> None:
     facts = [machine() | {f"environment.{variable}": value} for value in values]
-    said = same_network_text(f"environment.{variable}", facts)
+    answer = same_network_text(f"environment.{variable}", facts)
     expected = f"{variable} differs between hosts, but names the same network on all: {text}"
-    assert said == (None if text is None else expected)
+    assert answer == (None if text is None else expected)
 
 
 def test_a_small_shared_memory_is_told_once_a_host() -> None:
@@ -204,8 +204,8 @@ def test_preflight_on_equal_gpus(tmp_path: Path) -> None:
     )
     assert (whole["errors"], whole["said"]) == ([], "")
     assert whole["run"]["provenance"]["nodes"][0]["gpu.own.uuid"] == uuid(0)
-    found = whole["run"]["provenance"]["differences"]["gpu.own.uuid"]
-    assert found == {f'"{uuid(index)}"': [index] for index in range(4)}, "the record says who had which GPU"
+    owners = whole["run"]["provenance"]["differences"]["gpu.own.uuid"]
+    assert owners == {f'"{uuid(index)}"': [index] for index in range(4)}, "the record says who had which GPU"
     assert len(more["errors"]) == 1 and more["errors"][0].startswith(
         f"ConfigError: ranks 0,4 on here have the same GPU, GPU 0 (NVIDIA H100 80GB HBM3, {uuid(0)}), and wire needs"
     )
@@ -238,13 +238,13 @@ def test_preflight_on_unequal_and_busy_gpus(tmp_path: Path) -> None:
     assert ["GPU", "memory", "(bytes)", str(80 * GIB), "0", "here"] in rows and "GPU driver" not in problem
     assert warn["errors"] == [] and "ranks differ:" in warn["said"]
     assert (off["errors"], off["said"]) == ([], "")
-    assert [one["said"].count(line) for one in (strict, warn)] == [1, 1]
+    assert [result["said"].count(line) for result in (strict, warn)] == [1, 1]
 
 
 @pytest.mark.parametrize("mode", ["strict", "off"])
 def test_preflight_names_a_rank_without_gpu(tmp_path: Path, mode: str) -> None:
-    told = preflighted(tmp_path, hgx(1), f"checked(2, mode={mode!r})", CUDA_VISIBLE_DEVICES="")
-    assert told["errors"] == [
+    result = preflighted(tmp_path, hgx(1), f"checked(2, mode={mode!r})", CUDA_VISIBLE_DEVICES="")
+    assert result["errors"] == [
         "ConfigError: rank 0 on here: no GPU for device=cuda: cuInit: CUDA_ERROR_NO_DEVICE (100) "
         "(CUDA_VISIBLE_DEVICES='' hides every GPU); make one visible, or take device=cpu"
     ]

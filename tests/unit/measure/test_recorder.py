@@ -175,11 +175,11 @@ class Notes:
     """A writer that keeps what it is told, and fails where it is asked to."""
 
     def __init__(self, **failures: Exception) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self._failures = failures
 
     def _do(self, what: str) -> None:
-        self.told.append(what)
+        self.calls.append(what)
         if what in self._failures:
             raise self._failures[what]
 
@@ -193,7 +193,7 @@ class Notes:
         self._do("end")
 
 
-def told(*writers: Notes, folder: Path, status: int = 0) -> dict[str, Any]:
+def finished_run(*writers: Notes, folder: Path, status: int = 0) -> dict[str, Any]:
     """A run of two cases; run.json as it stands in memory afterwards."""
     fan_out, run = FanOut(writers), {"folder": str(folder), "exit_status": status}
     fan_out.begin(run)
@@ -205,24 +205,24 @@ def told(*writers: Notes, folder: Path, status: int = 0) -> dict[str, Any]:
 
 def test_all_writers_hear_everything_and_nothing_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = Notes(), Notes()
-    assert told(first, second, folder=tmp_path)["exit_status"] == 0
-    assert first.told == second.told == ["begin", "case", "case", "end"]
+    assert finished_run(first, second, folder=tmp_path)["exit_status"] == 0
+    assert first.calls == second.calls == ["begin", "case", "case", "end"]
     assert capsys.readouterr().err == ""
 
 
 def test_one_that_fails_does_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = Notes(case=OSError(28, "No space left on device"), end=Unsaved("1 of 2 cases are saved")), Notes()
     (tmp_path / "run.json").write_text('{"exit_status": 0}')
-    assert told(first, second, folder=tmp_path)["exit_status"] == 3
-    assert first.told == second.told == ["begin", "case", "case", "end"]
-    said = capsys.readouterr().err.splitlines()
-    assert said == ["commbench: [Errno 28] No space left on device", "commbench: 1 of 2 cases are saved"]
+    assert finished_run(first, second, folder=tmp_path)["exit_status"] == 3
+    assert first.calls == second.calls == ["begin", "case", "case", "end"]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["commbench: [Errno 28] No space left on device", "commbench: 1 of 2 cases are saved"]
     assert '"exit_status": 3' in (tmp_path / "run.json").read_text(), "who started the world reads it there"
 
 
 @pytest.mark.parametrize(("status", "after"), [(0, 3), (1, 3), (3, 3), (143, 143)])
 def test_a_worse_status_stays(tmp_path: Path, status: int, after: int) -> None:
-    assert told(Notes(end=Unsaved("x")), folder=tmp_path, status=status)["exit_status"] == after
+    assert finished_run(Notes(end=Unsaved("x")), folder=tmp_path, status=status)["exit_status"] == after
     assert list(tmp_path.iterdir()) == [], "no run.json is made where there was none"
 
 
@@ -232,7 +232,7 @@ def test_who_can_not_begin_ends_the_run_and_is_not_ended(tmp_path: Path) -> None
     with pytest.raises(WorldBroken, match="full"):
         fan_out.begin(run)
     fan_out.end(run)
-    assert (first.told, second.told, third.told) == (["begin", "end"], ["begin"], [])
+    assert (first.calls, second.calls, third.calls) == (["begin", "end"], ["begin"], [])
 
 
 @pytest.mark.parametrize("name", ["jsonl", "osu"])

@@ -83,7 +83,7 @@ def settings_of_all(*overrides: str) -> Settings:
 
 def settings_of(benchmark: str, *overrides: str) -> Settings:
     settings = settings_of_all(*overrides)
-    return replace(settings, benchmarks=tuple(one for one in settings.benchmarks if one.name == benchmark))
+    return replace(settings, benchmarks=tuple(entry for entry in settings.benchmarks if entry.name == benchmark))
 
 
 @cache
@@ -506,11 +506,11 @@ def test_raw_repetitions_count_through_the_blocks_of_a_phase() -> None:
     measured = (Block("measure", index, stamps + 100 * index, 3 * (index - 1)) for index in (1, 2, 3))
     blocks = (Block("warmup", 0, stamps), *measured)
     table = sample_table(planned("all_reduce"), Samples((0, 1), blocks, 1, "ci", 0, "python"), "run")
-    found = list(
+    rows = list(
         zip(*(table[name].tolist() for name in ("phase", "block", "rank", "repetition", "start_ns")), strict=True)
     )
-    assert found[:6] == [("warmup", 0, rank, n, 6 * rank + 2 * n) for rank in (0, 1) for n in range(3)]
-    assert found[6:] == [
+    assert rows[:6] == [("warmup", 0, rank, n, 6 * rank + 2 * n) for rank in (0, 1) for n in range(3)]
+    assert rows[6:] == [
         ("measure", block, rank, 3 * (block - 1) + n, 100 * block + 6 * rank + 2 * n)
         for block in (1, 2, 3) for rank in (0, 1) for n in range(3)
     ]  # fmt: skip
@@ -552,8 +552,8 @@ NVLINK = "NVLink 18 x 20.6 GB/s"
     ],
 )
 def test_the_load_of_a_link(benchmark: str, layout: str, algorithm: str | None, factor: float | None) -> None:
-    found = wire_gb_per_s(gpu_planned(benchmark, layout), 100.0, algorithm)
-    assert found == (None if factor is None else pytest.approx(100 * factor))
+    wire = wire_gb_per_s(gpu_planned(benchmark, layout), 100.0, algorithm)
+    assert wire == (None if factor is None else pytest.approx(100 * factor))
 
 
 def test_without_a_rate_there_is_no_load() -> None:
@@ -605,11 +605,11 @@ def test_causes(
 def test_a_tree_between_two_nodes_stays_below_the_bound() -> None:
     """Its busiest interface carries S each way: algbw is the line rate, busbw 2(n-1)/n of it, and that is the bound."""
     job, line = gpu_planned("all_reduce", "2x4"), 12.5
-    found = network_limit(job, (Wire("eth0", 100_000.0),) * 2, lambda rank: rank // 4)
-    assert found is not None
+    limit = network_limit(job, (Wire("eth0", 100_000.0),) * 2, lambda rank: rank // 4)
+    assert limit is not None
     busbw = line * (job.benchmark.bus_factor(8) or 0)
     assert busbw > line
-    assert busbw == pytest.approx(found[0])
+    assert busbw == pytest.approx(limit[0])
 
 
 # ---------------------------------------------------------------- what a number is

@@ -87,11 +87,11 @@ def test_beyond_it_the_deciding_rank_and_quantiles_of_every_rank_stay(monkeypatc
     assert condensed.decided.tolist() == (elapsed[:, 30:].argmax(axis=0) + 4).tolist()
     assert line.times("measure") == pytest.approx(elapsed.max(axis=0) * 1e-9)
     assert not line.complete
-    found = {str(counts.name[0]): counts for counts in line.counts()}
+    quantiles = {str(counts.name[0]): counts for counts in line.counts()}
     shares = {"min": 0, "median": 50, "p90": 90, "p99": 99, "max": 100}
-    assert set(found) == {f"rank.{name}_s" for name in shares}
+    assert set(quantiles) == {f"rank.{name}_s" for name in shares}
     for name, share in shares.items():
-        counts = found[f"rank.{name}_s"]
+        counts = quantiles[f"rank.{name}_s"]
         assert counts.rank.tolist() == [4, 5, 6]
         assert counts.value == pytest.approx(np.percentile(elapsed[:, 30:], share, axis=1) * 1e-9)
 
@@ -107,7 +107,7 @@ def test_what_is_kept_of_a_sample_of_several_operations_is_per_operation(monkeyp
     }
     assert (values["rank.min_s"], values["rank.max_s"]) == (2e-3, 2e-3), "of the last rank"
     intervals = [dict(zip(c.name, c.value, strict=True)) for c in line.counts() if c.name[0].startswith("interval.")]
-    assert [[one[f"interval.{name}_s"] for name in ("min", "median", "max", "busy")] for one in intervals] == [
+    assert [[row[f"interval.{name}_s"] for name in ("min", "median", "max", "busy")] for row in intervals] == [
         pytest.approx([1e-3, 2e-3, 2e-3, 10e-3]), pytest.approx([2e-3, 2e-3, 2e-3, 8e-3]),
     ]  # fmt: skip
 
@@ -132,13 +132,13 @@ def test_intervals_hold_every_repetition_once_across_blocks_and_saves() -> None:
         line.forget()
     line.close()
     seen += line.counts()
-    found = [dict(zip(counts.name, counts.value, strict=True)) for counts in seen]
-    assert sum(one["interval.repetitions"] for one in found) == 400
-    assert sum(one["interval.busy_s"] for one in found) == pytest.approx(elapsed[0].sum() * 1e-9)
+    intervals = [dict(zip(counts.name, counts.value, strict=True)) for counts in seen]
+    assert sum(interval["interval.repetitions"] for interval in intervals) == 400
+    assert sum(interval["interval.busy_s"] for interval in intervals) == pytest.approx(elapsed[0].sum() * 1e-9)
     edges = [int(counts.t_ns[0]) for counts in seen]
     assert edges == sorted(set(edges)) and all(edge % (10 * MS) == 0 for edge in edges)
     inside = whole[0, :, 0] // (10 * MS) == 3
-    third = next(one for counts, one in zip(seen, found, strict=True) if counts.t_ns[0] == 30 * MS)
+    third = next(interval for counts, interval in zip(seen, intervals, strict=True) if counts.t_ns[0] == 30 * MS)
     assert third["interval.median_s"] == pytest.approx(np.median(elapsed[0][inside]) * 1e-9)
     assert all(set(counts.rank) == {3} for counts in seen)
     assert not line.blocks() and not line.complete, "what was saved is forgotten"

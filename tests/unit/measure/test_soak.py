@@ -37,8 +37,8 @@ def test_a_thread_keeps_what_a_timeline_keeps() -> None:
         line.close()
     for phase in ("warmup", "measure", LATE):
         assert threaded.times(phase).tolist() == plain.times(phase).tolist()
-    assert [(one.phase, one.index, one.first) for one in threaded.blocks()] == [
-        (one.phase, one.index, one.first) for one in plain.blocks()
+    assert [(block.phase, block.index, block.first) for block in threaded.blocks()] == [
+        (block.phase, block.index, block.first) for block in plain.blocks()
     ]
     for mine, its in zip(threaded.counts(), plain.counts(), strict=True):
         assert (mine.t_ns.tolist(), mine.name.tolist(), mine.value.tolist()) == (

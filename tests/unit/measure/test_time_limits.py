@@ -64,8 +64,8 @@ def rule_of(
     ],
 )
 def test_every_reason_can_be_reached(rule: StopRule, reason: str, n: range) -> None:
-    values, _, found = outcome(NOISE, rule)
-    assert found == reason
+    values, _, stop_reason = outcome(NOISE, rule)
+    assert stop_reason == reason
     assert values.size in n
 
 

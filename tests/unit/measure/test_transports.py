@@ -57,7 +57,7 @@ def test_a_pair_has_its_cell_and_a_cpu_has_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kinds", "told", "ipc"),
+    ("kinds", "transport", "ipc"),
     [
         ({(0, 1): ("P2P/CUMEM",)}, "P2P/CUMEM", "on"),
         ({(0, 1): ("SHM/direct/direct",), (1, 2): ("P2P/IPC",)}, "SHM/direct/direct", "off"),
@@ -65,9 +65,9 @@ def test_a_pair_has_its_cell_and_a_cpu_has_none() -> None:
         ({}, None, None),
     ],
 )
-def test_a_pair_is_told_by_its_own_lines(kinds: Any, told: str | None, ipc: str | None) -> None:
+def test_a_pair_is_told_by_its_own_lines(kinds: Any, transport: str | None, ipc: str | None) -> None:
     seen = TransportEvidence(gpus=EIGHT, kinds=kinds).of(PAIR)
-    assert (seen["transport"], seen["cuda_ipc_effective"]) == (told, ipc)
+    assert (seen["transport"], seen["cuda_ipc_effective"]) == (transport, ipc)
 
 
 def test_a_collective_is_told_by_the_lines_of_its_ranks() -> None:
@@ -127,9 +127,9 @@ def test_sockets_beside_an_active_port_are_told() -> None:
 def test_an_algorithm_is_the_forced_one_or_that_of_the_log() -> None:
     job = planned("all_reduce", "1x8")
     reader = read((TUNING, tuple(range(8))))
-    told = TransportEvidence().extended([], reader)
-    assert told.algorithm(job) == "NVLS" and told.algorithm(planned("broadcast", "1x8")) is None
-    assert replace(told, forced="Ring").algorithm(job) == "Ring"
+    evidence = TransportEvidence().extended([], reader)
+    assert evidence.algorithm(job) == "NVLS" and evidence.algorithm(planned("broadcast", "1x8")) is None
+    assert replace(evidence, forced="Ring").algorithm(job) == "Ring"
 
 
 def test_what_goes_through_the_host_has_no_ipc_and_a_backend_may_know_better() -> None:
@@ -157,10 +157,10 @@ def test_all_ranks_tell_and_rank_0_knows(monkeypatch: pytest.MonkeyPatch) -> Non
     }
     run |= {"gpus": [{"gpu.own.index": 0}, {"gpu.own.index": 1}]}
     reader, facts = read((LOG, (0, 1, 2, 3))), {"nccl_log": LOG}
-    found = gather_evidence(World(0, 2, ((0, 1),), (0,)), Control(2), facts, run, reader, 1.0)  # type: ignore[arg-type]
-    assert found.gpus == (RankGpu(0, 0, capability=90, nvlinks=18), RankGpu(0, 1, capability=90))
-    assert found.forced == "Ring" and set(found.topologies) == {0} and found.transport is None
-    assert found.kinds == reader.kinds != {}
+    evidence = gather_evidence(World(0, 2, ((0, 1),), (0,)), Control(2), facts, run, reader, 1.0)  # type: ignore[arg-type]
+    assert evidence.gpus == (RankGpu(0, 0, capability=90, nvlinks=18), RankGpu(0, 1, capability=90))
+    assert evidence.forced == "Ring" and set(evidence.topologies) == {0} and evidence.transport is None
+    assert evidence.kinds == reader.kinds != {}
     other = World(1, 2, ((0, 1),), (1,))
     assert gather_evidence(other, Control(2), {}, {}, LogReader(), 1.0) == TransportEvidence()  # type: ignore[arg-type]
 
@@ -169,12 +169,12 @@ def test_all_ranks_tell_and_rank_0_knows(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_nodes_with_an_active_port_are_known(state: str, nodes: set[int]) -> None:
     provenance = [{"network.rdma.mlx5_0:1.state": "DOWN"}, {"network.rdma.mlx5_0:1.state": state}]
     world, run = World(0, 2, ((0,), (1,)), (0,)), {"provenance": {"nodes": provenance}}
-    found = gather_evidence(world, Control(2), {}, run, LogReader(), 1.0)  # type: ignore[arg-type]
-    assert found.rdma_nodes == nodes
+    evidence = gather_evidence(world, Control(2), {}, run, LogReader(), 1.0)  # type: ignore[arg-type]
+    assert evidence.rdma_nodes == nodes
 
 
 @pytest.mark.parametrize(
-    ("asked", "disabled", "ignored"),
+    ("cuda_ipc", "disabled", "ignored"),
     [
         ("off", "0", "cuda_ipc=off had no effect on NCCL: NCCL_P2P_DISABLE is 0"),
         ("off", "1", None),
@@ -182,15 +182,15 @@ def test_nodes_with_an_active_port_are_known(state: str, nodes: set[int]) -> Non
     ],
 )
 def test_a_setting_without_effect_is_said(
-    monkeypatch: pytest.MonkeyPatch, asked: str, disabled: str, ignored: str | None
+    monkeypatch: pytest.MonkeyPatch, cuda_ipc: str, disabled: str, ignored: str | None
 ) -> None:
     monkeypatch.setenv("NCCL_P2P_DISABLE", disabled)
     monkeypatch.delenv("NCCL_P2P_LEVEL", raising=False)
-    run = {"provenance": {"nodes": [{}]}, "cuda_ipc": {"asked": asked}}
+    run = {"provenance": {"nodes": [{}]}, "cuda_ipc": {"asked": cuda_ipc}}
     world, reader = World(0, 1, ((0,),), (0,)), read((LOG, (0, 1, 2, 3)))
     facts = {"ipc_libraries": ["NCCL"], "nccl_log": LOG}
-    found = gather_evidence(world, Control(1), facts, run, reader, 1.0)  # type: ignore[arg-type]
-    assert found.cuda_ipc == {"effective": "off", "ignored": ignored}
+    evidence = gather_evidence(world, Control(1), facts, run, reader, 1.0)  # type: ignore[arg-type]
+    assert evidence.cuda_ipc == {"effective": "off", "ignored": ignored}
 
 
 # ---------------------------------------------------------------- wires

@@ -221,7 +221,7 @@ def simulated(machine: Machine, visits: int) -> tuple[float, float]:
                 instants = begin_s + np.linspace(0, VISIT_S, REPETITIONS)
                 series[case].append(machine(default_rng(seed), instants) * rng.lognormal(0, 0.03, REPETITIONS))
         for times in series:
-            each = [Visit.of(one) for one in times]
+            each = [Visit.of(visit_times) for visit_times in times]
             seen = estimate(each)
             assert seen.low_s is not None and seen.high_s is not None
             holds = seen.low_s <= truth <= seen.high_s

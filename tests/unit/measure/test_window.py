@@ -44,16 +44,16 @@ def stamps(starts: Any, delays: Any = 0, took: Any = TOOK_NS) -> Any:
 
 
 def warmed() -> tuple[Window, Timeline]:
-    one, timeline = window()
-    starts = one.starts(10, False, 1.0)
+    case_window, timeline = window()
+    starts = case_window.starts(10, False, 1.0)
     assert len(set(starts.tolist())) == 1, "before it is measured, repetitions follow one another at once"
-    one.add("warmup", stamps(starts + TOOK_NS * np.arange(10)))
-    return one, timeline
+    case_window.add("warmup", stamps(starts + TOOK_NS * np.arange(10)))
+    return case_window, timeline
 
 
 def test_the_length_follows_from_the_warm_up() -> None:
-    one, _ = warmed()
-    between = np.diff(one.starts(5, True, 1.0))
+    case_window, _ = warmed()
+    between = np.diff(case_window.starts(5, True, 1.0))
     assert between.tolist() == [LENGTH_FACTOR * TOOK_NS + MARGIN_NS] * 4
 
 
@@ -61,56 +61,56 @@ def test_the_length_follows_from_the_warm_up() -> None:
 def test_a_repetition_that_a_rank_began_late_is_apart_and_the_time_is_that_from_the_common_start(
     delays: list[int],
 ) -> None:
-    one, timeline = warmed()
-    starts = one.starts(len(delays), True, 1.0)
-    one.add("measure", stamps(starts, np.array(delays)))
+    case_window, timeline = warmed()
+    starts = case_window.starts(len(delays), True, 1.0)
+    case_window.add("measure", stamps(starts, np.array(delays)))
     in_time = [delay for delay in delays if delay <= LATE_NS]
     assert timeline.times("measure").tolist() == [(TOOK_NS + delay) / 1e9 for delay in in_time]
-    assert one.late == timeline.repetitions("late") == len(delays) - len(in_time)
+    assert case_window.late == timeline.repetitions("late") == len(delays) - len(in_time)
     kept = [block for block in timeline.blocks() if block.phase in ("measure", "late")]
     assert sum(block.stamps.shape[1] for block in kept) == len(delays), "raw stamps of late ones are kept"
 
 
 def test_a_microsecond_is_the_limit() -> None:
-    one, _ = warmed()
-    one.add("measure", stamps(one.starts(3, True, 1.0), np.array([0, 900, 1_100])))
-    assert one.late == 1
+    case_window, _ = warmed()
+    case_window.add("measure", stamps(case_window.starts(3, True, 1.0), np.array([0, 900, 1_100])))
+    assert case_window.late == 1
 
 
 def test_the_window_grows_where_many_are_late_and_only_there() -> None:
-    one, _ = warmed()
-    length = np.diff(one.starts(8, True, 1.0))[0]
-    one.add("measure", stamps(one.starts(8, True, 1.0), np.array([0] * 6 + [2 * LATE_NS] * 2)))
-    assert np.diff(one.starts(8, True, 1.0))[0] == length
-    one.add("measure", stamps(one.starts(8, True, 1.0), np.array([0] * 5 + [2 * LATE_NS] * 3)))
-    assert np.diff(one.starts(8, True, 1.0))[0] == 2 * length
+    case_window, _ = warmed()
+    length = np.diff(case_window.starts(8, True, 1.0))[0]
+    case_window.add("measure", stamps(case_window.starts(8, True, 1.0), np.array([0] * 6 + [2 * LATE_NS] * 2)))
+    assert np.diff(case_window.starts(8, True, 1.0))[0] == length
+    case_window.add("measure", stamps(case_window.starts(8, True, 1.0), np.array([0] * 5 + [2 * LATE_NS] * 3)))
+    assert np.diff(case_window.starts(8, True, 1.0))[0] == 2 * length
 
 
 def test_a_block_that_begins_late_is_given_more_time_before_it() -> None:
-    one, timeline = warmed()
+    case_window, timeline = warmed()
     leads = []
     for _ in range(8):
-        before = one._clock.now()
-        starts = one.starts(1, True, 1.0)
+        before = case_window._clock.now()
+        starts = case_window.starts(1, True, 1.0)
         leads.append(int(starts[0]) - before)
-        one.add("measure", stamps(starts, 2 * LATE_NS))
+        case_window.add("measure", stamps(starts, 2 * LATE_NS))
     assert LEAD_NS <= leads[0] < 2 * LEAD_NS and leads[-1] >= MAX_LEAD_NS
     assert len(timeline.times("measure")) == 0
 
 
 def test_it_gives_up_when_nothing_ever_begins_in_time() -> None:
-    one, _ = warmed()
+    case_window, _ = warmed()
     for _ in range(HOPELESS_BLOCKS):
-        assert one.problem is None
-        one.add("measure", stamps(one.starts(2, True, 1.0), 2 * LATE_NS))
-    assert np.diff(one.starts(2, True, 1.0))[0] <= MAX_LENGTH_NS
-    assert one.problem is not None and "sync=barrier" in one.problem and "\n" not in one.problem
+        assert case_window.problem is None
+        case_window.add("measure", stamps(case_window.starts(2, True, 1.0), 2 * LATE_NS))
+    assert np.diff(case_window.starts(2, True, 1.0))[0] <= MAX_LENGTH_NS
+    assert case_window.problem is not None and "sync=barrier" in case_window.problem and "\n" not in case_window.problem
 
 
 def test_a_block_is_no_longer_than_half_a_second() -> None:
-    one, _ = warmed()
-    assert one.most(10**6) == round(0.5e9) // round(LENGTH_FACTOR * TOOK_NS + MARGIN_NS)
-    assert one.most(3) == 3
+    case_window, _ = warmed()
+    assert case_window.most(10**6) == round(0.5e9) // round(LENGTH_FACTOR * TOOK_NS + MARGIN_NS)
+    assert case_window.most(3) == 3
 
 
 # ---------------------------------------------------------------- engines

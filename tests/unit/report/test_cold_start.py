@@ -164,8 +164,8 @@ def test_a_real_world_has_a_first_call_and_two_launches(world: Callable[..., Any
 
 def line(rates: list[float], run: str = "r") -> pd.DataFrame:
     frame = pd.DataFrame({"at_s": np.arange(len(rates)) * 0.1, "rate_gb_per_s": rates})
-    told = dict.fromkeys((name for name in SOAK_INTERVAL if name not in frame), "x")
-    return frame.assign(**{**told, "run_id": run})
+    columns = dict.fromkeys((name for name in SOAK_INTERVAL if name not in frame), "x")
+    return frame.assign(**{**columns, "run_id": run})
 
 
 @pytest.mark.parametrize(
@@ -195,11 +195,11 @@ def test_the_time_line_of_a_world_without_noise_is_flat(tmp_path: Path) -> None:
         "backend=simulated", "benchmark=[p2p_bandwidth]", "sizes=[1MiB]", "timing=soak", "timing.duration_s=1",
         "writer=[parquet]", f"output={tmp_path}",
     )  # fmt: skip
-    found = soak_intervals(folder)
-    assert tuple(found.columns) == SOAK_INTERVAL
-    assert found.at_s.iloc[0] == 0 and found.at_s.is_monotonic_increasing and len(found) >= 2
+    intervals = soak_intervals(folder)
+    assert tuple(intervals.columns) == SOAK_INTERVAL
+    assert intervals.at_s.iloc[0] == 0 and intervals.at_s.is_monotonic_increasing and len(intervals) >= 2
     (case,) = commbench.load(folder).to_dict("records")
-    assert found.rate_gb_per_s.to_numpy() == pytest.approx(case["algbw_gb_per_s"], rel=0.02)
+    assert intervals.rate_gb_per_s.to_numpy() == pytest.approx(case["algbw_gb_per_s"], rel=0.02)
 
 
 def test_other_runs_have_no_line(tmp_path: Path) -> None:
@@ -218,8 +218,8 @@ def case(mode: str, median_s: float, size: int = 1024, run: str = "r", **more: A
 @given(st.floats(1e-6, 1e-2), st.floats(1e-6, 1e-2))
 def test_the_difference_is_that_of_the_medians(waited: float, replayed: float) -> None:
     overheads = launch_overheads(pd.DataFrame([case("host_sync", waited), case("graph", replayed)]))
-    (one,) = overheads.itertuples()
-    assert (one.host_sync_s, one.graph_s, one.overhead_s) == (waited, replayed, pytest.approx(waited - replayed))
+    (times,) = overheads.itertuples()
+    assert (times.host_sync_s, times.graph_s, times.overhead_s) == (waited, replayed, pytest.approx(waited - replayed))
     assert overhead_cells(overheads)[0][:2] == ("all_reduce", "nccl 1x8 float32")
 
 

@@ -59,59 +59,59 @@ def many(count: int, shift: float, seed: int) -> pd.DataFrame:
 
 @pytest.mark.parametrize("count", [4, 10])
 def test_equal_sides_differ_in_at_most_5_percent_of_200_cases(count: int) -> None:
-    found = compare(many(count, 0, 1), many(count, 0, 2))
-    assert len(found) == TRIALS and found.verdict.notna().all()
-    assert found.verdict.isin(["FASTER", "SLOWER"]).sum() <= 0.05 * TRIALS
+    table = compare(many(count, 0, 1), many(count, 0, 2))
+    assert len(table) == TRIALS and table.verdict.notna().all()
+    assert table.verdict.isin(["FASTER", "SLOWER"]).sum() <= 0.05 * TRIALS
 
 
 def test_ten_launches_find_10_percent_in_at_least_95_percent_of_200_cases() -> None:
-    found = compare(many(10, 0, 3), many(10, math.log(1.1), 4))
-    assert (found.verdict == "SLOWER").sum() >= 0.95 * TRIALS
-    assert found.ratio.median() == pytest.approx(1.1, rel=0.01)
-    assert ((found.ratio_low < 1.1) & (found.ratio_high > 1.1)).mean() > 0.9
-    assert list(found.message_bytes) == [8 * (case + 1) for case in range(TRIALS)]
+    table = compare(many(10, 0, 3), many(10, math.log(1.1), 4))
+    assert (table.verdict == "SLOWER").sum() >= 0.95 * TRIALS
+    assert table.ratio.median() == pytest.approx(1.1, rel=0.01)
+    assert ((table.ratio_low < 1.1) & (table.ratio_high > 1.1)).mean() > 0.9
+    assert list(table.message_bytes) == [8 * (case + 1) for case in range(TRIALS)]
 
 
 def test_the_row_says_what_was_compared() -> None:
-    new = launches([1.2 * one for one in QUIET], p95_s=3e-3)
-    (found,) = compare(launches(QUIET, p95_s=2e-3), new).to_dict("records")
-    assert tuple(found) == COLUMNS
-    assert (found["verdict"], found["sides"], found["missing_launches"]) == ("SLOWER", "both", 0)
-    assert (found["base_launches"], found["new_launches"]) == (5, 5)
-    assert (found["base_median_s"], found["new_median_s"]) == pytest.approx((1.001e-3, 1.2012e-3))
-    assert (found["ratio"], found["p95_ratio"]) == pytest.approx((1.2, 1.5))
-    assert found["ratio_low"] <= found["ratio"] <= found["ratio_high"]
-    assert found["p_value"] == found["p_holm"] == pytest.approx(2 / 252)
-    assert math.isnan(found["p99_ratio"]) and found["delta"] == 0.02
+    new = launches([1.2 * median_s for median_s in QUIET], p95_s=3e-3)
+    (record,) = compare(launches(QUIET, p95_s=2e-3), new).to_dict("records")
+    assert tuple(record) == COLUMNS
+    assert (record["verdict"], record["sides"], record["missing_launches"]) == ("SLOWER", "both", 0)
+    assert (record["base_launches"], record["new_launches"]) == (5, 5)
+    assert (record["base_median_s"], record["new_median_s"]) == pytest.approx((1.001e-3, 1.2012e-3))
+    assert (record["ratio"], record["p95_ratio"]) == pytest.approx((1.2, 1.5))
+    assert record["ratio_low"] <= record["ratio"] <= record["ratio_high"]
+    assert record["p_value"] == record["p_holm"] == pytest.approx(2 / 252)
+    assert math.isnan(record["p99_ratio"]) and record["delta"] == 0.02
 
 
 @pytest.mark.parametrize(("count", "missing"), [(1, 3), (2, 2), (3, 1)])
 def test_too_few_launches_give_a_ratio_and_no_verdict(count: int, missing: int) -> None:
-    (found,) = compare(launches(QUIET), launches([2e-3] * count)).to_dict("records")
-    assert found["ratio"] == pytest.approx(2e-3 / 1.001e-3)
-    assert found["missing_launches"] == missing
-    assert pd.isna(found["verdict"]) and math.isnan(found["ratio_low"]) and math.isnan(found["p_value"])
+    (record,) = compare(launches(QUIET), launches([2e-3] * count)).to_dict("records")
+    assert record["ratio"] == pytest.approx(2e-3 / 1.001e-3)
+    assert record["missing_launches"] == missing
+    assert pd.isna(record["verdict"]) and math.isnan(record["ratio_low"]) and math.isnan(record["p_value"])
 
 
 def test_undecided_says_how_many_launches_are_missing() -> None:
     base, new = launches([0.90e-3, 0.98e-3, 1.02e-3, 1.10e-3]), launches([0.99e-3, 1.08e-3, 1.12e-3, 1.21e-3])
-    (found,) = compare(base, new).to_dict("records")
-    assert found["verdict"] == "UNDECIDED"
-    assert 1 <= found["missing_launches"] <= 96
+    (record,) = compare(base, new).to_dict("records")
+    assert record["verdict"] == "UNDECIDED"
+    assert 1 <= record["missing_launches"] <= 96
 
 
 def test_holm_counts_all_cases() -> None:
     base = pd.concat([launches(QUIET, message_bytes=size) for size in (8, 16, 32)])
-    new = pd.concat([launches([2 * one for one in QUIET], message_bytes=size) for size in (8, 16, 32)])
+    new = pd.concat([launches([2 * median_s for median_s in QUIET], message_bytes=size) for size in (8, 16, 32)])
     assert list(compare(base, new).p_holm) == pytest.approx([3 * 2 / 252] * 3)
 
 
 def test_noise_between_equal_launches_raises_the_threshold() -> None:
-    new = launches([1.1 * one for one in QUIET])
+    new = launches([1.1 * median_s for median_s in QUIET])
     loud = launches([1e-3 * factor for factor in (0.8, 0.9, 1.0, 1.1, 1.2, 1.3)])
     assert list(compare(launches(QUIET), new).verdict) == ["SLOWER"]
-    (found,) = compare(launches(QUIET), new, aa=loud).to_dict("records")
-    assert found["delta"] > 0.11 and found["verdict"] == "SAME"
+    (record,) = compare(launches(QUIET), new, aa=loud).to_dict("records")
+    assert record["delta"] > 0.11 and record["verdict"] == "SAME"
     assert list(compare(launches(QUIET), new, aa=launches(QUIET)).delta) == [0.02]
     with pytest.raises(ConfigError, match="no case with 4 measured launches"):
         compare(launches(QUIET), new, aa=launches(QUIET[:3]))
@@ -122,34 +122,36 @@ def test_a_rigorous_run_is_several_launches_but_one_of_a_pair() -> None:
     segments, visits = [1, 1, 2, 2, 3, 3], [1.0, 1.0, 1.01, 1.01, 1.02, 1.02]
     base, new = (
         launches([1.01 * factor] * 2).assign(
-            visit_medians_s=[[factor * one for one in visits]] * 2, visit_segments=[segments] * 2, algbw_gb_per_s=None
+            visit_medians_s=[[factor * median for median in visits]] * 2,
+            visit_segments=[segments] * 2,
+            algbw_gb_per_s=None,
         )
         for factor in (1e-3, 1.5e-3)
     )
-    (found,) = compare(base, new).to_dict("records")
-    assert (found["base_launches"], found["new_launches"], found["verdict"]) == (6, 6, "SLOWER")
-    assert (found["base_unmeasured"], found["new_unmeasured"]) == (0, 0)
-    (found,) = compare(base, new, paired=True).to_dict("records")
-    assert (found["base_launches"], found["missing_launches"]) == (2, 4)
+    (record,) = compare(base, new).to_dict("records")
+    assert (record["base_launches"], record["new_launches"], record["verdict"]) == (6, 6, "SLOWER")
+    assert (record["base_unmeasured"], record["new_unmeasured"]) == (0, 0)
+    (record,) = compare(base, new, paired=True).to_dict("records")
+    assert (record["base_launches"], record["missing_launches"]) == (2, 4)
 
 
 def test_the_p_value_of_pairs_is_that_of_pairs() -> None:
     """Under a drift that both share the sides overlap: Mann-Whitney has p = 0.6."""
     drift = [1e-3 * (1 + step / 5) for step in range(10)]
-    base, new = launches(drift), launches([1.1 * one for one in drift])
+    base, new = launches(drift), launches([1.1 * median_s for median_s in drift])
     assert compare(base, new).p_value[0] > 0.3
-    (found,) = compare(base, new, paired=True).to_dict("records")
-    assert (found["verdict"], found["p_value"]) == ("SLOWER", pytest.approx(2 / 2**10))
+    (record,) = compare(base, new, paired=True).to_dict("records")
+    assert (record["verdict"], record["p_value"]) == ("SLOWER", pytest.approx(2 / 2**10))
 
 
 def test_pairs_of_launches_share_their_drift() -> None:
     drift = [1e-3, 2e-3, 3e-3, 4e-3, 5e-3, 6e-3]
-    base, new = launches(drift), launches([1.1 * one for one in drift])
+    base, new = launches(drift), launches([1.1 * median_s for median_s in drift])
     assert list(compare(base, new).verdict) == ["UNDECIDED"]
     assert list(compare(base, new, paired=True).verdict) == ["SLOWER"]
-    (found,) = compare(base, new.iloc[1:], paired=True).to_dict("records")
-    assert (found["base_launches"], found["new_launches"], found["base_unmeasured"]) == (5, 5, 1)
-    assert pd.isna(found["verdict"]) and found["missing_launches"] == 1
+    (record,) = compare(base, new.iloc[1:], paired=True).to_dict("records")
+    assert (record["base_launches"], record["new_launches"], record["base_unmeasured"]) == (5, 5, 1)
+    assert pd.isna(record["verdict"]) and record["missing_launches"] == 1
     twice = frame([row(0, 1e-3), row(0, 1e-3, run_id="other")])
     with pytest.raises(ConfigError, match="NEW has a launch number twice in all_reduce 1x2 8 B"):
         compare(base, twice, paired=True)
@@ -159,26 +161,26 @@ def test_pairs_of_launches_share_their_drift() -> None:
 
 
 def test_backends_are_compared_by_name() -> None:
-    slow = launches([2 * one for one in QUIET], backend="mpi", engine="native")
+    slow = launches([2 * median_s for median_s in QUIET], backend="mpi", engine="native")
     both = pd.concat([launches(QUIET), slow.assign(run_id="m" + slow.run_id)])
     with pytest.raises(ConfigError, match=r"have no case in common; they differ in: backend \(gloo / mpi\); engine"):
         compare(launches(QUIET), slow)
-    (found,) = compare(launches(QUIET), slow, by="backend,engine").to_dict("records")
-    assert (found["backend"], found["engine"], found["verdict"]) == ("gloo -> mpi", "python -> native", "SLOWER")
-    (found,) = compare(both, both, by=["backend=mpi:gloo", "engine"]).to_dict("records")
-    assert (found["backend"], found["verdict"]) == ("mpi -> gloo", "FASTER")
+    (record,) = compare(launches(QUIET), slow, by="backend,engine").to_dict("records")
+    assert (record["backend"], record["engine"], record["verdict"]) == ("gloo -> mpi", "python -> native", "SLOWER")
+    (record,) = compare(both, both, by=["backend=mpi:gloo", "engine"]).to_dict("records")
+    assert (record["backend"], record["verdict"]) == ("mpi -> gloo", "FASTER")
 
 
 def test_a_number_may_be_what_is_compared() -> None:
-    one, four = (launches([factor * value for value in QUIET], streams=n) for factor, n in ((1, 1), (0.5, 4)))
-    (found,) = compare(one, four, by="streams").to_dict("records")
-    assert (found["streams"], found["verdict"]) == ("1 -> 4", "FASTER")
+    single, four = (launches([factor * value for value in QUIET], streams=n) for factor, n in ((1, 1), (0.5, 4)))
+    (record,) = compare(single, four, by="streams").to_dict("records")
+    assert (record["streams"], record["verdict"]) == ("1 -> 4", "FASTER")
 
 
 def test_the_environment_is_a_variable() -> None:
-    ring, tree = (launches(QUIET, env={"NCCL_ALGO": one}) for one in ("Ring", "Tree"))
-    (found,) = compare(ring, tree, by="env").to_dict("records")
-    assert found["env"] == "NCCL_ALGO=Ring -> NCCL_ALGO=Tree"
+    ring, tree = (launches(QUIET, env={"NCCL_ALGO": algorithm}) for algorithm in ("Ring", "Tree"))
+    (record,) = compare(ring, tree, by="env").to_dict("records")
+    assert record["env"] == "NCCL_ALGO=Ring -> NCCL_ALGO=Tree"
     with pytest.raises(ConfigError, match=r"env \(NCCL_ALGO=Ring / NCCL_ALGO=Tree\)"):
         compare(ring, tree)
 
@@ -221,17 +223,17 @@ def test_cases_of_one_side_and_launches_without_a_number_are_kept() -> None:
     base = pd.concat([launches(QUIET), launches(QUIET, message_bytes=16)])
     new = pd.concat([launches(QUIET), launches(QUIET, message_bytes=32)])
     failed = frame([row(7, None, status="failed", reason="a call failed"), row(8, 0.0)])
-    found = compare(base, pd.concat([new, failed])).set_index("message_bytes")
-    assert dict(found.sides) == {8: "both", 16: "base", 32: "new"}
-    assert (found.new_launches[8], found.new_unmeasured[8], found.reason[8]) == (5, 2, "a call failed")
-    assert found.ratio[[16, 32]].isna().all() and found.verdict[[16, 32]].isna().all()
+    table = compare(base, pd.concat([new, failed])).set_index("message_bytes")
+    assert dict(table.sides) == {8: "both", 16: "base", 32: "new"}
+    assert (table.new_launches[8], table.new_unmeasured[8], table.reason[8]) == (5, 2, "a call failed")
+    assert table.ratio[[16, 32]].isna().all() and table.verdict[[16, 32]].isna().all()
 
 
 def test_a_case_that_failed_everywhere_has_a_row_without_numbers() -> None:
     failed = launches([None] * 4, status="invalid", reason="3 elements are wrong")
-    (found,) = compare(launches(QUIET), failed).to_dict("records")
-    assert (found["sides"], found["new_launches"], found["new_unmeasured"]) == ("both", 0, 4)
-    assert math.isnan(found["ratio"]) and pd.isna(found["verdict"])
+    (record,) = compare(launches(QUIET), failed).to_dict("records")
+    assert (record["sides"], record["new_launches"], record["new_unmeasured"]) == ("both", 0, 4)
+    assert math.isnan(record["ratio"]) and pd.isna(record["verdict"])
 
 
 CELLS = st.sets(st.tuples(st.sampled_from([0, 8, 16, 24]), st.integers(0, 5)), min_size=1)
@@ -252,16 +254,16 @@ def test_every_row_is_counted_once_in_any_order(
         with pytest.raises(ConfigError, match=r"they differ in: message_bytes"):
             compare(*sides)
         return
-    found = compare(*sides)
-    messy = [shuffled(pd.concat([one, one.iloc[::2]]), chance).assign(window=np.nan) for one in sides]
-    pd.testing.assert_frame_equal(found, compare(*messy))
-    by_size = found.set_index("message_bytes")
+    table = compare(*sides)
+    messy = [shuffled(pd.concat([side, side.iloc[::2]]), chance).assign(window=np.nan) for side in sides]
+    pd.testing.assert_frame_equal(table, compare(*messy))
+    by_size = table.set_index("message_bytes")
     assert set(by_size.index) == sizes[0] | sizes[1] and by_size.index.is_unique
-    for size, one in by_size.iterrows():
+    for size, record in by_size.iterrows():
         counts = [sum(cell[0] == size for cell in cells) for cells in (base, new)]
-        assert [one.base_launches, one.new_launches] == counts
-        assert one.sides == ("both" if all(counts) else "base" if counts[0] else "new")
-        assert pd.notna(one.verdict) == (min(counts) >= 4)
+        assert [record.base_launches, record.new_launches] == counts
+        assert record.sides == ("both" if all(counts) else "base" if counts[0] else "new")
+        assert pd.notna(record.verdict) == (min(counts) >= 4)
 
 
 def shuffled(cases: pd.DataFrame, chance: Any) -> pd.DataFrame:

@@ -67,8 +67,8 @@ def test_unreadable_runs_are_named_and_the_others_used(results: Path, tmp_path: 
         "schema version 0, this commbench reads 1 and 2; read it with the commbench that wrote it" in side.problems[2]
     )
     with pytest.warns(UserWarning, match=runs[0].name):
-        found = compare(results, [str(run) for run in (runs[0], runs[4])])
-    assert set(found.new_launches) == {1}
+        table = compare(results, [str(run) for run in (runs[0], runs[4])])
+    assert set(table.new_launches) == {1}
 
 
 def test_a_saved_side_is_a_base(results: Path, tmp_path: Path) -> None:
@@ -77,8 +77,8 @@ def test_a_saved_side_is_a_base(results: Path, tmp_path: Path) -> None:
     again = read_side("BASE", [tmp_path / "baseline.parquet"])
     assert again.runs == side.runs and again.problems == ()
     pd.testing.assert_frame_equal(again.cases, side.cases)
-    found = compare(tmp_path / "baseline.parquet", results)
-    assert set(found.verdict) == {"SAME"}
+    table = compare(tmp_path / "baseline.parquet", results)
+    assert set(table.verdict) == {"SAME"}
     with pytest.raises(ConfigError, match="there is no folder"):
         check_target(tmp_path / "nowhere" / "baseline.parquet")
     (tmp_path / "taken.parquet").mkdir()
@@ -95,7 +95,7 @@ def test_the_cases_of_a_run_are_a_side(results: Path) -> None:
 def test_a_table_without_a_version_is_used_and_told(results: Path, tmp_path: Path) -> None:
     file = tmp_path / "plain.parquet"
     cases = commbench.load(results)
-    cases["env"] = [list(json.loads(one).items()) for one in cases["env"]]
+    cases["env"] = [list(json.loads(text).items()) for text in cases["env"]]
     cases.to_parquet(file)
     side = read_side("BASE", [file])
     assert side.problems == (f"{file} names no schema version: taken as 2",)
@@ -132,7 +132,7 @@ def test_bad_files_are_refused(results: Path, tmp_path: Path) -> None:
 def test_mixed_units_are_refused(results: Path, tmp_path: Path) -> None:
     table = pq.read_table(sorted(results.iterdir())[0] / "cases.parquet")
     at = table.schema.get_field_index("median_s")
-    scaled = pa.array([1e6 * one for one in table["median_s"].to_pylist()])
+    scaled = pa.array([1e6 * median_s for median_s in table["median_s"].to_pylist()])
     other = pa.field("median_s", pa.float64(), metadata={"unit": "us"})
     pq.write_table(table.set_column(at, other, scaled), tmp_path / "us.parquet")
     with pytest.raises(ConfigError, match=r"us.parquet: column median_s is in us, commbench's in s; mixed units"):

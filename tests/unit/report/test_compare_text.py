@@ -154,23 +154,23 @@ def test_equal_runs_differ_in_nothing() -> None:
 
 def test_versions_environment_and_configuration_are_told() -> None:
     base, new = run(window=64), run(window=1, node={"versions.torch": "2.7", "environment.NCCL_ALGO": "Ring"})
-    found = differing_facts([base], [new])
-    assert [str(one) for one in found] == [
+    facts = differing_facts([base], [new])
+    assert [str(fact) for fact in facts] == [
         "config.window: 64 -> 1", "environment.NCCL_ALGO: missing -> Ring", "versions.torch: 2.6 -> 2.7",
     ]  # fmt: skip
-    assert all(one.apart for one in found)
+    assert all(fact.apart for fact in facts)
 
 
 def test_what_varies_within_a_side_is_not_apart() -> None:
-    found = differing_facts([run("1", seed=1), run("2", seed=2)], [run("3", seed=2)])
-    assert [(one.key, one.apart) for one in found] == [("config.seed", False)]
+    facts = differing_facts([run("1", seed=1), run("2", seed=2)], [run("3", seed=2)])
+    assert [(fact.key, fact.apart) for fact in facts] == [("config.seed", False)]
 
 
 def test_all_nodes_are_looked_at() -> None:
     two = run()
     two["provenance"]["nodes"].append({"versions.torch": "2.5"})
     assert compared_facts(two)["versions.torch"] == "2.5, 2.6"
-    assert [str(one) for one in differing_facts([run()], [two])] == ["versions.torch: 2.6 -> 2.5, 2.6"]
+    assert [str(fact) for fact in differing_facts([run()], [two])] == ["versions.torch: 2.6 -> 2.5, 2.6"]
 
 
 def test_a_broken_record_has_no_facts_of_nodes() -> None:
@@ -179,8 +179,8 @@ def test_a_broken_record_has_no_facts_of_nodes() -> None:
 
 
 def test_long_values_are_cut() -> None:
-    (one,) = differing_facts([run(name="x" * 500)], [run(name="")])
-    assert len(str(one)) < 120 and "..." in str(one)
+    (fact,) = differing_facts([run(name="x" * 500)], [run(name="")])
+    assert len(str(fact)) < 120 and "..." in str(fact)
 
 
 def test_sides_that_were_not_interleaved_are_found() -> None:

@@ -159,8 +159,8 @@ def test_families_that_differ_in_more_are_not_compared() -> None:
 def test_other_variables_are_told_where_they_differ() -> None:
     times = {"a": [1.0], "b": [2.0]}
     frame = pd.concat([cases(times, [8], in_place=True), cases(times, [8], in_place=False, layout="1x4")])
-    told = [text.partition(": ")[0] for text in sentences(frame)]
-    assert told == ["all_reduce, 1x2, in_place True", "all_reduce, 1x4, in_place False"]
+    labels = [text.partition(": ")[0] for text in sentences(frame)]
+    assert labels == ["all_reduce, 1x2, in_place True", "all_reduce, 1x4, in_place False"]
 
 
 def test_the_best_of_three_is_named_only_where_it_is_alone() -> None:
@@ -190,9 +190,9 @@ def test_an_unknown_variable_is_refused_with_what_is_allowed() -> None:
 @given(st.lists(st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)), min_size=1, max_size=12), st.floats(0, 0.5))
 def test_exchanging_the_two_exchanges_only_the_words(points: list[tuple[float, float]], half: float) -> None:
     sizes = OCTAVES[: len(points)]
-    one, other = ([point[index] for point in points] for index in (0, 1))
-    table = crossovers(cases({"a": one, "b": other}, sizes, half))
-    mirrored = crossovers(cases({"b": one, "a": other}, sizes, half))
+    first, other = ([point[index] for point in points] for index in (0, 1))
+    table = crossovers(cases({"a": first, "b": other}, sizes, half))
+    mirrored = crossovers(cases({"b": first, "a": other}, sizes, half))
     assert table.below.tolist() == mirrored.above.tolist()
     assert table.crossover_bytes.to_numpy() == pytest.approx(mirrored.crossover_bytes.to_numpy())
     assert (

@@ -88,7 +88,7 @@ def shares(frame: pd.DataFrame) -> Iterator[float]:
 
 
 @pytest.mark.parametrize("spread", SPREADS)
-@pytest.mark.parametrize("launches", [1, 3, 10, *(pytest.param(one, marks=pytest.mark.long) for one in (2, 4))])
+@pytest.mark.parametrize("launches", [1, 3, 10, *(pytest.param(count, marks=pytest.mark.long) for count in (2, 4))])
 def test_equal_things_are_called_different_in_at_most_5_percent(launches: int, spread: float) -> None:
     for share in shares(cases(launches, spread, seed=launches)):
         assert share <= FEW_FALSE
@@ -134,11 +134,11 @@ def test_a_factor_of_two_is_seen(launches: int, spread: float, one_run: bool) ->
 
 
 def test_one_launch_of_each_tells_of_this_run_only_and_only_what_launches_can_not_explain() -> None:
-    one = Measured((1.0,), 0.99, 1.01, run_id="a")
+    base = Measured((1.0,), 0.99, 1.01, run_id="a")
     for factor, run_id, expected in ((1.3, "b", 0), (2.3, "b", 0), (2.5, "b", 1), (1.3, "a", 1), (1.01, "a", 0)):
         other = Measured((factor,), factor * 0.99, factor * 1.01, run_id=run_id)
-        assert differ(one, other) == differ(other, one) == expected
-    assert not differ(one, Measured((9.0,), math.nan, math.nan, run_id="a"))
+        assert differ(base, other) == differ(other, base) == expected
+    assert not differ(base, Measured((9.0,), math.nan, math.nan, run_id="a"))
     three = Measured((2.0, 2.1, 2.2), 1.9, 2.3)
     assert differ(Measured((1.0, 1.05, 1.1), 0.9, 1.2), three)
 
@@ -160,16 +160,16 @@ def test_the_interval_of_a_ratio_holds_the_truth_in_95_percent(count: int, paire
     if paired and count < LEAST_PAIRS:
         return
     rng = np.random.default_rng(count)
-    found = [ratio_interval(*np.exp(rng.exponential(0.1, (2, count))), paired) for _ in range(TRIALS)]
-    held = sum(one.low <= 1 <= one.high for one in found) / TRIALS
+    intervals = [ratio_interval(*np.exp(rng.exponential(0.1, (2, count))), paired) for _ in range(TRIALS)]
+    held = sum(interval.low <= 1 <= interval.high for interval in intervals) / TRIALS
     assert 0.93 <= held <= 1
-    assert all(one.low <= one.value * 1.2 and one.value <= one.high * 1.2 for one in found)
+    assert all(interval.low <= interval.value * 1.2 and interval.value <= interval.high * 1.2 for interval in intervals)
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=3, max_size=8), st.lists(st.floats(0.1, 10), min_size=3, max_size=8))
 def test_exchanged_sides_have_the_reciprocal_interval(first: list[float], second: list[float]) -> None:
-    one, other = ratio_interval(np.array(first), np.array(second)), ratio_interval(np.array(second), np.array(first))
-    assert (one.low, one.high) == (pytest.approx(1 / other.high), pytest.approx(1 / other.low))
+    base, other = ratio_interval(np.array(first), np.array(second)), ratio_interval(np.array(second), np.array(first))
+    assert (base.low, base.high) == (pytest.approx(1 / other.high), pytest.approx(1 / other.low))
 
 
 def test_pairs_take_away_what_both_sides_share() -> None:
@@ -199,8 +199,8 @@ def test_the_whole_interval_decides(low: float, high: float, word: str) -> None:
 def test_missing_launches_follow_the_square_root() -> None:
     half = 0.04  # at 4 launches; the gap to the threshold is half of it
     near = math.exp(math.log1p(DELTA) + half / 2)
-    found = Ratio(near, near * math.exp(-half), near * math.exp(half))
-    assert missing_launches(found, DELTA, 4) in (12, 13)  # 16 in all, but for rounding
+    ratio = Ratio(near, near * math.exp(-half), near * math.exp(half))
+    assert missing_launches(ratio, DELTA, 4) in (12, 13)  # 16 in all, but for rounding
     assert missing_launches(Ratio(1 + DELTA, 0.9, 1.2), DELTA, 4) is None
     assert missing_launches(Ratio(1 + DELTA + 1e-6, 0.9, 1.2), DELTA, 4) is None
     assert missing_launches(Ratio(1.5, 1.01, 1.6), DELTA, 50) == 1
@@ -274,7 +274,7 @@ def counted(first: list[int], second: list[int]) -> Fraction:
 
     seen = wins(tuple(range(len(first))))
     every = [wins(chosen) for chosen in itertools.combinations(range(len(values)), len(first))]
-    tails = sum(one <= seen for one in every), sum(one >= seen for one in every)
+    tails = sum(count <= seen for count in every), sum(count >= seen for count in every)
     return min(Fraction(1), Fraction(2 * min(tails), len(every)))
 
 

@@ -18,11 +18,11 @@ WORDS = ("backend=simulated", "writer=parquet", "sizes=[8,1KiB]", "backend.model
 def test_samples_give_the_medians_again(tmp_path: Path) -> None:
     folder = commbench.run(*WORDS, f"output={tmp_path}")
     cases = commbench.load(folder)
-    found = times_by_case(folder, cases)
-    assert set(found) == set(cases.case_id)
+    times = times_by_case(folder, cases)
+    assert set(times) == set(cases.case_id)
     for case in cases.itertuples():
-        assert found[case.case_id].size == 40
-        assert float(np.median(found[case.case_id])) == pytest.approx(case.median_s, rel=0.01)
+        assert times[case.case_id].size == 40
+        assert float(np.median(times[case.case_id])) == pytest.approx(case.median_s, rel=0.01)
     unsaid = cases.assign(headline=None)
     assert set(times_by_case(folder, unsaid)) == set(cases.case_id)
     assert times_by_case(folder, unsaid.assign(median_s=2 * cases.median_s)) == {}
@@ -57,5 +57,5 @@ def test_the_headline_or_else_the_median_tells_whose_clock_counts(
     others = {"run_id": "r", "block": 0, "start_ns": 0, "end_ns": 0}
     pd.DataFrame(rows, columns=names).assign(**others).to_parquet(tmp_path / "samples.parquet")
     case = {"case_id": "a", "pair": "0-1", "median_s": median_s, "operations_per_sample": 2, "headline": headline}
-    found = times_by_case(tmp_path, pd.DataFrame([case]))
-    assert (list(found["a"]) if found else None) == (expected and pytest.approx(expected))
+    times = times_by_case(tmp_path, pd.DataFrame([case]))
+    assert (list(times["a"]) if times else None) == (expected and pytest.approx(expected))

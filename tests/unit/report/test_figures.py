@@ -71,10 +71,10 @@ def test_ticks_have_units() -> None:
     with figure("ticks") as (made, (axes,)):
         curves(axes, cases(), ["backend"])
         made.canvas.draw()
-        sizes = [one.get_text() for one in axes.get_xticklabels()]
-        times = [one.get_text() for one in axes.get_yticklabels()]
-    assert "64 KiB" in sizes and all(one.split(" ")[1] in ("B", "KiB", "MiB") for one in sizes)
-    assert times and all(one.split(" ")[1] in ("ns", "us", "ms") for one in times)
+        sizes = [label.get_text() for label in axes.get_xticklabels()]
+        times = [label.get_text() for label in axes.get_yticklabels()]
+    assert "64 KiB" in sizes and all(label.split(" ")[1] in ("B", "KiB", "MiB") for label in sizes)
+    assert times and all(label.split(" ")[1] in ("ns", "us", "ms") for label in times)
     assert axes.get_xlabel() == "message"
 
 
@@ -83,7 +83,7 @@ def test_one_size_is_an_axis_too() -> None:
         axes.plot([64], [1.0])
         byte_axis(axes, [64])
         made.canvas.draw()
-        assert [one.get_text() for one in axes.get_xticklabels()] == ["64 B"]
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["64 B"]
 
 
 def test_a_heat_map_writes_each_number_and_leaves_holes() -> None:
@@ -91,8 +91,8 @@ def test_a_heat_map_writes_each_number_and_leaves_holes() -> None:
     with figure("pairs") as (made, (axes,)):
         heat_map(axes, matrix, "GB/s")
         made.canvas.draw()
-        found = {(text.get_position(), text.get_text()) for text in axes.texts}
-    assert found == {((0, 0), "1"), ((1, 0), "2"), ((1, 1), "4")}
+        texts = {(text.get_position(), text.get_text()) for text in axes.texts}
+    assert texts == {((0, 0), "1"), ((1, 0), "2"), ((1, 1), "4")}
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("to rank", "from rank")
 
 
@@ -117,7 +117,7 @@ def test_bars_start_at_zero_and_say_their_number() -> None:
         bars(axes, values, "GB/s", values * 0.9, values * 1.1)
         assert axes.get_xlim()[0] == 0
         assert [text.get_text() for text in axes.texts] == ["1", "2.5"]
-        assert [one.get_text() for one in axes.get_yticklabels()] == ["1 stream", "4 streams"]
+        assert [label.get_text() for label in axes.get_yticklabels()] == ["1 stream", "4 streams"]
 
 
 @pytest.mark.parametrize(

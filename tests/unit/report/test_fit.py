@@ -34,13 +34,13 @@ def fitted(frame: pd.DataFrame) -> pd.DataFrame:
     """A row per family and piece."""
     rows = [
         dict(family.variables) | {
-            "from_bytes": int(family.sizes[one.first]), "to_bytes": int(family.sizes[one.last - 1]),
-            "alpha_s": one.alpha_s, "beta_s_per_byte": one.beta_s_per_byte,
-            "asymptotic_gb_per_s": one.asymptotic_gb_per_s, "n_half_bytes": one.n_half_bytes,
-            "largest_residual": one.largest_residual, "points": one.last - one.first,
+            "from_bytes": int(family.sizes[piece.first]), "to_bytes": int(family.sizes[piece.last - 1]),
+            "alpha_s": piece.alpha_s, "beta_s_per_byte": piece.beta_s_per_byte,
+            "asymptotic_gb_per_s": piece.asymptotic_gb_per_s, "n_half_bytes": piece.n_half_bytes,
+            "largest_residual": piece.largest_residual, "points": piece.last - piece.first,
         }
         for family in families(frame)
-        for one in pieces(family.sizes, family.median_s)
+        for piece in pieces(family.sizes, family.median_s)
     ]  # fmt: skip
     return pd.DataFrame(rows)
 
@@ -83,13 +83,17 @@ def test_a_protocol_switch_is_found_at_its_octave(seed: int) -> None:
 
 def test_three_protocols_are_three_pieces() -> None:
     steps = np.select([OCTAVES < 1 << 10, OCTAVES < 1 << 17], [1.0, 4.0], 20.0)
-    found = pieces(OCTAVES, steps * noisy(OCTAVES, 3, 0.02))
-    assert [(one.first, one.last) for one in found] == [(0, 7), (7, 14), (14, 22)]
+    curve = pieces(OCTAVES, steps * noisy(OCTAVES, 3, 0.02))
+    assert [(piece.first, piece.last) for piece in curve] == [(0, 7), (7, 14), (14, 22)]
 
 
 @pytest.mark.parametrize(
     ("points", "noise"),
-    [(22, 0.03), (6, 0.05), *(pytest.param(*one, marks=pytest.mark.long) for one in ((22, 0.3), (10, 0.1), (7, 0.05)))],
+    [
+        (22, 0.03),
+        (6, 0.05),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in ((22, 0.3), (10, 0.1), (7, 0.05))),
+    ],
 )
 def test_no_piece_is_invented_from_noise(points: int, noise: float) -> None:
     sizes = OCTAVES[:: 21 // (points - 1)][:points]
@@ -107,9 +111,9 @@ def test_a_step_as_small_as_the_noise_or_below_1_percent_is_no_piece() -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_few_points_give_one_line_through_them(count: int) -> None:
-    (one,) = pieces(OCTAVES[:count], (ALPHA + BETA * OCTAVES)[:count])
-    assert (one.alpha_s, one.beta_s_per_byte) == (pytest.approx(ALPHA), pytest.approx(BETA))
-    assert one.largest_residual < 1e-9
+    (piece,) = pieces(OCTAVES[:count], (ALPHA + BETA * OCTAVES)[:count])
+    assert (piece.alpha_s, piece.beta_s_per_byte) == (pytest.approx(ALPHA), pytest.approx(BETA))
+    assert piece.largest_residual < 1e-9
 
 
 def test_a_row_of_three_launches_is_three_and_keeps_its_own_median_and_interval() -> None:
@@ -117,8 +121,8 @@ def test_a_row_of_three_launches_is_three_and_keeps_its_own_median_and_interval(
     visits = [1.0, 1.2, 2.0, 2.2, 3.0, 3.2]
     columns = {"visit_medians_s": [visits], "visit_segments": [[1, 1, 2, 2, 3, 3]], "interval_of": "launches"}
     frame = cases(np.array([8]), np.array([2.1]), interval_level=0.99, run_id="r", **columns)
-    for one in (frame, choice_of(with_all_columns(frame)).cases):
-        (time,) = families(one)[0].times
+    for table in (frame, choice_of(with_all_columns(frame)).cases):
+        (time,) = families(table)[0].times
         assert (time.medians, time.median_s) == (pytest.approx((1.1, 2.1, 3.1)), 2.1)
         assert (time.low_s, time.high_s, time.level, time.run_id) == (2.1, 2.1, 0.99, "r")
     resumed = frame.assign(visit_segments=[[1, 1, 1, 2, 2, 2]])
@@ -146,20 +150,20 @@ def test_a_time_that_grows_faster_than_the_size_has_no_latency() -> None:
 
 def test_residuals_are_those_of_each_size() -> None:
     times = switched(0, 0.03)
-    found = pieces(OCTAVES, times)
-    fit = np.concatenate([[one.at(size) for size in OCTAVES[one.first : one.last]] for one in found])
-    assert np.concatenate([one.residuals for one in found]) == pytest.approx((times - fit) / times)
-    assert max(one.largest_residual for one in found) == pytest.approx(np.abs((times - fit) / times).max())
+    curve = pieces(OCTAVES, times)
+    fit = np.concatenate([[piece.at(size) for size in OCTAVES[piece.first : piece.last]] for piece in curve])
+    assert np.concatenate([piece.residuals for piece in curve]) == pytest.approx((times - fit) / times)
+    assert max(piece.largest_residual for piece in curve) == pytest.approx(np.abs((times - fit) / times).max())
 
 
 series = st.lists(
-    st.tuples(st.integers(1, 2**32), st.floats(1e-9, 1e3)), min_size=2, max_size=9, unique_by=lambda one: one[0]
+    st.tuples(st.integers(1, 2**32), st.floats(1e-9, 1e3)), min_size=2, max_size=9, unique_by=lambda point: point[0]
 )
 
 
 @given(series, st.randoms(use_true_random=False))
 def test_the_order_of_rows_does_not_matter(points: list[tuple[int, float]], random: Any) -> None:
-    sizes, times = np.array([one for one, _ in points]), np.array([one for _, one in points])
+    sizes, times = np.array([size for size, _ in points]), np.array([time for _, time in points])
     frame = cases(sizes, times)
     shuffled = frame.iloc[random.sample(range(len(frame)), len(frame))]
     pd.testing.assert_frame_equal(fitted(frame), fitted(shuffled))
@@ -167,7 +171,7 @@ def test_the_order_of_rows_does_not_matter(points: list[tuple[int, float]], rand
 
 @given(series, st.integers(-20, 20))
 def test_other_units_of_time_scale_alpha_and_beta(points: list[tuple[int, float]], exponent: int) -> None:
-    sizes, times = np.array([one for one, _ in points]), np.array([one for _, one in points])
+    sizes, times = np.array([size for size, _ in points]), np.array([time for _, time in points])
     before, after = (fitted(cases(sizes, times * scale)) for scale in (1.0, 2.0**exponent))
     for name in ("alpha_s", "beta_s_per_byte"):
         assert after[name].to_numpy() == pytest.approx(before[name].to_numpy() * 2.0**exponent, rel=1e-9)
@@ -177,10 +181,10 @@ def test_other_units_of_time_scale_alpha_and_beta(points: list[tuple[int, float]
 @given(series)
 def test_pieces_cover_all_sizes_and_never_fall(points: list[tuple[int, float]]) -> None:
     sizes, times = (np.array(column) for column in zip(*sorted(points), strict=True))
-    found = pieces(sizes, times)
-    assert [found[0].first, *(one.last for one in found)] == [*(one.first for one in found), sizes.size]
-    assert all(one.alpha_s >= 0 and one.beta_s_per_byte >= 0 for one in found)
-    assert all(one.alpha_s + one.beta_s_per_byte > 0 for one in found)
+    curve = pieces(sizes, times)
+    assert [curve[0].first, *(piece.last for piece in curve)] == [*(piece.first for piece in curve), sizes.size]
+    assert all(piece.alpha_s >= 0 and piece.beta_s_per_byte >= 0 for piece in curve)
+    assert all(piece.alpha_s + piece.beta_s_per_byte > 0 for piece in curve)
 
 
 def test_the_simulated_world_s_latency_and_bandwidth_come_back(tmp_path: Path) -> None:
@@ -211,7 +215,7 @@ def test_several_runs_give_their_median_and_the_widest_interval() -> None:
     (family,) = families(pd.DataFrame(runs))
     assert (family.median_s.tolist(), family.low_s.tolist(), family.high_s.tolist()) == ([2.0], [0.99], [1.01 * 3])
     assert (family.launches, family.times[0].medians) == (3, (1.0, 3.0, 2.0))
-    labelled = [one | {"label": label} for one, label in zip(runs, ("a", "", None), strict=True)]
+    labelled = [run | {"label": label} for run, label in zip(runs, ("a", "", None), strict=True)]
     assert sorted(family.launches for family in families(pd.DataFrame(labelled))) == [1, 2]  # labels are kept apart
 
 
@@ -258,19 +262,22 @@ def test_another_environment_is_another_family() -> None:
 def test_a_shrinking_window_stays_in_its_family() -> None:
     sizes = {8: (1, 16, 64), 1 << 23: (1, 16, 32), 1 << 25: (1, 8), 1 << 28: (1,)}
     rows = [
-        row(message_bytes=size, window=one, median_s=one + 0.5) for size, windows in sizes.items() for one in windows
+        row(message_bytes=size, window=window, median_s=window + 0.5)
+        for size, windows in sizes.items()
+        for window in windows
     ]
-    found = {family.variables["window"]: family.median_s.tolist() for family in families(pd.DataFrame(rows))}
-    assert found == {1: [1.5] * 4, 16: [16.5, 16.5, 8.5, 1.5], 64: [64.5, 32.5, 8.5, 1.5]}
+    medians = {family.variables["window"]: family.median_s.tolist() for family in families(pd.DataFrame(rows))}
+    assert medians == {1: [1.5] * 4, 16: [16.5, 16.5, 8.5, 1.5], 64: [64.5, 32.5, 8.5, 1.5]}
 
 
 def test_the_rows_order_does_not_matter() -> None:
     rows = [row(backend=name, message_bytes=size, median_s=size * 1.5) for name in "ba" for size in (32, 8, 16)]
-    found = [
-        [(one.variables, one.sizes.tolist()) for one in families(pd.DataFrame(order))] for order in (rows, rows[::-1])
+    by_order = [
+        [(family.variables, family.sizes.tolist()) for family in families(pd.DataFrame(order))]
+        for order in (rows, rows[::-1])
     ]
-    assert found[0] == found[1]
-    assert [variables["backend"] for variables, _ in found[0]] == ["a", "b"]
+    assert by_order[0] == by_order[1]
+    assert [variables["backend"] for variables, _ in by_order[0]] == ["a", "b"]
 
 
 def test_a_frame_without_the_columns_is_refused_in_one_line() -> None:

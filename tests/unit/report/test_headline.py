@@ -48,7 +48,7 @@ def test_it_leaves_out_numbers_that_are_no_extreme_and_says_so(tmp_path: Path) -
 def test_a_message_of_a_window_is_no_shortest_time(tmp_path: Path) -> None:
     cases = cases_of(tmp_path)
     windowed = cases["benchmark"] == cases.loc[cases["median_s"].idxmin(), "benchmark"]
-    text = headline_of(cases, window=[64 if one else None for one in windowed])
+    text = headline_of(cases, window=[64 if is_windowed else None for is_windowed in windowed])
     assert "; without shorter ones down to" in text and ": many messages in flight)" in text
 
 

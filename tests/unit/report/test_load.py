@@ -56,7 +56,7 @@ def killed(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def files(folder: Path) -> list[Path]:
-    return sorted(one for one in folder.rglob("*") if one.is_file())
+    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def read(folder: Path, **more: Any) -> tuple[int, int, int]:
@@ -180,7 +180,7 @@ def test_the_ranks_of_a_pair_are_known_of_earlier_rows(tmp_path: Path) -> None:
     pq.write_table(rows.drop_columns(["source", "destination"]), earlier)
     for cases in (commbench.load(now), commbench.load(earlier)):
         single = cases[cases.benchmark == "p2p_latency"]
-        assert {"0-1", "2-3"} < set(single.pair) == {f"{one.source}-{one.destination}" for one in single.itertuples()}
+        assert {"0-1", "2-3"} < set(single.pair) == {f"{row.source}-{row.destination}" for row in single.itertuples()}
         assert cases[cases.benchmark != "p2p_latency"][["source", "destination"]].isna().all(axis=None)
 
 
@@ -234,7 +234,7 @@ def test_what_is_given_as_keywords_and_in_a_dict_is_used(folder: Path) -> None:
     cases = commbench.load(folder)
     assert set(cases["message_bytes"]) == {8, 1024, 4096} and set(cases["repetitions"]) == {5}
     assert set(cases["label"]) == {"a, b"} and set(cases["layout"]) == {"1x2"}
-    assert {json.dumps(json.loads(one)) for one in cases["env"]} == {'{"A": "=1", "B": "2 3"}'}
+    assert {json.dumps(json.loads(text)) for text in cases["env"]} == {'{"A": "=1", "B": "2 3"}'}
 
 
 def test_every_row_can_be_hashed_grouped_and_queried(folder: Path) -> None:
@@ -251,8 +251,8 @@ def test_operation_s_of_a_repetition_is_what_the_median_is_made_of(folder: Path)
     cases = commbench.load(folder).set_index("case_id")
     samples = commbench.load(folder, table="samples").query("phase == 'measure'")
     latency = cases[cases["benchmark"] == "p2p_latency"]
-    found = samples[samples["rank"] == 0].groupby("case_id")["operation_s"].median()[latency.index]
-    assert found.to_numpy() == pytest.approx(latency["median_s"].to_numpy())
+    medians = samples[samples["rank"] == 0].groupby("case_id")["operation_s"].median()[latency.index]
+    assert medians.to_numpy() == pytest.approx(latency["median_s"].to_numpy())
     assert set(latency["operations_per_sample"]) != {1}, "elapsed_ns alone would do"
     alone = commbench.load(folder / "samples.parquet", table="samples").query("phase == 'measure'")
     assert alone["operation_s"].equals(samples["operation_s"])
@@ -271,9 +271,13 @@ def test_the_own_functions_take_both_forms(folder: Path) -> None:
     loaded, stored = commbench.load(folder), read_rows([folder])
     again = as_stored(loaded)
     for name in ("env", "backend_options", "warnings", "window", "in_place", "root"):
-        texts = [[str(list(one) if name == "warnings" else one) for one in frame[name]] for frame in (again, stored)]
+        texts = [
+            [str(list(value) if name == "warnings" else value) for value in frame[name]] for frame in (again, stored)
+        ]
         assert texts[0] == texts[1], name
-    assert [dict(one.variables) for one in families(loaded)] == [dict(one.variables) for one in families(stored)]
+    assert [dict(family.variables) for family in families(loaded)] == [
+        dict(family.variables) for family in families(stored)
+    ]
     step = [commbench.step_of(1000, "float32", 4096)]
     columns = ["step_s", "low_s", "high_s"]
     assert commbench.predict(loaded, step)[columns].equals(commbench.predict(stored, step)[columns])

@@ -101,13 +101,13 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     reader = Reader()
     reader.feed(page.read_text())
     ids = {attributes["id"] for _, attributes in reader.tags if "id" in attributes}
-    assert {str(one["href"])[1:] for tag, one in reader.tags if tag == "a"} <= ids
+    assert {str(attributes["href"])[1:] for tag, attributes in reader.tags if tag == "a"} <= ids
 
 
 def test_every_section_with_data_is_there(page: Path) -> None:
-    found = re.findall(r'<section id="([a-z]+)"', page.read_text())
+    sections = re.findall(r'<section id="([a-z]+)"', page.read_text())
     expected = "answers numbers curves soak best layouts efficiency pairs normal flags machines details"
-    assert found == expected.split()  # no layers: a simulated world has one; nothing is missing
+    assert sections == expected.split()  # no layers: a simulated world has one; nothing is missing
 
 
 def test_it_begins_with_date_host_label_and_one_sentence_and_folds_what_is_long(page: Path) -> None:
@@ -139,8 +139,8 @@ def test_layers_lie_on_one_another(tmp_path: Path) -> None:
         run_of(tmp_path, number)
     choice = summarise_results(read_results([tmp_path], "all_reduce")).choice
     pictures = waterfalls(curves_of(choice, ()))
-    assert [one.title for one in pictures] == ["all_reduce, 8 B, 1x2", "all_reduce, 2 MiB, 1x2"]
-    assert all("mpi4py" in one.svg and "gloo" not in one.svg for one in pictures)
+    assert [picture.title for picture in pictures] == ["all_reduce, 8 B, 1x2", "all_reduce, 2 MiB, 1x2"]
+    assert all("mpi4py" in picture.svg and "gloo" not in picture.svg for picture in pictures)
 
 
 def test_a_layer_lies_on_its_own_library_only(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_layer_lies_on_its_own_library_only(tmp_path: Path) -> None:
     assert not waterfalls(curves_of(summarise_results(read_results([tmp_path], "all_reduce")).choice, ()))
     run_of(tmp_path, 13, library="MPICH")
     pictures = waterfalls(curves_of(summarise_results(read_results([tmp_path], "all_reduce")).choice, ()))
-    assert [one.title for one in pictures] == ["all_reduce, 8 B, 1x2", "all_reduce, 2 MiB, 1x2"]
+    assert [picture.title for picture in pictures] == ["all_reduce, 8 B, 1x2", "all_reduce, 2 MiB, 1x2"]
 
 
 def test_a_soak_alone_is_a_result(tmp_path: Path) -> None:
@@ -185,12 +185,12 @@ def test_points_say_their_number_and_no_number_is_nan(page: Path) -> None:
 def test_whatever_is_written_is_read_back(text: str) -> None:
     """Through the environment of the template, as text and as an attribute."""
     reader = Reader()
-    said: list[str] = []
-    reader.handle_data = said.append  # type: ignore[method-assign]
+    texts: list[str] = []
+    reader.handle_data = texts.append  # type: ignore[method-assign]
     reader.feed(environment().from_string('<p title="{{ text }}">{{ text }}</p>').render(text=text))
     assert [tag for tag, _ in reader.tags] == ["p"] and set(reader.tags[0][1]) == {"title"}
-    assert "".join(said) == str(reader.tags[0][1]["title"]).replace("\r\n", "\n") or "\r" in text
-    assert "".join(said) == clean(text) or "\r" in text
+    assert "".join(texts) == str(reader.tags[0][1]["title"]).replace("\r\n", "\n") or "\r" in text
+    assert "".join(texts) == clean(text) or "\r" in text
 
 
 @settings(max_examples=20)
@@ -275,9 +275,9 @@ def test_the_cases_are_sorted_and_the_series_short(tmp_path: Path) -> None:
 
 
 def test_a_line_of_one_size_is_a_dot_with_its_value() -> None:
-    one = {"message_bytes": 8, "median_s": 4e-6, "ci_low_s": 3e-6, "ci_high_s": 5e-6, "case_id": "c", "runs": 1,
+    point = {"message_bytes": 8, "median_s": 4e-6, "ci_low_s": 3e-6, "ci_high_s": 5e-6, "case_id": "c", "runs": 1,
            "algbw_gb_per_s": 0.002}  # fmt: skip
-    lines = {"all_reduce": {"gloo python": [one]}}
+    lines = {"all_reduce": {"gloo python": [point]}}
     curves = Curves(lines, {"all_reduce": {"gloo python": "gloo python"}}, frozenset(), Colours())
     ((_, (time, rate), _),) = (vars(panel).values() for panel in size_panels(curves))
     assert ">4.00 us</text>" in time.svg and ">0.00200 GB/s</text>" in rate.svg

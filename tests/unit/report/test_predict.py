@@ -32,7 +32,7 @@ def cases(times: dict[int, float], half: float = 0.1, **more: Any) -> pd.DataFra
     return frame.assign(ci_low_s=frame.median_s * (1 - half), ci_high_s=frame.median_s * (1 + half))
 
 
-def one(frame: pd.DataFrame, steps: Sequence[Step], dtype: str = "float32") -> dict[Any, Any]:
+def predicted(frame: pd.DataFrame, steps: Sequence[Step], dtype: str = "float32") -> dict[Any, Any]:
     (row,) = predict(frame, steps, dtype).to_dict("records")
     return row
 
@@ -56,7 +56,7 @@ def test_buckets_hold_every_parameter_once(params: int, dtype: str, bucket: int)
 
 def test_measured_sizes_are_summed() -> None:
     """10 MiB in buckets of 4 MiB: 2 of 3 s, and one of 2 MiB, 1 s."""
-    row = one(cases({2 * MIB: 1.0, 4 * MIB: 3.0}), [step_of(10 * MIB // 4, "float32", 4 * MIB)])
+    row = predicted(cases({2 * MIB: 1.0, 4 * MIB: 3.0}), [step_of(10 * MIB // 4, "float32", 4 * MIB)])
     assert (row["buckets"], row["step_s"], row["warnings"]) == (3, 7.0, ())
     assert (row["low_s"], row["high_s"]) == (pytest.approx(6.3), pytest.approx(7.7))
     assert row["gb_per_s"] == pytest.approx(10 * MIB / 7e9)
@@ -64,7 +64,7 @@ def test_measured_sizes_are_summed() -> None:
 
 def test_between_two_sizes_the_time_is_on_the_line_in_logs_and_the_interval_holds_both_lines() -> None:
     """2 MiB is half way from 1 to 4 in logs: 3 s of 1 and 9; and a third of the way in bytes: 3.67 s."""
-    row = one(cases({MIB: 1.0, 4 * MIB: 9.0}), [Step({2 * MIB: 10})])
+    row = predicted(cases({MIB: 1.0, 4 * MIB: 9.0}), [Step({2 * MIB: 10})])
     assert row["step_s"] == pytest.approx(30)
     assert (row["low_s"], row["high_s"]) == (pytest.approx(0.9 * 30), pytest.approx(1.1 * 10 * (1 + 8 / 3)))
 
@@ -76,21 +76,21 @@ def test_between_two_sizes_the_time_is_on_the_line_in_logs_and_the_interval_hold
 )  # fmt: skip
 def test_outside_the_measured_sizes_the_fit_answers_with_a_warning(size: int, words: str) -> None:
     line = {size: 1e-3 + size * 1e-9 for size in (MIB, 2 * MIB, 4 * MIB)}
-    row = one(cases(line), [Step({size: 2})])
+    row = predicted(cases(line), [Step({size: 2})])
     assert row["step_s"] == pytest.approx(2 * (1e-3 + size * 1e-9))
     assert (row["low_s"], row["high_s"]) == (pytest.approx(0.9 * row["step_s"]), pytest.approx(1.1 * row["step_s"]))
     assert row["warnings"] == (words,)
 
 
 def test_extrapolating_a_line_that_fits_badly_widens_the_interval() -> None:
-    row = one(cases({MIB: 1.0, 2 * MIB: 2.4, 4 * MIB: 4.0}, half=0.0), [Step({8 * MIB: 1})])
+    row = predicted(cases({MIB: 1.0, 2 * MIB: 2.4, 4 * MIB: 4.0}, half=0.0), [Step({8 * MIB: 1})])
     assert row["low_s"] < 0.9 * row["step_s"] < 1.1 * row["step_s"] < row["high_s"]
 
 
 def test_beyond_a_protocol_switch_the_last_piece_answers() -> None:
     sizes = [MIB << n for n in range(10)]
     times = {size: (1e-3 + size * 1e-9 if n < 5 else 1e-1 + size * 1e-10) for n, size in enumerate(sizes)}
-    row = one(cases(times), [Step({MIB << 12: 1})])
+    row = predicted(cases(times), [Step({MIB << 12: 1})])
     assert row["step_s"] == pytest.approx(1e-1 + (MIB << 12) * 1e-10, rel=0.01)
 
 
@@ -104,7 +104,7 @@ def test_each_backend_engine_layout_and_step_has_a_row() -> None:
 
 def test_the_asked_dtype_is_preferred_else_bytes_are_bytes() -> None:
     frame = pd.concat([cases({MIB: 1.0}), cases({MIB: 2.0}, dtype="bfloat16"), cases({MIB: 3.0}, dtype="float64")])
-    taken = {dtype: one(frame, [Step({MIB: 1})], dtype) for dtype in ("bfloat16", "float16", "float32")}
+    taken = {dtype: predicted(frame, [Step({MIB: 1})], dtype) for dtype in ("bfloat16", "float16", "float32")}
     assert {dtype: row["step_s"] for dtype, row in taken.items()} == {"bfloat16": 2, "float16": 2, "float32": 1}
     assert taken["bfloat16"]["warnings"] == ()
     (warning,) = taken["float16"]["warnings"]
@@ -113,17 +113,17 @@ def test_the_asked_dtype_is_preferred_else_bytes_are_bytes() -> None:
 
 def test_a_dtype_that_can_not_answer_makes_way_for_one_that_can() -> None:
     frame = pd.concat([cases({MIB: 1.0, 4 * MIB: 2.0}), cases({MIB: 2.0}, dtype="bfloat16")])
-    assert one(frame, [Step({2 * MIB: 1})], "bfloat16")["dtype"] == "float32"
+    assert predicted(frame, [Step({2 * MIB: 1})], "bfloat16")["dtype"] == "float32"
 
 
 def test_runs_are_taken_together_and_layouts_of_one_rank_left_out() -> None:
     frame = pd.concat([cases({MIB: 1.0}), cases({MIB: 2.0}), cases({MIB: 4.0}), cases({MIB: 0.1}, world_size=1)])
-    row = one(frame, [Step({MIB: 1})])
+    row = predicted(frame, [Step({MIB: 1})])
     assert (row["step_s"], row["low_s"], row["high_s"], row["runs"]) == (2.0, 0.9, 4.4, 3)
 
 
 def test_without_intervals_there_is_none() -> None:
-    row = one(cases({MIB: 1.0}, half=math.nan), [Step({MIB: 1})])
+    row = predicted(cases({MIB: 1.0}, half=math.nan), [Step({MIB: 1})])
     assert row["step_s"] == 1
     assert math.isnan(row["low_s"])
     assert math.isnan(row["high_s"])
@@ -132,7 +132,7 @@ def test_without_intervals_there_is_none() -> None:
 def test_a_fit_that_misses_a_size_by_30_percent_answers_nothing() -> None:
     """Of times t and 1 s at two sizes, where no byte seems to cost anything, the fit misses t by 1 - a/t."""
     good, bad = (cases({MIB: t, 2 * MIB: 1.0}) for t in (1.5, 1.7))
-    assert one(good, [Step({MIB // 2: 1})])["step_s"] == pytest.approx((1 / 1.5 + 1) / (1 / 1.5**2 + 1))
+    assert predicted(good, [Step({MIB // 2: 1})])["step_s"] == pytest.approx((1 / 1.5 + 1) / (1 / 1.5**2 + 1))
     with pytest.raises(CommbenchError, match="the fit misses one of them by 31 %"):
         predict(bad, [Step({MIB // 2: 1})])
     line = {size: 1e-3 + size * 1e-9 for size in (MIB, 2 * MIB, 4 * MIB, 8 * MIB)}
@@ -169,7 +169,7 @@ def test_what_can_not_be_answered_is_refused_in_one_line(frame: pd.DataFrame, wo
 @given(st.integers(1, 64), st.integers(10, 24))
 def test_twice_the_buckets_take_twice_the_time(count: int, exponent: int) -> None:
     frame = cases({1 << 12: 1.0, 1 << 16: 1.1, 1 << 22: 20.0})
-    single, double = (one(frame, [Step({1 << exponent: n})])["step_s"] for n in (count, 2 * count))
+    single, double = (predicted(frame, [Step({1 << exponent: n})])["step_s"] for n in (count, 2 * count))
     assert double == pytest.approx(2 * single)
 
 
@@ -213,7 +213,7 @@ def test_the_interval_is_called_what_it_is() -> None:
     assert "interval: 75 % over 3 visits in this run, of the medians of all buckets at once" in text
     assert "95 %" not in text
     assert "gloo (python) on 1x2: buckets of 1 MiB and buckets of 2 MiB are not distinguishable, 1.00 s\n" in text
-    assert one(frame, [Step({MIB: 1})])["interval_level"] == 0.75
+    assert predicted(frame, [Step({MIB: 1})])["interval_level"] == 0.75
 
 
 def test_simulated_times_answer_only_among_themselves() -> None:
@@ -223,7 +223,7 @@ def test_simulated_times_answer_only_among_themselves() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ("", "how large is the model? give --params 7e9, or --buckets 25MiB,25MiB,7MiB"),
         ("--params many", "argument --params: 'many' is no number above 0; see commbench predict --help"),
@@ -242,10 +242,10 @@ def test_simulated_times_answer_only_among_themselves() -> None:
         ("--params 7e9 /nowhere", "no run.json below /nowhere; give the folder of a run or of several"),
     ],
 )  # fmt: skip
-def test_wrong_words_are_refused_in_one_line(words: str, told: str) -> None:
+def test_wrong_words_are_refused_in_one_line(words: str, message: str) -> None:
     with pytest.raises(CommbenchError) as refusal:
         command(words.split())
-    assert told in str(refusal.value)
+    assert message in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
@@ -272,7 +272,7 @@ def test_the_command_predicts_a_simulated_world(tmp_path: Path, capsys: pytest.C
     assert "1x4, buckets of 25 MiB: simulated (virtual) takes 158 ms\n" in out
     assert "warning: simulated (virtual) 1x4: extrapolated: 25 MiB is 6.25 x above the largest measured size, 4" in out
     step = 40 * 6 * (1e-6 + 25 * MIB / 4 / 10e9)
-    assert one(commbench.load(tmp_path), [Step({25 * MIB: 40})])["step_s"] == pytest.approx(step, rel=1e-3)
+    assert predicted(commbench.load(tmp_path), [Step({25 * MIB: 40})])["step_s"] == pytest.approx(step, rel=1e-3)
     assert command(["--buckets", "[1MiB,4MiB,1MiB]", "--dtype", "bfloat16", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "bfloat16, 0.00629 GB in 3 buckets: 1 of 4 MiB, 2 of 1 MiB\n" in out

@@ -31,24 +31,26 @@ def cases(**more: object) -> pd.DataFrame:
 
 def test_every_value_has_a_source_a_date_and_a_range_in_a_known_column() -> None:
     assert len(references()) > 10
-    for one in references():
-        assert one.source and re.fullmatch(r"20\d\d-\d\d(-\d\d)?", one.date), one
-        assert COLUMNS[one.column].unit in ("s", "GB/s") and 0 < one.low <= one.high, one
-        assert one.where in ("between", "within") and (one.most_bytes or 2**60) >= one.least_bytes, one
-        assert re.compile(one.pattern) and re.compile(one.backend)
+    for reference in references():
+        assert reference.source and re.fullmatch(r"20\d\d-\d\d(-\d\d)?", reference.date), reference
+        assert COLUMNS[reference.column].unit in ("s", "GB/s") and 0 < reference.low <= reference.high, reference
+        assert reference.where in ("between", "within") and (reference.most_bytes or 2**60) >= reference.least_bytes, (
+            reference
+        )
+        assert re.compile(reference.pattern) and re.compile(reference.backend)
 
 
 @pytest.mark.parametrize(("rate", "verdict"), [(1.18, NORMAL), (1.7, NORMAL), (1.8, FAST), (0.8, NORMAL), (0.7, SLOW)])
 def test_far_is_beyond_a_factor(rate: float, verdict: str) -> None:
-    (found,) = judge(cases(algbw_gb_per_s=rate), ["host.product=c5n.18xlarge"])
-    assert found.verdict == verdict and bool(found.causes) == (verdict != NORMAL)
+    (judged,) = judge(cases(algbw_gb_per_s=rate), ["host.product=c5n.18xlarge"])
+    assert judged.verdict == verdict and bool(judged.causes) == (verdict != NORMAL)
 
 
 def test_a_long_time_is_slow_and_a_short_one_fast() -> None:
     latency = {"benchmark": "p2p_latency", "message_bytes": 8}
     for seconds, verdict in ((25e-6, NORMAL), (50e-6, SLOW), (1e-6, FAST)):
-        (found,) = judge(cases(**latency, median_s=seconds), ["C5N.18XLARGE"])
-        assert found.verdict == verdict
+        (judged,) = judge(cases(**latency, median_s=seconds), ["C5N.18XLARGE"])
+        assert judged.verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -68,11 +70,11 @@ def test_two_labels_are_two_cases() -> None:
 
 
 def test_only_what_others_published_is_called_published() -> None:
-    (found,) = judge(cases(), ["c5n.18xlarge"])
-    assert found.expected == "published 1.18 GB/s .. 1.19 GB/s"
+    (judged,) = judge(cases(), ["c5n.18xlarge"])
+    assert judged.expected == "published 1.18 GB/s .. 1.19 GB/s"
     own = {"benchmark": "p2p_latency", "backend": "mpi", "layout": "1x2", "ranks_per_node": 2, "message_bytes": 8}
-    (found,) = judge(cases(**own, median_s=1e-6), ["host.cpu_model=AMD EPYC; host.cpu_logical_cores=2"])
-    assert found.expected == "measured by commbench on 2026-11-21: 218 ns .. 2.17 us"
+    (judged,) = judge(cases(**own, median_s=1e-6), ["host.cpu_model=AMD EPYC; host.cpu_logical_cores=2"])
+    assert judged.expected == "measured by commbench on 2026-11-21: 218 ns .. 2.17 us"
 
 
 def test_expect_normal_is_judged_by_these_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,9 +84,9 @@ def test_expect_normal_is_judged_by_these_values(tmp_path: Path, capsys: pytest.
     rng = np.random.default_rng(0)
     rows = [row(folder.name, "p2p_bandwidth", way, "2x1", 2**22, rng) | {"label": "c5n.18xlarge"}]
     pq.write_table(pa.Table.from_pylist(rows, arrow_schema("cases")), folder / "cases.parquet")
-    (said,) = abnormal(str(folder))
-    assert said.startswith("expect normal: p2p_bandwidth 4 MiB, tcp python 2x1 has ")
-    assert "c5n.18xlarge" in said and "connection" in said
+    (message,) = abnormal(str(folder))
+    assert message.startswith("expect normal: p2p_bandwidth 4 MiB, tcp python 2x1 has ")
+    assert "c5n.18xlarge" in message and "connection" in message
     fast = [rows[0] | {"algbw_gb_per_s": 1.18}]
     pq.write_table(pa.Table.from_pylist(fast, arrow_schema("cases")), folder / "cases.parquet")
     assert abnormal(str(folder)) == [] and capsys.readouterr().err == ""

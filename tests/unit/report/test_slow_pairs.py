@@ -39,7 +39,7 @@ def test_each_class_has_a_colour_of_its_own(tmp_path: Path) -> None:
     hues = {name: {ramp(share / 100, stops)[0] for share in range(101)} for name, stops in CLASS_RAMPS.items()}
     for (first, second), (fill, _) in seen.items():
         name = SELF if first == second else SAME_NODE if first // 2 == second // 2 else OTHER_NODE
-        assert any(near(fill, one) for one in hues[name]), (first, second, fill)
+        assert any(near(fill, hue) for hue in hues[name]), (first, second, fill)
 
 
 def test_a_slow_link_has_a_ring_and_is_the_darkest_of_its_class(tmp_path: Path) -> None:
@@ -49,8 +49,8 @@ def test_a_slow_link_has_a_ring_and_is_the_darkest_of_its_class(tmp_path: Path) 
     assert max(light[0, 2], light[2, 0]) < min(value for pair, value in light.items() if pair not in ((0, 2), (2, 0)))
 
 
-def near(one: str, other: str) -> bool:
-    return all(abs(int(one[at : at + 2], 16) - int(other[at : at + 2], 16)) <= 3 for at in (1, 3, 5))
+def near(colour: str, other: str) -> bool:
+    return all(abs(int(colour[at : at + 2], 16) - int(other[at : at + 2], 16)) <= 3 for at in (1, 3, 5))
 
 
 def test_the_wiring_of_a_dgx_is_a_table() -> None:

@@ -64,8 +64,8 @@ def test_all_ranks_see_the_same_values_in_the_same_order(size: int) -> None:
 
     with connected(size) as (_, controls):
         seen = no_error(together(work, controls))
-    assert all(one == seen[0] for one in seen)
-    assert [one["rank"] for one in seen[0][::2]] == [0] * 5
+    assert all(values == seen[0] for values in seen)
+    assert [decision["rank"] for decision in seen[0][::2]] == [0] * 5
     assert seen[0][1::2] == [None, *(f"rank {turn}" if turn < size else None for turn in range(1, 5))]
 
 
@@ -85,7 +85,7 @@ def test_arrays_of_every_shape_come_back_as_they_were(size: int) -> None:
     for shape, parts in zip(shapes, collected[0], strict=True):
         assert [part.shape for part in parts] == [shape] * size
         assert all(np.array_equal(part, of(rank, shape)) and part.dtype == np.int64 for rank, part in enumerate(parts))
-    assert all(parts == [] for one in collected[1:] for parts in one)
+    assert all(parts == [] for rank_parts in collected[1:] for parts in rank_parts)
     extremes = rng.integers(-(2**63), 2**63 - 1, size=(4, 2), dtype=np.int64)
     with connected(2) as (_, controls):
         returned = no_error(together(lambda control: control.collect(extremes[:: 1 + control.rank], SOON_S), controls))

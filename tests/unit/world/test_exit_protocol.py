@@ -127,7 +127,7 @@ GONE = "rank 1 on vm (pid 7) has ended while rank 0 was in warmup"
 
 
 @pytest.mark.parametrize(
-    ("run", "left", "end", "said"),
+    ("run", "left", "end", "reason"),
     [
         (BROKEN | {"reason": "rank 1 is silent"}, None, ENDED, "rank 1 is silent"),
         (INTERRUPTED | {"reason": GONE}, None, WorldEnd(1, "x", (KILLED,)), f"{KILLED} while rank 0 was in warmup"),
@@ -145,7 +145,7 @@ GONE = "rank 1 on vm (pid 7) has ended while rank 0 was in warmup"
     ],
 )
 def test_the_reason_of_a_broken_world_says_who_how_and_when(
-    tmp_path: Path, run: dict[str, object], left: str | None, end: WorldEnd, said: str
+    tmp_path: Path, run: dict[str, object], left: str | None, end: WorldEnd, reason: str
 ) -> None:
     write_run(tmp_path, **run)
     (tmp_path / LOG).write_text("forty lines")
@@ -155,7 +155,7 @@ def test_the_reason_of_a_broken_world_says_who_how_and_when(
         run_status(tmp_path, end)
     record = json.loads((tmp_path / "run.json").read_text())
     assert (record["status"], record["exit_status"]) == ("broken", 3)
-    assert record["reason"].startswith(said) and str(broken.value).startswith(said)
+    assert record["reason"].startswith(reason) and str(broken.value).startswith(reason)
     assert f"finished cases are in {tmp_path}; the launcher's own messages are in {tmp_path / LOG}" in str(broken.value)
     assert not (tmp_path / REASON_FILE).exists()
 
@@ -164,7 +164,7 @@ RAISED = RankFailure(1, 7, "vm", "exited with status 3")
 
 
 @pytest.mark.parametrize(
-    ("failures", "said"),
+    ("failures", "reason"),
     [
         ((RAISED,), f"{RAISED.process}: RuntimeError: planted;"),
         ((), GONE),
@@ -172,7 +172,7 @@ RAISED = RankFailure(1, 7, "vm", "exited with status 3")
     ],
 )
 def test_what_another_rank_raises_is_the_reason_where_it_failed_first(
-    tmp_path: Path, failures: tuple[RankFailure, ...], said: str
+    tmp_path: Path, failures: tuple[RankFailure, ...], reason: str
 ) -> None:
     write_run(tmp_path, **(INTERRUPTED | {"reason": GONE, "stacks": {"rank 0": ["a"]}}))
     try:
@@ -186,7 +186,7 @@ def test_what_another_rank_raises_is_the_reason_where_it_failed_first(
         assert not report_raised(error, RAISED.process, {FOLDER: str(tmp_path / "on another host")})
     with pytest.raises(WorldBroken) as broken:
         run_status(tmp_path, WorldEnd(1, "x", failures))
-    assert str(broken.value).startswith(said)
+    assert str(broken.value).startswith(reason)
     stacks = json.loads((tmp_path / "run.json").read_text())["stacks"]
     assert stacks["rank 0"] == ["a"] and stacks["rank 1"][-1] == "RuntimeError: planted"
     assert not (tmp_path / RAISED_FILE).exists()

@@ -99,8 +99,8 @@ def test_one_that_beats_is_never_blamed_and_one_that_stops_always(steps: list[fl
         now += step
         dead = number >= stops
         last = last if dead else now
-        found = silence.check([(1, number), (2, min(number, stops - 1))], now)
-        assert found == ([2] if now - last >= 8.0 else [])
+        silent = silence.check([(1, number), (2, min(number, stops - 1))], now)
+        assert silent == ([2] if now - last >= 8.0 else [])
 
 
 def test_the_state_of_a_process_in_words() -> None:
@@ -129,64 +129,64 @@ def beating(
     """Ranks of one process, quick ones; what each was told."""
     monkeypatch.setattr(heartbeat, "PERIOD_S", 0.2)
     server = TCPStore("127.0.0.1", port or 0, is_master=port is None, wait_for_workers=False)
-    told: list[Any] = [[] for _ in range(size)]
+    reports: list[Any] = [[] for _ in range(size)]
     progress = [Progress() for _ in range(size)]
 
-    def one(rank: int) -> Heartbeat:
+    def start(rank: int) -> Heartbeat:
         store = TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
         control = StoreControl(PrefixStore("test", store), rank, size)
-        return Heartbeat(control, progress[rank], SILENCE_S, lambda *words: told[rank].append(words), 20.0)
+        return Heartbeat(control, progress[rank], SILENCE_S, lambda *words: reports[rank].append(words), 20.0)
 
-    heartbeats = together(one, range(size))
+    heartbeats = together(start, range(size))
     try:
-        yield heartbeats, progress, told
+        yield heartbeats, progress, reports
     finally:
         for each in heartbeats:
             each.stop()
 
 
-def wait_for(told: list[Any], seconds: float = 10) -> None:
+def wait_for(reports: list[Any], seconds: float = 10) -> None:
     until = time.monotonic() + seconds
-    while not told and time.monotonic() < until:
+    while not reports and time.monotonic() < until:
         time.sleep(0.05)
 
 
 def test_who_beats_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    with beating(3, monkeypatch) as (_, _, told):
+    with beating(3, monkeypatch) as (_, _, reports):
         time.sleep(3 * SILENCE_S)
-        assert told == [[], [], []]
+        assert reports == [[], [], []]
 
 
 def test_a_silent_rank_is_named_to_all_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    with beating(3, monkeypatch) as (heartbeats, progress, told):
+    with beating(3, monkeypatch) as (heartbeats, progress, reports):
         progress[2].enter("measure of a case")
         time.sleep(0.6)
         heartbeats[2].stop()
-        wait_for(told[0])
-        wait_for(told[1])
-        ((reason, from_rank_0),) = told[0]
+        wait_for(reports[0])
+        wait_for(reports[1])
+        ((reason, from_rank_0),) = reports[0]
         assert f"no heartbeat for {SILENCE_S:g} s (budget.silence_s): rank 2 on {heartbeats[0].hosts[2].name}" in reason
         assert f"(pid {os.getpid()})" in reason
         assert "last seen in measure of a case; rank 0 is in starting" in reason
         assert from_rank_0 is False
-        assert told[1] == [(reason, True)], "the others hear it of rank 0"
+        assert reports[1] == [(reason, True)], "the others hear it of rank 0"
 
 
 def test_a_silent_rank_0_is_noticed_by_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    with beating(3, monkeypatch) as (heartbeats, _, told):
+    with beating(3, monkeypatch) as (heartbeats, _, reports):
         heartbeats[0].stop()
         for rank in (1, 2):
-            wait_for(told[rank])
-            ((reason, from_rank_0),) = told[rank]
+            wait_for(reports[rank])
+            ((reason, from_rank_0),) = reports[rank]
             assert "no heartbeat for" in reason and "rank 0 on " in reason and from_rank_0 is False
 
 
 def test_a_call_that_takes_too_long_ends_the_world_with_every_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    with beating(2, monkeypatch) as (_, progress, told):
+    with beating(2, monkeypatch) as (_, progress, reports):
         progress[1].enter("a hang")
         progress[0].enter("the library's call", limit_s=0.5)
-        wait_for(told[0])
-        ((reason, _),) = told[0]
+        wait_for(reports[0])
+        ((reason, _),) = reports[0]
         assert reason.startswith("no end after ")
         assert "last seen in the library's call" in reason and "last seen in a hang" in reason
 
@@ -201,23 +201,23 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize(
-    ("number", "said"),
+    ("number", "expected"),
     [(signal.SIGSTOP, f"got no answer for {SILENCE_S:g} s"), (signal.SIGKILL, "lost its connection")],
 )
 def test_a_meeting_point_that_is_gone_is_told(
-    monkeypatch: pytest.MonkeyPatch, number: signal.Signals, said: str
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals, expected: str
 ) -> None:
     with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as owner:
         try:
             assert owner.stdout is not None
-            with beating(2, monkeypatch, int(owner.stdout.readline())) as (heartbeats, _, told):
+            with beating(2, monkeypatch, int(owner.stdout.readline())) as (heartbeats, _, reports):
                 time.sleep(0.5)
-                assert told == [[], []]
+                assert reports == [[], []]
                 owner.send_signal(number)
                 for rank in range(2):
-                    wait_for(told[rank])
-                    ((reason, from_rank_0),) = told[rank]
-                    assert reason.startswith(f"rank {rank} on {heartbeats[0].hosts[0].name}") and said in reason
+                    wait_for(reports[rank])
+                    ((reason, from_rank_0),) = reports[rank]
+                    assert reason.startswith(f"rank {rank} on {heartbeats[0].hosts[0].name}") and expected in reason
                     assert "; rank 0 on " in reason, "with what has happened to it"
                     assert from_rank_0 is False
                 owner.kill()

@@ -49,10 +49,10 @@ def partitions(most: int) -> st.SearchStrategy[Nodes]:
     """Ranks 0 ... n-1 on nodes as a launcher may lay them out; nodes in the order of their first ranks."""
 
     def nodes(homes: list[int]) -> Nodes:
-        found: dict[int, list[int]] = {}
+        by_home: dict[int, list[int]] = {}
         for rank, home in enumerate(homes):
-            found.setdefault(home, []).append(rank)
-        return tuple(tuple(node) for node in found.values())
+            by_home.setdefault(home, []).append(rank)
+        return tuple(tuple(node) for node in by_home.values())
 
     return st.lists(st.integers(0, 3), min_size=2, max_size=most).map(nodes)
 
@@ -66,11 +66,11 @@ def test_values_come_in_rank_order_and_decisions_are_equal(nodes: Nodes) -> None
         pause, seen, rank = delays(control.rank, 0.01), [], control.rank
         for turn in range(5):
             next(pause)
-            everyone = [[one, turn, "é"] for one in range(control.size)]
+            everyone = [[peer, turn, "é"] for peer in range(control.size)]
             assert control.gather([rank, turn, "é"], SOON_S) == (everyone if rank == 0 else [])
             parts = control.collect(np.full((rank % 2, turn, 2), rank, dtype=np.int64), SOON_S)
-            assert [part.shape for part in parts] == [(one % 2, turn, 2) for one in range(len(parts))]
-            assert all((part == one).all() for one, part in enumerate(parts))
+            assert [part.shape for part in parts] == [(peer % 2, turn, 2) for peer in range(len(parts))]
+            assert all((part == peer).all() for peer, part in enumerate(parts))
             next(pause)
             seen.append(control.decide({"turn": turn, "rank": rank, "none": None}, SOON_S))
             seen.append(control.agree(f"rank {rank}" if 0 < turn <= rank else None, SOON_S))
@@ -79,8 +79,8 @@ def test_values_come_in_rank_order_and_decisions_are_equal(nodes: Nodes) -> None
 
     with joined(nodes) as controls:
         seen = no_error(together(work, controls))
-    assert all(one == seen[0] for one in seen)
-    assert [one["rank"] for one in seen[0][::2]] == [0] * 5
+    assert all(answers == seen[0] for answers in seen)
+    assert [decision["rank"] for decision in seen[0][::2]] == [0] * 5
     assert seen[0][1::2] == [None, *(f"rank {turn}" if turn < len(seen) else None for turn in range(1, 5))]
 
 
@@ -95,7 +95,7 @@ def test_any_subset_of_any_partition_meets(nodes: Nodes, data: st.DataObject) ->
     def work(control: NodeControl) -> list[Any]:
         seen: list[Any] = []
         for part in chosen(control, outer, inner):
-            expected = [outer, [outer[one] for one in inner]][len(seen) // 2]
+            expected = [outer, [outer[index] for index in inner]][len(seen) // 2]
             seen += [part.gather(control.rank, SOON_S), part.decide(control.rank, SOON_S)]
             assert seen[-2:] == [expected if part.rank == 0 else [], expected[0]]
         return [control.gather(control.rank, SOON_S), control.decide(control.rank, SOON_S)]

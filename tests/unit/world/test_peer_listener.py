@@ -19,40 +19,40 @@ SECRET = bytes(range(16))
 def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[PeerListener]:
     """Of a world with the peers 0 to 9."""
     monkeypatch.setattr(peer_listener, "GREETING_TIMEOUT_S", 0.5)
-    with closing(PeerListener("test", "127.0.0.1")) as one:
-        one.serve(SECRET, lambda peer, stream, accepted: peer <= 9)
-        yield one
+    with closing(PeerListener("test", "127.0.0.1")) as server:
+        server.serve(SECRET, lambda peer, stream, accepted: peer <= 9)
+        yield server
 
 
 def connect(listener: PeerListener, words: bytes = b"") -> socket.socket:
-    one = socket.create_connection((listener.address, listener.port), timeout=5)
-    one.sendall(words)
-    return one
+    connection = socket.create_connection((listener.address, listener.port), timeout=5)
+    connection.sendall(words)
+    return connection
 
 
 def enter(listener: PeerListener, peer: int, stream: int) -> float:
     """As a real peer does; returns how long it took, in seconds."""
     begin = time.monotonic()
-    with connect(listener) as one:
-        greet(one, SECRET, peer, stream)
-        check_accepted(listener, peer, stream, one)
+    with connect(listener) as connection:
+        greet(connection, SECRET, peer, stream)
+        check_accepted(listener, peer, stream, connection)
     return time.monotonic() - begin
 
 
-def check_accepted(listener: PeerListener, peer: int, stream: int, one: socket.socket) -> None:
+def check_accepted(listener: PeerListener, peer: int, stream: int, connection: socket.socket) -> None:
     """What the listener hands out is the other end, and it hands it out once."""
     accepted = listener.wait_for((peer, stream), 5)
     assert accepted is not None
     with accepted:
-        one.sendall(b"ok")
+        connection.sendall(b"ok")
         assert accepted.recv(2) == b"ok"
-    assert one.recv(1) == b"", "closed"
+    assert connection.recv(1) == b"", "closed"
     assert listener.wait_for((peer, stream), 0) is None
 
 
-def dropped(one: socket.socket) -> bool:
+def dropped(connection: socket.socket) -> bool:
     try:
-        return one.recv(1) == b""
+        return connection.recv(1) == b""
     except ConnectionResetError:
         return True
 
@@ -105,8 +105,8 @@ def test_a_second_connection_with_the_same_greeting_replaces_the_first(listener:
 
 
 def test_a_refused_greeting_is_an_error_of_the_connection(listener: PeerListener) -> None:
-    with connect(listener) as one, pytest.raises(OSError, match=r"hung up|reset"):
-        greet(one, bytes(16), 1)
+    with connect(listener) as connection, pytest.raises(OSError, match=r"hung up|reset"):
+        greet(connection, bytes(16), 1)
 
 
 def test_a_peer_that_does_not_come_is_waited_for_until_the_timeout(listener: PeerListener) -> None:

@@ -62,11 +62,11 @@ def running(
 
 def children_in(folder: Path, parent: psutil.Process) -> list[psutil.Process]:
     """The children that work in this folder, the oldest first."""
-    found = []
+    children = []
     for child in parent.children():
         with suppress(psutil.Error):
-            found += [child] if child.cwd() == str(folder) else []
-    return sorted(found, key=lambda child: child.create_time())
+            children += [child] if child.cwd() == str(folder) else []
+    return sorted(children, key=lambda child: child.create_time())
 
 
 def wait_for(look: Callable[[], list[psutil.Process]]) -> list[psutil.Process]:
@@ -91,7 +91,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, list[str]]:
 
 def assert_all_gone(processes: list[psutil.Process]) -> None:
     gone, alive = psutil.wait_procs(processes, timeout=5)
-    assert not alive, f"{[one.cmdline() for one in alive]} after {len(gone)}"
+    assert not alive, f"{[process.cmdline() for process in alive]} after {len(gone)}"
 
 
 @pytest.mark.parametrize(
@@ -110,12 +110,12 @@ def test_a_killed_rank_is_one_line_with_rank_and_signal(
         if phase == "measuring":
             measuring(tmp_path)
         ranks[rank].kill()
-        status, _, said = ended(process)
+        status, _, lines = ended(process)
         assert status == 3
-        assert len(said) == 1, said
+        assert len(lines) == 1, lines
         name = f"rank {rank} on {os.uname().nodename} (pid {ranks[rank].pid})"
-        assert said[0].startswith(f"commbench: {name} was killed by SIGKILL")
-        assert (str(tmp_path) in said[0]) == (phase == "measuring"), "results are named where there are some"
+        assert lines[0].startswith(f"commbench: {name} was killed by SIGKILL")
+        assert (str(tmp_path) in lines[0]) == (phase == "measuring"), "results are named where there are some"
         assert_all_gone([server, *ranks])
 
 
@@ -124,9 +124,9 @@ def test_a_rank_that_is_stopped_before_its_first_heartbeat_is_named(tmp_path: Pa
     with running(tmp_path, python=warm_executable) as (process, server, ranks):
         ranks[1].suspend()
         begun = time.monotonic()
-        status, _, said = ended(process)
+        status, _, lines = ended(process)
         assert status == 3 and time.monotonic() - begun < 10
-        (line,) = said
+        (line,) = lines
         assert f"rank 1 on {os.uname().nodename} (pid {ranks[1].pid}) is stopped by a signal" in line
         assert_all_gone([server, *ranks])
 
@@ -171,10 +171,10 @@ def check_interrupted(folder: Path, process: subprocess.Popen[str], number: int,
     measuring(folder)
     time.sleep(1.0)
     process.send_signal(number)
-    code, stdout, said = ended(process)
+    code, stdout, lines = ended(process)
     (run,) = folder.iterdir()
     assert code == status
-    assert said == [f"commbench: finish it with: commbench resume {run}"]
+    assert lines == [f"commbench: finish it with: commbench resume {run}"]
     assert "all_reduce" in stdout and f"results: {run}" in stdout
     assert list(commbench.load(folder).stop_reason) == ["interrupted"]
 
@@ -184,8 +184,8 @@ def test_an_interrupted_sweep_has_its_table(tmp_path: Path, warm_executable: Pat
         measuring(tmp_path)
         time.sleep(1.0)
         process.send_signal(signal.SIGINT)
-        status, stdout, said = ended(process)
-        assert status == 130 and len(said) == 1 and "commbench resume" in said[0]
+        status, stdout, lines = ended(process)
+        assert status == 130 and len(lines) == 1 and "commbench resume" in lines[0]
         assert "2 jobs, 1 not ok, 1 not begun" in stdout
         assert "job 1/2 (seed=0) ended with 130: interrupted" in stdout
         assert_all_gone([server, *ranks])
@@ -196,13 +196,13 @@ def test_the_stacks_of_a_lost_rank_stand_below_its_line(tmp_path: Path, warm_exe
         measuring(tmp_path)
         time.sleep(2.5)  # until the heartbeats have told where the ranks are in the case
         ranks[1].kill()
-        status, _, said = ended(process)
+        status, _, lines = ended(process)
         assert status == 3
         (run,) = tmp_path.iterdir()
         stacks = json.loads((run / "run.json").read_text())["stacks"]
         assert set(stacks) == {"rank 0", "rank 1"}
-        assert said[1:] == [f"  {rank}: {call}" for rank, calls in stacks.items() for call in calls]
-        assert said[0].startswith("commbench: rank 1 ") and said[0].endswith(str(run))
+        assert lines[1:] == [f"  {rank}: {call}" for rank, calls in stacks.items() for call in calls]
+        assert lines[0].startswith("commbench: rank 1 ") and lines[0].endswith(str(run))
 
 
 def test_the_environment_of_a_job_reaches_its_ranks(tmp_path: Path, warm_executable: Path) -> None:

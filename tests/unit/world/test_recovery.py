@@ -93,7 +93,7 @@ def test_a_case_that_kills_a_rank_costs_itself_and_nothing_else(world: Callable[
     assert len(cases) == 6
     record = load_run(find_runs(run.output)[0])
     assert list(record["broken"].values()) == [2]
-    assert [one["status"] for one in record["segments"]] == ["broken", "broken"]
+    assert [segment["status"] for segment in record["segments"]] == ["broken", "broken"]
     assert run.stderr.count("fresh ranks measure the remaining cases") == 2
 
 
@@ -123,23 +123,25 @@ def test_a_run_that_was_ended_is_finished_by_resume(tmp_path: Path, warm_executa
     assert set(kept) == set(before.case_id), "what was measured is not measured again"
     assert set(cases.segment) == {0, 1}
     record = load_run(folder)
-    assert (record["status"], [one["status"] for one in record["segments"]]) == ("done", ["interrupted"])
+    assert (record["status"], [segment["status"] for segment in record["segments"]]) == ("done", ["interrupted"])
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ((), "the following arguments are required: RUN; see commbench resume --help"),
         (("nowhere",), "has no run.json"),
         (("--what", "."), "unrecognized arguments: --what; see commbench resume --help"),
     ],
 )
-def test_resume_refuses_in_one_line(tmp_path: Path, warm_executable: Path, words: tuple[str, ...], said: str) -> None:
+def test_resume_refuses_in_one_line(
+    tmp_path: Path, warm_executable: Path, words: tuple[str, ...], message: str
+) -> None:
     done = subprocess.run(
         [str(warm_executable), "-m", "commbench", "resume", *words], capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 2
-    assert said in done.stderr and len(done.stderr.splitlines()) == 1
+    assert message in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_resume_says_what_has_changed(tmp_path: Path, warm_executable: Path) -> None:
@@ -171,7 +173,7 @@ def test_a_disk_that_takes_no_word_ends_no_run_and_blames_nobody(tmp_path: Path)
             mark_in_flight(folder, "abc", "all_reduce 8 B")
             disk.fill()
             mark_in_flight(folder, "def", "all_reduce 16 B")
-            assert sorted(one.name for one in disk.path.iterdir()) == ["ballast", "run.json"], "abc is not to blame"
+            assert sorted(path.name for path in disk.path.iterdir()) == ["ballast", "run.json"], "abc is not to blame"
             disk.free()
             mark_in_flight(folder, "ghi", "all_reduce 24 B")
             disk.read_only(True)

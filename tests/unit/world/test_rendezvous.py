@@ -72,7 +72,9 @@ def test_every_saved_environment_is_tested() -> None:
 @pytest.mark.parametrize("outer", ["sbatch_script", "salloc_shell", "salloc_interactive_step", "srun_step"])
 @pytest.mark.parametrize("inner", ["torchrun", "openmpi5", "openmpi4", "mpich_hydra"])
 def test_the_inner_launcher_wins(outer: str, inner: str) -> None:
-    assert [detect(saved(outer)[0] | environ) for environ in saved(inner)] == [detect(one) for one in saved(inner)]
+    assert [detect(saved(outer)[0] | environ) for environ in saved(inner)] == [
+        detect(environ) for environ in saved(inner)
+    ]
 
 
 def test_torchrun_inside_mpirun_is_torchrun() -> None:
@@ -165,8 +167,8 @@ def test_rank_0_owns_the_store_where_the_launcher_names_an_address(backend: type
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     places = [RankIdentity("srun", rank, 2, rank) for rank in range(2)]
     controls: list[StoreControl] = in_threads(2, lambda rank: connect(places[rank], backend(), environ=meeting))
-    heard = in_threads(2, lambda rank: controls[rank].decide({"from": rank}, 5.0))
-    assert heard == [{"from": 0}, {"from": 0}]
+    decisions = in_threads(2, lambda rank: controls[rank].decide({"from": rank}, 5.0))
+    assert decisions == [{"from": 0}, {"from": 0}]
 
 
 # ---------------------------------------------------------------- nodes

@@ -38,9 +38,9 @@ def owner() -> Iterator[subprocess.Popen[str]]:
     """A process that hosts a store, as rank 0 does."""
     with subprocess.Popen(
         [sys.executable, "-c", HOST], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as one:
-        yield one
-        one.kill()
+    ) as host:
+        yield host
+        host.kill()
 
 
 @pytest.fixture
@@ -54,17 +54,17 @@ def client(port: int) -> KeyValueStore:
 
 
 def test_values_are_bytes_of_any_size_until_they_are_deleted(port: int) -> None:
-    one, other, large = client(port), client(port), os.urandom(3_000_000)
-    one.multi_set(["a", "b"], ["é", large])
+    store, other, large = client(port), client(port), os.urandom(3_000_000)
+    store.multi_set(["a", "b"], ["é", large])
     assert other.multi_get(["b", "a"]) == [large, "é".encode()] and other.get("a") == "é".encode()
     assert other.check(["a", "b"]) and not other.check(["a", "c"])
-    assert other.delete_key("a") and not one.check(["a"]) and not one.delete_key("a")
-    one.set("a", b"")
+    assert other.delete_key("a") and not store.check(["a"]) and not store.delete_key("a")
+    store.set("a", b"")
     assert other.clone().get("a") == b""
 
 
 def test_a_get_waits_for_the_last_of_its_keys(port: int) -> None:
-    one = client(port)
+    reader = client(port)
 
     def work(rank: int) -> list[bytes]:
         store = client(port)
@@ -74,45 +74,45 @@ def test_a_get_waits_for_the_last_of_its_keys(port: int) -> None:
         return store.multi_get(["key 1", "key 2", "key 3"])
 
     assert together(work, range(4)) == [[b"1", b"2", b"3"]] * 4
-    assert one.check(["key 1"])
+    assert reader.check(["key 1"])
 
 
 def test_the_answer_to_a_get_that_took_too_long_is_not_taken_for_the_next_one(port: int) -> None:
-    one, other = client(port), client(port)
-    one.set_timeout(timedelta(seconds=0.05))
+    store, other = client(port), client(port)
+    store.set_timeout(timedelta(seconds=0.05))
     with pytest.raises(RuntimeError, match=r"no answer from the store in 0\.05 s"):
-        one.get("late")
+        store.get("late")
     other.set("late", "now")
     other.set("next", "value")
-    one.set_timeout(SOON)
-    assert [one.get("next"), one.get("late")] == [b"value", b"now"]
+    store.set_timeout(SOON)
+    assert [store.get("next"), store.get("late")] == [b"value", b"now"]
 
 
 def test_a_rank_that_reads_nothing_does_not_stop_the_others(port: int) -> None:
     sleeper = "import sys, os, signal; from commbench.world.store import GET, frame, socket\n"
     sleeper += "s = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n"
     sleeper += "[s.sendall(frame(n, [GET, b'large'])) for n in range(20)]; print(flush=True); signal.pause()"
-    one = client(port)
-    one.set("large", bytes(4_000_000))
+    store = client(port)
+    store.set("large", bytes(4_000_000))
     with subprocess.Popen([sys.executable, "-c", sleeper, str(port)], stdout=subprocess.PIPE) as asleep:
         assert asleep.stdout is not None and asleep.stdout.readline()
         begin = time.monotonic()
-        one.set("a", "b")
-        assert one.get("a") == b"b" and time.monotonic() - begin < SOON_S
+        store.set("a", "b")
+        assert store.get("a") == b"b" and time.monotonic() - begin < SOON_S
         asleep.kill()
-    assert one.get("a") == b"b"
+    assert store.get("a") == b"b"
 
 
 def test_a_stranger_is_hung_up_on_and_changes_nothing(port: int) -> None:
-    one = client(port)
-    one.set("a", "b")
+    store = client(port)
+    store.set("a", "b")
     for words in (struct.pack("!QQQQ", 16, 1, 1 << 40, 1), frame(1, []), frame(1, [b"set", b"a"])):
         with socket.create_connection(("127.0.0.1", port), SOON_S) as stranger:
             stranger.sendall(words)
             assert stranger.recv(100) == b""
     with socket.create_connection(("127.0.0.1", port), SOON_S) as stranger:
         stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
-        assert one.get("a") == b"b"
+        assert store.get("a") == b"b"
 
 
 def test_the_control_plane_works_over_it_and_names_who_is_late(port: int) -> None:

@@ -154,7 +154,7 @@ class AtOnce(RunningWorld):
 
 def test_ranks_that_end_at_once_are_named_and_not_their_server(tmp_path: Path) -> None:
     def failures(*codes: int) -> list[tuple[int, str]]:
-        return [(one.rank, one.how) for one in supervise(lambda: AtOnce(*codes), tmp_path).failures]
+        return [(failure.rank, failure.how) for failure in supervise(lambda: AtOnce(*codes), tmp_path).failures]
 
     assert failures(1, 1) == [(0, "exited with status 1"), (1, "exited with status 1")]
     assert failures(3, -signal.SIGKILL) == [(1, "was killed by SIGKILL")], "rank 0 ended because rank 1 was gone"

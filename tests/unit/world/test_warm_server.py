@@ -90,11 +90,11 @@ def test_only_a_server_that_may_still_import_is_ended_before_others_measure() ->
 
 
 def test_no_server_starts_for_what_forks_no_ranks() -> None:
-    found = {
+    launchers = {
         words: None if (launcher := likely_launcher(words.split())) is None else launcher.name
         for words in ("", "plan=true", "backend=mpi", "backend=simulated", "launcher=torchrun", "backend=tcp,mpi")
     }
-    assert found == {
+    assert launchers == {
         "": "local", "plan=true": None, "backend=mpi": "mpirun", "backend=simulated": None,
         "launcher=torchrun": "torchrun", "backend=tcp,mpi": "local",
     }  # fmt: skip
@@ -117,18 +117,18 @@ def test_each_job_of_a_sweep_has_its_own_environment_before_its_library_is_opene
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=START_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     seen = [json.loads(file.read_text()) for file in (tmp_path / "seen").iterdir()]
-    assert sorted((one["rank"], one["NCCL_DEBUG"]) for one in seen) == [
+    assert sorted((record["rank"], record["NCCL_DEBUG"]) for record in seen) == [
         (0, "INFO"),
         (0, "WARN"),
         (1, "INFO"),
         (1, "WARN"),
     ]
-    assert {(one["GLOO_DEVICE_TRANSPORT"], one["OMPI_MCA_pml"], one["label"]) for one in seen} == {
+    assert {(record["GLOO_DEVICE_TRANSPORT"], record["OMPI_MCA_pml"], record["label"]) for record in seen} == {
         ("TCP", "ob1", "of the command")
     }
-    assert len({one["server"] for one in seen}) == 1, "one server has forked the ranks of both jobs"
-    assert {one["threads"] for one in seen} == {1}, "a fork copies one thread only"
-    assert not any(one["mpi"] for one in seen), "no MPI library was loaded before"
+    assert len({record["server"] for record in seen}) == 1, "one server has forked the ranks of both jobs"
+    assert {record["threads"] for record in seen} == {1}, "a fork copies one thread only"
+    assert not any(record["mpi"] for record in seen), "no MPI library was loaded before"
 
 
 def test_the_first_rank_that_fails_ends_the_others(

@@ -124,16 +124,16 @@ def test_a_file_has_all_columns_the_flags_and_the_whole_reason() -> None:
         row(warnings=["noisy", "skewed"]), row(message_bytes=8), row(message_bytes=16, status="failed", reason=reason),
         width=None,
     )  # fmt: skip
-    found = [line for line in text if line.startswith("p2p_latency")]
-    assert [line.split()[1] for line in found] == ["8", "16", "1024"]
-    assert "failed: it failed at frame 0" in found[1] and found[1].endswith("at frame 49")
-    assert found[2].endswith("  noisy,skewed")
+    rows = [line for line in text if line.startswith("p2p_latency")]
+    assert [line.split()[1] for line in rows] == ["8", "16", "1024"]
+    assert "failed: it failed at frame 0" in rows[1] and rows[1].endswith("at frame 49")
+    assert rows[2].endswith("  noisy,skewed")
 
 
 def recorded() -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The run of mpi beside the notebooks, of whose sizes the README shows the smallest and the largest."""
     folders = find_runs(ROOT / "notebooks" / "data" / "quickstart")
-    folder, run = next((one, load_run(one)) for one in folders if load_run(one)["backend"]["name"] == "mpi")
+    folder, run = next((path, load_run(path)) for path in folders if load_run(path)["backend"]["name"] == "mpi")
     rows = [row for row in rows_of(folder) if row["message_bytes"] in (40, 40_000_000)]
     return run | {"folder": f"results/{folder.name}"}, rows
 
@@ -156,7 +156,7 @@ def test_the_recorded_run_fits(width: int) -> None:
 
 
 def flagged(flags: dict[int, list[str]], **more: Any) -> list[dict[str, Any]]:
-    return [row(message_bytes=size, warnings=found, **more) for size, found in flags.items()]
+    return [row(message_bytes=size, warnings=warnings, **more) for size, warnings in flags.items()]
 
 
 def notes(text: list[str], name: str) -> str:
@@ -189,8 +189,8 @@ def test_a_flag_of_most_rows_marks_none() -> None:
 
 
 def test_series_are_named_where_there_are_several() -> None:
-    one = flagged({8: ["noisy"], 16: ["noisy"]}, benchmark="all_reduce")
-    text = lines(*one, *flagged({8: [], 16: ["noisy"], 32: []}))
+    all_reduce = flagged({8: ["noisy"], 16: ["noisy"]}, benchmark="all_reduce")
+    text = lines(*all_reduce, *flagged({8: [], 16: ["noisy"], 32: []}))
     assert notes(text, "noisy").startswith("noisy: all_reduce all sizes; p2p_latency 16 B: ")
     assert [line.endswith("!") for line in table(text)[1:]] == [False, False, False, True, False]
 
@@ -204,7 +204,7 @@ def test_reasons_are_grouped_below_and_cut_on_a_terminal() -> None:
 
 
 def test_colors_are_for_terminals() -> None:
-    rows = [{**one, "case_id": str(one["message_bytes"])} for one in flagged({8: [], 16: ["noisy"], 32: []})]
+    rows = [{**case, "case_id": str(case["message_bytes"])} for case in flagged({8: [], 16: ["noisy"], 32: []})]
     plain = run_text(RUN, rows, Terminal(100))
     colored = run_text(RUN, rows, Terminal(100, color=True))
     assert "\x1b[" not in plain and "\x1b[33m!" in colored
@@ -261,28 +261,30 @@ def test_the_median_says_of_what_each_operation_has_it() -> None:
     assert any("collective (a, b, c and 2 more), half" in line for line in lines(*many, rows[0], width=None))
 
 
-@pytest.mark.parametrize(("window", "buffers", "told"), [(64, "own", True), (1, "own", False), (64, "shared", False)])
-def test_messages_with_memory_of_their_own_are_told(window: int, buffers: str, told: bool) -> None:
+@pytest.mark.parametrize(
+    ("window", "buffers", "expected"), [(64, "own", True), (1, "own", False), (64, "shared", False)]
+)
+def test_messages_with_memory_of_their_own_are_told(window: int, buffers: str, expected: bool) -> None:
     text = lines(row(window=window, buffers=buffers), width=None)
-    assert any(line.startswith("buffers own: each message") for line in text) is told
+    assert any(line.startswith("buffers own: each message") for line in text) is expected
 
 
 def test_cases_of_an_interrupted_run_that_were_not_begun_are_counted() -> None:
     rows = [row(message_bytes=8, stop_reason="ci"), row(stop_reason="interrupted")]
     text = run_text(RUN | {"status": "interrupted", "cases": 44}, rows, Terminal())
-    said = "not finished: 1 KiB; 42 of 44 cases not begun: commbench resume results/r measures what is missing"
-    assert said in text.splitlines()
+    note = "not finished: 1 KiB; 42 of 44 cases not begun: commbench resume results/r measures what is missing"
+    assert note in text.splitlines()
     assert "not begun" not in run_text(RUN | {"status": "done", "cases": 44}, rows, Terminal())
 
 
 def test_rows_of_an_interrupted_run_say_that_visits_are_missing() -> None:
     rows = [row(message_bytes=8, stop_reason="ci"), row(message_bytes=16), row(stop_reason="interrupted")]
-    told = "not finished: 1 KiB: commbench resume results/r measures what is missing"
+    note = "not finished: 1 KiB: commbench resume results/r measures what is missing"
     text = lines(*rows)
-    assert notes(text, "not finished") == told
+    assert notes(text, "not finished") == note
     assert [line.endswith("!") for line in table(text)[1:]] == [False, False, True]
     in_file = lines(*rows, width=None)
-    assert told in in_file and [line.endswith("  not finished") for line in table(in_file)[1:]] == [False, False, True]
+    assert note in in_file and [line.endswith("  not finished") for line in table(in_file)[1:]] == [False, False, True]
     assert "not finished" not in "".join(lines(*rows[:2]))
 
 
@@ -397,7 +399,9 @@ def test_a_hole_of_a_matrix_tells_why() -> None:
 
 def test_at_most_ten_findings_are_printed_and_the_rest_counted() -> None:
     planted = {f"{rank}-{rank + 1}": {"median_s": 5e-6} for rank in range(0, 8, 2)}
-    text = lines(*(one for kind in ("int8", "int32", "float32") for one in matrix(8, planted, dtype=kind)), width=None)
+    text = lines(
+        *(case for kind in ("int8", "int32", "float32") for case in matrix(8, planted, dtype=kind)), width=None
+    )
     at = text.index(
         "slow: above 1.2 x the median of its class (self, same node, other node) and 3 x its spread, at a neighbouring "
         "size, too"
@@ -426,11 +430,11 @@ def test_a_planted_slow_pair_is_found_end_to_end(world: Callable[..., Any]) -> N
         "backend.model.noise=0.02", "backend.model.other_node_factor=10", "backend.model.call_s=0",
     )  # fmt: skip
     assert done.status == 0, done.explain()
-    found = [line for line in done.stdout.splitlines() if "0-2 takes" in line]
-    said = " ".join(done.stdout.split())
-    assert "; round trips: p2p_bandwidth tells the directions apart" in said
-    assert "of the 11 other pairs on one node" in said
-    assert len(found) == 1
+    findings = [line for line in done.stdout.splitlines() if "0-2 takes" in line]
+    output = " ".join(done.stdout.split())
+    assert "; round trips: p2p_bandwidth tells the directions apart" in output
+    assert "of the 11 other pairs on one node" in output
+    assert len(findings) == 1
     text = done.stdout.splitlines()
     assert sum("!" in line for line in text) == 3  # the head and two cells
 
@@ -443,8 +447,8 @@ def test_clocks_are_never_in_one_table() -> None:
     heads = [index for index, line in enumerate(text) if line.startswith("benchmark")]
     assert [text[index - 2].split(":")[0] for index in heads] == ["timing_mode host_sync", "timing_mode graph"]
     assert [cells(text[index - 1 :], "median") for index in heads] == [["2.00", "2.00"], ["1.00"]]
-    one = lines(row(timing_mode="graph"))
-    assert "timing_mode graph" in one[0] and not any(line.startswith("timing_mode") for line in one)
+    graph_text = lines(row(timing_mode="graph"))
+    assert "timing_mode graph" in graph_text[0] and not any(line.startswith("timing_mode") for line in graph_text)
     assert "timing_mode" not in lines(row(timing_mode="host"))[0]
 
 

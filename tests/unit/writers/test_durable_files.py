@@ -21,7 +21,7 @@ BIG = bytes(200_000)
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {str(one.relative_to(folder)): one.read_bytes() for one in sorted(folder.rglob("*")) if one.is_file()}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def shelf_on(disk: Disk) -> DurableFiles:
@@ -49,16 +49,16 @@ def test_a_full_disk_is_told_once_and_nothing_is_lost_when_it_is_freed(
     disk.fill()
     shelf.put("parts/000000.samples.parquet", BIG, keep=False)
     shelf.put("parts/000000.cases.parquet", b"row")
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1
-    assert str(disk.path / "run/parts/000000.samples.parquet") in said[0] and "No space left on device" in said[0]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert str(disk.path / "run/parts/000000.samples.parquet") in lines[0] and "No space left on device" in lines[0]
     assert not shelf.retry(0) and set(shelf.waiting) == {"parts/000000.samples.parquet", "parts/000000.cases.parquet"}
     assert not [name for name in files(disk.path) if name.endswith(".tmp")], "what was begun is taken back"
     disk.free()
     shelf.put("parts/000001.cases.parquet", b"next")
     assert not shelf.waiting
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1 and "can be written again; all that waited is saved" in said[0]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and "can be written again; all that waited is saved" in lines[0]
     assert files(disk.path / "run") == {
         "parts/000000.cases.parquet": b"row", "parts/000000.samples.parquet": BIG,
         "parts/000001.cases.parquet": b"next",
@@ -138,8 +138,8 @@ def test_what_is_dropped_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixt
         shelf.put(f"{index}.cases", bytes(100))
     assert shelf.dropped == ["0.samples", "1.samples", "2.samples"]
     assert set(shelf.waiting) == {"0.cases", "1.cases", "2.cases", "3.cases", "3.samples"}
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2 and "more than 1 KiB wait for" in said[1] and "samples before rows" in said[1]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and "more than 1 KiB wait for" in lines[1] and "samples before rows" in lines[1]
 
 
 def test_the_rest_is_rescued_rows_first(disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def test_the_rest_is_rescued_rows_first(disk: Disk, tmp_path: Path, monkeypatch:
     shelf.put("parts/1.cases.parquet", b"row")
     assert shelf.rescue({"run.json": b"{}"}) is None
     assert list(shelf.waiting) == ["parts/0.samples.parquet", "parts/1.cases.parquet"]
-    assert [one.name for one in disk.path.iterdir() if one.is_dir()] == [refuge.name], "no empty folder is left"
+    assert [path.name for path in disk.path.iterdir() if path.is_dir()] == [refuge.name], "no empty folder is left"
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o002, 0o664), (0o022, 0o644)])
@@ -183,7 +183,7 @@ def test_torn_files_are_cleared(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_bytes(b"{}")
     (tmp_path / "run.tmp").write_bytes(b"{")
     clear_torn(tmp_path)
-    assert [one.name for one in tmp_path.iterdir()] == ["run.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
 def test_a_full_disk_below_stderr_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def objects(folder: Path) -> list[dict[str, Any]]:
 
     text = (folder / NAME).read_text()
     assert text == "" or text.endswith("\n")
-    return [json.loads(one, parse_constant=refuse) for one in text.splitlines()]
+    return [json.loads(json_line, parse_constant=refuse) for json_line in text.splitlines()]
 
 
 def test_a_line_is_there_as_soon_as_its_case_is(tmp_path: Path) -> None:
@@ -48,10 +48,10 @@ def test_a_line_is_there_as_soon_as_its_case_is(tmp_path: Path) -> None:
     for count, case_id in enumerate(("a", "b", "a"), start=1):
         writer.case(row(case_id, median_s=float(count)), {}, {})
         assert len(objects(tmp_path)) == count
-    found = objects(tmp_path)
-    assert [(one["case_id"], one["median_s"]) for one in found] == [("a", 1.0), ("b", 2.0), ("a", 3.0)]
-    assert list(found[0]) == ["schema_version", *(column.name for column in CASES)]
-    assert (found[0]["schema_version"], found[0]["env"]) == (SCHEMA_VERSION, {"A": "b"})
+    cases = objects(tmp_path)
+    assert [(case["case_id"], case["median_s"]) for case in cases] == [("a", 1.0), ("b", 2.0), ("a", 3.0)]
+    assert list(cases[0]) == ["schema_version", *(column.name for column in CASES)]
+    assert (cases[0]["schema_version"], cases[0]["env"]) == (SCHEMA_VERSION, {"A": "b"})
     writer.end(RUN)
 
 
@@ -69,7 +69,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_killed_run_keeps_complete_lines(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
-    assert [one["case_id"] for one in objects(tmp_path)] == ["0", "1", "2"]
+    assert [case["case_id"] for case in objects(tmp_path)] == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize("torn", ["", '{"case_id": "b", "med'])
@@ -79,7 +79,7 @@ def test_a_run_that_goes_on_appends_and_drops_a_torn_line(tmp_path: Path, torn: 
     writer.begin(RUN, str(tmp_path))
     writer.case(row("c"), {}, {})
     writer.end(RUN)
-    assert [one["case_id"] for one in objects(tmp_path)] == ["a", "c"]
+    assert [case["case_id"] for case in objects(tmp_path)] == ["a", "c"]
 
 
 def test_lines_that_a_full_disk_refuses_are_rescued(
@@ -94,9 +94,9 @@ def test_lines_that_a_full_disk_refuses_are_rescued(
         writer.case(row(case_id, reason="long" * 2000), {}, {})
     with pytest.raises(Unsaved, match=r"cases\.jsonl is not complete \(No space left on device\); 3 lines") as seen:
         writer.end({**RUN, "status": "interrupted"})
-    assert [one["case_id"] for one in objects(disk.path)] == ["a"]
+    assert [case["case_id"] for case in objects(disk.path)] == ["a"]
     refuge = Path(str(seen.value).rpartition(" are in ")[2]).parent
-    assert [one["case_id"] for one in objects(refuge)] == ["b", "c", "d"]
+    assert [case["case_id"] for case in objects(refuge)] == ["b", "c", "d"]
 
 
 # ---------------------------------------------------------------- values
@@ -107,7 +107,7 @@ def test_what_json_has_comes_back_on_one_line(values: dict[str, Any]) -> None:
     text = line(values)
     assert text.endswith("\n")
     assert len(text.split("\n")) == 2
-    infinite = {name: None for name, one in values.items() if isinstance(one, float) and abs(one) == float("inf")}
+    infinite = {name: None for name, value in values.items() if isinstance(value, float) and abs(value) == float("inf")}
     assert json.loads(text) == values | infinite
 
 
@@ -121,9 +121,9 @@ def test_what_json_has_comes_back_on_one_line(values: dict[str, Any]) -> None:
     ],
 )  # fmt: skip
 def test_what_json_has_not_becomes_what_it_has(value: Any, expected: Any) -> None:
-    found = json.loads(line({"value": value}))["value"]
-    assert found == expected
-    assert type(found) is type(expected)
+    parsed = json.loads(line({"value": value}))["value"]
+    assert parsed == expected
+    assert type(parsed) is type(expected)
 
 
 # ---------------------------------------------------------------- a run
@@ -136,14 +136,14 @@ def test_pandas_reads_what_a_run_has_written(tmp_path: Path) -> None:
     )  # fmt: skip
     cases = commbench.load(folder)
     lines = pd.read_json(folder / NAME, lines=True, dtype=False)
-    found = lines.drop_duplicates("case_id", keep="last").sort_values("order", kind="stable", ignore_index=True)
-    assert set(found.status) == {"ok", "skipped"}
-    assert list(found.case_id) == list(cases.case_id)
-    assert set(found.label) == {"007"}
-    assert found.env[0] == {"A": "b"}
-    assert (pd.to_datetime(found.started_at) == cases.started_at).all()
+    latest = lines.drop_duplicates("case_id", keep="last").sort_values("order", kind="stable", ignore_index=True)
+    assert set(latest.status) == {"ok", "skipped"}
+    assert list(latest.case_id) == list(cases.case_id)
+    assert set(latest.label) == {"007"}
+    assert latest.env[0] == {"A": "b"}
+    assert (pd.to_datetime(latest.started_at) == cases.started_at).all()
     for name in ("median_s", "message_bytes", "busbw_gb_per_s", "window"):
-        np.testing.assert_allclose(found[name].astype(float), cases[name].astype(float), rtol=1e-12)
-        newest = {one["case_id"]: one[name] for one in objects(folder)}
+        np.testing.assert_allclose(latest[name].astype(float), cases[name].astype(float), rtol=1e-12)
+        newest = {case["case_id"]: case[name] for case in objects(folder)}
         exact = [math.nan if newest[case_id] is None else newest[case_id] for case_id in cases.case_id]
         np.testing.assert_array_equal(exact, cases[name].astype(float))

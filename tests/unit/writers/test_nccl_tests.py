@@ -190,5 +190,7 @@ def test_a_run_prints_the_numbers_of_its_file(tmp_path: Path, capsys: pytest.Cap
             half = rows[rows.in_place.isin(placed)]
             printed = [[float(cell) for cell in cells[start : start + 3]] for cells in table if cells[start] != "N/A"]
             assert len(printed) == len(half)
-            for numbers, (_, one) in zip(printed, half[columns].iterrows(), strict=True):
-                assert numbers == pytest.approx([one.median_s * 1e6, one.algbw_gb_per_s, one.busbw_gb_per_s], rel=0.01)
+            for numbers, (_, case) in zip(printed, half[columns].iterrows(), strict=True):
+                assert numbers == pytest.approx(
+                    [case.median_s * 1e6, case.algbw_gb_per_s, case.busbw_gb_per_s], rel=0.01
+                )

@@ -69,10 +69,10 @@ def test_small_numbers_keep_three_digits() -> None:
 def test_comments_say_what_stands_in_the_columns(benchmark: str) -> None:
     text = lines(row(benchmark))
     at = next(index for index, line in enumerate(text) if not line.startswith("#") and line)
-    told = " ".join(line for line in text[:at] if line.startswith("#"))
-    assert "mean_s" in told
-    assert f"{benchmark}, as {PROGRAMS[benchmark].name}: " in told
-    assert ("do not compare them" in told) == ("Max Latency" in text[at - 1])
+    comments = " ".join(line for line in text[:at] if line.startswith("#"))
+    assert "mean_s" in comments
+    assert f"{benchmark}, as {PROGRAMS[benchmark].name}: " in comments
+    assert ("do not compare them" in comments) == ("Max Latency" in text[at - 1])
 
 
 # ---------------------------------------------------------------- tables

@@ -57,9 +57,9 @@ def begun(folder: Path) -> tuple[Parquet, dict[str, Any]]:
 
 
 def refuge_in(text: str) -> Path:
-    found = re.search(r"they are in (\S+?)[,:]", text)
-    assert found is not None, text
-    return Path(found[1])
+    match = re.search(r"they are in (\S+?)[,:]", text)
+    assert match is not None, text
+    return Path(match[1])
 
 
 def test_a_run_goes_on_after_what_an_earlier_start_has_left(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_run_goes_on_after_what_an_earlier_start_has_left(tmp_path: Path) -> N
     writer.case(row_of("a", label="new"), samples_of("a"), {})
     writer.end(run)
     assert list(commbench.load(tmp_path).label) == ["new"]
-    assert {one.name for one in tmp_path.iterdir()} == {"run.json", "cases.parquet", "samples.parquet"}
+    assert {path.name for path in tmp_path.iterdir()} == {"run.json", "cases.parquet", "samples.parquet"}
 
 
 def test_each_visit_replaces_the_row_of_its_case_and_adds_its_samples(tmp_path: Path) -> None:
@@ -114,8 +114,8 @@ def test_a_disk_without_room_to_merge_keeps_the_parts(disk: Disk, capsys: pytest
         writer.case(row_of(case_id), samples_of(case_id, 6000), {})
     disk.fill(spare_bytes=64 << 10)
     writer.end(run)
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1 and "results stay in its parts, which are read as well (" in said[0]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and "results stay in its parts, which are read as well (" in lines[0]
     assert sorted(commbench.load(disk.path).case_id) == ["a", "b", "c"]
     assert len(commbench.load(disk.path, table="samples")) == 18_000
     assert load_run(disk.path / "run")["exit_status"] == 0, "nothing is missing"
@@ -177,13 +177,13 @@ def started(python: Path, output: Path, refuge: Path, *words: str) -> subprocess
 
 def ended(run: subprocess.Popen[str], seen: Callable[[str], None] = lambda _: None) -> tuple[int, list[str]]:
     """The exit status and the lines that begin with commbench:, each shown to `seen` as soon as it is there."""
-    told = []
+    lines = []
     assert run.stderr is not None
     with run:
         for line in run.stderr:
             seen(line)
-            told += [line.rstrip("\n")] if line.startswith("commbench: ") else []
-    return run.returncode, told
+            lines += [line.rstrip("\n")] if line.startswith("commbench: ") else []
+    return run.returncode, lines
 
 
 def case_seen(number: int, act: Callable[[], Any]) -> Callable[[str], None]:
@@ -199,16 +199,16 @@ def case_seen(number: int, act: Callable[[], Any]) -> Callable[[str], None]:
 def test_a_disk_that_gets_full_costs_nothing_that_was_measured(
     disk: Disk, tmp_path: Path, warm_executable: Path
 ) -> None:
-    status, told = ended(started(warm_executable, disk.path / "results", tmp_path / "refuge"))
+    status, lines = ended(started(warm_executable, disk.path / "results", tmp_path / "refuge"))
     assert status == 3
-    assert len(told) == 2, told
-    assert "can't be written: No space left on device; the run goes on" in told[0]
+    assert len(lines) == 2, lines
+    assert "can't be written: No space left on device; the run goes on" in lines[0]
     (folder,) = (disk.path / "results").iterdir()
     saved = len(commbench.load(folder))
-    assert 0 < saved < 60 and f"{saved} of 60 cases are saved in {folder}, {60 - saved} are not" in told[1]
-    cases = commbench.load(folder, refuge_in(told[1]))
+    assert 0 < saved < 60 and f"{saved} of 60 cases are saved in {folder}, {60 - saved} are not" in lines[1]
+    cases = commbench.load(folder, refuge_in(lines[1]))
     assert len(cases) == 60 and set(cases.status) == {"ok"}
-    samples = commbench.load(folder, refuge_in(told[1]), table="samples")
+    samples = commbench.load(folder, refuge_in(lines[1]), table="samples")
     assert set(samples.case_id) == set(cases.case_id)
 
 
@@ -220,11 +220,11 @@ def test_a_disk_that_is_freed_during_the_run_has_everything(disk: Disk, tmp_path
             disk.free()
             subprocess.run(["mount", "-o", "remount,size=32m", str(disk.path)], check=True)
 
-    status, told = ended(started(warm_executable, disk.path / "results", tmp_path / "refuge"), full_and_free)
-    assert status == 0, told
-    assert len(told) == 2 and "the run goes on" in told[0] and "all that waited is saved" in told[1]
+    status, lines = ended(started(warm_executable, disk.path / "results", tmp_path / "refuge"), full_and_free)
+    assert status == 0, lines
+    assert len(lines) == 2 and "the run goes on" in lines[0] and "all that waited is saved" in lines[1]
     (folder,) = (disk.path / "results").iterdir()
-    assert {one.name for one in folder.iterdir()} == {"run.json", "cases.parquet", "samples.parquet"}
+    assert {path.name for path in folder.iterdir()} == {"run.json", "cases.parquet", "samples.parquet"}
     assert len(commbench.load(folder)) == 60 and load_run(folder)["exit_status"] == 0
     assert list((tmp_path / "refuge").iterdir()) == []
 
@@ -239,12 +239,12 @@ def test_a_disk_that_gets_read_only(disk: Disk, tmp_path: Path, warm_executable:
                 time.sleep(0.01)
         disk.read_only(True)
 
-    status, told = ended(started(warm_executable, disk.path / "results", tmp_path / "refuge"), case_seen(5, lock))
+    status, lines = ended(started(warm_executable, disk.path / "results", tmp_path / "refuge"), case_seen(5, lock))
     assert status == 3
-    assert len(told) == 2 and "Read-only file system" in told[0] and "Read-only file system" in told[1]
+    assert len(lines) == 2 and "Read-only file system" in lines[0] and "Read-only file system" in lines[1]
     (folder,) = (disk.path / "results").iterdir()
     assert 5 <= len(commbench.load(folder)) < 60
-    assert len(commbench.load(folder, refuge_in(told[1]))) == 60
+    assert len(commbench.load(folder, refuge_in(lines[1]))) == 60
 
 
 @pytest.mark.long
@@ -255,20 +255,20 @@ def test_a_folder_that_vanishes_costs_the_samples_in_it_and_no_row(tmp_path: Pat
         (folder,) = output.iterdir()
         folder.rename(tmp_path / "elsewhere")
 
-    status, told = ended(started(warm_executable, output, tmp_path / "refuge"), case_seen(5, vanish))
+    status, lines = ended(started(warm_executable, output, tmp_path / "refuge"), case_seen(5, vanish))
     assert status == 3
-    assert len(told) == 2 and "No such file or directory" in told[0]
-    assert "0 of 60 cases are saved" in told[1] and "60 are not" in told[1]
-    assert re.search(r"samples or counters of \d+ are gone for good", told[1]), "they were in the folder only"
+    assert len(lines) == 2 and "No such file or directory" in lines[0]
+    assert "0 of 60 cases are saved" in lines[1] and "60 are not" in lines[1]
+    assert re.search(r"samples or counters of \d+ are gone for good", lines[1]), "they were in the folder only"
     assert list(output.iterdir()) == [], "the folder is not made again: another disk may be below"
-    assert len(commbench.load(refuge_in(told[1]))) == 60
+    assert len(commbench.load(refuge_in(lines[1]))) == 60
 
 
 @pytest.mark.long
 def test_the_refuge_may_be_full_too(disk: Disk, warm_executable: Path) -> None:
-    status, told = ended(started(warm_executable, disk.path / "results", disk.path / "refuge"))
-    assert status == 3 and len(told) == 2
-    assert told[1].endswith("no folder for temporary files takes them either")
+    status, lines = ended(started(warm_executable, disk.path / "results", disk.path / "refuge"))
+    assert status == 3 and len(lines) == 2
+    assert lines[1].endswith("no folder for temporary files takes them either")
 
 
 @pytest.mark.long
@@ -277,7 +277,7 @@ def test_a_run_that_is_killed_at_any_moment_leaves_what_it_has_measured(tmp_path
     moments = [chance.randint(1, 59) for _ in range(KILLS - 1)] + [60]  # the last one while parts are merged
     killed = []
     for number in range(0, KILLS, 2):  # two at a time
-        outputs = [tmp_path / f"{number}{one}" for one in "ab"]
+        outputs = [tmp_path / f"{number}{letter}" for letter in "ab"]
         runs = [started(warm_executable, output, tmp_path / "refuge") for output in outputs]
         for output, run, moment in zip(outputs, runs, moments[number:], strict=False):
             killed.append(check_killed(run, output, moment, chance.uniform(0, 0.02)))
@@ -294,18 +294,18 @@ def check_killed(run: subprocess.Popen[str], output: Path, moment: int, after_s:
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
 
-    told = 0
+    reported = 0
 
     def seen(line: str) -> None:
-        nonlocal told
-        told += line.startswith("[")
+        nonlocal reported
+        reported += line.startswith("[")
         case_seen(moment, kill)(line)
 
     status, _ = ended(run, seen)
     assert status in (0, 128 + signal.SIGKILL, -signal.SIGKILL)
     (folder,) = output.iterdir()
     cases = commbench.load(folder)
-    assert len(cases) >= told >= moment, "a case that was told is on disk"
+    assert len(cases) >= reported >= moment, "a case that was told is on disk"
     assert set(cases.status) == {"ok"} and load_run(folder)["schema_version"] == SCHEMA_VERSION
     assert set(commbench.load(folder, table="samples").case_id) >= set(cases.case_id)
     return status != 0

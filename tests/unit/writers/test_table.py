@@ -22,11 +22,11 @@ def row(**more: Any) -> dict[str, Any]:
 
 @given(st.text())
 def test_a_comment_is_one_line_that_begins_with_its_sign(text: str) -> None:
-    found = comment(text)
-    assert found.startswith("# ")
-    assert found.isprintable()
-    assert len(found.splitlines()) == 1
-    assert comment(found[2:]) == found
+    line = comment(text)
+    assert line.startswith("# ")
+    assert line.isprintable()
+    assert len(line.splitlines()) == 1
+    assert comment(line[2:]) == line
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,12 @@ def test_a_number_is_right_to_half_a_percent(value: float) -> None:
 
 def test_a_map_and_pairs_of_an_environment_are_the_same_table() -> None:
     rows = [row(env=(("A", "b"),)), row(env={"A": "b"}, message_bytes=4), row(env={"A": "c"})]
-    assert [[one["message_bytes"] for one in table] for table in tables(rows, ())] == [[4, 8], [8]]
+    assert [[entry["message_bytes"] for entry in table] for table in tables(rows, ())] == [[4, 8], [8]]
 
 
 def test_columns_keep_rows_together() -> None:
     rows = [row(root=2), row(root=10), row(root=None)]
-    assert [one["root"] for one in tables(rows, ("root",))[0]] == [None, 2, 10]
+    assert [entry["root"] for entry in tables(rows, ("root",))[0]] == [None, 2, 10]
     assert len(tables(rows, ())) == 3
 
 

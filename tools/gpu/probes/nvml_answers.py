@@ -29,9 +29,9 @@ def raw_fields() -> list[dict[str, Any]]:
     per_link = (nvml.LINK_TX_KIB, nvml.LINK_RX_KIB, nvml.C2C_LINK_MBYTE_PER_S)
     wanted += [(field, link) for field in per_link for link in range(nvml.MAX_NVLINKS)]
     return [
-        {"field": field, "scope": scope, "status": one.nvmlReturn, "type": one.valueType,
-         "value": {name: getattr(one.value, name) for name in nvml.VALUE_MEMBERS}, "latency_us": one.latencyUsec}
-        for (field, scope), one in zip(wanted, pynvml.nvmlDeviceGetFieldValues(handle, wanted), strict=True)
+        {"field": field, "scope": scope, "status": result.nvmlReturn, "type": result.valueType,
+         "value": {name: getattr(result.value, name) for name in nvml.VALUE_MEMBERS}, "latency_us": result.latencyUsec}
+        for (field, scope), result in zip(wanted, pynvml.nvmlDeviceGetFieldValues(handle, wanted), strict=True)
     ]  # fmt: skip
 
 
@@ -46,10 +46,10 @@ def cost_us(monitor: nvml.Monitor) -> dict[str, float]:
 
 def named_processes() -> dict[str, Any]:
     """By NVML, and this process by its own numbers."""
-    found = nvml.gpus()[0]
+    device = nvml.gpus()[0]
     own = gpu.own_pids(Path("/proc"))
-    return {"by_nvml": [asdict(one) for one in found.processes or ()], "pid": os.getpid(), "NSpid": own,
-            "users": gpu.users(found)}  # fmt: skip
+    return {"by_nvml": [asdict(process) for process in device.processes or ()], "pid": os.getpid(), "NSpid": own,
+            "users": gpu.users(device)}  # fmt: skip
 
 
 def busy_cost_us(monitor: nvml.Monitor) -> dict[str, float]:
@@ -84,7 +84,7 @@ def main() -> None:
     held = torch.zeros(1 << 20, device="cuda")
     after = named_processes()
     answer({
-        "driver": asdict(nvml.driver()), "gpus": [asdict(one) for one in nvml.gpus()], "own": gpu.own_gpu(0),
+        "driver": asdict(nvml.driver()), "gpus": [asdict(device) for device in nvml.gpus()], "own": gpu.own_gpu(0),
         "readings": monitor.readings(), "fields": raw_fields(), "opened_us": opened_us, "idle": idle,
         "busy": busy_cost_us(monitor), "processes_before": before, "processes_after": after,
         "held_bytes": held.nbytes,

@@ -77,7 +77,9 @@ class NcclCommunicator:
 
     def exchange(self, messages: list[Any]) -> None:
         """A group: everything at once; from itself to itself in the order of the calls."""
-        to_self = [words(*one[2:5]).copy() for one in messages if one[1] == "send" and one[5] == self._rank]
+        to_self = [
+            words(*message[2:5]).copy() for message in messages if message[1] == "send" and message[5] == self._rank
+        ]
         under_way = []
         for _, name, address, count, kind, peer, _ in messages:
             memory = words(address, count, kind).view(np.uint8)
@@ -99,4 +101,4 @@ class NcclCommunicator:
         everything = [torch.empty_like(mine) for _ in range(self._size)]
         self._gloo.allgather([everything], [mine]).wait()
         word = given(name, args, 1).dtype
-        take(name, args, self._rank, [one.numpy().view(word) for one in everything])
+        take(name, args, self._rank, [tensor.numpy().view(word) for tensor in everything])
