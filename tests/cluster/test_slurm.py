@@ -134,10 +134,10 @@ def test_a_cancelled_job_keeps_what_it_has(slurm: SlurmCluster, tmp_path: Path) 
     output = tmp_path / "results"
     soak = ("benchmark=p2p_latency", "sizes=[8,64,512,4KiB,32KiB]", "timing=soak", "timing.duration_s=2", "bind=none")
     submit = ("sbatch", "--parsable", f"--chdir={tmp_path}", str(SCRIPT), *soak, f"output={output}")
-    job = slurm.said(*submit).strip()
+    job = slurm.client_output(*submit).strip()
     until(lambda: any(output.glob("*/parts/*.cases.parquet")), slurm)
-    slurm.said("scancel", job)
-    until(lambda: not slurm.said("squeue", "--noheader", f"--jobs={job}").strip(), slurm)
+    slurm.client_output("scancel", job)
+    until(lambda: not slurm.client_output("squeue", "--noheader", f"--jobs={job}").strip(), slurm)
     [folder] = folders(output)
     described = run_json(folder)
     log = next(tmp_path.glob("commbench-*.log")).read_text()
@@ -185,7 +185,7 @@ def test_nothing_stays_after_a_failure(tmp_path: Path) -> None:
         pytest.skip(reason)
     pids: list[int] = []
     with pytest.raises(ZeroDivisionError), slurm_cluster(2, tmp_path / "slurm") as cluster:
-        cluster.said("sbatch", "--nodes=2", f"--chdir={tmp_path}", "--wrap=srun sleep 60")
+        cluster.client_output("sbatch", "--nodes=2", f"--chdir={tmp_path}", "--wrap=srun sleep 60")
         until(lambda: "slurmstepd" in "".join(map(command_of, cluster.hosts.hosts[1].pids())), cluster)
         pids += cluster.hosts.pids()
         raise ZeroDivisionError

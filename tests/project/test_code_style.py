@@ -1,4 +1,4 @@
-"""Bounds on the size of files and functions, and no backend named outside of backends/."""
+"""Bounds on the size of files and functions, names that say something, and no backend named outside of backends/."""
 
 from __future__ import annotations
 
@@ -35,6 +35,20 @@ def test_functions_are_short() -> None:
 @pytest.mark.parametrize("file", FILES)
 def test_files_are_short(file: str) -> None:
     assert len(FILES[file].splitlines()) <= LONGEST_FILE
+
+
+def vague_names(source: str) -> set[str]:
+    """Names of variables and parameters that do not say what they hold."""
+    nodes = list(ast.walk(ast.parse(source)))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)} | {
+        node.arg for node in nodes if isinstance(node, ast.arg)
+    }
+    return names & {"asked", "found", "heard", "it", "lacks", "one", "said", "told", "which"}
+
+
+def test_names_say_what_they_hold() -> None:
+    assert vague_names("found = [one for one in rows]\ndef f(told): pass") == {"found", "one", "told"}
+    assert {file: names for file, source in FILES.items() if (names := vague_names(source))} == {}
 
 
 def decisions(source: str) -> list[str]:

@@ -243,9 +243,9 @@ class Bench:
         rank, size = self.communicator.hosted[0], self.communicator.size
         roots = range(size) if root is None else (root % size,)
         for trial in Trials(rank, size, kind, count, reductions, roots).every():
-            self.one(trial)
+            self.run_trial(trial)
 
-    def one(self, trial: Trial) -> None:
+    def run_trial(self, trial: Trial) -> None:
         reason = self.backend.supports(trial.case, self.communicator.size)
         buffers = self.allocate(trial)
         try:

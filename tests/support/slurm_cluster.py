@@ -64,7 +64,7 @@ class SlurmCluster:
         """A command line that runs `words` on the first node, as a client of this cluster."""
         return self.hosts.hosts[0].command("env", f"SLURM_CONF={self.folder}/slurm.conf", *words)
 
-    def said(self, *words: str) -> str:
+    def client_output(self, *words: str) -> str:
         """What a client printed, in an activated environment: jobs inherit it. Raises CalledProcessError."""
         bounded = self.command("timeout", "-k", "2", str(CLIENT_S), *words)
         activated = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
