@@ -85,6 +85,17 @@ def test_open_mpi_in_an_allocation_meets_through_pmix(slurm: SlurmCluster, world
     check(world(*inside, "backend=mpi", f"backend.library={library}", "layout=2x1", *SHORT), "srun", [[0], [1]])
 
 
+def test_mpich_in_an_allocation_exchanges_addresses_without_groups(
+    slurm: SlurmCluster, world: Callable[..., Any]
+) -> None:
+    library = library_or_skip(slurm, "mpich", "pmi2")
+    inside = slurm.command("salloc", "--nodes=2", "--ntasks-per-node=2", "commbench")
+    cyclic = "launcher.options=['--distribution=cyclic']"
+    words = ("launcher=srun", cyclic, "backend=mpi", f"backend.library={library}", "layout=2x2", *SHORT)
+    run = world(*inside, *words, env={"UCX_TLS": MPICH["UCX_TLS"]})
+    check(run, "mpirun", [[0, 2], [1, 3]])  # what its ranks see: PMI
+
+
 def test_mpich_is_a_given_world_under_srun(slurm: SlurmCluster, world: Callable[..., Any]) -> None:
     library = library_or_skip(slurm, "mpich", "pmi2")
     step = slurm.command("srun", "--mpi=pmi2", "--nodes=2", "--ntasks-per-node=1", "python", "-m", "commbench")
