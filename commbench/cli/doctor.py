@@ -150,10 +150,10 @@ def _forms(settings: Settings, backend: Backend) -> dict[str, set[bool | None]]:
 
 def backends(composer: ConfigComposer) -> dict[str, Backend | ConfigError]:
     """All of conf/backend, as configured there; the error of one that can't be built."""
-    backends: dict[str, Backend | ConfigError] = {}
+    built: dict[str, Backend | ConfigError] = {}
     for name in composer.options("backend"):
         try:
-            backends[name] = construct(composer.group("backend", name), f"backend {name}", ())
+            built[name] = construct(composer.group("backend", name), f"backend {name}", ())
         except ConfigError as error:
-            backends[name] = error
-    return backends
+            built[name] = error
+    return built

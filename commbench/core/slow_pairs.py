@@ -243,7 +243,8 @@ def _findings_of(matrix: Matrix, compared: Sequence[Matrix]) -> Iterator[Finding
         others, ratio = len(matrix.usable[name]) - 1, max(ratios[pair], ratios.get(back, 0.0))
         directions = [pair, back] if back in slow and back != pair else [pair]
         times = [
-            f"{pairs_text([pair])} takes {format_seconds(float(matrix.rows[pair]['median_s']))}" for pair in directions
+            f"{pairs_text([direction])} takes {format_seconds(float(matrix.rows[direction]['median_s']))}"
+            for direction in directions
         ]
         text = (
             f"{heading}: {' and '.join(times)}, {format_factor(ratio)} the typical {format_seconds(typical_s)} of the "

@@ -34,8 +34,8 @@ def launchers() -> tuple[Launcher, ...]:
     folder = files("commbench.conf") / "launcher"
     names = [file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml")]
     modules = {name: importlib.import_module(f"commbench.launchers.{name}") for name in names if name != DEFAULT}
-    launchers: list[Launcher] = [getattr(module, name.capitalize())() for name, module in modules.items()]
-    return tuple(sorted(launchers, key=lambda launcher: launcher.precedence))
+    built: list[Launcher] = [getattr(module, name.capitalize())() for name, module in modules.items()]
+    return tuple(sorted(built, key=lambda launcher: launcher.precedence))
 
 
 def detect(environ: Mapping[str, str]) -> RankIdentity | None:

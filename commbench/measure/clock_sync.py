@@ -101,12 +101,8 @@ def fit(readings: Sequence[Reading]) -> Line:
     used = [reading for rank, reading in enumerate(by_width) if rank < 2 or reading.width_ns <= limit]
     last = max(used, key=lambda reading: reading.own_ns)
     x = np.array([reading.own_ns - last.own_ns for reading in used], dtype=np.float64)
-    y = (
-        np.array(
-            [(reading.low_ns - last.low_ns) + (reading.high_ns - last.high_ns) for reading in used], dtype=np.float64
-        )
-        / 2
-    )
+    shifts = [(reading.low_ns - last.low_ns) + (reading.high_ns - last.high_ns) for reading in used]
+    y = np.array(shifts, dtype=np.float64) / 2
     span = float(np.ptp(x))
     slope = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum()) if span else 0.0
     intercept = float(y.mean() - slope * x.mean())

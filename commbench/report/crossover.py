@@ -138,7 +138,7 @@ def best(cases: pd.DataFrame, *variables: str) -> pd.DataFrame:
 
 def comparisons(cases: pd.DataFrame, variable: str = "backend") -> list[Comparison]:
     """Every two families that differ only in that variable and have a size in common."""
-    comparisons = []
+    compared = []
     for group in _comparable_families(cases, variable):
         shared = {name: group[0][1].variables[name] for name in _remaining(variable)}
         for (first_name, first), (second_name, second) in itertools.combinations(group, 2):
@@ -149,8 +149,8 @@ def comparisons(cases: pd.DataFrame, variable: str = "backend") -> list[Comparis
                 winners = np.where([differ(*pair) for pair in pairs], (log_ratio > 0).astype(int), -1)
                 launches = min(len(side.medians) for pair in pairs for side in pair)
                 names = first_name, second_name
-                comparisons.append(Comparison(names, shared, sizes, winners, log_ratio, launches))
-    return comparisons
+                compared.append(Comparison(names, shared, sizes, winners, log_ratio, launches))
+    return compared
 
 
 def _remaining(*variables: str) -> list[str]:

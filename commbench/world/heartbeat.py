@@ -240,6 +240,10 @@ class Heartbeat:
         state, process = self._state(host), process_text(rank, host.name, host.pid)
         return f"{process} {state}" if state else process
 
+    def _without_rank_0(self, what: str) -> str:
+        """What this rank has seen of the store, and what has happened to rank 0, which hosts it."""
+        return f"{self._with_state(self.rank)} {what}; {self._with_state(0)}"
+
     # ------------------------------------------------------------ threads
 
     def _run(self) -> None:
@@ -248,8 +252,7 @@ class Heartbeat:
                 reason = self._beat()
             except RuntimeError as error:
                 cause = str(error).splitlines()[0]
-                rank, owner = self._with_state(self.rank), self._with_state(0)
-                reason = f"{rank} lost its connection to rank 0 ({cause}); {owner}"
+                reason = self._without_rank_0(f"lost its connection to rank 0 ({cause})")
             if reason is not None:
                 self._end(reason, self._found_by_rank_0)
 
@@ -262,8 +265,7 @@ class Heartbeat:
             self._answered_at += max(0.0, now - before - 2 * tick_s)  # this process itself was stopped meanwhile
             before = now
             if now - self._answered_at > self._silence_s:
-                rank, owner = self._with_state(self.rank), self._with_state(0)
-                self._end(f"{rank} got no answer for {self._silence_s:g} s; {owner}")
+                self._end(self._without_rank_0(f"got no answer for {self._silence_s:g} s"))
 
     def _end(self, reason: str, found_by_rank_0: bool = False) -> None:
         if not self._ended.is_set():

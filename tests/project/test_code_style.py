@@ -53,7 +53,7 @@ def test_names_say_what_they_hold() -> None:
 
 def decisions(source: str) -> list[str]:
     """Comparisons with a backend's name: `x == "gloo"`, `x in ("gloo", "nccl")`, `case "gloo":`."""
-    comparisons = []
+    lines = []
     for node in ast.walk(ast.parse(source)):
         parts: list[ast.AST] = []
         if isinstance(node, ast.Compare):
@@ -63,8 +63,8 @@ def decisions(source: str) -> list[str]:
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "startswith":
             parts = list(node.args)
         words = (child.value for part in parts for child in ast.walk(part) if isinstance(child, ast.Constant))
-        comparisons += [f"line {getattr(node, 'lineno', 0)}: {word}" for word in words if word in BACKENDS]
-    return comparisons
+        lines += [f"line {getattr(node, 'lineno', 0)}: {word}" for word in words if word in BACKENDS]
+    return lines
 
 
 @pytest.mark.parametrize("file", [name for name in FILES if not name.startswith("backends/")])

@@ -76,9 +76,8 @@ NUMBERS = {column.name for column in RESULTS} - {"nodes", "ranks_per_node", "wor
 @cache
 def settings_of_all(*overrides: str) -> Settings:
     with ConfigComposer() as composer:
-        return composer.jobs(["backend=simulated", "benchmark=all", "sizes=[60kB]", *overrides], multirun=False)[
-            0
-        ].settings
+        (job,) = composer.jobs(["backend=simulated", "benchmark=all", "sizes=[60kB]", *overrides], multirun=False)
+    return job.settings
 
 
 def settings_of(benchmark: str, *overrides: str) -> Settings:
