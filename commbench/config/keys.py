@@ -144,45 +144,26 @@ class ConfigReader:
 
     def read(self, name: str) -> Any:
         """The value of a key, checked; a tuple for an axis. Raises ConfigError."""
-        key = KEYS[name]
-        match key.kind:
-            case Kind.GROUPS:
-                return self._built_objects(key)
-            case Kind.FLAGS | Kind.INTEGERS | Kind.CHOICES | Kind.LIST:
-                return tuple(_checked(key, value) for value in self._listed(name))
-            case Kind.GROUP:
-                return construct(self._single(name), name, self._allow)
-            case Kind.MAPPING:
-                return self._mapping(name)
-            case _:
-                return _checked(key, self._single(name))
-
-    def _listed(self, name: str) -> list[Any]:
-        value = self.raw.get(name)
-        values = value if isinstance(value, list) else [value]
-        if not values:
-            raise ConfigError(f"{name}=[] measures nothing; give at least one value")
-        return values
-
-    def _single(self, name: str) -> Any:
-        value = self.raw.get(name)
+        key, value = KEYS[name], self.raw.get(name)
+        if key.kind is Kind.GROUPS:
+            if isinstance(value, str):
+                raise ConfigError(f"unknown key {name}; did you mean {key.override}={value}?")
+            if not isinstance(value, dict) or not value:
+                raise ConfigError(f"{key.override}=[] leaves nothing to do; name at least one {key.override}")
+            return tuple(construct(node, f"{key.override} {file}", self._allow) for file, node in value.items())
+        if key.kind in AXIS_KINDS:
+            if value == []:
+                raise ConfigError(f"{name}=[] measures nothing; give at least one value")
+            return tuple(_checked(key, entry) for entry in (value if isinstance(value, list) else [value]))
         if isinstance(value, list):
             raise list_refusal(name, value)
-        return value
-
-    def _mapping(self, name: str) -> dict[str, Any]:
-        value = self._single(name)
-        if value is not None and not isinstance(value, dict):
-            raise ConfigError(f"{name}={value} is not a mapping; write {name}.NAME=VALUE")
-        return {str(entry): content for entry, content in (value or {}).items()}
-
-    def _built_objects(self, key: Key) -> tuple[Any, ...]:
-        nodes = self.raw.get(key.name)
-        if isinstance(nodes, str):
-            raise ConfigError(f"unknown key {key.name}; did you mean {key.override}={nodes}?")
-        if not isinstance(nodes, dict) or not nodes:
-            raise ConfigError(f"{key.override}=[] leaves nothing to do; name at least one {key.override}")
-        return tuple(construct(node, f"{key.override} {name}", self._allow) for name, node in nodes.items())
+        if key.kind is Kind.GROUP:
+            return construct(value, name, self._allow)
+        if key.kind is Kind.MAPPING:
+            if value is not None and not isinstance(value, dict):
+                raise ConfigError(f"{name}={value} is not a mapping; write {name}.NAME=VALUE")
+            return {str(entry): content for entry, content in (value or {}).items()}
+        return _checked(key, value)
 
 
 def _checked(key: Key, value: Any) -> Any:
@@ -235,8 +216,16 @@ def sizes_bytes(spec: Any, name: str) -> tuple[int, ...]:
         raise ConfigError("sizes=[] measures nothing; give at least one size")
     sizes: list[int] = []
     for value in values:
-        span = SIZE_RANGE.fullmatch(value) if isinstance(value, str) else None
-        sizes += [_size_bytes(value, name, itemsize)] if span is None else _range_bytes(span, itemsize)
+        if isinstance(value, str) and (span := SIZE_RANGE.fullmatch(value)) is not None:
+            sizes += _range_bytes(span, itemsize)
+            continue
+        size = _parsed_size(value)
+        if not 1 <= size <= INT64_MAX:
+            raise ConfigError(f"sizes=[{value}] is not from 1 to 2^63-1 bytes; write e.g. 64, 1KiB or 4MB")
+        if size % itemsize:
+            near, each = max(itemsize, size // itemsize * itemsize), f"{name} elements ({itemsize} B each)"
+            raise ConfigError(f"sizes=[{value}] is not a whole number of {each}; write e.g. [{near}]")
+        sizes.append(size)
     return tuple(dict.fromkeys(sizes))
 
 
@@ -262,18 +251,6 @@ def _range_bytes(span: re.Match[str], itemsize: int) -> list[int]:
     if not whole:
         raise ConfigError(f"sizes={span[0]} has no whole number of elements of {itemsize} B each; begin at {itemsize}")
     return whole
-
-
-def _size_bytes(value: Any, name: str, itemsize: int) -> int:
-    size = _parsed_size(value)
-    if not 1 <= size <= INT64_MAX:
-        raise ConfigError(f"sizes=[{value}] is not from 1 to 2^63-1 bytes; write e.g. 64, 1KiB or 4MB")
-    if size % itemsize:
-        near = max(itemsize, size // itemsize * itemsize)
-        raise ConfigError(
-            f"sizes=[{value}] is not a whole number of {name} elements ({itemsize} B each); write e.g. [{near}]"
-        )
-    return size
 
 
 def _parsed_size(value: Any) -> int:

@@ -336,7 +336,15 @@ def job_of(whole: Mapping[str, Any], overrides: Iterable[str]) -> Job:
         settings = from_config(whole)
     except ConfigError as error:
         raise ConfigError(one_line(str(error))) from error
-    _check_part(whole["scale"], whole["part"], whole["parts"])
+    scale, part, parts = whole["scale"], whole["part"], whole["parts"]
+    scales = list(parts) if isinstance(parts, dict) else []
+    elsewhere = "it belongs to an experiment: experiment=NAME"
+    if scale != FULL and scale not in scales:
+        allowed = f"allowed: {', '.join(scales)}" if scales else elsewhere
+        raise ConfigError(f"scale={scale} is unknown; {allowed}")
+    count = len(parts.get(scale) or ()) if scales else 0
+    if part is not None and (type(part) is not int or not 1 <= part <= count):
+        raise ConfigError(f"part={part} is unknown; {f'scale={scale} has 1 to {count}' if count else elsewhere}")
     text = json.dumps({key: value for key, value in whole.items() if key != "output"}, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     config = {key: recorded(key, value) for key, value in whole.items()}
@@ -347,15 +355,3 @@ def received(text: str) -> Job:
     """The job of a rank, from what the command that has started it exported."""
     overrides, whole = json.loads(text)
     return job_of(whole, overrides)
-
-
-def _check_part(scale: object, part: object, parts: Any) -> None:
-    """Raises ConfigError for a scale or a part that the experiment's file does not list."""
-    scales = list(parts) if isinstance(parts, dict) else []
-    elsewhere = "it belongs to an experiment: experiment=NAME"
-    if scale != FULL and scale not in scales:
-        allowed = f"allowed: {', '.join(scales)}" if scales else elsewhere
-        raise ConfigError(f"scale={scale} is unknown; {allowed}")
-    count = len(parts.get(scale) or ()) if scales else 0
-    if part is not None and (type(part) is not int or not 1 <= part <= count):
-        raise ConfigError(f"part={part} is unknown; {f'scale={scale} has 1 to {count}' if count else elsewhere}")
