@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
-from typing import TYPE_CHECKING
+from pathlib import Path
+from tempfile import gettempdir
 
-if TYPE_CHECKING:
-    from commbench.core.case import RankIdentity
+import commbench
+from commbench.core.case import RankIdentity
+from commbench.core.errors import CommbenchError, ConfigError, Options
+from commbench.launchers.registry import detect, likely_launcher
+from commbench.world.exit_protocol import JOB, end_with_error, exit_rank
+from commbench.world.output import drop_unread_output, mark_output
 
 USAGE = """commbench [-m] [KEY=VALUE ...]      measure: by default gloo on this machine with 2 ranks
 commbench resume RUN [--force]       measure what is missing or failed in a run, in the same folder
@@ -50,10 +55,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     A rank of a world does not always return: world.exit_protocol says how each process ends.
     """
-    from commbench.core.errors import CommbenchError
-    from commbench.world.exit_protocol import end_with_error, exit_rank
-    from commbench.world.output import drop_unread_output, mark_output
-
     mark_output()
     for stream in (sys.stdout, sys.stderr):  # a locale without a letter must not end a run
         if isinstance(stream, TextIOWrapper):
@@ -82,11 +83,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _shield_children() -> None:
     """Ranks are started by `python -m`, which would import a commbench.py or select.py of the working directory; and
     mpirun crashes without HOME. Raises ConfigError where Python 3.10 can't be kept from such an import."""
-    from pathlib import Path
-    from tempfile import gettempdir
-
-    from commbench.core.errors import ConfigError
-
     if "HOME" not in os.environ:
         with suppress(KeyError, RuntimeError):  # no passwd entry
             os.environ["HOME"] = str(Path.home())
@@ -102,9 +98,6 @@ def _shield_children() -> None:
 
 def _identity() -> RankIdentity | None:
     """None outside of a world, and where the launcher's variables are unusable."""
-    from commbench.core.errors import ConfigError
-    from commbench.launchers.registry import detect
-
     try:
         return detect(os.environ)
     except ConfigError:
@@ -119,43 +112,38 @@ def _run_command(words: list[str]) -> int:
         module, function = COMMANDS[words[0]]
         status: int = getattr(import_module(module), function)(words[1:])
         return status
-    from commbench.world.exit_protocol import JOB
-
     if JOB in os.environ:
         from commbench.cli.rank import run_started
 
         return run_started()
     _check_words([word for word in words[:1] if word[:1] != "-"])  # a mistyped command has options of its own
-    arguments = _parser().parse_intermixed_args(words[1:] if words[:1] == ["run"] else words)
-    _check_words(arguments.words)
-    if arguments.words[:1] == ["help"]:
-        _parser().print_help()
-    elif arguments.keys:
-        from commbench.cli.doctor import keys_text
+    parser = Options(prog="commbench", usage=USAGE, add_help=True)
+    add = parser.add_argument
+    add("words", nargs="*", metavar="KEY=VALUE", help="an override of the configuration, or a command")
+    add("-m", "--multirun", action="store_true", help="sweep: a fresh world for each combination")
+    add("--config-dir", help="a folder with more YAML, e.g. DIR/benchmark/mine.yaml")
+    add("--keys", action="store_true", help="print every key with its default, meaning and values")
+    add("--operations", action="store_true", help="what each backend can measure, and in which form")
+    add("--version", action="version", version=f"commbench {commbench.__version__}")
+    options = parser.parse_intermixed_args(words[1:] if words[:1] == ["run"] else words)
+    _check_words(options.words)
+    if options.words[:1] == ["help"]:
+        parser.print_help()
+    elif options.keys or options.operations or options.words[:1] == ["doctor"]:
+        from commbench.cli.doctor import keys_text, matrix, report
 
-        print(keys_text(arguments.config_dir))
-    elif arguments.operations:
-        from commbench.cli.doctor import matrix
-
-        print(matrix(arguments.config_dir))
-    elif arguments.words[:1] == ["doctor"]:
-        from commbench.cli.doctor import report
-
-        print(report(arguments.config_dir))
+        text = keys_text if options.keys else matrix if options.operations else report
+        print(text(options.config_dir))
     else:
-        _start_rank_server(arguments.words)
+        _start_rank_server(options.words)
         from commbench.cli.run import run
 
-        return run(arguments.words, arguments.multirun, arguments.config_dir)
+        return run(options.words, options.multirun, options.config_dir)
     return 0
 
 
 def _check_words(words: Sequence[str]) -> None:
     """Raises ConfigError for what is neither KEY=VALUE nor a command."""
-    from difflib import get_close_matches
-
-    from commbench.core.errors import ConfigError
-
     for number, word in enumerate(words):
         if "=" in word or word[:1] == "~" or (number == 0 and word in OTHER_COMMANDS):
             continue
@@ -173,23 +161,8 @@ def _check_words(words: Sequence[str]) -> None:
 
 def _start_rank_server(words: Sequence[str]) -> None:
     """Where this command will probably fork ranks: they import torch while it composes the configuration."""
-    from commbench.launchers.registry import likely_launcher
-    from commbench.world.rank_server import start_rank_server
-
     launcher = likely_launcher(words)
     if launcher is not None and launcher.forks and _identity() is None:
+        from commbench.world.rank_server import start_rank_server
+
         start_rank_server(launcher)
-
-
-def _parser() -> argparse.ArgumentParser:
-    import commbench
-    from commbench.core.errors import Options
-
-    parser = Options(prog="commbench", usage=USAGE, add_help=True)
-    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="an override of the configuration, or a command")
-    parser.add_argument("-m", "--multirun", action="store_true", help="sweep: a fresh world for each combination")
-    parser.add_argument("--config-dir", help="a folder with more YAML, e.g. DIR/benchmark/mine.yaml")
-    parser.add_argument("--keys", action="store_true", help="print every key with its default, meaning and values")
-    parser.add_argument("--operations", action="store_true", help="what each backend can measure, and in which form")
-    parser.add_argument("--version", action="version", version=f"commbench {commbench.__version__}")
-    return parser
