@@ -7,28 +7,25 @@ import os
 import random
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from commbench.config.compose import ConfigComposer, requested_jobs
 from commbench.config.settings import Job
 from commbench.core.case import Case, Planned
 from commbench.core.errors import CommbenchError, ConfigError, Options
-from commbench.core.layout import Layout
 from commbench.core.run_folder import new_folder, write_json
 from commbench.core.units import format_seconds, plural
 from commbench.launchers.registry import check_experiment, check_startable, detect
-from commbench.measure.plan import duration_s, plan
+from commbench.measure.plan import duration_s
 from commbench.report.compare_sides import PAYLOAD
 from commbench.report.compare_text import AB_FILE, AB_SIDES
 from commbench.report.difference import GOOD_LAUNCHES, LEAST_PAIRS, launches_to_be_sure
-from commbench.world.rendezvous import hosted_world
 
 from . import run
 from .compare import command, failures_of, from_0, percent
-from .doctor import facts_here
+from .jobs import planned_here
 
 USAGE = """commbench ab KEY=VALUE ... --vs KEY=VALUE ... [--launches 10] [--fail-on slower]
 commbench ab backend=mpi sizes=[8,1MiB] --vs engine=python
@@ -69,10 +66,16 @@ def ab(words: Sequence[str]) -> int:
     folder = Path(new_folder(ab_plan.output))
     order = turns(options.launches, options.seed)
     write_json(folder / AB_FILE, {**ab_plan.overrides, "by": ab_plan.by, "seed": options.seed, "order": order})
-    compare_words = _compare_words(folder, ab_plan, options)
+    compare_words = [*(str(folder / side) for side in AB_SIDES), "--paired"]
+    compare_words += [f"--by={','.join(ab_plan.by)}"] if ab_plan.by else []
+    compare_words += [f"--delta={options.delta:g}", f"--seed={options.seed}"]
+    compare_words += [f"--fail-on={options.fail_on}"] if options.fail_on else []
     _print_prospect(ab_plan, options.launches)
-    with _hint_when_interrupted(compare_words):
+    try:
         statuses = [_launched(folder, ab_plan, options, *turn) for turn in enumerate(order)]
+    except (KeyboardInterrupt, SystemExit):
+        print(f"\ninterrupted; what was finished: commbench compare {shlex.join(compare_words)}", file=sys.stderr)
+        raise
     print(f"{len(order)} runs: {folder}; again: commbench compare {shlex.join(compare_words)}\n", flush=True)
     return max(command(compare_words), *statuses)
 
@@ -109,20 +112,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = Options(prog="commbench ab", usage=USAGE, epilog=EPILOGUE, formatter_class=raw, allow_abbrev=False)
     add = parser.add_argument
     add("base", nargs="*", metavar="KEY=VALUE", help="overrides of BASE, and of NEW where it has no other")
-    add(
-        "--vs",
-        nargs="+",
-        required=True,
-        metavar="KEY=VALUE",
-        help="further overrides of NEW, or other values",
-    )
-    add(
-        "--launches",
-        type=_count,
-        default=10,
-        metavar="N",
-        help=f"of each side (default 10); a verdict needs {LEAST_PAIRS}, and more for many cases",
-    )
+    add("--vs", nargs="+", required=True, metavar="KEY=VALUE", help="further overrides of NEW, or other values")
+    launches = f"of each side (default 10); a verdict needs {LEAST_PAIRS}, and more for many cases"
+    add("--launches", type=_count, default=10, metavar="N", help=launches)
     add("--delta", type=percent, default=2.0, metavar="PERCENT", help="least change that matters (default 2)")
     add("--seed", type=from_0, default=0, help="of the order (default 0)")
     add("--fail-on", default="", metavar="WORD,...", help="exit 1 if a case is slower, undecided, or missing in NEW")
@@ -142,15 +134,23 @@ def _ab_plan(options: argparse.Namespace) -> AbPlan:
         raise ConfigError("commbench ab starts its worlds itself; call it outside of torchrun, mpirun and srun")
     failures = failures_of(options.fail_on)
     with ConfigComposer(options.config_dir) as composer:
-        overrides = _sides(composer, options.base, options.vs)
+        base_keys, new_keys = composer.keys_of(options.base), composer.keys_of(options.vs)
+        for key in (*base_keys, *new_keys):
+            if key in OWN_KEYS:
+                raise ConfigError(f"commbench ab sets {key} itself; leave it out")
+        for key in ("output", "plan"):
+            if key in new_keys:
+                raise ConfigError(f"{key} belongs to both sides; write it before --vs")
+        kept = [word for word, key in zip(options.base, base_keys, strict=True) if key not in new_keys]
+        # the writers of a launch print no table, unless they are asked for
+        quiet = [] if "writer" in (*base_keys, *new_keys) else ["writer=[parquet]"]
+        overrides = {"base": [*quiet, *options.base], "new": [*quiet, *kept, *options.vs]}
         jobs = {side: _job(composer, side, overrides[side]) for side in AB_SIDES}
     for job in jobs.values():
         check_startable(job)
-    planned = [_planned(job) for job in jobs.values()]
-    by, cases = differing(*planned)
-    measuring_s = sum(
-        duration_s(job.settings, entry) for job, side in zip(jobs.values(), planned, strict=True) for entry in side
-    )
+    planned = {side: planned_here(job.settings) for side, job in jobs.items()}
+    by, cases = differing(planned["base"], planned["new"])
+    measuring_s = sum(duration_s(jobs[side].settings, entry) for side in AB_SIDES for entry in planned[side])
     settings = jobs["base"].settings
     ab_plan = AbPlan(overrides, by, cases, measuring_s, settings.output, settings.plan)
     needed = ab_plan.enough if "slower" in failures else LEAST_PAIRS if "undecided" in failures else 1
@@ -158,20 +158,6 @@ def _ab_plan(options: argparse.Namespace) -> AbPlan:
         among = plural(cases, "case", "cases")
         raise ConfigError(f"--fail-on {options.fail_on} needs a verdict of {among}: --launches {needed} or more")
     return ab_plan
-
-
-def _sides(composer: ConfigComposer, base: Sequence[str], more: Sequence[str]) -> dict[str, list[str]]:
-    """NEW is BASE with other values, each key once; writers that print a table per launch are left out."""
-    for key in composer.keys_of([*base, *more]):
-        if key in OWN_KEYS:
-            raise ConfigError(f"commbench ab sets {key} itself; leave it out")
-    replaced = composer.keys_of(more)
-    for key in ("output", "plan"):
-        if key in replaced:
-            raise ConfigError(f"{key} belongs to both sides; write it before --vs")
-    kept = [word for word, key in zip(base, composer.keys_of(base), strict=True) if key not in replaced]
-    quiet = [] if "writer" in [*replaced, *composer.keys_of(base)] else ["writer=[parquet]"]
-    return {"base": [*quiet, *base], "new": [*quiet, *kept, *more]}
 
 
 def _job(composer: ConfigComposer, side: str, overrides: Sequence[str]) -> Job:
@@ -208,16 +194,6 @@ def differing(base: Sequence[Planned], new: Sequence[Planned]) -> tuple[tuple[st
     return by, len(points[0] & points[1])
 
 
-def _planned(job: Job) -> tuple[Planned, ...]:
-    """The cases of this side here, with those that are skipped."""
-    around = Layout.around(job.settings.layouts)
-    world, _ = hosted_world(around.nodes, around.ranks_per_node)
-    return plan(replace(job.settings, layouts=job.settings.layouts or (around,)), world, facts_here())
-
-
-# ---------------------------------------------------------------- the launches
-
-
 def _launched(folder: Path, ab_plan: AbPlan, options: argparse.Namespace, index: int, turn: tuple[int, str]) -> int:
     """One run; its exit status. A broken world loses its launch, as in a sweep; an interruption ends all."""
     launch, side = turn
@@ -233,27 +209,3 @@ def _launched(folder: Path, ab_plan: AbPlan, options: argparse.Namespace, index:
     if status > 128:  # the run was ended by a signal
         raise SystemExit(status)
     return status
-
-
-def _compare_words(folder: Path, ab_plan: AbPlan, options: argparse.Namespace) -> list[str]:
-    """The arguments of `commbench compare`."""
-    by = [f"--by={','.join(ab_plan.by)}"] if ab_plan.by else []
-    fail_on = [f"--fail-on={options.fail_on}"] if options.fail_on else []
-    return [
-        *(str(folder / side) for side in AB_SIDES),
-        "--paired",
-        *by,
-        f"--delta={options.delta:g}",
-        f"--seed={options.seed}",
-        *fail_on,
-    ]
-
-
-@contextmanager
-def _hint_when_interrupted(compare_words: Sequence[str]) -> Iterator[None]:
-    """When the command is interrupted, print how to compare what there is."""
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit):
-        print(f"\ninterrupted; what was finished: commbench compare {shlex.join(compare_words)}", file=sys.stderr)
-        raise

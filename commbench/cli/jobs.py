@@ -18,24 +18,25 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
 from omegaconf import DictConfig, open_dict
 
-from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Job, Settings
-from commbench.core.case import Planned, World
+from commbench.core.case import Planned
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.terminal import Column, Terminal, first_line, paragraphs, printable, table_text
 from commbench.core.units import about_bytes, format_bytes, format_seconds, plural
 from commbench.launchers.registry import mpi_library
 from commbench.launchers.srun import Srun, pmi
-from commbench.measure.plan import Facts, duration_s, plan
+from commbench.measure.plan import duration_s, plan
 from commbench.report.load import load_run, run_tables
 from commbench.world.launch import SWEEP
+from commbench.world.rendezvous import hosted_world
+
+from .doctor import facts_here
 
 HERE = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"  # runs the jobs one after the other in this process
 STATUSES = ("ok", "failed", "invalid", "skipped")
 PART = "part="  # number of an experiment's part: the words after it say the same
-SHAPE = ("nodes", "tasks_per_node")
-SLURM_KEYS = (*SHAPE, "partition")  # of a Hydra launcher whose jobs have a task for each rank
+SLURM_KEYS = ("nodes", "tasks_per_node", "partition")  # of a Hydra launcher whose jobs have a task for each rank
 SHOWN = ("benchmark", "layout", "pair", "dtype")  # and the axes of which there are several values
 AXES = (
     "engine", "timing_mode", "schedule", "window", "buffers", "streams", "in_place", "reduction", "root",
@@ -90,9 +91,9 @@ class Sweep:
         try:
             status = self._task(config)
         except (KeyboardInterrupt, SystemExit) as stop:
-            self._ended[number] = Ended(interrupted_status(stop), _created(output, earlier), interrupted=True)
+            self._ended[number] = Ended(interrupted_status(stop), own_folder(output, earlier), interrupted=True)
             raise
-        self._ended[number] = Ended(status, _created(output, earlier))
+        self._ended[number] = Ended(status, own_folder(output, earlier))
         print(flush=True)
         return status
 
@@ -128,23 +129,14 @@ def interrupted_status(stop: KeyboardInterrupt | SystemExit) -> int:
     return 130 if isinstance(stop, KeyboardInterrupt) else int(stop.code or 0)
 
 
-def own_folder(created: Collection[Path], sweep_id: str | None) -> Path | None:
-    """The newest run of this sweep among new folders: other commands may write to the same results. None where it has
-    stored nothing."""
-    for folder in sorted(created, reverse=True):
+def own_folder(output: Path, earlier: Collection[Path]) -> Path | None:
+    """The newest run of this sweep in `output`, where other commands may write to, too. None where it has stored
+    nothing."""
+    for folder in sorted(set(output.glob("*")).difference(earlier), reverse=True):
         with suppress(CommbenchError):
-            if load_run(folder).get("sweep_id") == sweep_id:
+            if load_run(folder).get("sweep_id") == os.environ.get(SWEEP):
                 return folder
     return None
-
-
-def runs_here(config: DictConfig) -> bool:
-    """Whether Hydra's launcher runs the jobs one after the other in this process."""
-    return str(config.hydra.launcher.get("_target_", "")) == HERE
-
-
-def _created(output: Path, earlier: Collection[Path]) -> Path | None:
-    return own_folder(set(output.glob("*")) - set(earlier), os.environ.get(SWEEP))
 
 
 def _key(word: str) -> str:
@@ -170,21 +162,30 @@ def _why(ended: Ended) -> str:
     return "cases failed, see its table"
 
 
-def composed(composer: ConfigComposer, overrides: Sequence[str]) -> DictConfig:
-    """The configuration with Hydra's own part, which names the launcher."""
-    return composer.config(composer.plain(overrides), hydra=True)
+def swept(config: DictConfig, given: Collection[str], jobs: Sequence[Job], task: Callable[[DictConfig], int]) -> int:
+    """Run all jobs by Hydra's launcher, which `config` names; the worst exit status, after a table where the jobs ran
+    in this process. Raises ConfigError where there is no Slurm, WorldBroken where it refused or lost a job."""
+    if starts_ranks(config):
+        return max(_queued(config, given, jobs, task))
+    lines = [list(job.overrides) for job in jobs]
+    if config.hydra.launcher.get("_target_") != HERE:
+        return max(_launched(config, lines, 0, task))
+    sweep = Sweep(jobs, task)
+    try:
+        status = max(_launched(config, lines, 0, sweep.run))
+    except (KeyboardInterrupt, SystemExit):
+        with suppress(OSError):  # the terminal may be gone
+            sweep.print_table()
+        raise
+    sweep.print_table()
+    return status
 
 
-def swept(
+def _queued(
     config: DictConfig, given: Collection[str], jobs: Sequence[Job], task: Callable[[DictConfig], int]
 ) -> list[int]:
-    """The exit status of each job. Where the launcher starts the ranks, all jobs of one shape are queued at once, with
-    as many nodes and tasks as their layouts need; keys that were `given` stay.
-
-    Raises ConfigError where there is no Slurm, WorldBroken where it refused or lost a job.
-    """
-    if not starts_ranks(config):
-        return _launched(config, [list(job.overrides) for job in jobs], 0, task)
+    """The exit status of each job of a launcher that starts the ranks: all jobs of one shape are queued at once, with
+    as many nodes and tasks as their layouts need; keys that were `given` stay."""
     if shutil.which("srun") is None:
         raise ConfigError("hydra/launcher=submitit_slurm: there is no srun here; start on a host of the Slurm cluster")
     statuses = list[int]()
@@ -193,7 +194,16 @@ def swept(
         shape, kind = Layout.around(job.settings.layouts), pmi(mpi_library(job.settings.backend, Srun()))
         groups.setdefault((shape, kind), []).append(list(job.overrides))
     for (shape, kind), lines in groups.items():
-        _set_job_size(config, shape, kind, given)
+        values = {
+            "nodes": shape.nodes,
+            "tasks_per_node": shape.ranks_per_node,
+            "submitit_folder": f"{config.output}/slurm/%j",
+            "setup": [f"export SLURM_MPI_TYPE={kind}"],  # where srun reads which PMI the ranks use
+        }
+        with open_dict(config):
+            for key, value in values.items():
+                if f"hydra.launcher.{key}" not in given:
+                    config.hydra.launcher[key] = value
         statuses += (ended := _launched(config, lines, len(statuses), task))
         for words, status in zip(lines, ended, strict=True):  # the tables are in the logs of the jobs
             print(f"exit {status}: commbench {shlex.join(words)}", flush=True)
@@ -221,28 +231,33 @@ def starts_ranks(config: DictConfig) -> bool:
     return all(key in config.hydra.launcher for key in SLURM_KEYS)
 
 
-def _set_job_size(config: DictConfig, shape: Layout, kind: str, given: Collection[str]) -> None:
-    """Keys that were `given` stay. srun reads from its environment which PMI the ranks use."""
-    values = {
-        "nodes": shape.nodes,
-        "tasks_per_node": shape.ranks_per_node,
-        "submitit_folder": f"{config.output}/slurm/%j",
-        "setup": [f"export SLURM_MPI_TYPE={kind}"],
-    }
-    with open_dict(config):
-        for key, value in values.items():
-            if f"hydra.launcher.{key}" not in given:
-                config.hydra.launcher[key] = value
+def planned_here(settings: Settings, ranks: int = 2) -> tuple[Planned, ...]:
+    """The cases of a job on this machine, with those that are skipped; `ranks` are those of an open layout."""
+    around = Layout.around(settings.layouts, ranks)
+    world, _ = hosted_world(around.nodes, around.ranks_per_node)
+    return plan(replace(settings, layouts=settings.layouts or (around,)), world, facts_here())
 
 
-def plan_text(settings: Settings, world: World, facts: Facts) -> str:
-    """The cases of a job; they run in a shuffled order."""
-    if not settings.layouts:
-        settings = replace(settings, layouts=(Layout(len(world.nodes), world.ranks_per_node),))
-    jobs = sorted(plan(settings, world, facts), key=_order)
+def print_plans(jobs: Sequence[Job], ranks: int = 2) -> None:
+    """The cases of every job, for `plan=true`."""
+    for job, title in zip(jobs, job_titles(jobs), strict=True):
+        if len(jobs) > 1:
+            print(title)
+        print(_plan_text(job.settings, planned_here(job.settings, ranks)))
+
+
+def _plan_text(settings: Settings, planned: Sequence[Planned]) -> str:
+    """A table, sorted: the cases run in a shuffled order."""
+    jobs = sorted(planned, key=_order)
     names = [*SHOWN, *(name for name in AXES if len({getattr(job.case, name) for job in jobs} - {None}) > 1)]
     columns = [*(Column(name) for name in names), *NUMBERS]
-    rows = [_cells(settings, job, names) for job in jobs]
+    rows = []
+    for job in jobs:
+        values = [(name, getattr(job.case, name)) for name in names]
+        texts = ["" if value is None or (name, value) == ("dtype", "none") else str(value) for name, value in values]
+        texts.append(format_bytes(job.case.message_bytes) if job.case.message_bytes else "-")
+        measured = [about_bytes(job.node_bytes), format_seconds(duration_s(settings, job)), ""]
+        rows.append([*texts, *(["-", "-", job.skip] if job.skip else measured)])
     used = [index for index, column in enumerate(columns) if column.heading == "message" or any(r[index] for r in rows)]
     table = table_text(
         [columns[index] for index in used], [[row[index] for index in used] for row in rows], Terminal.of(sys.stdout)
@@ -263,14 +278,3 @@ def _order(job: Planned) -> tuple[object, ...]:
     ]
     numbers = [getattr(case, name) or 0 for name in ("root", "streams", "in_place", "window")]
     return (case.benchmark, layout.size, layout.nodes, case.pairs, *texts, case.message_bytes, *numbers)
-
-
-def _cells(settings: Settings, job: Planned, names: Sequence[str]) -> list[str]:
-    values = {name: getattr(job.case, name) for name in names}
-    texts = [
-        "" if value is None or (name, value) == ("dtype", "none") else str(value) for name, value in values.items()
-    ]
-    texts.append(format_bytes(job.case.message_bytes) if job.case.message_bytes else "-")
-    if job.skip:
-        return [*texts, "-", "-", job.skip]
-    return [*texts, about_bytes(job.node_bytes), format_seconds(duration_s(settings, job)), ""]

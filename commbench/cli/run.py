@@ -7,7 +7,7 @@ import secrets
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,8 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from commbench.config.compose import ConfigComposer, RequestedJobs, override_texts, requested_jobs, resolved
+from commbench.config.compose import ConfigComposer, override_texts, requested_jobs, resolved
 from commbench.config.settings import Job, job_of
-from commbench.core.case import RankIdentity
 from commbench.core.columns import SCHEMA_VERSION, UNFINISHED
 from commbench.core.errors import CommbenchError, ConfigError, Options, WorldBroken
 from commbench.core.layout import Layout
@@ -31,9 +30,8 @@ from commbench.world.launch import CONFIG_DIR, SWEEP, exported
 from commbench.world.output import print_error
 from commbench.world.rank_server import rest_rank_server, stop_rank_server
 from commbench.world.recovery import FINISHED, count_suspect
-from commbench.world.rendezvous import hosted_world
 
-from .jobs import Sweep, composed, interrupted_status, job_titles, plan_text, runs_here, starts_ranks, swept
+from .jobs import interrupted_status, print_plans, starts_ranks, swept
 from .rank import identity_here, run_rank, run_session
 
 # ---------------------------------------------------------------- commands
@@ -41,37 +39,34 @@ from .rank import identity_here, run_rank, run_session
 
 def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None = None) -> int:
     """The run command; the exit status. Raises ConfigError before anything is started."""
-    identity, overrides = identity_here(), list(overrides)
+    identity = identity_here()
     folder = config_dir if config_dir is None else str(Path(config_dir).absolute())
     with exported(CONFIG_DIR, folder), ConfigComposer(os.environ.get(CONFIG_DIR)) as composer:
         requested = requested_jobs(composer, overrides, multirun)
         jobs = requested.jobs
         if identity is not None:
-            _check_one_world(requested, identity)
+            if requested.fresh_worlds and not jobs:
+                raise ConfigError("; ".join(requested.refused))
+            if requested.fresh_worlds:
+                sweep = f"a sweep needs fresh worlds, this is one world of {identity.size} ranks; run these one by one:"
+                raise ConfigError("\n  ".join([sweep, *(shlex.join(job.overrides) for job in jobs)]))
             if not jobs[0].settings.plan:
                 return run_rank(jobs[0], identity)
-            return _print_plans(jobs, identity.size) if identity.rank == 0 else 0
-        config = composed(composer, overrides) if requested.fresh_worlds else None
+            if identity.rank == 0:
+                print_plans(jobs, identity.size)
+            return 0
+        config = composer.hydra_config(overrides) if requested.fresh_worlds else None
         elsewhere = config is not None and starts_ranks(config)
         check_experiment(requested, elsewhere)
         for job in jobs:
             check_startable(job, elsewhere)
         if any(job.settings.plan for job in jobs):
-            return _print_plans(jobs)
+            print_plans(jobs)
+            return 0
         if config is None:
             return _run_in_worlds(jobs[0])
         with exported(SWEEP, f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"):
-            if not runs_here(config):
-                return max(swept(config, composer.keys_of(overrides), jobs, task))
-            sweep = Sweep(jobs, task)
-            try:
-                status = max(swept(config, composer.keys_of(overrides), jobs, sweep.run))
-            except (KeyboardInterrupt, SystemExit):
-                with suppress(OSError):  # the terminal may be gone
-                    sweep.print_table()
-                raise
-            sweep.print_table()
-            return status
+            return swept(config, composer.keys_of(overrides), jobs, task)
 
 
 def run_one(*overrides: str | Mapping[str, Any], **keys: Any) -> Path:
@@ -177,18 +172,6 @@ def _comparable(value: Any) -> Any:
     return {key: _comparable(entry) for key, entry in value.items()} | target
 
 
-def _print_plans(jobs: Sequence[Job], ranks: int = 2) -> int:
-    from .doctor import facts_here
-
-    facts, titles = facts_here(), job_titles(jobs)
-    for job, title in zip(jobs, titles, strict=True):
-        world = Layout.around(job.settings.layouts, ranks)
-        if len(jobs) > 1:
-            print(title)
-        print(plan_text(job.settings, hosted_world(world.nodes, world.ranks_per_node)[0], facts))
-    return 0
-
-
 # ---------------------------------------------------------------- outside of a world
 
 
@@ -228,20 +211,8 @@ def _naming_the_rest(folder: str) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as stop:
-        status = interrupted_status(stop)
-        begun = end_interrupted(Path(folder), status)
-        rest = f"finish it with: commbench resume {folder}" if begun else "interrupted before anything was measured"
-        print_error(rest)
+        begun = end_interrupted(Path(folder), interrupted_status(stop))
+        print_error(
+            f"finish it with: commbench resume {folder}" if begun else "interrupted before anything was measured"
+        )
         raise
-
-
-def _check_one_world(requested: RequestedJobs, identity: RankIdentity) -> None:
-    """Raises ConfigError for a sweep."""
-    if not requested.fresh_worlds:
-        return
-    if not requested.jobs:
-        raise ConfigError("; ".join(requested.refused))
-    lines = "".join(f"\n  {shlex.join(job.overrides)}" for job in requested.jobs)
-    raise ConfigError(
-        f"a sweep needs fresh worlds, this is one world of {identity.size} ranks; run these one by one:{lines}"
-    )

@@ -51,6 +51,7 @@ class ConfigComposer:
     def __init__(self, config_dir: str | None = None) -> None:
         self._config_dir = None if config_dir is None else Path(config_dir).absolute()
         self._composed = self._packaged if config_dir is None else {}
+        self._overrides: dict[str, Override] = {}  # each is asked for several times, and parsing takes ms
         if self._config_dir is not None and not self._config_dir.is_dir():
             raise ConfigError(f"--config-dir {config_dir} is not a folder")
 
@@ -87,7 +88,7 @@ class ConfigComposer:
         if not points:
             raise ConfigError("this sweep has no jobs; give each key at least one value")
         if multirun and self._config_dir is not None:
-            hydra_config = self.config(self.plain(overrides), hydra=True)
+            hydra_config = self.hydra_config(overrides)
             given = {ENV_SET for override in parsed if str(override.key_or_group).startswith(ENV_SET)}
             check_file_settings([(ENV_SET, OmegaConf.select(hydra_config, ENV_SET))], given)
         jobs = [self._job(self._with_all_benchmarks(point)) for point in points]
@@ -123,9 +124,13 @@ class ConfigComposer:
             raise ConfigError(_hydra_message(error)) from error
         return config
 
+    def hydra_config(self, overrides: Sequence[str]) -> DictConfig:
+        """What the jobs of a sweep share, with Hydra's own part, which names the launcher."""
+        return self.config(self.plain(overrides), hydra=True)
+
     def sweep_of(self, overrides: Sequence[str]) -> list[str]:
         """The sweep that a configuration file asks for itself (hydra.mode=MULTIRUN), as overrides."""
-        node = self.config(self.plain(overrides), hydra=True).hydra
+        node = self.hydra_config(overrides).hydra
         mode = str(OmegaConf.select(node, "mode") or "")
         params = OmegaConf.select(node, "sweeper.params") or {}
         given = self.keys_of(overrides)
@@ -157,15 +162,16 @@ class ConfigComposer:
 
     def _parsed(self, overrides: Sequence[str]) -> list[Override]:
         parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
-        parsed = []
         for override in overrides:
-            try:
-                parsed += parser.parse_overrides([override])
-            except (HydraException, ValueError, RecursionError) as error:  # a number of 5000 digits, 1000 brackets
-                raise ConfigError(_unreadable(override)) from error
-            if not parsed[-1].key_or_group:
-                raise ConfigError(_unreadable(override))
-        return parsed
+            if override not in self._overrides:
+                try:
+                    (parsed,) = parser.parse_overrides([override])
+                except (HydraException, ValueError, RecursionError) as error:  # a number of 5000 digits, 1000 brackets
+                    raise ConfigError(_unreadable(override)) from error
+                if not parsed.key_or_group:
+                    raise ConfigError(_unreadable(override))
+                self._overrides[override] = parsed
+        return [self._overrides[override] for override in overrides]
 
     def _check(self, parsed: Sequence[Override], multirun: bool) -> None:
         """Raises ConfigError for what Hydra would report in four lines, or not at all."""
@@ -229,7 +235,9 @@ def _normalized(override: str) -> str:
     key, _, value = override.partition("=")
     name = key.lstrip("+").removeprefix("env.")
     if value.strip("'") == MASK and key.lstrip("+").startswith("env."):
-        return f"++env.{name}={_quoted(_exported_value(name))}"
+        if name not in os.environ:
+            raise ConfigError(f"env.{name} is a credential and was not recorded; export {name}=... and try again")
+        return f"++env.{name}={_quoted(os.environ[name])}"
     if key.startswith("env.") and value not in ("", "null") and value[0] not in '[{"' and not set(value) & set("',("):
         return f"++{key}='{value}'"  # 1e3 stays 1e3
     if override.startswith(("env.", "env={")):
@@ -238,13 +246,6 @@ def _normalized(override: str) -> str:
         texts = [f"'{text.strip()}'" for text in value.strip("[]").split(",")]
         return f"expect=[{','.join(texts)}]" if value.startswith("[") else f"expect='{value}'"
     return override
-
-
-def _exported_value(name: str) -> str:
-    """The value of a variable that was recorded without it; raises ConfigError where it is not exported here."""
-    if name not in os.environ:
-        raise ConfigError(f"env.{name} is a credential and was not recorded; export {name}=... and try again")
-    return os.environ[name]
 
 
 def _quoted(text: str) -> str:

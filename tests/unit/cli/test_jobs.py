@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from commbench.cli.jobs import composed, starts_ranks
+from commbench.cli.jobs import starts_ranks
 from commbench.config.compose import ConfigComposer
 
 pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install 'commbench[slurm]'")
@@ -32,7 +32,7 @@ def commbench(python: Path, folder: Path, *words: str, env: dict[str, str]) -> s
 )
 def test_only_slurm_jobs_start_the_ranks(launcher: str, starts: bool) -> None:
     with ConfigComposer() as door:
-        assert starts_ranks(composed(door, [f"hydra/launcher={launcher}", "layout=1x2,2x1"])) is starts
+        assert starts_ranks(door.hydra_config([f"hydra/launcher={launcher}", "layout=1x2,2x1"])) is starts
 
 
 def test_without_srun_one_line_says_so(tmp_path: Path, warm_executable: Path) -> None:

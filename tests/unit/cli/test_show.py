@@ -17,6 +17,7 @@ from commbench.cli.results import pivot_text
 from commbench.config.compose import ConfigComposer, requested_jobs
 from commbench.core.columns import CASES, SCHEMA_VERSION
 from commbench.core.terminal import TERMINAL, Terminal
+from commbench.world.launch import SWEEP
 
 FIXED = ("timing=fixed", "timing.repetitions=8", "timing.warmup_s=0", "benchmark=all_reduce", "sizes=[8,1KiB]")
 
@@ -228,15 +229,17 @@ def test_the_parts_of_an_experiment_say_in_what_they_differ() -> None:
         assert all(sum(word in other.split() for other in titles) < len(jobs) for word in words.split())
 
 
-def test_runs_of_another_command_are_not_taken_for_those_of_a_sweep(tmp_path: Path) -> None:
+def test_runs_of_another_command_are_not_taken_for_those_of_a_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     record = {"schema_version": SCHEMA_VERSION}
     for name, more in (("1", {"sweep_id": "ours"}), ("2", {"sweep_id": "theirs"}), ("3", {}), ("4", None)):
         (tmp_path / name).mkdir()
         if more is not None:
             (tmp_path / name / "run.json").write_text(json.dumps(record | more))
-    folders = set(tmp_path.iterdir())
-    assert own_folder(folders, "ours") == tmp_path / "1"
-    assert own_folder(folders - {tmp_path / "1"}, "ours") is None
+    monkeypatch.setenv(SWEEP, "ours")
+    assert own_folder(tmp_path, ()) == tmp_path / "1"
+    assert own_folder(tmp_path, {tmp_path / "1"}) is None
 
 
 def test_a_sweep_names_its_jobs_and_ends_with_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
