@@ -84,16 +84,10 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help="BASE and NEW; one where --against or --by NAME=BASE:NEW has the rest")
     add("--against", metavar="BASE", help="folder or parquet file of the base")
-    add(
-        "--by", "--ignore", action="append", default=[], metavar="NAME[=BASE:NEW],...", help="variables that may differ"
-    )
-    add(
-        "--aa",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="launches that are all alike: their noise is the least threshold",
-    )
+    by = "NAME[=BASE:NEW],..."
+    add("--by", "--ignore", action="append", default=[], metavar=by, help="variables that may differ")
+    noise = "launches that are all alike: their noise is the least threshold"
+    add("--aa", action="append", default=[], metavar="PATH", help=noise)
     add("--delta", type=percent, default=2.0, metavar="PERCENT", help="least change that matters (default 2)")
     add("--paired", action="store_true", help="launches with the same number ran next to each other")
     add("--medians-only", action="store_true", help=argparse.SUPPRESS)  # of earlier versions; launches decide anyway

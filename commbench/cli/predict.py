@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from commbench.report.predict import OPERATION, Step, predict, step_of
 if TYPE_CHECKING:
     import pandas as pd
 
-Row = Mapping[Any, Any]
+Row = dict[Any, Any]
 
 USAGE = """commbench predict --params 7e9 --dtype bfloat16 --bucket-mb 25 [PATH ...]
        commbench predict --params 7e9 --bucket-mb 1,25,100      compare bucket sizes
@@ -52,12 +52,22 @@ def command(words: list[str]) -> int:
 
 def report(cases: pd.DataFrame, steps: Sequence[Step], dtype: str, by_params: bool = True) -> str:
     """The text of the command; raises CommbenchError like predict."""
-    frame = predict(cases, steps, dtype)
-    rows = _named_rows(frame)
+    rows: list[Row] = predict(cases, steps, dtype).to_dict("records")
+    shown = [name for name in varying(rows) if name not in ALWAYS]
+    for row in rows:
+        more = [str(row["engine"])] if row["engine"] else []
+        more += [f"{name} {row[name]}" for name in shown if row[name] is not None]
+        row["name"] = f"{row['backend']} ({', '.join(more)})" if more else str(row["backend"])
+    rows.sort(key=_place)
+    warned: dict[str, list[str]] = {}
+    for row in rows:
+        for warning in row["warnings"]:
+            warned.setdefault(warning, []).append(f"{row['name']} {row['layout']}")
+    warnings = [f"warning: {', '.join(dict.fromkeys(who))}: {warning}" for warning, who in warned.items()]
     terminal = Terminal.of(sys.stdout)
     titles = paragraphs([_title(step, dtype, by_params) for step in steps], terminal)
-    answers = [*_answers(rows), *_bucket_answers(rows), *_warnings(rows), *_sources(cases)]
-    text = "\n".join([titles, "", _table(rows), "", paragraphs([*_meaning(cases), "", *answers], terminal)])
+    meaning = [*_meaning(cases), "", *_answers(rows), *warnings, *_sources(cases)]
+    text = "\n".join([titles, "", _table(rows, shown, terminal), "", paragraphs(meaning, terminal)])
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
@@ -130,30 +140,11 @@ def _title(step: Step, dtype: str, by_params: bool) -> str:
     return f"{what}, {step.total_bytes / 1e9:.3g} GB in {buckets}"
 
 
-def _differing(rows: Sequence[Row]) -> list[str]:
-    """Variables of a row that are shown besides those that always are."""
-    return [name for name in varying(rows) if name not in ALWAYS]
-
-
-def _named_rows(frame: pd.DataFrame) -> list[Row]:
-    """Each with its `name` among the others: backend (engine), and what else differs besides layout and bucket."""
-    rows = frame.to_dict("records")
-    named: list[Row] = []
-    for row in rows:
-        more = [str(row["engine"])] if row["engine"] else []
-        more += [f"{name} {row[name]}" for name in _differing(rows) if row[name] is not None]
-        named.append({**row, "name": f"{row['backend']} ({', '.join(more)})" if more else str(row["backend"])})
-    return named
-
-
-def _table(rows: Sequence[Row]) -> str:
-    texts = (*ALWAYS, *_differing(rows))
+def _table(rows: Sequence[Row], shown: Sequence[str], terminal: Terminal) -> str:
+    texts = (*ALWAYS, *shown)
     columns = [*(Column(name) for name in texts), *NUMBERS, Column("notes")]
-    cells = [
-        (*("" if row[name] is None else str(row[name]) for name in texts), *_cells(row))
-        for row in sorted(rows, key=_place)
-    ]
-    return table_text(columns, cells, Terminal.of(sys.stdout))
+    cells = [(*("" if row[name] is None else str(row[name]) for name in texts), *_cells(row)) for row in rows]
+    return table_text(columns, cells, terminal)
 
 
 def _place(row: Row) -> tuple[Any, ...]:
@@ -163,55 +154,40 @@ def _place(row: Row) -> tuple[Any, ...]:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    known = not math.isnan(row["step_s"])
+    known, low_s, high_s = not math.isnan(row["step_s"]), row["low_s"], row["high_s"]
+    unknown_interval = math.isnan(low_s) or math.isnan(high_s)
+    interval = "-" if unknown_interval else f"{format_number(1e3 * low_s)} .. {format_number(1e3 * high_s)}"
+    extrapolated = any(warning.startswith("extrapolated") for warning in row["warnings"])
+    notes = ["extrapolated"] if extrapolated and known else [] if known else ["unknown"]
+    notes += [f"{row['runs']} launches"] if row["runs"] > 1 else []
     return (
         str(row["bucket_bytes"]), str(row["buckets"]), format_number(1e3 * row["step_s"] if known else None),
-        _interval(row), format_number(row["gb_per_s"] if known else None), " ".join(_notes(row)),
+        interval, format_number(row["gb_per_s"] if known else None), " ".join(notes),
     )  # fmt: skip
-
-
-def _interval(row: Row) -> str:
-    if math.isnan(row["low_s"]) or math.isnan(row["high_s"]):
-        return "-"
-    return f"{format_number(1e3 * row['low_s'])} .. {format_number(1e3 * row['high_s'])}"
-
-
-def _notes(row: Row) -> Iterator[str]:
-    if math.isnan(row["step_s"]):
-        yield "unknown"
-    elif any(warning.startswith("extrapolated") for warning in row["warnings"]):
-        yield "extrapolated"
-    if row["runs"] > 1:
-        yield f"{row['runs']} launches"
 
 
 def _groups(rows: Sequence[Row], *names: str) -> list[list[Row]]:
     """Rows with a time that share these columns, the fastest first."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in sorted(rows, key=_place):
+    for row in rows:
         if not math.isnan(row["step_s"]):
             groups.setdefault(tuple(row[name] for name in names), []).append(row)
     return [sorted(group, key=lambda row: float(row["step_s"])) for group in groups.values()]
 
 
 def _answers(rows: Sequence[Row]) -> list[str]:
-    """The fastest on each layout and bucket size; other layouts have other ranks, so they are not ranked."""
+    """The fastest on each layout and bucket size, for other layouts have other ranks; then the best of several bucket
+    sizes, of each backend and layout."""
     lines = []
     for group in _groups(rows, "layout", "bucket_bytes"):
         names = [row["name"] for row in group]
         answer = _verdict(group, names) if len(group) > 1 else f"{names[0]} takes {format_seconds(group[0]['step_s'])}"
         lines.append(f"{group[0]['layout']}, buckets of {about_bytes(group[0]['bucket_bytes'])}: {answer}")
+    for group in _groups(rows, "layout", "name"):
+        if len(group) > 1:
+            name, buckets = group[0]["name"], [f"buckets of {about_bytes(row['bucket_bytes'])}" for row in group]
+            lines.append(f"{name} on {group[0]['layout']}: {_verdict(group, buckets, name)}")
     return lines
-
-
-def _bucket_answers(rows: Sequence[Row]) -> list[str]:
-    """The best bucket size of each backend and layout, where there are several."""
-    groups = [group for group in _groups(rows, "layout", "name") if len(group) > 1]
-    return [
-        f"{group[0]['name']} on {group[0]['layout']}: "
-        + _verdict(group, [f"buckets of {about_bytes(row['bucket_bytes'])}" for row in group], group[0]["name"])
-        for group in groups
-    ]
 
 
 def _verdict(group: Sequence[Row], names: Sequence[str], one_family: str | None = None) -> str:
@@ -237,15 +213,6 @@ def _meaning(cases: pd.DataFrame) -> list[str]:
     """What step and interval are."""
     texts = interval_texts(row_dicts(answerable(cases[cases["benchmark"] == OPERATION])))
     return [MEANING, f"interval: {'; '.join(texts)}, {BOTH_WAYS}"] if texts else [MEANING]
-
-
-def _warnings(rows: Sequence[Row]) -> list[str]:
-    """Each warning once, with the rows that it is about."""
-    about_whom: dict[str, list[str]] = {}
-    for row in sorted(rows, key=_place):
-        for warning in row["warnings"]:
-            about_whom.setdefault(warning, []).append(f"{row['name']} {row['layout']}")
-    return [f"warning: {', '.join(dict.fromkeys(who))}: {warning}" for warning, who in about_whom.items()]
 
 
 def _sources(cases: pd.DataFrame) -> list[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.config.settings import Job, Settings, received
+from commbench.config.settings import Job, received
 from commbench.core.case import RankIdentity
 from commbench.core.columns import UNFINISHED
 from commbench.core.errors import ConfigError, WorldBroken
@@ -59,8 +59,12 @@ def run_rank(job: Job, identity: RankIdentity, folder: str | None = None, resume
     reason = backend.missing(job.settings.device)
     if reason is not None:
         raise ConfigError(f"backend={backend.name}: {reason}")
-    os.environ.update(QUIET | os.environ)
-    problem = _export(job.settings)
+    given, problem = dict(job.settings.env), None
+    os.environ.update(QUIET | os.environ | given)  # before the backend, which must not contradict what the user exports
+    try:
+        os.environ.update(backend.environment(job.settings.cuda_ipc, job.settings.interface) | given)
+    except ConfigError as error:  # for the other ranks to know
+        problem = str(error)
     if FOLDER not in os.environ:
         return run_session(job, identity, folder, resume, problem)
     folder = os.environ[FOLDER]
@@ -68,17 +72,6 @@ def run_rank(job: Job, identity: RankIdentity, folder: str | None = None, resume
     if identity.rank == 0:
         leave_status(folder, status)
     return 0  # the parent reads the status in the folder
-
-
-def _export(settings: Settings) -> str | None:
-    """Export what the backend reads on this host; what is wrong with it, for the other ranks to know."""
-    given = dict(settings.env)
-    os.environ.update(given)  # first: the backend must not contradict what the user exports
-    try:
-        os.environ.update(settings.backend.environment(settings.cuda_ipc, settings.interface) | given)
-    except ConfigError as error:
-        return str(error)
-    return None
 
 
 def run_session(
@@ -112,7 +105,7 @@ def _earlier_starts(job: Job, folder: str, resume: str, identity: RankIdentity |
     failed = cases[(cases.status == "failed") | (cases.case_id.isin(run.get("broken", {})) & cases.reason.notna())]
     reasons = dict(zip(failed.case_id, failed.reason, strict=True))
     visits = {}
-    if job.settings.timing.duration_s is None:  # a soak begins anew
+    if not job.settings.timing.is_soak:  # which begins anew
         visits = earlier_visits(folder, {*cases.case_id[unfinished | ~cases.status.isin(FINISHED)]})
     by_user, force = resume not in ("rest", "launch"), resume != "retry"
     return EarlierStarts(
@@ -148,15 +141,13 @@ def earlier_visits(folder: str | Path, case_ids: Collection[str]) -> dict[str, E
     if not rows:
         return {}
     samples = frame_of(run_tables(Path(folder), "samples", COLUMNS, [("case_id", "in", list(rows))]), "samples")
-    return {str(case_id): _visits_of(rows[str(case_id)], part) for case_id, part in samples.groupby("case_id")}
-
-
-def _visits_of(row: Mapping[str, Any], samples: pd.DataFrame) -> EarlierVisits:
-    """Of one row, from all its samples."""
-    repetitions = {str(phase): int(last) + 1 for phase, last in samples.groupby("phase").repetition.max().items()}
-    visits = samples["visit"].dropna()
-    last, blocks = int(visits.max()) if len(visits) else 0, int(samples["block"].max()) + 1
-    return EarlierVisits(row, _times(row, samples), last, blocks, repetitions)
+    found = {}
+    for case_id, part in samples.groupby("case_id"):
+        row, visits = rows[str(case_id)], part["visit"].dropna()
+        repetitions = {str(phase): int(last) + 1 for phase, last in part.groupby("phase").repetition.max().items()}
+        last, blocks = int(visits.max()) if len(visits) else 0, int(part["block"].max()) + 1
+        found[str(case_id)] = EarlierVisits(row, _times(row, part), last, blocks, repetitions)
+    return found
 
 
 def _times(row: Mapping[str, Any], samples: pd.DataFrame) -> tuple[Series, ...]:

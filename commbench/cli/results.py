@@ -51,7 +51,11 @@ TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 def show(words: list[str]) -> int:
     """Print runs in one of the forms; exit status 0. Raises CommbenchError, ConfigError."""
-    options = _show_parser().parse_args(words)
+    parser = Options(prog="commbench show", description="The table of a run again; of several backends side by side.")
+    parser.add_argument("paths", nargs="+", metavar="RUN", help="folders of runs, or folders with runs in them")
+    forms = (CONSOLE, OSU, NCCL_TESTS, CSV)
+    parser.add_argument("--as", dest="form", choices=forms, default=CONSOLE, help="default: console")
+    options = parser.parse_args(words)
     runs = [run for path in options.paths for run in find_runs(path)]
     if not runs:
         raise ConfigError(f"no run.json below {', '.join(options.paths)}; give the folder of a run or of several")
@@ -67,15 +71,6 @@ def show(words: list[str]) -> int:
     for run, run_rows in rows.items():
         _write_stdout(f"{shown_text(run, run_rows, options.form, terminal)}\n{printable(f'results: {run}')}\n\n")
     return 0
-
-
-def _show_parser() -> argparse.ArgumentParser:
-    parser = Options(prog="commbench show", description="The table of a run again; of several backends side by side.")
-    parser.add_argument("paths", nargs="+", metavar="RUN", help="folders of runs, or folders with runs in them")
-    parser.add_argument(
-        "--as", dest="form", choices=(CONSOLE, OSU, NCCL_TESTS, CSV), default=CONSOLE, help="default: console"
-    )
-    return parser
 
 
 def rows_of(run: Path) -> list[dict[str, Any]]:
@@ -94,18 +89,11 @@ def shown_text(run: Path, rows: Sequence[Row], form: str, terminal: Terminal) ->
         return f"{run.name}: nothing was measured: {record.get('reason') or record.get('status')}"
     if form != CONSOLE:
         return printable((Osu() if form == OSU else NcclTests()).text(record, rows))
-    soaks = [row["case_id"] for row in rows if row["timing"] == "soak"]
-    return run_text(record, list(rows), terminal, _time_lines(run, soaks) if soaks else None)
-
-
-def _time_lines(run: Path, case_ids: Sequence[str]) -> dict[str, TimeLine]:
-    lines = {case_id: TimeLine() for case_id in case_ids}
-    for table in run_tables(run, "counters"):
-        columns = table.to_pydict()
-        for case_id, line in lines.items():
-            chosen = [index for index, own_id in enumerate(columns["case_id"]) if own_id == case_id]
-            line.add({name: [columns[name][index] for index in chosen] for name in ("t_ns", "name", "value")})
-    return lines
+    soaks = {row["case_id"]: TimeLine() for row in rows if row["timing"] == "soak"}
+    for case_id, line in soaks.items():
+        for table in run_tables(run, "counters", filters=[("case_id", "=", case_id)]):
+            line.add(table.to_pydict())
+    return run_text(record, list(rows), terminal, soaks)
 
 
 def pivot_text(rows: Sequence[Row], terminal: Terminal) -> str:
@@ -214,7 +202,13 @@ def _cell(rows: Sequence[Row], rate: bool) -> str:
 def report(words: list[str]) -> int:
     """Print the answers, write the page; exit status 0. Raises ConfigError where there is nothing to report or the
     file can't be written."""
-    options = _report_parser().parse_args(words)
+    parser = Options(prog="commbench report", description="Answers from results: tables here, pictures with --html.")
+    add = parser.add_argument
+    add("paths", nargs="+", metavar="PATH", help="folders with runs, or parquet files of cases")
+    add("--html", metavar="FILE", help="write one page with pictures; it needs no network")
+    add("--benchmark", metavar="NAME", help="only this benchmark")
+    add("--top", type=_from_1, default=TOP, help=f"rows of a table on the terminal (default {TOP})")
+    options = parser.parse_args(words)
     if options.html is not None:
         folder = Path(options.html).parent
         _check_not_folder("--html", Path(options.html))
@@ -228,7 +222,10 @@ def report(words: list[str]) -> int:
         from commbench.report.page import page
 
         _write_file("--html", Path(options.html), page(summary, read_raw_data(summary.results)))
-    for folder in _alone(summary.results.cases, options.paths):
+    runs = [run for path in options.paths if Path(path).is_dir() for run in find_runs(path)]
+    # a few runs of one backend: there is nothing to choose between, and their own tables are the result
+    alone = summary.results.cases["backend"].nunique() == 1 and len(runs) <= MOST_TABLES
+    for folder in runs if alone else ():
         rows = [row for row in rows_of(folder) if options.benchmark in (None, row["benchmark"])]
         if rows or options.benchmark is None:
             _write_stdout(shown_text(folder, rows, CONSOLE, Terminal.of(sys.stdout)) + "\n")
@@ -236,21 +233,6 @@ def report(words: list[str]) -> int:
         summary_text(summary, options.top) + (f"\npage: {options.html}\n" if options.html is not None else "")
     )
     return 0
-
-
-def _alone(cases: pd.DataFrame, paths: Sequence[str]) -> list[Path]:
-    """The runs whose own tables are the result, for there is nothing to choose between: one backend, a few runs."""
-    runs = [run for path in paths if Path(path).is_dir() for run in find_runs(path)]
-    return runs if cases["backend"].nunique() == 1 and len(runs) <= MOST_TABLES else []
-
-
-def _report_parser() -> argparse.ArgumentParser:
-    parser = Options(prog="commbench report", description="Answers from results: tables here, pictures with --html.")
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="folders with runs, or parquet files of cases")
-    parser.add_argument("--html", metavar="FILE", help="write one page with pictures; it needs no network")
-    parser.add_argument("--benchmark", metavar="NAME", help="only this benchmark")
-    parser.add_argument("--top", type=_from_1, default=TOP, help=f"rows of a table on the terminal (default {TOP})")
-    return parser
 
 
 def _from_1(word: str) -> int:
@@ -267,8 +249,19 @@ def export(words: list[str]) -> int:
 
     Raises ConfigError for wrong options and a file that can't be written, CommbenchError like load.
     """
-    options = _export_parser().parse_args(words)
-    columns = _chosen_columns(options.table, options.columns)
+    parser = Options(prog="commbench export", description="Write a table of results as CSV.")
+    add = parser.add_argument
+    add("paths", nargs="+", metavar="PATH", help="folder of a run, or of several")
+    add("--csv", required=True, metavar="FILE", help="the file to write; - is stdout")
+    add("--table", default="cases", choices=tuple(TABLES), help="cases, unless told otherwise")
+    add("--columns", metavar="A,B,C", help="these columns in this order; all, unless told otherwise")
+    add("--force", action="store_true", help="replace FILE where it exists")
+    options = parser.parse_args(words)
+    allowed = columns = [column.name for column in TABLES[options.table]]
+    if options.columns is not None:
+        columns = list(dict.fromkeys(name.strip() for name in options.columns.split(",")))
+    if unknown := ", ".join(repr(name) for name in columns if name not in allowed):
+        raise ConfigError(f"--columns: {unknown} is not in {options.table}; allowed: {', '.join(allowed)}")
     if options.csv != STDOUT:
         _check_not_folder("--csv", Path(options.csv))
         if Path(options.csv).exists() and not options.force:
@@ -293,44 +286,18 @@ def csv_text(frame: pd.DataFrame, table: str) -> str:
     kinds = {column.name: column.kind for column in TABLES[table]}
     written = frame.copy()
     for name in map(str, frame.columns):
-        written[name] = _csv_cells(frame[name], kinds[name])
+        column, kind = frame[name], kinds[name]
+        if kind == "integer":
+            written[name] = column.astype("Int64")  # beside a null pandas holds them as floats
+        elif kind == "time":
+            written[name] = column.dt.strftime(TIME)
+        elif kind == "text":
+            written[name] = column.map({value: _harmless(value) for value in column.dropna().unique()})
+        elif kind == "texts":
+            written[name] = column.map(lambda values: _harmless(" ".join(values)), na_action="ignore")
+        elif kind == "map":
+            written[name] = column.map(lambda values: json.dumps(values, sort_keys=True), na_action="ignore")
     return written.to_csv(index=False, lineterminator="\n")
-
-
-def _export_parser() -> argparse.ArgumentParser:
-    parser = Options(prog="commbench export", description="Write a table of results as CSV.")
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="folder of a run, or of several")
-    parser.add_argument("--csv", required=True, metavar="FILE", help="the file to write; - is stdout")
-    parser.add_argument("--table", default="cases", choices=tuple(TABLES), help="cases, unless told otherwise")
-    parser.add_argument("--columns", metavar="A,B,C", help="these columns in this order; all, unless told otherwise")
-    parser.add_argument("--force", action="store_true", help="replace FILE where it exists")
-    return parser
-
-
-def _chosen_columns(table: str, chosen: str | None) -> list[str]:
-    allowed = [column.name for column in TABLES[table]]
-    names = allowed if chosen is None else list(dict.fromkeys(name.strip() for name in chosen.split(",")))
-    unknown = [repr(name) for name in names if name not in allowed]
-    if unknown:
-        raise ConfigError(f"--columns: {', '.join(unknown)} is not in {table}; allowed: {', '.join(allowed)}")
-    return names
-
-
-def _csv_cells(column: pd.Series[Any], kind: str) -> pd.Series[Any]:
-    """A column as it is to be written; only texts, lists and maps can hold what a user has typed."""
-    if kind == "integer":
-        return column.astype("Int64")  # beside a null pandas holds them as floats
-    if kind == "time":
-        times: pd.Series[Any] = column.dt.strftime(TIME)
-        return times
-    if kind == "text":
-        written = {value: _harmless(value) for value in column.dropna().unique()}
-        return column.map(written)
-    if kind == "texts":
-        return column.map(lambda values: _harmless(" ".join(values)), na_action="ignore")
-    if kind == "map":
-        return column.map(lambda values: json.dumps(values, sort_keys=True), na_action="ignore")
-    return column
 
 
 def _harmless(text: str) -> str:
