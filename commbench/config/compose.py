@@ -117,9 +117,7 @@ class ConfigComposer:
             if (files := (hydra, *chosen)) not in self._composed:
                 self._composed[files] = compose("config", overrides=[*searched, *chosen], return_hydra_config=hydra)
             config = copy.deepcopy(self._composed[files])
-            ConfigLoaderImpl._apply_overrides_to_config(
-                [override for override in parsed if _sets_value(override)], config
-            )
+            ConfigLoaderImpl._apply_overrides_to_config(list(filter(_sets_value, parsed)), config)
         except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
             raise ConfigError(_hydra_message(error)) from error
         return config
@@ -145,9 +143,8 @@ class ConfigComposer:
         """The overrides that are the same in every job of a sweep."""
         parsed = self._parsed([_normalized(override) for override in overrides])
         self._check(parsed, multirun=True)
-        return self._with_all_benchmarks(
-            override.input_line or "" for override in parsed if not override.is_sweep_override()
-        )
+        shared = [override.input_line or "" for override in parsed if not override.is_sweep_override()]
+        return self._with_all_benchmarks(shared)
 
     def options(self, group: str) -> list[str]:
         """The names of a group's files."""
