@@ -141,13 +141,13 @@ def earlier_visits(folder: str | Path, case_ids: Collection[str]) -> dict[str, E
     if not rows:
         return {}
     samples = frame_of(run_tables(Path(folder), "samples", COLUMNS, [("case_id", "in", list(rows))]), "samples")
-    found = {}
+    by_case = {}
     for case_id, part in samples.groupby("case_id"):
         row, visits = rows[str(case_id)], part["visit"].dropna()
         repetitions = {str(phase): int(last) + 1 for phase, last in part.groupby("phase").repetition.max().items()}
         last, blocks = int(visits.max()) if len(visits) else 0, int(part["block"].max()) + 1
-        found[str(case_id)] = EarlierVisits(row, _times(row, part), last, blocks, repetitions)
-    return found
+        by_case[str(case_id)] = EarlierVisits(row, _times(row, part), last, blocks, repetitions)
+    return by_case
 
 
 def _times(row: Mapping[str, Any], samples: pd.DataFrame) -> tuple[Series, ...]:
