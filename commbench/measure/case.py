@@ -127,9 +127,16 @@ class _Case:
         self.payload = CheckedBuffers(job, SALTS_OF_VISIT * self.turn.number)
         self.programs = {rank: job.program(rank) for rank in self.communicator.hosted}
         self.deadline_s = block_deadline_s(job, self.settings)
+        self.check_next = timing.visits == 1  # of several, the end of each is in the middle of the case
 
     def run(self) -> Outcome:
-        self._allocate()
+        self.progress.enter(f"the preparation of {self.job.case}")
+        problem = None
+        try:
+            self.payload.allocate(self.communicator, self.programs)
+        except MemoryError as error:
+            problem = f"out of memory on rank {self.control.rank}: {error}"
+        self._agree(problem)
         if self.job.case.sync == "window":
             self._open_window()
         runner = self._prepare(1)
@@ -145,7 +152,7 @@ class _Case:
             self.payload.zero = any(program.reset for program in self.programs.values())
         self.payload.refill()  # from here on the checks look at what timed repetitions have moved
         self.spent_s = self.loop_s = self.pace.begin()
-        stop_reason = self._soak(runner, n) if self.settings.timing.is_soak else self._measure(runner, n)
+        stop_reason = self._measure(runner, n)
         self._check("end", copies=self.last_n)
         if self.payload.zero:
             self._check_with_payload()
@@ -156,19 +163,10 @@ class _Case:
         """Pass what an interrupted soak would lose to the sink."""
         if self.settings.timing.is_soak and self.control.rank == 0:
             self.timeline.close()
-            if len(self._measured()):
+            if self.timeline.repetitions("measure"):
                 self.sink(self._samples(INTERRUPTED, self.job.case.engine))
 
     # ------------------------------------------------------------ phases
-
-    def _allocate(self) -> None:
-        self.progress.enter(f"the preparation of {self.job.case}")
-        problem = None
-        try:
-            self.payload.allocate(self.communicator, self.programs)
-        except MemoryError as error:
-            problem = f"out of memory on rank {self.control.rank}: {error}"
-        self._agree(problem)
 
     def _open_window(self) -> None:
         assert self.clocks is not None
@@ -224,36 +222,26 @@ class _Case:
         return 0, block_k, self._next_block(np.zeros(0), 0.0, self.typical_s * block_k)
 
     def _measure(self, runner: Runner, n: int) -> str:
-        """Blocks until the rule is satisfied; returns the stop reason."""
-        stop_reason, checked = None, self.settings.timing.visits > 1  # the end of a visit is in the middle of the case
-        while stop_reason is None:
-            next_n, stop_reason = self._repeat(runner, n, "measure", self._next_or_stop)
-            if not checked and stop_reason is None:
-                self._check("middle", copies=n)
-                self.payload.refill()
-                checked = True
-            n = next_n
-        return str(stop_reason)
-
-    def _next_or_stop(self) -> tuple[int, str | None]:
-        """The next block's repetitions, and the stop reason if there is one, from the stamps on rank 0."""
-        values = self._measured()
-        between_s = self.spent_s if self.window is None else 0.0  # a window includes the time between repetitions
-        return self._next_block(values, between_s, self.typical_s), self.rule.reason(values, self.spent_s)
-
-    def _soak(self, runner: Runner, n: int) -> str:
-        """Blocks for a duration, and few checks between them; the timeline's thread saves."""
+        """Blocks until the rule is satisfied, or a soak's duration is over; returns the stop reason."""
         stop_reason = None
         while stop_reason is None:
-            next_n, check, stop_reason = self._repeat(runner, n, "measure", partial(self._next_soak, runner.engine, n))
+            soak = partial(self._next_soak, runner.engine, n)
+            decision = soak if self.settings.timing.is_soak else self._next_or_stop
+            next_n, check, stop_reason = self._repeat(runner, n, "measure", decision)
             if check and stop_reason is None:
                 self._check("middle", copies=n)
                 self.payload.refill()
             n = next_n
-        self.timeline.close()
         return str(stop_reason)
 
+    def _next_or_stop(self) -> tuple[int, bool, str | None]:
+        """The next block's repetitions, whether to check now (once), and the stop reason, from the stamps on rank 0."""
+        values, check, self.check_next = self.timeline.times("measure"), self.check_next, False
+        between_s = self.spent_s if self.window is None else 0.0  # a window includes the time between repetitions
+        return self._next_block(values, between_s, self.typical_s), check, self.rule.reason(values, self.spent_s)
+
     def _next_soak(self, engine: str, n: int) -> tuple[int, bool, str | None]:
+        """The same for a soak, which is checked now and then; the timeline's thread saves it."""
         now_s, each_s = time.monotonic(), self.block_s / n
         left_s = self.settings.case_s - (now_s - self.pace.begun_s)
         self.unmeasured_s = max(0.0, now_s - self.pace.begun_s - self.loop_s)
@@ -265,7 +253,7 @@ class _Case:
 
     def _save_running(self, engine: str) -> None:
         """Pass a soak's new blocks to the sink, and drop them here. In the timeline's thread."""
-        if len(times := self._measured()):  # not all repetitions of a window came late
+        if len(times := self.timeline.times("measure")):  # not all repetitions of a window came late
             self.sink(replace(self._samples("running", engine), series=times[:: -(-len(times) // RUNNING_TIMES)]))
             self.timeline.forget()
 
@@ -316,20 +304,14 @@ class _Case:
         value = [self.failed, self.wrong, decision() if good else None]
         failed, self.wrong, decided = self.control.decide(value, self.deadline_s, f"{when} of {self.job.case}")
         if failed:
-            self._fail(failed, when)
+            reason = self.control.agree(self.problem, self.deadline_s, when) or "fewer repetitions than were agreed"
+            if failed < self.control.size:  # the others may have messages in flight: nothing can follow
+                raise WorldBroken(f"{self.job.case}: {reason}, on {failed} of {self.control.size} ranks")
+            raise _Stopped(Refused(reason) if self.unsupported else Failure(reason))
         if self.wrong:
             self.timeline.close()
             raise _Stopped(self._samples("wrong_payload", self.job.case.engine))
         return decided
-
-    def _fail(self, failed: int, when: str) -> None:
-        reason = self.control.agree(self.problem, self.deadline_s, when) or "fewer repetitions than were agreed"
-        if failed < self.control.size:  # the others may have messages in flight: nothing can follow
-            raise WorldBroken(f"{self.job.case}: {reason}, on {failed} of {self.control.size} ranks")
-        raise _Stopped(Refused(reason) if self.unsupported else Failure(reason))
-
-    def _measured(self) -> NDArray[np.float64]:
-        return self.timeline.times("measure")
 
     def _next_block(self, values: NDArray[np.float64], spent_s: float, hint_s: float | None) -> int:
         return self._bounded(self.rule.next_block(values, spent_s, BLOCK_S, hint_s, self.meeting_s))
@@ -378,7 +360,7 @@ class _Case:
             wrong_elements=self.wrong,
             engine=engine,
             counts=timeline.counts(),
-            series=self._measured() if window is not None or not timeline.complete else None,
+            series=timeline.times("measure") if window is not None or not timeline.complete else None,
             repetitions=timeline.repetitions("measure"),
             first_call_s=float(connect_times[0]) if len(connect_times) else None,
             late_repetitions=None if window is None else window.late,
