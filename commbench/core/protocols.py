@@ -32,7 +32,6 @@ class Runner(Protocol):
     """A lowered program. `progress` holds (repetition, step) and may be read from another thread; step is -1 where the
     engine does not write it (the Python loop: its stack tells). `calls` are the library's calls, by step."""
 
-    engine: str
     progress: NDArray[np.int64]
     calls: tuple[str, ...]
 

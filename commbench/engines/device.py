@@ -64,7 +64,6 @@ class Device(Protocol):
 class DeviceRunner:
     """See Runner; hosts one rank."""
 
-    engine = "python"
     calls: tuple[str, ...] = ()
 
     def __init__(self, device: Device, calls: Lowered[Call], pool: int) -> None:

@@ -129,7 +129,6 @@ def in_place(step: Step) -> bool:
 class PythonRunner:
     """See Runner; hosts one rank."""
 
-    engine = "python"
     calls: tuple[str, ...] = ()
 
     def __init__(self, calls: Lowered[Call], pool: int) -> None:

@@ -33,8 +33,6 @@ ROW = ARGS + MAX_ARGS
 class NativeRunner:
     """See Runner; hosts one rank. `keep` holds the memory that the arguments point to."""
 
-    engine = "native"
-
     def __init__(self, calls: Lowered[NativeCall], pool: int, keep: object) -> None:
         self.progress = np.zeros(2, dtype=np.int64)
         self._keep = keep

@@ -118,7 +118,6 @@ class VirtualRunner:
     `nodes` holds the node of each rank; if it is empty, all ranks are on one node.
     """
 
-    engine = "virtual"
     calls: tuple[str, ...] = ()
 
     def __init__(

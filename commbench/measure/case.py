@@ -157,14 +157,14 @@ class _Case:
         if self.payload.zero:
             self._check_with_payload()
         self.timeline.close()
-        return self._samples(stop_reason, runner.engine)
+        return self._samples(stop_reason)
 
     def save(self) -> None:
         """Pass what an interrupted soak would lose to the sink."""
         if self.settings.timing.is_soak and self.control.rank == 0:
             self.timeline.close()
             if self.timeline.repetitions("measure"):
-                self.sink(self._samples(INTERRUPTED, self.job.case.engine))
+                self.sink(self._samples(INTERRUPTED))
 
     # ------------------------------------------------------------ phases
 
@@ -200,7 +200,7 @@ class _Case:
         n, block_k, first = self._decide(self._first_warm_up, "before the warm-up")
         self.spent_s = 0.0
         while n > 0:
-            n, block_k, first = self._repeat(runner, n, "warmup", partial(self._next_warm_up, runner.engine, n))
+            n, block_k, first = self._repeat(runner, n, "warmup", partial(self._next_warm_up, n))
         return block_k, first
 
     def _first_warm_up(self) -> tuple[int, int, int]:
@@ -209,7 +209,7 @@ class _Case:
         n = self._bounded(self.warm_up.first_block(self.block_s, connect_times))
         return (n, 1, 1) if n else (0, 1, self._next_block(np.zeros(0), 0.0, float(connect_times[0])))
 
-    def _next_warm_up(self, engine: str, n: int) -> tuple[int, int, int]:
+    def _next_warm_up(self, n: int) -> tuple[int, int, int]:
         values = self.timeline.times("warmup")
         self.typical_s, self.warmup_s = float(np.median(values)), self.spent_s
         more, self.steady = self.warm_up.next_block(values, self.spent_s, n, self.meeting_s)
@@ -217,16 +217,16 @@ class _Case:
             return self._bounded(more), 1, 1
         if self.settings.timing.visits > 1:  # each visit warms up anew
             self.rule = self.rule.after_warm_up(self.warmup_s)
-        empty_s, soak = self.empty_sample_s.get(engine, 0.0), self.settings.timing.is_soak
-        block_k = self.turn.block_k or samples_per_stamp(self.job, empty_s, self.typical_s, soak)
+        empty_s = self.empty_sample_s.get(self.job.case.engine, 0.0)
+        fitting_k = samples_per_stamp(self.job, empty_s, self.typical_s, self.settings.timing.is_soak)
+        block_k = self.turn.block_k or fitting_k
         return 0, block_k, self._next_block(np.zeros(0), 0.0, self.typical_s * block_k)
 
     def _measure(self, runner: Runner, n: int) -> str:
         """Blocks until the rule is satisfied, or a soak's duration is over; returns the stop reason."""
         stop_reason = None
         while stop_reason is None:
-            soak = partial(self._next_soak, runner.engine, n)
-            decision = soak if self.settings.timing.is_soak else self._next_or_stop
+            decision = self._next_soak if self.settings.timing.is_soak else self._next_or_stop
             next_n, check, stop_reason = self._repeat(runner, n, "measure", decision)
             if check and stop_reason is None:
                 self._check("middle", copies=n)
@@ -240,21 +240,21 @@ class _Case:
         between_s = self.spent_s if self.window is None else 0.0  # a window includes the time between repetitions
         return self._next_block(values, between_s, self.typical_s), check, self.rule.reason(values, self.spent_s)
 
-    def _next_soak(self, engine: str, n: int) -> tuple[int, bool, str | None]:
+    def _next_soak(self) -> tuple[int, bool, str | None]:
         """The same for a soak, which is checked now and then; the timeline's thread saves it."""
-        now_s, each_s = time.monotonic(), self.block_s / n
+        now_s, each_s = time.monotonic(), self.block_s / self.last_n
         left_s = self.settings.case_s - (now_s - self.pace.begun_s)
         self.unmeasured_s = max(0.0, now_s - self.pace.begun_s - self.loop_s)
         if isinstance(self.timeline, SoakTimeline) and left_s > 0 and self.pace.save_due(now_s):
-            self.timeline.later(partial(self._save_running, engine))
+            self.timeline.later(self._save_running)
         block_s = min(SOAK_BLOCK_S, max(left_s / 2, SOAK_BLOCK_S / 10))  # a slower last block must not last long
         n = self._bounded(max(1, int(block_s / max(each_s, 1e-9))))
         return n, self.pace.check_due(now_s), "duration" if left_s <= 0 else None
 
-    def _save_running(self, engine: str) -> None:
+    def _save_running(self) -> None:
         """Pass a soak's new blocks to the sink, and drop them here. In the timeline's thread."""
         if len(times := self.timeline.times("measure")):  # not all repetitions of a window came late
-            self.sink(replace(self._samples("running", engine), series=times[:: -(-len(times) // RUNNING_TIMES)]))
+            self.sink(replace(self._samples("running"), series=times[:: -(-len(times) // RUNNING_TIMES)]))
             self.timeline.forget()
 
     def _repeat(self, runner: Runner, n: int, phase: str, decision: Callable[[], Any]) -> Any:
@@ -310,7 +310,7 @@ class _Case:
             raise _Stopped(Refused(reason) if self.unsupported else Failure(reason))
         if self.wrong:
             self.timeline.close()
-            raise _Stopped(self._samples("wrong_payload", self.job.case.engine))
+            raise _Stopped(self._samples("wrong_payload"))
         return decided
 
     def _next_block(self, values: NDArray[np.float64], spent_s: float, hint_s: float | None) -> int:
@@ -349,7 +349,7 @@ class _Case:
         self._check("end")
         self.block_k = block_k
 
-    def _samples(self, stop_reason: str, engine: str) -> Samples:
+    def _samples(self, stop_reason: str) -> Samples:
         timeline, window = self.timeline, self.window
         connect_times = timeline.times("connect")
         return Samples(
@@ -358,7 +358,6 @@ class _Case:
             block_k=self.block_k,
             stop_reason=stop_reason,
             wrong_elements=self.wrong,
-            engine=engine,
             counts=timeline.counts(),
             series=timeline.times("measure") if window is not None or not timeline.complete else None,
             repetitions=timeline.repetitions("measure"),

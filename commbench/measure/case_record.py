@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from commbench.core.case import Planned, Shape
+from commbench.core.case import Planned
 from commbench.core.columns import INTERRUPTED
 from commbench.world.recovery import EarlierVisits
 
@@ -18,11 +18,6 @@ from .visits import Visit
 KEPT_TIMES = 16_000_000  # of all cases of a run together: 128 MB
 LEAST_KEPT_TIMES = 3_000  # of a case, however many there are: enough for a p99.9
 GPU_THROTTLE_REASONS = "gpu.throttle_reasons"
-
-
-def kept_times(cases: int) -> int:
-    """How many times of one case are kept in a run of so many."""
-    return max(LEAST_KEPT_TIMES, KEPT_TIMES // max(cases, 1))
 
 
 class CaseRecord:
@@ -39,7 +34,7 @@ class CaseRecord:
         # of each visit whose stamps were kept: the median difference between the ranks' starts
         self.skews_s: list[float] = []
         self.throttle_masks: set[int] = set()
-        self.host_bound_share = 0.0  # of repetitions before which a GPU waited for its host, in the worst visit
+        self.host_bound_share = 0.0  # of repetitions before which a GPU waited for its host: worst rank and visit
         self.spent_s = self.warmup_s = 0.0
         self.steady, self.thinned = True, False
         self.late_repetitions: int | None = None
@@ -74,20 +69,19 @@ class CaseRecord:
         self.last_visit += 1
         if samples.wrong_elements:  # it may have ended before it measured anything
             return replace(samples, blocks=self._renumbered(samples.blocks))
-        if not self.visits:
-            self.first_call_s = _first_call_s(job, samples)
+        if not self.visits:  # of the whole sample: what it takes to connect is not divided among its operations
+            connect_s = repetition_times(samples.stamps("connect"), job.shape.headline, job.senders, 1)
+            self.first_call_s = samples.first_call_s or next(iter(connect_s.tolist()), None)
         times = measured_times(job, samples)
         self._count(times, segment, samples.repetitions)
         self.thinned |= times.size < (samples.repetitions or 0)
         starts = samples.stamps("measure")[:, :, 0]
         if starts.size:
             self.skews_s.append(float(np.median(np.ptp(starts, axis=0))) * 1e-9)
-        readings = (counts.value[counts.name == GPU_THROTTLE_REASONS] for counts in samples.counts)
-        self.throttle_masks |= {int(mask) for values in readings for mask in values}
-        for counts in samples.counts:  # one rank each, in the order of time
-            for value in counts.value[counts.name == RETRANSMITS]:
-                self.retransmits_of[self.last_visit, int(counts.rank[0])] = float(value)
-        self.host_bound_share = max(self.host_bound_share, _host_bound_share(samples))
+        self.throttle_masks |= {int(mask) for _, mask in samples.readings(GPU_THROTTLE_REASONS)}
+        self.retransmits_of |= {(self.last_visit, rank): value for rank, value in samples.readings(RETRANSMITS)}
+        host_bound = max(dict(samples.readings(MEASURED_HOST_BOUND)).values(), default=0.0)  # the last of each rank
+        self.host_bound_share = max(self.host_bound_share, host_bound / max(1, samples.repetitions or 0))
         self.spent_s += samples.spent_s + samples.warmup_s
         self.warmup_s += samples.warmup_s
         self.steady &= samples.steady
@@ -108,13 +102,6 @@ class CaseRecord:
         earlier = [visit for visit in self.visits if visit.segment < launch]
         present = self.visits[len(earlier) :]
         self.stop_reason = (rule.reason(present, self.spent_s, last, earlier) if present else None) or INTERRUPTED
-
-    @property
-    def engine(self) -> str:
-        if self.latest is not None:
-            return self.latest.engine
-        row = {"clock": "", "engine": ""} if self.earlier is None else self.earlier.row
-        return "virtual" if row["clock"] == "virtual" else str(row["engine"])
 
     @property
     def block_k(self) -> int:
@@ -159,22 +146,4 @@ def measured_times(job: Planned, samples: Samples) -> Series:
     operations = job.shape.operations_per_sample * samples.block_k
     if samples.series is not None:
         return samples.series / operations
-    shape = Shape(operations, job.shape.bytes_per_sample, job.shape.headline)
-    return repetition_times(samples.stamps("measure"), shape, job.senders, job.senders[0])
-
-
-def _first_call_s(job: Planned, samples: Samples) -> float | None:
-    """Seconds of the whole first sample: what it takes to connect is not divided among its operations."""
-    if samples.first_call_s is not None:
-        return samples.first_call_s
-    times = repetition_times(
-        samples.stamps("connect"), replace(job.shape, operations_per_sample=1), job.senders, job.senders[0]
-    )
-    return float(times[0]) if len(times) else None
-
-
-def _host_bound_share(samples: Samples) -> float:
-    """The share of measured repetitions of the rank whose GPU was ready most often before its host had enqueued all."""
-    latest = {int(counts.rank[0]): value for counts in samples.counts
-              for value in counts.value[counts.name == MEASURED_HOST_BOUND]}  # fmt: skip
-    return max(map(float, latest.values()), default=0.0) / max(1, samples.repetitions or 0)
+    return repetition_times(samples.stamps("measure"), job.shape.headline, job.senders, operations)

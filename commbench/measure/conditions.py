@@ -5,10 +5,9 @@ With the reference case, measured once a pass: where it moves, the machine has c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple, cast
 
@@ -31,7 +30,7 @@ from commbench.world.heartbeat import Progress
 from .case import Turn, measure
 from .case_record import measured_times
 from .plan import Facts, plan
-from .preflight import MEETING_S, uses_shm, wires
+from .preflight import MEETING_S, uses_shm
 from .samples import Samples
 from .statistics import Series, median_interval
 from .time_limits import case_deadline_s
@@ -131,7 +130,7 @@ class ConditionsReader:
             cache_bytes=facts.cache_bytes,
             evidence=evidence,
             world=self._world,
-            wires=carriers(wires(self._run), nodes, library) if self._run else (),
+            wires=carriers(nodes, library) if self._run else (),
             joins_messages=self._settings.backend.joins_messages,
             hosts=tuple(str(node.get("host.hostname", "?")) for node in nodes),
             host_copies_gb_per_s=host_copies,
@@ -160,20 +159,18 @@ def copied_bytes(job: Planned) -> int:
 # ---------------------------------------------------------------- what stamps and calls cost when nothing has to travel
 
 
-def empty_samples_s(engines: Iterable[str]) -> dict[str, float]:
+def empty_samples_s(engines: Collection[str]) -> dict[str, float]:
     """Median seconds between the stamps of a repetition without steps, of those engines that run here.
 
     It is in every sample, and is subtracted from none (method: Hoefler & Belli 2015, timer overhead).
     """
     nothing: Lowered[Any] = Lowered((), (), ())
-
-    def native_runner() -> Runner:
+    runners: dict[str, Runner] = {"python": PythonRunner(nothing, 1)}
+    if "native" in engines:
         from commbench.engines.native import NativeRunner
 
-        return NativeRunner(nothing, 1, None)
-
-    runners: dict[str, Callable[[], Runner]] = {"python": partial(PythonRunner, nothing, 1), "native": native_runner}
-    return {name: _median_elapsed_s(runners[name]()(EMPTY_REPETITIONS)) for name in {*engines} & {*runners}}
+        runners["native"] = NativeRunner(nothing, 1, None)
+    return {name: _median_elapsed_s(runners[name](EMPTY_REPETITIONS)) for name in {*engines} & {*runners}}
 
 
 def call_overheads_s(communicator: Communicator, jobs: Iterable[Planned]) -> dict[str, float]:
@@ -286,13 +283,9 @@ class ReferenceCase:
         )
         (job,) = plan(self._settings, world, facts)
         self._job = None if job.skip else job
+        self.groups = set() if job.skip else {job.members}  # the ranks whose communicator it needs
         self._source, self._target = np.ones(REFERENCE_COPY_BYTES, np.uint8), np.ones(REFERENCE_COPY_BYTES, np.uint8)
         self.passes: dict[int, dict[str, Reading]] = {}
-
-    @property
-    def groups(self) -> set[tuple[int, ...]]:
-        """The ranks whose communicator it needs."""
-        return set() if self._job is None else {self._job.members}
 
     def measure(
         self,
@@ -317,12 +310,9 @@ class ReferenceCase:
         if control.rank == 0:
             self.passes[number] = readings | {"copy_s": max(Reading(*copy) for copy in copies)}
 
-    def disturbed(self) -> frozenset[int]:
-        return disturbed_passes(self.passes)
-
     def record(self) -> list[dict[str, object]]:
         """For run.json: [median, low, high] in s of each kind, by pass, and whether one of them moved."""
-        disturbed = self.disturbed()
+        disturbed = disturbed_passes(self.passes)
         return [
             {
                 "pass": number,

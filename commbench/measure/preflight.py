@@ -27,12 +27,9 @@ from commbench.core.secrets import recorded_override
 from commbench.core.units import format_ranges
 from commbench.hardware import machine_facts, network, resource_limits, topology
 from commbench.hardware.gpu import own_gpu
-from commbench.hardware.link_limits import Wire
 from commbench.world.recovery import EarlierStarts
 
 MEETING_S = 120.0  # for preparations that every rank does at its own pace
-INTERFACE_FACTS = "network.used"  # of the interface on the way to the other nodes
-MEETING_VARIABLES = ("MASTER_ADDR",)  # the host named there is on the way to the other nodes
 GPU_UUID = "gpu.own.uuid"
 FACT_TITLES = {
     "run.digest": "configuration (digest)",
@@ -68,30 +65,15 @@ def preflight(
 
     Raises ConfigError on all ranks where they differ in what changes a measurement.
     """
-    if len(world.nodes) > 1 and len(world.hosted) == 1:
-        meeting_hosts = [os.environ[name] for name in MEETING_VARIABLES if name in os.environ]
+    if len(world.nodes) > 1 and len(world.hosted) == 1:  # MASTER_ADDR is on the way to the other nodes
+        meeting_hosts = [os.environ["MASTER_ADDR"]] if "MASTER_ADDR" in os.environ else []
         mine |= network.outgoing_facts(settings.interface, meeting_hosts)
     if _ranks_have_gpus(settings, world):  # the n-th rank of a node takes the n-th GPU that it sees
         mine |= own_gpu(world.local_rank)
     cache_bytes = mine.get("gpu.own.l2_bytes") or mine.get("host.cpu_llc_bytes") or 0
     machine = [resource_limits.memory_limit_bytes() or sys.maxsize, cache_bytes]
     gathered = control.gather([mine, machine, cores, request.problem or missing_gpu(mine)], MEETING_S, "preflight")
-    problem, run, agreed = None, {}, None
-    if world.rank == 0:
-        facts = [answer[0] for answer in gathered]
-        if settings.preflight != "off" and uses_shm(settings, world):
-            for line in small_shm_lines(facts):
-                print(f"commbench: {line}", file=sys.stderr)
-        differing = machine_facts.differences(facts)
-        problem = _problems_by_rank([answer[3] for answer in gathered], facts) or _gpu_problem(settings, world, facts)
-        problem = problem or _difference_problem(differing, facts, settings)
-        agreed = _agreed_resources(world, gathered)
-        if problem is None and _ranks_have_gpus(settings, world):
-            agreed += _agreed_gpus(facts)
-        run = _run_record(settings, request, world, facts, differing)
-        if request.earlier is not None:
-            problem = problem or _change_problem(request.earlier, run)
-            run = _continued_record(request.earlier, run)
+    problem, agreed, run = _compare_ranks(settings, request, world, gathered) if world.rank == 0 else (None, [], {})
     problem = control.agree(problem, MEETING_S, "preflight")
     if problem is not None:
         control.farewell(MEETING_S)  # rank 0 may host the store that the others read the verdict from
@@ -99,20 +81,49 @@ def preflight(
     agreed = control.decide(agreed, MEETING_S, "preflight")
     if len(world.nodes) > 1:  # all ranks leave the decision within milliseconds
         times_s = control.gather(time.time(), MEETING_S, "the clocks")
-        run |= _clock_skew(settings, times_s, [answer[0] for answer in gathered])
+        if world.rank == 0:
+            text = clock_skew_warning(times_s, [answer[0] for answer in gathered])
+            if text is not None and settings.preflight != "off":
+                print(f"commbench: {text}", file=sys.stderr)
+            run["clock_skew_s"] = max(times_s) - min(times_s)
     if world.rank == 0 and not settings.plan:
         run["run_id"] = Path(request.folder or new_folder(settings.output)).name
         run["folder"] = str(Path(request.folder or Path(settings.output).absolute() / run["run_id"]))
     return agreed, run
 
 
-def wires(run: Mapping[str, Any]) -> tuple[Wire | None, ...]:
-    """The interface of each node to the others, None where its rate is unknown; empty on other ranks than 0."""
-    nodes = run["provenance"]["nodes"] if run else []
-    used = [
-        (node.get(f"{INTERFACE_FACTS}.interface"), node.get(f"{INTERFACE_FACTS}.speed_mbit_per_s")) for node in nodes
-    ]
-    return tuple(None if name is None or speed is None else Wire(name, speed) for name, speed in used)
+def _compare_ranks(
+    settings: Settings, request: Request, world: World, gathered: list[Any]
+) -> tuple[str | None, list[int], dict[str, Any]]:
+    """On rank 0, from the answers of all ranks: why they can't measure, what they agree on, the record of the run."""
+    facts, problems = [answer[0] for answer in gathered], [answer[3] for answer in gathered]
+    on_gpus, quiet = _ranks_have_gpus(settings, world), settings.preflight == "off"
+    if uses_shm(settings, world) and not quiet:
+        for line in small_shm_lines(facts):
+            print(f"commbench: {line}", file=sys.stderr)
+    differing = machine_facts.differences(facts)
+    # what the ranks' machines lack, a line each; equal problems once, with the first rank that has it
+    first = {text: rank for rank, text in reversed(list(enumerate(problems))) if text is not None}
+    lacking = [f"rank {rank} on {facts[rank].get('host.hostname')}: {text}" for text, rank in first.items()]
+    problem = "\n  ".join(sorted(lacking)) or None
+    if problem is None and on_gpus:
+        for line in [] if quiet else busy_gpus(facts):
+            print(f"commbench: {line}", file=sys.stderr)
+        if not settings.backend.shares_gpu:
+            problem = shared_gpu(facts, world.nodes, settings.backend.name)
+    problem = problem or _difference_problem(differing, facts, settings)
+    # the least memory, the largest cache, and the least number of cores that the ranks of a node share
+    nodes = world.nodes if len(world.hosted) == 1 else ((0,),)  # a process that hosts all ranks answers for them
+    cores = [len({core for rank in node for core in gathered[rank][2]}) for node in nodes]
+    agreed = [min(answer[1][0] for answer in gathered), max(answer[1][1] for answer in gathered), min(cores)]
+    if problem is None and on_gpus:  # the least free memory of a GPU, and the smallest number that a rank sees
+        agreed.append(min(own.get("gpu.own.memory_free_bytes", own["gpu.own.memory_total_bytes"]) for own in facts))
+        agreed.append(min(own["gpu.own.visible"] for own in facts))
+    run = _run_record(settings, request, world, facts, differing)
+    if request.earlier is not None:
+        problem = problem or _change_problem(request.earlier, run)
+        run = _continued_record(request.earlier, run)
+    return problem, agreed, run
 
 
 def _ranks_have_gpus(settings: Settings, world: World) -> bool:
@@ -129,27 +140,6 @@ def small_shm_lines(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     """A line for each host whose /dev/shm is too small for its ranks."""
     small = {own.get("host.hostname"): line for own in facts if (line := resource_limits.small_shm(dict(own)))}
     return [f"{host}: {line}" for host, line in small.items()]
-
-
-def _agreed_resources(world: World, gathered: list[Any]) -> list[int]:
-    """The least memory, the largest cache, and the least number of cores that the ranks of a node share."""
-    if len(world.hosted) > 1:
-        return [*gathered[0][1], len(gathered[0][2])]
-    cores = [len({core for rank in node for core in gathered[rank][2]}) for node in world.nodes]
-    return [min(answer[1][0] for answer in gathered), max(answer[1][1] for answer in gathered), min(cores)]
-
-
-def _agreed_gpus(facts: list[dict[str, Any]]) -> list[int]:
-    """The least free memory of a GPU, and the smallest number of GPUs that a rank sees."""
-    free = [own.get("gpu.own.memory_free_bytes", own["gpu.own.memory_total_bytes"]) for own in facts]
-    return [min(free), min(own["gpu.own.visible"] for own in facts)]
-
-
-def _problems_by_rank(problems: list[str | None], facts: list[dict[str, Any]]) -> str | None:
-    """What the ranks' machines lack, a line each; equal problems once, with the first rank that has it."""
-    first = {problem: rank for rank, problem in reversed(list(enumerate(problems))) if problem is not None}
-    lines = [f"rank {rank} on {facts[rank].get('host.hostname')}: {text}" for text, rank in first.items()]
-    return "\n  ".join(sorted(lines)) or None
 
 
 # ---------------------------------------------------------------- facts that differ
@@ -196,26 +186,13 @@ def difference_table(differing: Mapping[str, Mapping[str, Sequence[int]]], facts
         title = FACT_TITLES.get(key, key)
         for value, ranks in ranks_by_value.items():
             text = str(value) if len(str(value)) <= LONGEST_VALUE else f"{str(value)[: LONGEST_VALUE - 3]}..."
-            rows.append((title, text, format_ranges(ranks), _host_names([facts[rank] for rank in ranks])))
+            names = list(dict.fromkeys(str(facts[rank].get("host.hostname", "?")) for rank in ranks))
+            more = f" and {len(names) - MOST_HOSTS} more" if len(names) > MOST_HOSTS else ""
+            rows.append((title, text, format_ranges(ranks), ", ".join(names[:MOST_HOSTS]) + more))
             title = ""
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(f"  {line.rstrip()}" for line in lines)
-
-
-def _host_names(facts: Sequence[Mapping[str, Any]]) -> str:
-    names = list(dict.fromkeys(str(own.get("host.hostname", "?")) for own in facts))
-    return ", ".join(names[:MOST_HOSTS]) + (f" and {len(names) - MOST_HOSTS} more" if len(names) > MOST_HOSTS else "")
-
-
-def _clock_skew(settings: Settings, times_s: list[float], facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The difference of the wall clocks, for the record of rank 0, which also warns where it is large."""
-    if not times_s:
-        return {}
-    text = clock_skew_warning(times_s, facts)
-    if text is not None and settings.preflight != "off":
-        print(f"commbench: {text}", file=sys.stderr)
-    return {"clock_skew_s": max(times_s) - min(times_s)}
 
 
 def clock_skew_warning(times_s: Sequence[float], facts: Sequence[Mapping[str, Any]]) -> str | None:
@@ -239,16 +216,6 @@ def missing_gpu(facts: Mapping[str, Any]) -> str | None:
     """Why a rank that needs a GPU has none."""
     reason = facts.get("gpu.own.reason")
     return None if reason is None else f"no GPU for device=cuda: {reason}; make one visible, or take device=cpu"
-
-
-def _gpu_problem(settings: Settings, world: World, facts: list[dict[str, Any]]) -> str | None:
-    """Ranks that would share a GPU with a backend that can't do that; GPUs in use by others only give a warning."""
-    if not _ranks_have_gpus(settings, world):
-        return None
-    for line in busy_gpus(facts) if settings.preflight != "off" else ():
-        print(f"commbench: {line}", file=sys.stderr)
-    backend = settings.backend
-    return None if backend.shares_gpu else shared_gpu(facts, world.nodes, backend.name)
 
 
 def shared_gpu(facts: Sequence[Mapping[str, Any]], nodes: Sequence[Sequence[int]], backend: str) -> str | None:

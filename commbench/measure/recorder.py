@@ -28,7 +28,7 @@ from commbench.writers.console import Console
 from commbench.writers.durable_files import warn
 from commbench.writers.parquet import Parquet
 
-from .case_record import CaseRecord, kept_times
+from .case_record import KEPT_TIMES, LEAST_KEPT_TIMES, CaseRecord
 from .conditions import Conditions
 from .rows import count_table, row, row_ids, sample_table, single_jobs, split_rounds
 from .samples import Failure, Outcome, Refused, Samples
@@ -49,7 +49,7 @@ class Recorder:
         self._settings, self._run = settings, run
         self._records: dict[str, CaseRecord] = {}  # by case_id
         self._started: dict[str, datetime] = {}
-        self._kept_times = kept_times(cases)
+        self._kept_times = max(LEAST_KEPT_TIMES, KEPT_TIMES // max(cases, 1))  # of one case
         self._ended = False  # there is no time for further visits
         self._left_s = 0.0  # of the time that finished cases had in this launch
         self.rows: dict[str, dict[str, Any]] = {}  # by case_id, the newest
@@ -104,7 +104,8 @@ class Recorder:
         """
         if self._ended or self.stopped:
             return []
-        visited = [(job, records) for job in jobs if (records := self._visited_records(job))]
+        cases = [(job, [self._records[row_id] for row_id in row_ids(job) if self._visits(row_id)]) for job in jobs]
+        visited = [(job, records) for job, records in cases if records]
         own_s, launch = self._settings.case_s / self._settings.timing.launches, self._run["launches"]["began"][-1]
         wanted, ended = _split(visited, (INTERRUPTED, "budget", "noise_stable"))
         while True:
@@ -126,18 +127,12 @@ class Recorder:
         records = [self._records.get(case_id) for case_id in row_ids(job)]
         return all(record is not None and record.stop_reason != INTERRUPTED for record in records)
 
-    def _visited_records(self, job: Planned) -> list[CaseRecord]:
-        return [self._records[case_id] for case_id in row_ids(job) if self._visits(case_id)]
-
     def end_visits(self, job: Planned, conditions: Conditions, started: datetime) -> bool:
         """No time for further visits: the rows of the case say why they have no more; False where there are none."""
         self._ended = True
-        visited = [
-            (single, self._records[single.case.case_id])
-            for single in single_jobs(job)
-            if self._visits(single.case.case_id)
-        ]
-        for single, record in visited:
+        visited = [single for single in single_jobs(job) if self._visits(single.case.case_id)]
+        for single in visited:
+            record = self._records[single.case.case_id]
             if self.rows.get(single.case.case_id, {}).get("stop_reason", INTERRUPTED) == INTERRUPTED:
                 record.stop_reason = "budget" if self.stopped is None else "stopped"
                 self._write_row(single, record, conditions, started)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -21,7 +21,7 @@ from commbench.hardware.nvml import throttled
 
 from .case_record import CaseRecord
 from .conditions import Conditions, copied_bytes
-from .samples import Block, Counts, Failure, Outcome, Refused, Samples
+from .samples import Counts, Failure, Outcome, Refused, Samples
 from .statistics import summarise, tukey_outliers
 from .visits import Estimate, estimate, flags, levels_text, spread
 
@@ -52,7 +52,8 @@ def row(
     job: Planned, outcome: CaseRecord | Refused | Failure, conditions: Conditions, started: datetime
 ) -> dict[str, Any]:
     """One row without the identity of the run; numbers are null unless the status is ok."""
-    layout = Layout.parse(job.case.layout)
+    layout, nodes = Layout.parse(job.case.layout), {conditions.world.node_of(rank) for rank in job.members}
+    hosts = {name for node, name in enumerate(conditions.hosts) if node in nodes}
     values: dict[str, Any] = {column.name: None for column in CASES}
     values |= {column.name: getattr(job.case, column.name) for column in VARIABLES}
     values |= {
@@ -60,7 +61,7 @@ def row(
         "order": job.order,
         "started_at": started,
         "warnings": [],
-        "hosts": _hosts(job, conditions),
+        "hosts": " ".join(sorted(hosts)) or None,
         "nodes": layout.nodes,
         "ranks_per_node": layout.ranks_per_node,
         "world_size": layout.size,
@@ -79,19 +80,22 @@ def row(
     return values | {"status": "ok", "reason": None} | _numbers(job, outcome, conditions)
 
 
-def _hosts(job: Planned, conditions: Conditions) -> str | None:
-    """The names of the nodes of the case's ranks; where one process hosts them all, of its own."""
-    nodes = [conditions.world.node_of(rank) for rank in job.members]
-    used = {name for node, name in enumerate(conditions.hosts) if node in nodes}
-    return " ".join(sorted(used)) or None
-
-
 def split_rounds(job: Planned, outcome: Outcome) -> list[tuple[Planned, Outcome]]:
     """A round of pairs gives a row per pair, from the stamps of its own two ranks; any other case stays one."""
     singles = single_jobs(job)
     if len(singles) == 1 or not isinstance(outcome, Samples):
         return [(single, outcome) for single in singles]
-    return [(single, _samples_of_ranks(outcome, single.active)) for single in singles]
+    parts: list[tuple[Planned, Outcome]] = []
+    for single in singles:
+        rows = [outcome.ranks.index(rank) for rank in single.active]
+        blocks = tuple(replace(block, stamps=block.stamps[rows]) for block in outcome.blocks if block.decided is None)
+        kept = []
+        for counts in outcome.counts:
+            chosen = np.isin(counts.rank, single.active)
+            kept.append(Counts(counts.rank[chosen], counts.t_ns[chosen], counts.name[chosen], counts.value[chosen]))
+        own = replace(outcome, ranks=single.active, blocks=blocks, counts=tuple(kept), series=None, first_call_s=None)
+        parts.append((single, own))
+    return parts
 
 
 def single_jobs(job: Planned) -> list[Planned]:
@@ -106,44 +110,33 @@ def row_ids(job: Planned) -> list[str]:
     return [single.case.case_id for single in single_jobs(job)]
 
 
-def _samples_of_ranks(samples: Samples, ranks: tuple[int, ...]) -> Samples:
-    rows = [samples.ranks.index(rank) for rank in ranks]
-    blocks = tuple(replace(block, stamps=block.stamps[rows]) for block in samples.blocks if block.decided is None)
-    kept = []
-    for counts in samples.counts:
-        chosen = np.isin(counts.rank, ranks)
-        kept.append(Counts(counts.rank[chosen], counts.t_ns[chosen], counts.name[chosen], counts.value[chosen]))
-    return replace(samples, ranks=ranks, blocks=blocks, counts=tuple(kept), series=None, first_call_s=None)
-
-
 # ---------------------------------------------------------------- raw tables
 
 
 def sample_table(job: Planned, samples: Samples, run_id: str, visit: int = 1) -> dict[str, NDArray[Any]]:
     """The columns of samples.parquet: one row per rank and repetition of a visit, in the order they ran."""
-    parts = [_block_columns(block, np.asarray(samples.ranks)) for block in samples.blocks]
-    if not parts:
+    if not samples.blocks:
         return {}
+    parts = []
+    for block in samples.blocks:
+        rows, n, _ = block.stamps.shape
+        columns = {
+            "phase": np.full(rows * n, block.phase, dtype=object),
+            "block": np.full(rows * n, block.index),
+            "repetition": np.tile(np.arange(block.first, block.first + n), rows),
+            "rank": np.repeat(np.asarray(samples.ranks), n) if block.decided is None else block.decided,
+            "start_ns": block.stamps[:, :, 0].reshape(-1),
+            "end_ns": block.stamps[:, :, 1].reshape(-1),
+        }
+        parts.append(columns)
     table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     elapsed = table["end_ns"] - table["start_ns"]
     if len({block.phase for block in samples.blocks}) == 1:
         table["phase"] = _constant(samples.blocks[0].phase, len(elapsed))
     if job.case.timing_mode in EVENT_TIMED:  # events give a difference, not an instant on a host's clock
         table |= dict.fromkeys(("start_ns", "end_ns"), _constant(None, len(elapsed)))
-    identity = _identity_columns(job, run_id, len(elapsed))
+    identity = {"run_id": _constant(run_id, len(elapsed)), "case_id": _constant(job.case.case_id, len(elapsed))}
     return {**identity, **table, "elapsed_ns": elapsed, "visit": np.full(len(elapsed), visit)}
-
-
-def _block_columns(block: Block, ranks: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-    rows, n, _ = block.stamps.shape
-    return {
-        "phase": np.full(rows * n, block.phase, dtype=object),
-        "block": np.full(rows * n, block.index),
-        "repetition": np.tile(np.arange(block.first, block.first + n), rows),
-        "rank": np.repeat(ranks, n) if block.decided is None else block.decided,
-        "start_ns": block.stamps[:, :, 0].reshape(-1),
-        "end_ns": block.stamps[:, :, 1].reshape(-1),
-    }
 
 
 def count_table(job: Planned, samples: Samples, run_id: str) -> dict[str, NDArray[Any]]:
@@ -154,12 +147,8 @@ def count_table(job: Planned, samples: Samples, run_id: str) -> dict[str, NDArra
         name: np.concatenate([getattr(counts, name) for counts in samples.counts])
         for name in ("rank", "t_ns", "name", "value")
     }
-    return {**_identity_columns(job, run_id, len(table["rank"])), **table}
-
-
-def _identity_columns(job: Planned, run_id: str, length: int) -> dict[str, NDArray[Any]]:
-    texts = {"run_id": run_id, "case_id": job.case.case_id}
-    return {name: _constant(text, length) for name, text in texts.items()}
+    length = len(table["rank"])
+    return {"run_id": _constant(run_id, length), "case_id": _constant(job.case.case_id, length), **table}
 
 
 def _constant(value: str | None, length: int) -> NDArray[np.object_]:
@@ -172,26 +161,31 @@ def _constant(value: str | None, length: int) -> NDArray[np.object_]:
 
 def _numbers(job: Planned, record: CaseRecord, conditions: Conditions) -> dict[str, Any]:
     median, visits, times = estimate(record.visits, record.z), record.visits, np.concatenate(record.times)
-    summary = asdict(summarise(times)) | {"repetitions": record.repetitions}
+    summary = summarise(times)
     if not job.shape.single or record.block_k > 1:  # a percentile of windows is none of messages
         summary |= dict.fromkeys(PERCENTILES)
     rates = _rates(job, median, conditions)
     algorithm = conditions.evidence.algorithm(job)
     impossible = impossible_reason(job, rates["efficiency"], rates["limit_name"], algorithm)
-    clock = "device" if job.case.timing_mode in EVENT_TIMED else "monotonic"
+    by_events = job.case.timing_mode in EVENT_TIMED
     reasons = [text for text in (impossible, levels_text(visits), record.broken) if text is not None]
+    posted, skew_s = job.messages_per_peer, _skew_s(job, record, conditions)
+    per_call = max(1, posted) if conditions.joins_messages else 1
+    # the calibrated call is a collective on the host's clock: it says nothing about a send or about GPU events
+    overhead_s = None if job.case.pairs or by_events else conditions.overhead_s.get(job.case.engine)
     return {
         **summary,
         **rates,
         **{name: getattr(record, name) for name in OF_RECORD},
+        "repetitions": record.repetitions,
         "reason": "; ".join(reasons) or None,
         "headline": job.shape.headline,
         "median_of": job.shape.median_of,
         "bytes_per_rank": job.case.message_bytes // (job.benchmark.blocks(job.size) or 1) or None,
-        "messages_per_call": _messages_per_call(job, conditions),
+        "messages_per_call": per_call if posted or job.case.pairs else None,  # of a collective
         "outliers": tukey_outliers(times),
         "operations_per_sample": job.shape.operations_per_sample * record.block_k,
-        "clock": "virtual" if record.engine == "virtual" else clock,
+        "clock": "virtual" if job.case.engine == "virtual" else "device" if by_events else "monotonic",
         "median_s": median.median_s,
         "ci_low_s": median.low_s,
         "ci_high_s": median.high_s,
@@ -199,43 +193,29 @@ def _numbers(job: Planned, record: CaseRecord, conditions: Conditions) -> dict[s
         "interval_level": median.level,
         "visits": len(visits),
         "visit_spread": spread(visits) if len(visits) > 1 else None,
-        "visits_s": None if record.engine == "virtual" else record.visits_s,
+        "visits_s": None if job.case.engine == "virtual" else record.visits_s,
         "visit_medians_s": [visit.median_s for visit in visits],
         "visit_segments": [visit.segment for visit in visits],
         "effective_repetitions": sum(visit.effective_repetitions for visit in visits),
         "lag1": float(np.average([v.lag1 for v in visits], weights=[v.repetitions for v in visits])),
         "unmeasured_s": record.latest.unmeasured_s if record.latest else None,
-        "empty_sample_s": None if job.case.timing_mode in EVENT_TIMED else conditions.empty_sample_s.get(record.engine),
-        "skew_s": _skew_s(job, record, conditions),
-        "overhead_s": _overhead_s(job, record, conditions),
+        "empty_sample_s": None if by_events else conditions.empty_sample_s.get(job.case.engine),
+        "skew_s": skew_s,
+        "overhead_s": overhead_s,
         "wrong_elements": 0,
         "warnings": [
             *flags(visits, record.times, median),
             *(["impossible"] if impossible else []),
-            *_machine_flags(job, record, conditions, median.median_s),
+            *_machine_flags(job, record, conditions, median.median_s, skew_s, overhead_s),
         ],
     }
-
-
-def _messages_per_call(job: Planned, conditions: Conditions) -> int | None:
-    """None for what sends no messages of its own, as a collective."""
-    if job.messages_per_peer == 0:
-        return 1 if job.case.pairs else None
-    return job.messages_per_peer if conditions.joins_messages else 1
-
-
-def _overhead_s(job: Planned, record: CaseRecord, conditions: Conditions) -> float | None:
-    """The calibrated call is a collective on the host's clock: it says nothing about a send or about GPU events."""
-    if job.case.pairs or job.case.timing_mode in EVENT_TIMED:
-        return None
-    return conditions.overhead_s.get(record.engine)
 
 
 def _skew_s(job: Planned, record: CaseRecord, conditions: Conditions) -> float | None:
     """Between the first and the last rank to begin. None where they need not begin together, where no clock is common
     to them (of several nodes, or of several GPUs' events), and where not all stamps were kept."""
     nodes = {conditions.world.node_of(job.members[rank]) for rank in job.active}
-    one_clock = record.engine == "virtual" or (len(nodes) == 1 and job.case.timing_mode not in EVENT_TIMED)
+    one_clock = job.case.engine == "virtual" or (len(nodes) == 1 and job.case.timing_mode not in EVENT_TIMED)
     if job.case.sync == "none" or len(job.active) < 2 or not one_clock or not record.skews_s:
         return None
     return float(np.median(record.skews_s))
@@ -277,27 +257,36 @@ def _gb_per_s(operation_bytes: float, seconds: float | None) -> float | None:
     return operation_bytes / seconds / GB if seconds and operation_bytes else None
 
 
-def _machine_flags(job: Planned, record: CaseRecord, conditions: Conditions, median_s: float) -> list[str]:
+def _machine_flags(
+    job: Planned,
+    record: CaseRecord,
+    conditions: Conditions,
+    median_s: float,
+    skew_s: float | None,
+    overhead_s: float | None,
+) -> list[str]:
     """Flags that come from the machine and not from the series."""
-    if record.engine == "virtual":
+    case = job.case
+    if case.engine == "virtual":
         return []
-    case, layout = job.case, Layout.parse(job.case.layout)
-    timer_s = EVENT_S if case.timing_mode in EVENT_TIMED else conditions.empty_sample_s.get(record.engine, 0.0)
+    timer_s = EVENT_S if case.timing_mode in EVENT_TIMED else conditions.empty_sample_s.get(case.engine, 0.0)
     sample_s = median_s * job.shape.operations_per_sample * record.block_k
-    overhead_s, threads = _overhead_s(job, record, conditions), conditions.threads_per_rank * (case.streams or 1)
-    called_s = 0.0 if overhead_s is None else overhead_s
-    skew_s, late = _skew_s(job, record, conditions), record.late_repetitions or 0
+    threads = Layout.parse(case.layout).ranks_per_node * conditions.threads_per_rank * (case.streams or 1)
+    on_nodes, late = (
+        Counter(conditions.world.node_of(job.members[rank]) for rank in job.active),
+        record.late_repetitions or 0,
+    )
     unmeasured_s = (record.latest.unmeasured_s if record.latest else None) or 0.0
     raised = {
-        "oversubscribed": layout.ranks_per_node * threads > conditions.cores,
+        "oversubscribed": threads > conditions.cores,
         "timer_limited": timer_s > VISIBLE_SHARE * sample_s,
-        "python_bound": record.engine == "python"
-        and (called_s > CALL_SHARE * median_s or record.host_bound_share > VISIBLE_SHARE),
+        "python_bound": case.engine == "python"
+        and ((overhead_s or 0.0) > CALL_SHARE * median_s or record.host_bound_share > VISIBLE_SHARE),
         "in_cache": case.cache == "rotate" and copied_bytes(job) < 2 * conditions.cache_bytes,
         "thinned": record.thinned,
         "rdma_unused": conditions.evidence.rdma_unused(job),
         "throttled": any(throttled(mask) for mask in record.throttle_masks),
-        "small_shm": _share_small_shm(job, conditions),
+        "small_shm": any(on_nodes[node] > 1 for node in conditions.small_shm_nodes),
         "one_buffer": case.buffers == "shared" and (case.window or 1) > 1,
         "zero_payload": record.block_k > 1 and any(job.program(rank).reset for rank in job.active),
         "unsteady": not record.steady,
@@ -310,12 +299,6 @@ def _machine_flags(job: Planned, record: CaseRecord, conditions: Conditions, med
     }
     before = set() if record.earlier is None else OF_SOME_VISIT.intersection(record.earlier.row["warnings"])
     return [flag for flag, present in raised.items() if present or flag in before]
-
-
-def _share_small_shm(job: Planned, conditions: Conditions) -> bool:
-    """Whether several ranks of the case are on one node whose /dev/shm is too small."""
-    ranks = Counter(conditions.world.node_of(job.members[rank]) for rank in job.active)
-    return any(ranks[node] > 1 for node in conditions.small_shm_nodes)
 
 
 # ---------------------------------------------------------------- load of the wire, by the algorithm that ran

@@ -12,7 +12,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.case import Shape
 from commbench.engines.device import HOST_BOUND
 
 from .statistics import Series
@@ -26,6 +25,7 @@ KEPT_WARMUP = 2_000  # repetitions of a warm-up whose stamps are kept: its ramp;
 KEPT_REPETITIONS = 1_000_000  # times for the statistics; beyond it every second, then every fourth ... one
 # of a rank, see MeasuredCounters
 RETRANSMITS, MEASURED_HOST_BOUND = "measured.retransmits", "measured.host_bound_repetitions"
+# of a rank's own times in a block of which only the deciding rank's stamps are kept
 QUANTILES = {"rank.min_s": 0.0, "rank.median_s": 0.5, "rank.p90_s": 0.9, "rank.p99_s": 0.99, "rank.max_s": 1.0}
 
 
@@ -76,7 +76,6 @@ class Samples:
     block_k: int
     stop_reason: str
     wrong_elements: int
-    engine: str
     counts: tuple[Counts, ...] = ()
     series: NDArray[np.float64] | None = None
     repetitions: int | None = None
@@ -92,6 +91,12 @@ class Samples:
         """The repetitions of a phase for which the stamps of all ranks were kept, [ranks, n, 2]."""
         chosen = [block.stamps for block in self.blocks if block.phase == phase and block.decided is None]
         return np.concatenate(chosen, axis=1) if chosen else np.zeros((len(self.ranks), 0, 2), dtype=np.int64)
+
+    def readings(self, name: str) -> list[tuple[int, float]]:
+        """The values of a counter, in the order of time, each with its rank."""
+        return [
+            (int(counts.rank[0]), float(value)) for counts in self.counts for value in counts.value[counts.name == name]
+        ]
 
 
 @dataclass(frozen=True)
@@ -135,15 +140,15 @@ class MeasuredCounters:
 # ---------------------------------------------------------------- one time per repetition
 
 
-def repetition_times(stamps: NDArray[np.int64], shape: Shape, senders: Sequence[int], initiator: int) -> Series:
+def repetition_times(stamps: NDArray[np.int64], headline: str, senders: Sequence[int], operations: int) -> Series:
     """Seconds per operation of each repetition, from stamps [ranks, n, (start, end)] in ns.
 
-    `senders` and `initiator` are rows. The maximum is taken within each repetition, never over the ranks'
+    `senders` are rows, the initiator first. The maximum is taken within each repetition, never over the ranks'
     averages, which hide stragglers.
     """
-    rows = deciding_rows(stamps, shape.headline, (initiator,) if shape.headline == "initiator" else senders)
+    rows = deciding_rows(stamps, headline, senders[:1] if headline == "initiator" else senders)
     decided = stamps[rows, np.arange(stamps.shape[1])]
-    return np.asarray((decided[:, 1] - decided[:, 0]) / (NS_PER_S * shape.operations_per_sample), dtype=np.float64)
+    return np.asarray((decided[:, 1] - decided[:, 0]) / (NS_PER_S * operations), dtype=np.float64)
 
 
 def window_times(stamps: NDArray[np.int64], starts: NDArray[np.int64]) -> Series:
@@ -245,7 +250,11 @@ class Timeline:
             self._blocks.append(Block(phase, index, stamps, first))
             return
         self._condensed += n
-        self._counts += _rank_quantiles(self._ranks, stamps, self.operations)
+        elapsed = (stamps[:, :, 1] - stamps[:, :, 0]) / (NS_PER_S * self.operations)
+        begin_ns = np.full(ranks, int(stamps[0, 0, 0]))
+        values = np.quantile(elapsed, list(QUANTILES.values()), axis=1)
+        for name, of_ranks in zip(QUANTILES, values, strict=True):
+            self._counts.append(Counts(self._ranks, begin_ns, np.full(ranks, name, dtype=object), of_ranks))
         if self._condensed <= KEPT_REPETITIONS:
             self._blocks.append(Block(phase, index, decided[np.newaxis], first, self._ranks[rows]))
 
@@ -299,13 +308,3 @@ class _Intervals:
         self._times = np.zeros(0)
         begin_ns = self._open * self._interval_ns
         return [Counts.of(self._rank, begin_ns, {name: float(value) for name, value in aggregates.items()})]
-
-
-def _rank_quantiles(ranks: NDArray[np.int64], stamps: NDArray[np.int64], operations: int) -> list[Counts]:
-    """Quantiles of each rank's own times in this block, in seconds per operation."""
-    elapsed = (stamps[:, :, 1] - stamps[:, :, 0]) / (NS_PER_S * operations)
-    values = np.quantile(elapsed, list(QUANTILES.values()), axis=1)
-    t_ns = np.full(len(ranks), int(stamps[0, 0, 0]))
-    return [
-        Counts(ranks, t_ns, np.full(len(ranks), name, dtype=object), values[row]) for row, name in enumerate(QUANTILES)
-    ]

@@ -8,7 +8,6 @@ it, nothing assumes a normal distribution, and autocorrelation of the repetition
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -123,32 +122,17 @@ def tukey_outliers(values: Series) -> int:
     return int(((values < low - fence) | (values > high + fence)).sum())
 
 
-@dataclass(frozen=True)
-class Summary:
-    """All repetitions of a case in numbers, named as the columns of cases.parquet. None where n does not support it."""
-
-    repetitions: int
-    min_s: float
-    mean_s: float
-    p90_s: float | None
-    p95_s: float | None
-    p99_s: float | None
-    p999_s: float | None
-    max_s: float
-
-
-def summarise(values: Series) -> Summary:
-    """The summary of at least one repetition, in seconds."""
-    return Summary(
-        repetitions=values.size,
-        min_s=float(values.min()),
-        mean_s=float(values.mean()),
-        p90_s=percentile(values, 0.9),
-        p95_s=percentile(values, 0.95),
-        p99_s=percentile(values, 0.99),
-        p999_s=percentile(values, 0.999),
-        max_s=float(values.max()),
-    )
+def summarise(values: Series) -> dict[str, float | None]:
+    """At least one repetition in seconds, named as the columns of cases.parquet; None where n does not support it."""
+    return {
+        "min_s": float(values.min()),
+        "mean_s": float(values.mean()),
+        "p90_s": percentile(values, 0.9),
+        "p95_s": percentile(values, 0.95),
+        "p99_s": percentile(values, 0.99),
+        "p999_s": percentile(values, 0.999),
+        "max_s": float(values.max()),
+    }
 
 
 # ---------------------------------------------------------------- the end of the warm-up
@@ -187,23 +171,23 @@ def mser5_cut(values: Series) -> int:
     return int(np.argmin((squares / left**2)[::-1][: count - MSER_TAIL + 1])) * MSER_BATCH
 
 
-def drifting(values: Series, z: float = Z95) -> bool:
-    """Whether the halves differ, or the parts before and after a late MSER-5 cut.
+def drifting(values: Series) -> bool:
+    """Whether the halves differ, or the parts before and after a late MSER-5 cut: their medians are more than 5 % apart
+    and the intervals do not overlap.
 
     One straggler moves that cut on a stationary series, so it says where to look but decides nothing.
     """
     half = values.size // 2
-    return any(_differ(values[:at], values[at:], z) for at in {half, max(half, mser5_cut(values))})
-
-
-def _differ(before: Series, after: Series, z: float) -> bool:
-    """Whether the medians are more than 5 % apart and the intervals do not overlap."""
-    if min(before.size, after.size) < SMALLEST_INTERVAL:
-        return False
-    if abs(np.median(after) - np.median(before)) <= DRIFT * np.median(before):
-        return False
-    first, second = (_interval(part, _trendless_size(part), z) for part in (before, after))
-    return first[1] < second[0] or second[1] < first[0]
+    for at in {half, max(half, mser5_cut(values))}:
+        before, after = values[:at], values[at:]
+        if min(before.size, after.size) < SMALLEST_INTERVAL:
+            continue
+        if abs(np.median(after) - np.median(before)) <= DRIFT * np.median(before):
+            continue
+        first, second = (_interval(part, _trendless_size(part), Z95) for part in (before, after))
+        if first[1] < second[0] or second[1] < first[0]:
+            return True
+    return False
 
 
 def _trendless_size(values: Series) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import Any
@@ -76,10 +76,14 @@ class TransportEvidence:
         """The columns transport, link and cuda_ipc_effective; null where nothing is known about these ranks."""
         counted = Counter(kind for kinds in self._kinds_between(job).values() for kind in kinds)
         kinds = ", ".join(sorted(counted, key=lambda kind: (-counted[kind], kind)))
+        multicast = not job.case.pairs and job.members in self.multicast
+        ipc = self.ipc or effective_ipc(self._kinds_between(job), self._node_of, multicast)
+        if job.case.device == "cpu" or job.case.staging in THROUGH_HOST:
+            ipc = None if job.case.device == "cpu" else "off"
         return {
             "transport": kinds or self.transport,
             "link": shared_link(job, self.gpus, self.topologies) if self.gpus else None,
-            IPC: self._ipc(job),
+            IPC: ipc,
         }
 
     def starts_slowly(self, job: Planned) -> bool:
@@ -116,14 +120,6 @@ class TransportEvidence:
             kinds[first, second] = tuple(dict.fromkeys((*kinds.get((first, second), ()), *texts)))
         return replace(self, kinds=kinds, algorithms=reader.algorithms, multicast=reader.multicast)
 
-    def _ipc(self, job: Planned) -> str | None:
-        if job.case.device == "cpu":
-            return None
-        if job.case.staging in THROUGH_HOST:
-            return "off"
-        multicast = not job.case.pairs and job.members in self.multicast
-        return self.ipc or effective_ipc(self._kinds_between(job), self._node_of, multicast)
-
     def _kinds_between(self, job: Planned) -> Kinds:
         """Of the case's pairs; of a collective, all pairs of its ranks."""
         pairs = set(job.case.pairs) or set(permutations(range(job.size), 2))
@@ -150,28 +146,25 @@ def gather_evidence(
     if world.rank != 0:
         return TransportEvidence()
     forced, nodes = os.environ.get(FORCED_ALGORITHM, ""), run["provenance"]["nodes"]
-    gpus = gpus_of(run.get("gpus", []), nodes, world.node_of)
+    gpus = []
+    for rank, own in enumerate(run.get("gpus", [])):
+        gpu = RankGpu.from_facts(world.node_of(rank), own, nodes[world.node_of(rank)])
+        generation, width = dict(gathered[rank][1]).get(gpu.index, (None, None))
+        generation, width = generation or gpu.pcie_generation, width or gpu.pcie_width
+        gpus.append(replace(gpu, pcie_generation=generation, pcie_width=width))
+    asked, libraries = run.get("cuda_ipc", {}).get("asked", "auto"), facts.get(LIBRARIES, ())
+    ignored = [cuda_ipc_without_effect(asked, library, os.environ) for library in libraries]
     evidence = TransportEvidence(
-        gpus=tuple(_with_active_link(gpu, dict(gathered[rank][1])) for rank, gpu in enumerate(gpus)),
+        gpus=tuple(gpus),
         topologies=from_records(run.get("wiring", [])),
         transport=facts.get("transport"),
         ipc=facts[IPC] if facts.get(IPC) in CUDA_IPC_VALUES else None,
         rdma_nodes=frozenset(number for number, node in enumerate(nodes) if _has_active_infiniband(node)),
         forced=forced if forced.isalpha() else None,
-        ignored=_ignored_setting(run.get("cuda_ipc", {}).get("asked", "auto"), facts.get(LIBRARIES, ())),
+        # it had an effect where it had one on any library that may carry the data
+        ignored="; ".join(map(str, ignored)) if ignored and all(ignored) else None,
     )
     return evidence.extended((pairs for pairs, _ in gathered), reader)
-
-
-def _with_active_link(gpu: RankGpu, links: Mapping[int, Sequence[int | None]]) -> RankGpu:
-    generation, width = links.get(-1 if gpu.index is None else gpu.index, (None, None))
-    return replace(gpu, pcie_generation=generation or gpu.pcie_generation, pcie_width=width or gpu.pcie_width)
-
-
-def _ignored_setting(setting: str, libraries: Sequence[str]) -> str | None:
-    """Why cuda_ipc had no effect; None unless it had none on any library that may carry the data."""
-    reasons = [cuda_ipc_without_effect(setting, library, os.environ) for library in libraries]
-    return "; ".join(filter(None, reasons)) if reasons and all(reasons) else None
 
 
 def library_record(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,39 +180,26 @@ def library_record(facts: Mapping[str, Any]) -> dict[str, Any]:
     return others | ({"nccl": nccl} if nccl else {})
 
 
-def gpus_of(
-    rank_facts: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]], node_of: Callable[[int], int]
-) -> tuple[RankGpu, ...]:
-    """From what preflight has put into run.json for each rank; empty where ranks have none."""
-    return tuple(
-        RankGpu.from_facts(node_of(rank), facts, nodes[node_of(rank)]) for rank, facts in enumerate(rank_facts)
-    )
+def carriers(nodes: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> tuple[Wire | None, ...]:
+    """The wire of each node that this library uses, None where its rate is unknown.
 
-
-def carriers(
-    interfaces: Sequence[Wire | None], nodes: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]
-) -> tuple[Wire | None, ...]:
-    """The wire of each node that this library uses. `interfaces` are those on the way to the other nodes.
-
-    A backend that names its transport uses those. NCCL names its InfiniBand ports. For other libraries the wire is
-    unknown where a node has such ports.
+    A backend that names its transport uses the interface on the way to the other nodes. NCCL names its InfiniBand
+    ports. For other libraries the wire is unknown where a node has such ports.
     """
-    if facts.get("transport") is not None:
-        return tuple(interfaces)
-    log = parse_log(facts.get(LOG) or "")
-    if log.network == "Socket":
-        return tuple(interfaces)
-    if log.network is not None:
-        return tuple(_infiniband_wire(node, log.interfaces) for node in nodes)
-    return tuple(None if _has_active_infiniband(node) else wire for wire, node in zip(interfaces, nodes, strict=False))
-
-
-def _infiniband_wire(node: Mapping[str, Any], names: Sequence[str]) -> Wire | None:
-    """The ports that NCCL names, such as mlx5_0:1/IB, as one wire; None where a rate is unknown or they differ."""
-    ports = [name.partition("/")[0] for name in names]
-    rates = {node.get(f"network.rdma.{port}.rate_gbit_per_s") for port in ports}
-    rate = rates.pop() if len(rates) == 1 else None
-    return Wire(ports[0], rate * 1e3, len(ports)) if isinstance(rate, (int, float)) else None
+    log, wires = parse_log(facts.get(LOG) or ""), list[Wire | None]()
+    ports = [name.partition("/")[0] for name in log.interfaces]  # such as mlx5_0:1/IB: together one wire
+    for node in nodes:
+        name, speed = node.get("network.used.interface"), node.get("network.used.speed_mbit_per_s")
+        interface = None if name is None or speed is None else Wire(name, speed)
+        rates = {node.get(f"network.rdma.{port}.rate_gbit_per_s") for port in ports}
+        if facts.get("transport") is not None or log.network == "Socket":
+            wires.append(interface)
+        elif log.network is None:
+            wires.append(None if _has_active_infiniband(node) else interface)
+        else:
+            rate = rates.pop() if len(rates) == 1 else None
+            wires.append(Wire(ports[0], rate * 1e3, len(ports)) if isinstance(rate, (int, float)) else None)
+    return tuple(wires)
 
 
 def _has_active_infiniband(node: Mapping[str, Any]) -> bool:

@@ -183,7 +183,7 @@ class Stopwatch:
     """A runner that adds up the seconds spent in the simulation, to be subtracted."""
 
     def __init__(self, runner: Any, watch: dict[str, float]) -> None:
-        self._runner, self._watch, self.engine, self.progress = runner, watch, runner.engine, runner.progress
+        self._runner, self._watch, self.progress = runner, watch, runner.progress
 
     def __call__(self, n: int) -> NDArray[np.int64]:
         begin = time.perf_counter()

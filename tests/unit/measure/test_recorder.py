@@ -49,7 +49,8 @@ class Run:
             "timing=default", f"timing.case_s={OWN_S}", "layout=1x2", "benchmark=all_reduce", sizes, *words
         )
         self.settings = replace(settings, writers=())
-        self.jobs = plan(self.settings, hosted_world(1, 2)[0], FACTS)
+        jobs = plan(self.settings, hosted_world(1, 2)[0], FACTS)
+        self.jobs = tuple(replace(job, case=replace(job.case, engine="python")) for job in jobs)
         run = {"run_id": "r", "sweep_id": "s", "launches": {"planned": 1, "began": [0], "spent_s": 0.0}}
         self.recorder = Recorder(self.settings, run, cases)
         self.recorder.writers = FanOut([])
@@ -58,7 +59,7 @@ class Run:
         elapsed = np.full(20, round(1e9 * median_s), np.int64)
         stamps = np.stack([np.zeros((2, 20), np.int64), np.tile(elapsed, (2, 1))], axis=2)
         blocks = Block("connect", 0, stamps[:, :1]), Block("measure", 1, stamps)
-        samples = Samples((0, 1), blocks, 1, "ci", 0, "python", spent_s=spent_s)
+        samples = Samples((0, 1), blocks, 1, "ci", 0, spent_s=spent_s)
         self.recorder.record(job, samples, AROUND, datetime.now(timezone.utc))
 
     def passes(self, visit: Any, wait_s: float = 0.0) -> dict[int, int]:

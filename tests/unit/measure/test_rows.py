@@ -86,10 +86,10 @@ def settings_of(benchmark: str, *overrides: str) -> Settings:
 
 
 @cache
-def planned(benchmark: str, ranks: int = 2, *overrides: str) -> Planned:
+def planned(benchmark: str, ranks: int = 2, *overrides: str, engine: str = "python") -> Planned:
     settings = replace(settings_of(benchmark, *overrides), layouts=(Layout(1, ranks),), pairs=((0, ranks - 1),))
     (job,) = plan(settings, hosted_world(1, ranks)[0], Facts(2**40, 2**20, 8))
-    return job
+    return replace(job, case=replace(job.case, engine=engine))
 
 
 @cache
@@ -106,14 +106,14 @@ def simulated(benchmark: str, ranks: int, *overrides: str) -> tuple[Planned, Sam
     return job, outcome
 
 
-def samples(elapsed_ns: Any, engine: str = "python", block_k: int = 1, start_ns: Any = 0, wrong: int = 0) -> Samples:
+def samples(elapsed_ns: Any, block_k: int = 1, start_ns: Any = 0, wrong: int = 0) -> Samples:
     """Handmade: elapsed [ranks, n], measured in one block after a connecting repetition of 1 s."""
     elapsed = np.asarray(elapsed_ns, dtype=np.int64)
     first = np.zeros((len(elapsed), 1, 2), dtype=np.int64)
     first[:, :, 1] = 10**9
     begin = np.zeros_like(elapsed) + start_ns
     blocks = (Block("connect", 0, first), Block("measure", 1, np.stack([begin, begin + elapsed], axis=2)))
-    return Samples(tuple(range(len(elapsed))), blocks, block_k, "ci", wrong, engine)
+    return Samples(tuple(range(len(elapsed))), blocks, block_k, "ci", wrong)
 
 
 def row_of(job: Planned, outcome: Samples | Refused | Failure, **changed: Any) -> dict[str, Any]:
@@ -224,7 +224,7 @@ def test_the_clock_of_each_engine_decides_how_many_samples_lie_between_two_stamp
     assert [samples_per_stamp(job, empty_s, 260e-9) for empty_s in (0, 12e-9, 20e-9, 35e-9, 1)] == [1, 1, 2, 3, 64]
     assert [samples_per_stamp(job, 20e-9, sample_s, soak=True) for sample_s in (1e-9, 0.625e-6, 1e-3)] == [256, 80, 1]
     for engine, limited in (("native", False), ("python", True)):  # 5 % of 1 us are 50 ns
-        seen = row_of(planned("all_reduce"), samples([[1000] * 10] * 2, engine), overhead_s={})
+        seen = row_of(planned("all_reduce", engine=engine), samples([[1000] * 10] * 2), overhead_s={})
         assert ("timer_limited" in seen["warnings"]) is limited
         assert seen["empty_sample_s"] == AROUND.empty_sample_s[engine]
 
@@ -289,7 +289,7 @@ def test_every_outcome_is_a_row_and_only_a_good_one_has_numbers(outcome: Any, st
 
 def test_a_row_knows_its_case_and_its_circumstances() -> None:
     job = planned("all_reduce", 4)
-    seen = row_of(job, samples([[1000] * 10] * 4, engine="python"))
+    seen = row_of(job, samples([[1000] * 10] * 4))
     assert all(seen[column.name] == getattr(job.case, column.name) for column in VARIABLES)
     assert (seen["case_id"], seen["order"], seen["started_at"]) == (job.case.case_id, job.order, STARTED)
     assert (seen["nodes"], seen["ranks_per_node"], seen["world_size"]) == (1, 4, 4)
@@ -303,7 +303,7 @@ def test_a_row_knows_its_case_and_its_circumstances() -> None:
 
 
 def test_virtual_time_is_marked() -> None:
-    seen = row_of(planned("all_reduce"), samples([[1000] * 10] * 2, engine="virtual"))
+    seen = row_of(planned("all_reduce", engine="virtual"), samples([[1000] * 10] * 2))
     assert (seen["clock"], seen["overhead_s"]) == ("virtual", None)
 
 
@@ -352,6 +352,7 @@ def test_ranks_that_share_a_node_with_little_shared_memory_are_flagged(
     settings = replace(settings_of("all_reduce"), layouts=(layout,))
     world = hosted_world(2, 2)[0]
     (job,) = plan(settings, world, Facts(2**40, 2**20, 8))
+    job = replace(job, case=replace(job.case, engine="python"))
     made = row_of(job, samples(CALM), world=world, small_shm_nodes=frozenset(nodes))
     assert ("small_shm" in made["warnings"]) is flagged
 
@@ -428,7 +429,7 @@ def test_the_interval_of_one_visit_has_the_level_that_was_asked_for() -> None:
 
 @pytest.mark.parametrize("engine", ["python", "native"])
 def test_only_python_can_be_python_bound(engine: str) -> None:
-    seen = row_of(planned("all_reduce"), samples(CALM, engine), overhead_s={engine: 5e-3})
+    seen = row_of(planned("all_reduce", engine=engine), samples(CALM), overhead_s={engine: 5e-3})
     assert seen["warnings"] == (["python_bound"] if engine == "python" else [])
     assert seen["overhead_s"] == 5e-3
 
@@ -484,7 +485,7 @@ def test_the_cache_is_judged_by_all_copies_of_the_largest_buffer() -> None:
 
 def test_a_virtual_machine_of_ours_is_never_oversubscribed() -> None:
     crowded = {"threads_per_rank": 100, "cache_bytes": 2**50}
-    assert row_of(planned("p2p_bandwidth"), samples(CALM, "virtual"), **crowded)["warnings"] == []
+    assert row_of(planned("p2p_bandwidth", engine="virtual"), samples(CALM), **crowded)["warnings"] == []
 
 
 # ---------------------------------------------------------------- raw samples
@@ -504,7 +505,7 @@ def test_raw_repetitions_count_through_the_blocks_of_a_phase() -> None:
     stamps = np.arange(12, dtype=np.int64).reshape(2, 3, 2)
     measured = (Block("measure", index, stamps + 100 * index, 3 * (index - 1)) for index in (1, 2, 3))
     blocks = (Block("warmup", 0, stamps), *measured)
-    table = sample_table(planned("all_reduce"), Samples((0, 1), blocks, 1, "ci", 0, "python"), "run")
+    table = sample_table(planned("all_reduce"), Samples((0, 1), blocks, 1, "ci", 0), "run")
     rows = list(
         zip(*(table[name].tolist() for name in ("phase", "block", "rank", "repetition", "start_ns")), strict=True)
     )
@@ -526,7 +527,7 @@ def test_the_headline_can_be_computed_again_from_the_raw_table() -> None:
 
 
 def test_nothing_measured_is_an_empty_table() -> None:
-    assert sample_table(planned("all_reduce"), Samples((0, 1), (), 1, "ci", 0, "python"), "run") == {}
+    assert sample_table(planned("all_reduce"), Samples((0, 1), (), 1, "ci", 0), "run") == {}
 
 
 NVLINK = "NVLink 18 x 20.6 GB/s"

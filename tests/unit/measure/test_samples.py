@@ -7,7 +7,6 @@ import pytest
 from numpy.random import default_rng
 from numpy.typing import NDArray
 
-from commbench.core.case import Shape
 from commbench.measure import samples
 from commbench.measure.samples import Timeline, deciding_rows, repetition_times
 from commbench.measure.statistics import summarise
@@ -25,21 +24,21 @@ def stamps_of(elapsed_ns: list[list[int]]) -> np.ndarray[tuple[int, ...], np.dty
 )
 def test_headline_says_whose_clock_counts(headline: str, expected_ns: list[int]) -> None:
     stamps = stamps_of([[10, 50], [20, 60], [30, 40]])
-    times = repetition_times(stamps, Shape(4, 64, headline), senders=(0,), initiator=1)
+    times = repetition_times(stamps, headline, (1,) if headline == "initiator" else (0,), operations=4)
     assert times.tolist() == [ns / 4e9 for ns in expected_ns]
 
 
 def test_an_unknown_headline_is_refused() -> None:
     with pytest.raises(ValueError, match="mean_over_ranks"):
-        repetition_times(stamps_of([[1]]), Shape(1, 1, "mean_over_ranks"), (0,), 0)
+        repetition_times(stamps_of([[1]]), "mean_over_ranks", (0,), 1)
 
 
 def test_a_straggler_shows_in_the_tail_and_not_in_the_mean_of_ranks() -> None:
     elapsed = default_rng(1).integers(990_000, 1_010_000, size=(4, 901))
     elapsed[2, ::100] += 5_000_000  # 10 of 901: exactly 1 % would lie one rank above the nearest-rank p99
-    times = repetition_times(stamps_of(elapsed.tolist()), Shape(1, 8, "max_over_ranks"), (), 0)
-    summary = summarise(times)
-    assert summary.p99_s is not None and summary.p99_s > 5.9e-3
+    times = repetition_times(stamps_of(elapsed.tolist()), "max_over_ranks", (), 1)
+    p99_s = summarise(times)["p99_s"]
+    assert p99_s is not None and p99_s > 5.9e-3
     assert float(np.median(times)) == pytest.approx(1e-3, rel=0.02)
     assert elapsed.mean() == pytest.approx(1e6, rel=0.02)
 

@@ -17,7 +17,6 @@ from commbench.measure.transports import (
     TransportEvidence,
     carriers,
     gather_evidence,
-    gpus_of,
     library_record,
 )
 
@@ -216,12 +215,12 @@ IB += "h:1:2 [0] NCCL INFO Using network IB\n"
     ],
 )
 def test_the_wire_is_that_of_the_library(node: dict[str, Any], facts: dict[str, Any], wire: Wire | None) -> None:
-    assert carriers((ETHERNET, ETHERNET), [node, node], facts) == (wire, wire)
+    node = node | {"network.used.interface": "eth0", "network.used.speed_mbit_per_s": 25_000.0}
+    assert carriers([node, node, {}], facts) == (wire, wire, None)
 
 
-def test_nodes_without_nvidia_smi_and_worlds_without_gpus_say_nothing() -> None:
+def test_nodes_without_nvidia_smi_say_nothing() -> None:
     assert from_records([node_record({}), node_record({TABLE: None})]) == {}
-    assert gpus_of([], [], lambda rank: 0) == ()
 
 
 @pytest.mark.parametrize(

@@ -303,7 +303,6 @@ class Noise:
     rank: int
     size: int
     counts: list[int] = field(default_factory=list)
-    engine: str = "python"
     progress: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, dtype=np.int64))
 
     def __post_init__(self) -> None:
