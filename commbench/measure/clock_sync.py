@@ -162,8 +162,8 @@ def _receive(peer: socket.socket, size: int) -> bytes:
 class GlobalClock:
     """The clock of a group of ranks, which make all calls together. `lines` has one per rank, equal on all of them.
 
-    `nodes` are the group's ranks, node after node, rank 0 on the first; `leaders` the first of each. `clock` is this
-    rank's.
+    `nodes` are the group's ranks, node after node, rank 0 on the first; `leaders` the first of each. `now` is the
+    clock of this rank, in ns.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class GlobalClock:
         clock: Clock = now_ns,
     ) -> None:
         """Raises Unsupported, on all ranks, where nodes can't reach one another."""
-        self._control, self._nodes, self._clock = control, nodes, clock
+        self._control, self._nodes, self.now = control, nodes, clock
         self.leaders = [node[0] for node in nodes]
         self._index = self.leaders.index(control.rank) if control.rank in self.leaders else None
         self._readings: list[Reading] = []
@@ -192,22 +192,29 @@ class GlobalClock:
         old = self._measured_s is None or time.monotonic() - self._measured_s > MAX_AGE_S
         return old and len(self._nodes) > 1
 
-    def now(self) -> int:
-        """This rank's own clock, ns."""
-        return self._clock()
-
     def refresh(self, deadline_s: float) -> None:
         """Another burst between the nodes, at first several; sets new lines on all ranks. Raises WorldBroken."""
         bursts = FIRST_BURSTS if self._measured_s is None else 1
         try:
             for burst in range(bursts):
-                self._burst()
+                if self._parent is not None:
+                    self._readings.append(ask(self._parent, self.now))
+                    oldest = self._readings[-1].own_ns - round(KEPT_S * 1e9)
+                    self._readings = [reading for reading in self._readings if reading.own_ns >= oldest]
+                for _, child in sorted(self._children.items()):
+                    answer(child, self.now)
                 time.sleep(FIRST_PAUSE_S if burst < bursts - 1 else 0)
         except OSError as error:
             raise WorldBroken(f"the clocks of the nodes can't be compared: {error}") from error
         line = fit(self._readings) if self._readings else Line()
         to_parents = [Line(*values) for values in self._control.gather(astuple(line), deadline_s, "clocks")]
-        lines = self._lines_to_rank_0(to_parents) if self._control.rank == 0 else []
+        lines = []
+        if self._control.rank == 0:  # from the lines of the leaders to their parents
+            by_node = [Line()]
+            for index in range(1, len(self._nodes)):
+                by_node.append(to_parents[self.leaders[index]].onward(by_node[parent_of(index, len(self._nodes))]))
+            node_of = {rank: index for index, node in enumerate(self._nodes) for rank in node}
+            lines = [by_node[node_of[rank]] for rank in range(self._control.size)]
         decided = self._control.decide([astuple(line) for line in lines], deadline_s, "clocks")
         self.lines = [Line(*values) for values in decided]
         self._measured_s = time.monotonic()
@@ -222,22 +229,6 @@ class GlobalClock:
             if peer is not None:
                 peer.close()
 
-    def _burst(self) -> None:
-        if self._parent is not None:
-            self._readings.append(ask(self._parent, self._clock))
-            oldest = self._readings[-1].own_ns - round(KEPT_S * 1e9)
-            self._readings = [reading for reading in self._readings if reading.own_ns >= oldest]
-        for _, child in sorted(self._children.items()):
-            answer(child, self._clock)
-
-    def _lines_to_rank_0(self, to_parents: Sequence[Line]) -> list[Line]:
-        """A line to rank 0 for each rank, from the lines of the leaders to their parents."""
-        by_node = [Line()]
-        for index in range(1, len(self._nodes)):
-            by_node.append(to_parents[self.leaders[index]].onward(by_node[parent_of(index, len(self._nodes))]))
-        node_of = {rank: index for index, node in enumerate(self._nodes) for rank in node}
-        return [by_node[node_of[rank]] for rank in range(self._control.size)]
-
     # ------------------------------------------------------------ sockets
 
     def _connect_nodes(self, interface: str | None, deadline_s: float) -> None:
@@ -248,7 +239,10 @@ class GlobalClock:
         listener, problem = None, None
         try:
             if children:
-                listener = _listen(interface, hosts)
+                # on the chosen interface, else where the other nodes reach this one; loopback where all are here
+                others = [host for host in dict.fromkeys(hosts) if host != socket.gethostname()]
+                meeting = [os.environ["MASTER_ADDR"]] if others and os.environ.get("MASTER_ADDR") else []
+                listener = PeerListener("clock", meeting_address(interface, *meeting, *others))
         except (OSError, ConfigError) as error:
             problem = f"rank {self._control.rank} can't listen for the clocks of other nodes: {error}"
         address = None if listener is None else [listener.address, listener.port]
@@ -288,13 +282,6 @@ class GlobalClock:
             if accepted is None:
                 raise TimeoutError(f"rank {self.leaders[child]} did not connect in time")
             self._children[child] = _with_options(accepted, _remaining_s(until))
-
-
-def _listen(interface: str | None, hosts: Sequence[str]) -> PeerListener:
-    """On the chosen interface, else where the other nodes reach this one; loopback where they are on this host."""
-    others = [host for host in dict.fromkeys(hosts) if host != socket.gethostname()]
-    meeting = [os.environ["MASTER_ADDR"]] if others and os.environ.get("MASTER_ADDR") else []
-    return PeerListener("clock", meeting_address(interface, *meeting, *others))
 
 
 def _remaining_s(until: float) -> float:

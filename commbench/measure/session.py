@@ -37,7 +37,7 @@ from commbench.world.supervisor import mapped_shared_memory, remove_shared_memor
 
 from .case import Turn, measure
 from .clock_sync import GlobalClocks
-from .conditions import Conditions, ConditionsReader, ReferenceCase
+from .conditions import Conditions, ConditionsReader, ReferenceCase, disturbed_passes
 from .plan import Facts, duration_s, pass_order, plan
 from .preflight import MEETING_S, Request, preflight
 from .recorder import BAD, Recorder
@@ -131,22 +131,18 @@ class _Session:
         self._jobs = tuple(replace(job, case=replace(job.case, library=library)) for job in self._jobs)
         if self._request.earlier is not None:
             self._recorder.continue_visits(self._jobs, self._earlier.visits)
-            self._jobs = self._unfinished()
+            unfinished = [  # as rank 0 has read
+                job.order
+                for job in self._jobs
+                if self._earlier.unfinished(job.case.case_id, row_ids(job)) and not self._recorder.is_settled(job)
+            ]
+            chosen = set(control.decide(unfinished, MEETING_S, "what is left"))
+            self._jobs = tuple(job for job in self._jobs if job.order in chosen)
         reference = set() if self._reference is None else self._reference.groups
         groups = sorted({job.members for job in self._jobs if not job.skip} | {(0,)} | reference)
         self._reader = ConditionsReader(settings, self._world, control, self._run, self._communicator)
         self._communicators = {members: self._reader.subset(members) for members in groups}
         self._progress.enter("the time before the first case")
-
-    def _unfinished(self) -> tuple[Planned, ...]:
-        """The cases that earlier starts of this run have not finished, as rank 0 has read."""
-        orders = [
-            job.order
-            for job in self._jobs
-            if self._earlier.unfinished(job.case.case_id, row_ids(job)) and not self._recorder.is_settled(job)
-        ]
-        chosen = set(self._control.decide(orders, MEETING_S, "what is left"))
-        return tuple(job for job in self._jobs if job.order in chosen)
 
     def run(self) -> int:
         """Measure and record case after case; returns the exit status."""
@@ -177,17 +173,12 @@ class _Session:
         own = {os.getpid(): process_text(0)} if self._world.size == 1 else {}  # empty where it hosts several ranks
         self._run["processes"] = self._heartbeat.names() if self._heartbeat is not None else own
         self._run["cases"] = sum(len(row_ids(job)) for job in self._jobs)
-        launches = self._settings.timing.launches
-        self._run["at_most_s"] = sum(duration_s(self._settings, job) for job in self._jobs) / launches
-        self._run["memory"] = {
-            "imports_bytes": imports_bytes,
-            "buffers_bytes": largest_bytes(self._jobs, self._world.rank),
-        }
-        self._run["calibration"] = {
-            "empty_sample_s": self._conditions.empty_sample_s,
-            "overhead_s": self._conditions.overhead_s,
-            "host_copies_gb_per_s": self._conditions.host_copies_gb_per_s,
-        }
+        durations_s = (duration_s(self._settings, job) for job in self._jobs)
+        self._run["at_most_s"] = sum(durations_s) / self._settings.timing.launches
+        buffers_bytes = largest_bytes(self._jobs, self._world.rank)
+        self._run["memory"] = {"imports_bytes": imports_bytes, "buffers_bytes": buffers_bytes}
+        calibrated = ("empty_sample_s", "overhead_s", "host_copies_gb_per_s")
+        self._run["calibration"] = {name: getattr(self._conditions, name) for name in calibrated}
         self._recorder.begin()
 
     def _measure_reference(self, number: int) -> None:
@@ -201,7 +192,7 @@ class _Session:
             self._reference.measure(number, self._communicators, self._control, self._progress)
         except Missing as error:
             raise self._with_places(error) from error
-        self._conditions = replace(self._conditions, disturbed=self._reference.disturbed())
+        self._conditions = replace(self._conditions, disturbed=disturbed_passes(self._reference.passes))
         if self._world.rank == 0:
             self._run["reference"] = self._reference.record()
 
@@ -265,9 +256,8 @@ class _Session:
 
     def _with_places(self, missing: Missing) -> Missing:
         """With the hosts and the last known places of the ranks that did not come."""
-        places = (
-            self._heartbeat.describe(missing.ranks) if self._heartbeat is not None and self._world.rank == 0 else ""
-        )
+        heartbeat = self._heartbeat if self._world.rank == 0 else None
+        places = "" if heartbeat is None else heartbeat.describe(missing.ranks)
         return Missing(missing.ranks, missing.meeting, missing.deadline_s, places)
 
     def _record(self, job: Planned, outcome: Outcome, started: datetime) -> None:
@@ -301,10 +291,8 @@ class _Session:
         return int(self._run["exit_status"])  # of results that could not be saved, too
 
     def close(self, status: str, exit_status: int, reason: str | None = None) -> None:
-        """End the writers, on rank 0: merge the parts, write run.json, print the table."""
-        if self._world.rank != 0:
-            return
-        self._recorder.close(status, exit_status, reason)
+        if self._world.rank == 0:
+            self._recorder.close(status, exit_status, reason)
 
     def end(self, status: int) -> None:
         """Close the library and leave the world, after a run that has ended on all ranks."""
@@ -322,7 +310,8 @@ class _Session:
         """Save what there is after a signal from a user, or from a launcher that has lost another rank."""
         if self._closing_status is not None:
             return
-        self._abandon()
+        if self._opened:
+            self._communicator.close(abort=True)
         if self._has_parent and self._world.rank != 0 and self._heartbeat is not None and "mpi4py.MPI" in sys.modules:
             self._heartbeat.wait_for_rank_0(SAVE_S)  # mpirun would kill it at once
         if self._current is not None and self._lost_ranks:
@@ -335,7 +324,8 @@ class _Session:
 
     def broken(self, reason: str) -> bool:
         """Save what there is; returns whether the parent will read and report why."""
-        self._abandon()
+        if self._opened:
+            self._communicator.close(abort=True)
         self._run["stacks"] = {f"rank {self._world.rank}": traceback.format_exc().splitlines()}
         with suppress(OSError):
             self.close("broken", WorldBroken.exit_status, reason)
@@ -382,10 +372,6 @@ class _Session:
             self.close("broken", WorldBroken.exit_status, reason)
         if rank == 0 and not self._has_parent and len(self._world.nodes) > 1:
             time.sleep(VERDICT_S)  # other nodes would report that rank 0 is lost
-
-    def _abandon(self) -> None:
-        if self._opened:
-            self._communicator.close(abort=True)
 
     def _clean_up_host(self) -> None:
         """What a parent would do: end the stopped ranks of this host, and remove the library's shared memory."""

@@ -16,7 +16,6 @@ from commbench.core.protocols import Control
 
 from .clock_sync import GlobalClock
 from .samples import LATE, Counts, Timeline, window_times
-from .statistics import Series
 from .time_limits import BLOCK_S
 
 LATE_NS = 1_000  # an undisturbed wait ends within one read of the clock, 0.2 us at most
@@ -48,11 +47,11 @@ class Window:
         """
         length_ns = self._length_ns if measured else 0
         due, first, length_ns = self._control.decide(
-            [self._clock.due, self._next_start_ns(), length_ns], deadline_s, "window"
+            [self._clock.due, self._clock.now() + self._lead_ns, length_ns], deadline_s, "window"
         )
         if due:
             self._clock.refresh(deadline_s)
-            first = self._control.decide(self._next_start_ns(), deadline_s, "window")
+            first = self._control.decide(self._clock.now() + self._lead_ns, deadline_s, "window")
         self._starts = first + length_ns * np.arange(n, dtype=np.int64)
         return self._clock.lines[self._control.rank].own(self._starts)
 
@@ -63,29 +62,20 @@ class Window:
     def add(self, phase: str, stamps: NDArray[np.int64]) -> None:
         """Add stamps [ranks, n, 2] of the last block, in ns, to the timeline; late ones as a phase of their own."""
         if phase != "measure":
-            self._timeline.add(phase, stamps)
-            self._set_length(stamps)
+            self._timeline.add(phase, stamps)  # of repetitions that followed one another without a wait
+            elapsed = (stamps[:, :, 1] - stamps[:, :, 0]).max(axis=0)
+            between = np.diff(stamps[:, :, 0], axis=1).max(axis=0)  # with what a program does untimed before each
+            usual_ns = max(np.quantile(times, LENGTH_QUANTILE) for times in (elapsed, between) if len(times))
+            error_ns = max(self._clock.errors_ns(int(self._starts[-1])))
+            self._length_ns = round(LENGTH_FACTOR * float(usual_ns) + MARGIN_NS + 2 * error_ns)
+            self._longest_ns = max(self._length_ns, min(MAX_GROWTH * self._length_ns, MAX_LENGTH_NS))
             return
-        times, late = self._times_and_late(stamps)
+        agreed = np.stack([self._clock.lines[rank].own(self._starts) for rank in self._ranks])
+        late = np.asarray((stamps[:, :, 0] - agreed > LATE_NS).any(axis=0))
+        times = window_times(stamps, agreed)
         for name, chosen in ((phase, ~late), (LATE, late)):
             if chosen.any():
                 self._timeline.add(name, stamps[:, chosen], times[chosen])
-        for counts in self._counts():
-            self._timeline.count(counts)
-
-    def _set_length(self, stamps: NDArray[np.int64]) -> None:
-        """From stamps [ranks, n, 2] of repetitions that followed one another without a wait."""
-        elapsed = (stamps[:, :, 1] - stamps[:, :, 0]).max(axis=0)
-        between = np.diff(stamps[:, :, 0], axis=1).max(axis=0)  # with what a program does untimed before each
-        usual_ns = max(np.quantile(times, LENGTH_QUANTILE) for times in (elapsed, between) if len(times))
-        error_ns = max(self._clock.errors_ns(int(self._starts[-1])))
-        self._length_ns = round(LENGTH_FACTOR * float(usual_ns) + MARGIN_NS + 2 * error_ns)
-        self._longest_ns = max(self._length_ns, min(MAX_GROWTH * self._length_ns, MAX_LENGTH_NS))
-
-    def _times_and_late(self, stamps: NDArray[np.int64]) -> tuple[Series, NDArray[np.bool_]]:
-        """Seconds of each repetition of a measured block, and which of them were late [n]."""
-        agreed = np.stack([self._clock.lines[rank].own(self._starts) for rank in self._ranks])
-        late = np.asarray((stamps[:, :, 0] - agreed > LATE_NS).any(axis=0), dtype=np.bool_)
         self.late += int(late.sum())
         self._late_blocks = self._late_blocks + 1 if late.all() else 0
         self.error_ns = max(self.error_ns, *self._clock.errors_ns(int(self._starts[-1]) + self._length_ns))
@@ -93,7 +83,8 @@ class Window:
             self._lead_ns *= 2
         elif late.mean() > MAX_LATE_SHARE:
             self._length_ns = min(2 * self._length_ns, self._longest_ns)
-        return window_times(stamps, agreed), late
+        for counts in self._counts():
+            self._timeline.count(counts)
 
     def most(self, n: int) -> int:
         """At most n repetitions, as a block has time for."""
@@ -119,9 +110,5 @@ class Window:
             for rank in self._clock.leaders[1:]:
                 line = self._clock.lines[rank]
                 values = {"offset_s": line.offset_ns * 1e-9, "slope": line.slope, "error_s": line.error_ns * 1e-9}
-                named = {f"clock.{name}": value for name, value in values.items()}
-                counts.append(Counts.of(rank, line.at_ns, named))
+                counts.append(Counts.of(rank, line.at_ns, {f"clock.{name}": value for name, value in values.items()}))
         return counts
-
-    def _next_start_ns(self) -> int:
-        return self._clock.now() + self._lead_ns
