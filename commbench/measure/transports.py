@@ -152,8 +152,8 @@ def gather_evidence(
         generation, width = dict(gathered[rank][1]).get(gpu.index, (None, None))
         generation, width = generation or gpu.pcie_generation, width or gpu.pcie_width
         gpus.append(replace(gpu, pcie_generation=generation, pcie_width=width))
-    asked, libraries = run.get("cuda_ipc", {}).get("asked", "auto"), facts.get(LIBRARIES, ())
-    ignored = [cuda_ipc_without_effect(asked, library, os.environ) for library in libraries]
+    setting, libraries = run.get("cuda_ipc", {}).get("asked", "auto"), facts.get(LIBRARIES, ())
+    ignored = [cuda_ipc_without_effect(setting, library, os.environ) for library in libraries]
     evidence = TransportEvidence(
         gpus=tuple(gpus),
         topologies=from_records(run.get("wiring", [])),
