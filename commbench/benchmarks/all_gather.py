@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from commbench.core import program as steps
 from commbench.core.case import Case
 from commbench.core.payload import SHARED, joined_blocks
@@ -13,10 +10,9 @@ from commbench.core.program import Copy, Pattern, Program
 from .collective import DATA, SOURCE, DividedCollective, block_of, source_and_data
 
 
-@dataclass(frozen=True)
 class AllGather(DividedCollective):
-    name: ClassVar[str] = "all_gather"
-    axes: ClassVar[tuple[str, ...]] = ("in_place",)
+    name = "all_gather"
+    axes = ("in_place",)
 
     def program(self, case: Case, rank: int, size: int) -> Program:
         buffers = source_and_data(case, 1, size)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from commbench.core import program as steps
 from commbench.core.case import Case
 from commbench.core.program import Program
@@ -12,9 +9,8 @@ from commbench.core.program import Program
 from .collective import Collective
 
 
-@dataclass(frozen=True)
 class Barrier(Collective):
-    name: ClassVar[str] = "barrier"
+    name = "barrier"
 
     def blocks(self, size: int) -> int:
         return 0

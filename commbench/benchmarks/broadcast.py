@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from commbench.core import program as steps
 from commbench.core.case import Case
 from commbench.core.payload import message
@@ -13,12 +10,11 @@ from commbench.core.program import BufferSpec, Pattern, Program
 from .collective import DATA, Collective, root_of
 
 
-@dataclass(frozen=True)
 class Broadcast(Collective):
     """Has one buffer, `data`, which the root sends from and the others receive into."""
 
-    name: ClassVar[str] = "broadcast"
-    axes: ClassVar[tuple[str, ...]] = ("root",)
+    name = "broadcast"
+    axes = ("root",)
 
     def program(self, case: Case, rank: int, size: int) -> Program:
         buffers = (BufferSpec("data", case.elements, case.dtype),)

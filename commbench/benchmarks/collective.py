@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from commbench.core.case import Case, Shape
@@ -10,12 +11,14 @@ from commbench.core.program import BufferSpec, Pattern, View
 SOURCE, DATA = View("source"), View("data")  # the input, never written to, and the buffer that is checked
 
 
+@dataclass(frozen=True)
 class Collective:
     """One call per sample on all ranks. `input` and `result` are the contents of `source` and `data`.
 
     In place, the untimed reset copies the input into `data` before each call.
     """
 
+    name: ClassVar[str]
     axes: ClassVar[tuple[str, ...]] = ()
     cache: ClassVar[str] = "warm"
     min_ranks: ClassVar[int] = 1

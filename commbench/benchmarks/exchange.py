@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
 
 from commbench.core.case import Case, Shape
 from commbench.core.payload import SHARED, joined_blocks
@@ -13,12 +11,11 @@ from commbench.core.program import BufferSpec, Irecv, Isend, Pattern, Program, V
 from .collective import Collective
 
 
-@dataclass(frozen=True)
 class Exchange(Collective):
     """An all-to-all of point-to-point messages. A window of slots, one per peer in rank order, in each buffer."""
 
-    name: ClassVar[str] = "exchange"
-    min_ranks: ClassVar[int] = 2
+    name = "exchange"
+    min_ranks = 2
 
     def program(self, case: Case, rank: int, size: int) -> Program:
         """The first message goes to the next rank: if all began with rank 0, its link would be the bottleneck."""

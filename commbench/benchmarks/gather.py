@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from commbench.core import program as steps
 from commbench.core.case import Case
 from commbench.core.payload import SHARED, joined_blocks
@@ -13,10 +10,9 @@ from commbench.core.program import Copy, Pattern, Program
 from .collective import DATA, SOURCE, DividedCollective, block_of, root_of, source_and_data
 
 
-@dataclass(frozen=True)
 class Gather(DividedCollective):
-    name: ClassVar[str] = "gather"
-    axes: ClassVar[tuple[str, ...]] = ("in_place", "root")
+    name = "gather"
+    axes = ("in_place", "root")
 
     def program(self, case: Case, rank: int, size: int) -> Program:
         """Only the root's own block can be in place; the program of the other ranks is the same either way."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from commbench.core.case import Case, Shape
@@ -18,15 +17,14 @@ class MemoryCopy(Collective):
     The host's memory is page-locked with staging=pinned, else pageable: the driver copies that through its own pages.
     """
 
-    axes: ClassVar[tuple[str, ...]] = ("staging",)
-    cache: ClassVar[str] = "rotate"
+    axes = ("staging",)
+    cache = "rotate"
     memory: ClassVar[tuple[str, str]]  # that is copied from, and to
 
     def program(self, case: Case, rank: int, size: int) -> Program:
         source, target = self.memory
-        return Program(
-            (_buffer("send", source, case), _buffer("recv", target, case)), (Copy(View("send"), View("recv")),)
-        )
+        buffers = (_buffer("send", source, case), _buffer("recv", target, case))
+        return Program(buffers, (Copy(View("send"), View("recv")),))
 
     def shape(self, case: Case, size: int) -> Shape:
         return Shape(1, case.message_bytes, "max_over_ranks", "copy")
@@ -42,38 +40,34 @@ class MemoryCopy(Collective):
         return _content(case, rank, name.replace("recv", "send"), salt) if name.startswith("recv") else None
 
 
-@dataclass(frozen=True)
 class CopyH2D(MemoryCopy):
     """From host to device memory."""
 
-    name: ClassVar[str] = "copy_h2d"
-    memory: ClassVar[tuple[str, str]] = (HOST, DEVICE)
+    name = "copy_h2d"
+    memory = (HOST, DEVICE)
 
 
-@dataclass(frozen=True)
 class CopyD2H(MemoryCopy):
     """From device to host memory."""
 
-    name: ClassVar[str] = "copy_d2h"
-    memory: ClassVar[tuple[str, str]] = (DEVICE, HOST)
+    name = "copy_d2h"
+    memory = (DEVICE, HOST)
 
 
-@dataclass(frozen=True)
 class CopyD2D(MemoryCopy):
     """Within the memory of one device.
 
     `busbw` counts a byte once, though the memory is read and written (nvbandwidth's local copy counts it twice).
     """
 
-    name: ClassVar[str] = "copy_d2d"
-    memory: ClassVar[tuple[str, str]] = (DEVICE, DEVICE)
+    name = "copy_d2d"
+    memory = (DEVICE, DEVICE)
 
 
-@dataclass(frozen=True)
 class CopyH2DD2H(MemoryCopy):
     """From host to device and from device to host memory at once."""
 
-    name: ClassVar[str] = "copy_h2d_d2h"
+    name = "copy_h2d_d2h"
 
     def program(self, case: Case, rank: int, size: int) -> Program:
         to_device = (_buffer("send_h2d", HOST, case), _buffer("recv_h2d", DEVICE, case))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from commbench.core.case import Case, Shape
 from commbench.core.payload import message
 from commbench.core.program import BufferSpec, Irecv, Isend, Pattern, Program, Recv, Send, View, WaitAll
@@ -15,9 +12,8 @@ ACK_BYTES = 4  # as osu_bw: when the sender has received it, the next window may
 ACK_KEY = 1 << 20  # added to the rank: above the keys of all ranks' messages
 
 
-@dataclass(frozen=True)
 class P2PBandwidth(PointToPoint):
-    name: ClassVar[str] = "p2p_bandwidth"
+    name = "p2p_bandwidth"
 
     def pair_program(self, case: Case, rank: int, pair: Pair) -> Program:
         (first, second), window = pair, window_of(case)
@@ -41,11 +37,11 @@ class P2PBandwidth(PointToPoint):
     def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
         if name != "ack":
             return super().fill(case, rank, size, name, salt)
-        pair = case.pair_of(rank)
+        pair = case.pair_by_rank.get(rank)
         return message(ACK_KEY + rank, salt, ACK_BYTES) if pair is not None and rank == pair[1] else None
 
     def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
         if name != "ack":
             return super().expected(case, rank, size, name, salt)
-        pair = case.pair_of(rank)
+        pair = case.pair_by_rank.get(rank)
         return message(ACK_KEY + pair[1], salt, ACK_BYTES) if pair is not None and rank == pair[0] else None

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from commbench.core.case import Case, Shape
 from commbench.core.program import BufferSpec, Irecv, Isend, Program, WaitAll
 
 from .point_to_point import Pair, PointToPoint, slot_view, slots_of, window_of
 
 
-@dataclass(frozen=True)
 class P2PBibandwidth(PointToPoint):
-    name: ClassVar[str] = "p2p_bibandwidth"
+    name = "p2p_bibandwidth"
 
     def pair_program(self, case: Case, rank: int, pair: Pair) -> Program:
         """Both ranks do the same; a rank paired with itself has only one direction."""

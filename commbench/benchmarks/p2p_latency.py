@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from commbench.core.case import Case, Shape
 from commbench.core.program import BufferSpec, Irecv, Program, Recv, Send, View, WaitAll
 
 from .point_to_point import Pair, PointToPoint
 
 
-@dataclass(frozen=True)
 class P2PLatency(PointToPoint):
-    name: ClassVar[str] = "p2p_latency"
-    axes: ClassVar[tuple[str, ...]] = ("pair",)
-    cache: ClassVar[str] = "warm"
+    name = "p2p_latency"
+    axes = ("pair",)
+    cache = "warm"
 
     def pair_program(self, case: Case, rank: int, pair: Pair) -> Program:
         first, second = pair

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from commbench.core.case import Case, Shape
 
 from .p2p_bandwidth import P2PBandwidth
 from .point_to_point import window_of
 
 
-@dataclass(frozen=True)
 class P2PMultiPair(P2PBandwidth):
     """Each pair runs the program of p2p_bandwidth; the senders start together, after a barrier."""
 
-    name: ClassVar[str] = "p2p_multi_pair"
-    axes: ClassVar[tuple[str, ...]] = ("pairs", "window", "buffers")
-    self_synchronising: ClassVar[bool] = False
+    name = "p2p_multi_pair"
+    axes = ("pairs", "window", "buffers")
+    self_synchronising = False
 
     def shape(self, case: Case, size: int) -> Shape:
         """The windows of all P pairs: P W messages and P W S bytes, in the time of the last sender (osu_mbw_mr)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from commbench.core.case import Case
@@ -11,9 +12,11 @@ from commbench.core.program import Pattern, Program, View
 Pair = tuple[int, int]
 
 
+@dataclass(frozen=True)
 class PointToPoint:
     """Messages between the two ranks of each pair, from the buffers `send` to `recv`; all other ranks are idle."""
 
+    name: ClassVar[str]
     axes: ClassVar[tuple[str, ...]] = ("pair", "window", "buffers")
     cache: ClassVar[str] = "rotate"
     min_ranks: ClassVar[int] = 1  # of a pair of a rank with itself
@@ -23,7 +26,7 @@ class PointToPoint:
         return 1
 
     def program(self, case: Case, rank: int, size: int) -> Program:
-        pair = case.pair_of(rank)
+        pair = case.pair_by_rank.get(rank)
         return Program() if pair is None else self.pair_program(case, rank, pair)
 
     def pair_program(self, case: Case, rank: int, pair: Pair) -> Program:
@@ -38,7 +41,7 @@ class PointToPoint:
         return self._sent(case, rank, salt) if name == "send" else None
 
     def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
-        pair = case.pair_of(rank)
+        pair = case.pair_by_rank.get(rank)
         return self._sent(case, sum(pair) - rank, salt) if pair is not None and name == "recv" else None
 
     def _sent(self, case: Case, sender: int, salt: int) -> Pattern:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from commbench.core import program as steps
 from commbench.core.case import Case
 from commbench.core.payload import contribution, reduced
@@ -13,10 +10,9 @@ from commbench.core.program import Copy, Pattern, Program
 from .collective import DATA, SOURCE, Collective, reduction_of, root_of, source_and_data
 
 
-@dataclass(frozen=True)
 class Reduce(Collective):
-    name: ClassVar[str] = "reduce"
-    axes: ClassVar[tuple[str, ...]] = ("in_place", "reduction", "root")
+    name = "reduce"
+    axes = ("in_place", "reduction", "root")
 
     def program(self, case: Case, rank: int, size: int) -> Program:
         root, reduction = root_of(case), reduction_of(case)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
 
 from commbench.core import program as steps
 from commbench.core.case import Case
@@ -13,10 +12,9 @@ from commbench.core.program import Copy, Pattern, Program
 from .collective import DATA, SOURCE, DividedCollective, block_of, reduction_of, source_and_data
 
 
-@dataclass(frozen=True)
 class ReduceScatter(DividedCollective):
-    name: ClassVar[str] = "reduce_scatter"
-    axes: ClassVar[tuple[str, ...]] = ("in_place", "reduction")
+    name = "reduce_scatter"
+    axes = ("in_place", "reduction")
 
     def program(self, case: Case, rank: int, size: int) -> Program:
         reduction = reduction_of(case)

@@ -133,12 +133,9 @@ class Case:
             return ()
         return tuple((int(a), int(b)) for a, b in (text.split("-") for text in self.pair.split()))
 
-    def pair_of(self, rank: int) -> tuple[int, int] | None:
-        """The pair of this rank; None for an idle rank."""
-        return self._pair_by_rank.get(rank)
-
     @cached_property
-    def _pair_by_rank(self) -> dict[int, tuple[int, int]]:
+    def pair_by_rank(self) -> dict[int, tuple[int, int]]:
+        """Without the idle ranks."""
         return {rank: pair for pair in self.pairs for rank in pair}
 
     @property
@@ -173,9 +170,8 @@ class Benchmark(Protocol):
     """One operation: pure, one file, no clock and no library."""
 
     name: str
-    axes: tuple[
-        str, ...
-    ]  # which of pair (one at a time), pairs (all at once), window, in_place, reduction, root, staging it has
+    # which of pair (one at a time), pairs (all at once), window, buffers, in_place, reduction, root, staging it has
+    axes: tuple[str, ...]
     cache: str  # warm or rotate, unless the user says otherwise
     min_ranks: int
     self_synchronising: bool  # one sample can't start before the last one ended everywhere that matters
