@@ -18,6 +18,7 @@ record    `no` for what is only compared and never written down
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import lru_cache
 
 _TABLE = """
@@ -83,13 +84,6 @@ class FactScope:
     runs: str
     record: str
 
-    def matches(self, fact: str) -> bool:
-        if self.pattern.startswith("*"):
-            return fact.endswith(self.pattern[1:])
-        if self.pattern.endswith("*"):
-            return fact.startswith(self.pattern[:-1])
-        return fact == self.pattern
-
 
 FACT_SCOPES = tuple(
     FactScope(*(cell.strip() for cell in line.split("|")))
@@ -100,4 +94,4 @@ FACT_SCOPES = tuple(
 
 @lru_cache(maxsize=4096)
 def scope_of(fact: str) -> FactScope:
-    return next(scope for scope in FACT_SCOPES if scope.matches(fact))
+    return next(scope for scope in FACT_SCOPES if fnmatchcase(fact, scope.pattern))

@@ -15,46 +15,35 @@ from typing import Any
 from commbench.core.errors import ConfigError
 
 TIMESTAMP = "%Y%m%dT%H%M%S.%f"  # names sort by time
-MAX_ATTEMPTS = 20
 PROBE_BYTES = 4096
 NO_SYNC = (errno.EINVAL, errno.ENOTSUP)  # file systems without fsync of folders
 
 
 def new_folder(output: str) -> str:
     """A folder for a run that no other run has; names sort by time. Raises ConfigError where it can't be written."""
+    parent = Path(output).absolute()
     try:
-        folder = _create(Path(output).absolute())
-        _check_writable(folder)
+        while True:
+            stamp = datetime.now(timezone.utc).strftime(TIMESTAMP)
+            folder = parent / f"{stamp}-{secrets.token_hex(2)}"
+            try:
+                folder.mkdir(parents=True)
+                break
+            except FileExistsError:  # a folder belongs to the run that has created it: take another name
+                if not parent.is_dir():
+                    raise
+        probe = folder / ".probe"
+        try:
+            probe.write_bytes(bytes(PROBE_BYTES))  # on a full disk files can be created, but not written
+            probe.unlink()
+        except OSError:
+            with suppress(OSError):
+                probe.unlink(missing_ok=True)
+                folder.rmdir()
+            raise
     except OSError as error:
         raise _unwritable(output, error) from error
     return str(folder)
-
-
-def _create(output: Path) -> Path:
-    """Raises OSError. A folder belongs to the run that has created it: another run takes another name."""
-    for left in range(MAX_ATTEMPTS, -1, -1):
-        stamp = datetime.now(timezone.utc).strftime(TIMESTAMP)
-        folder = output / f"{stamp}-{secrets.token_hex(2)}"
-        try:
-            folder.mkdir(parents=True)
-            return folder
-        except FileExistsError:
-            if left == 0 or not output.is_dir():
-                raise
-    raise AssertionError
-
-
-def _check_writable(folder: Path) -> None:
-    """Raises OSError, and leaves nothing behind then. On a full disk files can be created, but not written."""
-    probe = folder / ".probe"
-    try:
-        probe.write_bytes(bytes(PROBE_BYTES))
-        probe.unlink()
-    except OSError:
-        with suppress(OSError):
-            probe.unlink(missing_ok=True)
-            folder.rmdir()
-        raise
 
 
 def _unwritable(output: str, error: OSError) -> ConfigError:
@@ -81,12 +70,10 @@ def publish(temporary: Path, target: Path) -> None:
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
     temporary.replace(target)
-    with suppress(PermissionError):  # a folder that may be written to but not listed
-        _sync_folder(target.parent)
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY)
+    try:
+        folder = os.open(target.parent, os.O_RDONLY)
+    except PermissionError:  # it may be written to but not listed
+        return
     try:
         os.fsync(folder)
     except OSError as error:

@@ -7,7 +7,6 @@ from typing import Any
 
 SECRET_WORDS = re.compile("TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|JWT", re.IGNORECASE)
 MASK = "***"
-URL = "://"
 BEFORE_AT = re.compile(r"(?<![^@/,;])[^@/,;]+@")
 NAMED_SECRETS = re.compile(
     r"((?:token|secret|passw(?:or)?d|passphrase|api_?key|credentials?|jwt)\"?\s*[=:]\s*)[^\s,;&]+", re.IGNORECASE
@@ -25,8 +24,14 @@ def is_secret(name: str) -> bool:
 
 def mask(value: str) -> str:
     """The value as one line, without what looks like credentials."""
-    hidden = " ".join(_mask_word(word) for word in value.split(" "))
-    return JSON_WEB_TOKEN.sub(MASK, NAMED_SECRETS.sub(rf"\g<1>{MASK}", hidden))
+    words = value.split(" ")
+    for index, word in enumerate(words):
+        scheme, separator, rest = word.partition("://")
+        if separator and "@" in rest:  # rather too much: in a URL a password may contain a slash, a comma or an @
+            words[index] = f"{scheme}://{MASK}@{rest.rpartition('@')[2]}"
+        else:
+            words[index] = BEFORE_AT.sub(lambda match: f"{MASK}@" if ":" in match[0] else match[0], word)
+    return JSON_WEB_TOKEN.sub(MASK, NAMED_SECRETS.sub(rf"\g<1>{MASK}", " ".join(words)))
 
 
 def recorded(name: str, value: Any) -> Any:
@@ -62,11 +67,3 @@ def _mask_quoted(value: str) -> str:
     """A value of Hydra's grammar whose quotes stay where they are."""
     quote = value[0] if len(value) > 1 and value[0] in "'\"" and value[-1] == value[0] else ""
     return f"{quote}{mask(value[1:-1])}{quote}" if quote else mask(value)
-
-
-def _mask_word(word: str) -> str:
-    """Rather too much than too little: in a URL a password may itself contain a slash, a comma or an @."""
-    scheme, separator, rest = word.partition(URL)
-    if separator and "@" in rest:
-        return f"{scheme}{URL}{MASK}@{rest.rpartition('@')[2]}"
-    return BEFORE_AT.sub(lambda match: f"{MASK}@" if ":" in match[0] else match[0], word)

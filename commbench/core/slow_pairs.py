@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .columns import VARIABLES
 from .layout import Layout, Pair, pairs_text
@@ -38,7 +37,6 @@ LEAST_PAIRS = 3  # of a class: if two pairs differ, neither is known to be the s
 SELF, SAME_NODE, OTHER_NODE = "self", "same node", "other node"
 CLASSES = {SELF: "of a rank with itself", SAME_NODE: "on one node", OTHER_NODE: "between nodes"}
 MATRIX_VARIABLES = tuple(column.name for column in VARIABLES if column.name != "pair")
-SIZES = ("message_bytes", "count", "elements")
 KINDS = ("rank", "slow", "asymmetric")  # the most helpful first
 
 
@@ -60,9 +58,17 @@ class Finding:
     layout: str
 
     def text_with_host(self, run: Mapping[str, Any]) -> str:
-        """The text, with the host of the rank if run.json, as `run`, has it."""
-        host = None if self.rank is None else _host_of(self.rank, self.layout, run)
-        return self.text if host is None else f"{self.text} ({host})"
+        """The text, with the host of the rank if there are several and run.json, as `run`, has their names."""
+        if self.rank is None:
+            return self.text
+        try:
+            nodes, ranks_by_node = run["provenance"]["nodes"], run["world"]["ranks"]
+            ranks_per_node = Layout.parse(self.layout).ranks_per_node
+            used = [node for node, ranks in enumerate(ranks_by_node) if len(ranks) >= ranks_per_node]
+            host = nodes[used[self.rank // ranks_per_node]]["host.hostname"]
+        except (KeyError, IndexError, TypeError, AttributeError):
+            return self.text
+        return f"{self.text} ({host})" if len(nodes) > 1 else self.text
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +93,9 @@ class Matrix:
         classes: dict[str, dict[Pair, float]] = {name: {} for name in CLASSES}
         for pair, row in self.rows.items():
             if row["status"] == "ok":
-                classes[_class_of(pair, int(row["ranks_per_node"]))][pair] = float(row["median_s"])
+                nodes = {rank // int(row["ranks_per_node"]) for rank in pair}
+                name = SELF if pair[0] == pair[1] else SAME_NODE if len(nodes) == 1 else OTHER_NODE
+                classes[name][pair] = float(row["median_s"])
         return {name: times for name, times in classes.items() if times}
 
     @functools.cached_property
@@ -104,11 +112,19 @@ class Matrix:
         """Like slow_pairs, by this size alone."""
         slow = {}
         for name, times in self.usable.items():
-            index, values = {pair: index for index, pair in enumerate(times)}, np.array(list(times.values()))
-            certain = [pair for pair in times if not self._is_uncertain(pair)]
-            suspects = _suspects(self, times)
-            for pair in suspects if 2 * len(certain) >= len(times) else set(suspects) & set(certain):
-                typical_s, limit_s = _typical_and_limit_s(np.delete(values, index[pair]), _factor(self.rows[pair]))
+            if len(times) < LEAST_PAIRS:
+                continue
+            values = np.array(list(times.values()))
+            least_s = np.sort(values)[(len(values) - 2) // 2]  # the least that the median of the others can be
+            uncertain = {pair for pair in times if self._is_uncertain(pair)}
+            spared = uncertain if 2 * len(uncertain) > len(times) else set()
+            for index, pair in enumerate(times):
+                if pair in spared or not _interval_end(self.rows[pair], "ci_low_s") > FACTOR * least_s:
+                    continue
+                others_s, factor = np.delete(values, index), _factor(self.rows[pair])
+                typical_s = float(np.median(others_s))
+                spread_s = MAD_TO_SIGMA * float(np.median(np.abs(others_s - typical_s)))
+                limit_s = max(factor * typical_s, typical_s + SPREADS * spread_s)
                 if _interval_end(self.rows[pair], "ci_low_s") > limit_s:
                     slow[pair] = name, typical_s
         return slow
@@ -147,7 +163,7 @@ class Matrix:
 
 def warnings_of(row: Row) -> frozenset[str]:
     """What to know before trusting the row."""
-    value = row.get("warnings", row.get("flags"))
+    value = row.get("warnings")
     if isinstance(value, str):
         return frozenset(value.replace(",", " ").split())
     return frozenset() if value is None or isinstance(value, float) else frozenset(map(str, value))
@@ -171,7 +187,7 @@ def matrices(rows: Iterable[Row]) -> list[Matrix]:
     ]
     by_size: dict[tuple[Any, ...], list[Matrix]] = {}
     for matrix in sorted(grouped, key=lambda matrix: int(matrix.shared["message_bytes"] or 0)):
-        others = (matrix.shared[name] for name in MATRIX_VARIABLES if name not in SIZES)
+        others = (matrix.shared[name] for name in MATRIX_VARIABLES if name not in ("message_bytes", "elements"))
         by_size.setdefault((matrix.run_id, *others), []).append(matrix)
     for sizes in by_size.values():
         for matrix in sizes:
@@ -200,21 +216,6 @@ def findings(rows: Iterable[Row]) -> list[Finding]:
 def slow_pairs(matrix: Matrix) -> dict[Pair, tuple[str, float]]:
     """Pair -> its class and the typical time of the others in seconds, for the pairs that are slow."""
     return {pair: matrix.slow_here[pair] for pair in matrix.agreed("slow_here")}
-
-
-def _suspects(matrix: Matrix, times: Mapping[Pair, float]) -> list[Pair]:
-    """Pairs that may be slow: a cheap test against the least that the median of the others can be."""
-    if len(times) < LEAST_PAIRS:
-        return []
-    least_s = sorted(times.values())[(len(times) - 2) // 2]
-    return [pair for pair in times if _interval_end(matrix.rows[pair], "ci_low_s") > FACTOR * least_s]
-
-
-def _typical_and_limit_s(others_s: NDArray[np.float64], factor: float) -> tuple[float, float]:
-    """The typical time of the others, and the time above which a pair is slow."""
-    typical_s = float(np.median(others_s))
-    spread_s = MAD_TO_SIGMA * float(np.median(np.abs(others_s - typical_s)))
-    return typical_s, max(factor * typical_s, typical_s + SPREADS * spread_s)
 
 
 def _findings_of(matrix: Matrix, compared: Sequence[Matrix]) -> Iterator[Finding]:
@@ -281,24 +282,6 @@ def _asymmetric_pairs(matrix: Matrix, blank: Finding) -> Iterator[Finding]:
             f"{format_seconds(back_s)} ({format_factor(ratio)})"
         )
         yield replace(blank, kind="asymmetric", pair=pairs_text([pair]), ratio=ratio, text=text)
-
-
-def _host_of(rank: int, layout: str, run: Mapping[str, Any]) -> str | None:
-    """The host of a rank of the layout; None if there is only one, or if the record does not have it."""
-    try:
-        nodes, ranks_by_node = run["provenance"]["nodes"], run["world"]["ranks"]
-        ranks_per_node = Layout.parse(layout).ranks_per_node
-        used = [node for node, ranks in enumerate(ranks_by_node) if len(ranks) >= ranks_per_node]
-        return None if len(nodes) < 2 else str(nodes[used[rank // ranks_per_node]]["host.hostname"])
-    except (KeyError, IndexError, TypeError, AttributeError):
-        return None
-
-
-def _class_of(pair: Pair, ranks_per_node: int) -> str:
-    first, second = pair
-    if first == second:
-        return SELF
-    return SAME_NODE if first // ranks_per_node == second // ranks_per_node else OTHER_NODE
 
 
 def _ratio(slow_s: float, typical_s: float) -> float:

@@ -8,9 +8,9 @@ from math import floor, isfinite, log10
 
 from .errors import ConfigError
 
-_BYTES = {"": 1, "B": 1}
-_BYTES |= {f"{p}iB": 1024**i for i, p in enumerate("KMGT", start=1)}
-_BYTES |= {f"{p}B": 1000**i for i, p in enumerate("KMGT", start=1)} | {"kB": 1000}
+_BINARY = {"TiB": 1024**4, "GiB": 1024**3, "MiB": 1024**2, "KiB": 1024}
+_DECIMAL = {"TB": 1000**4, "GB": 1000**3, "MB": 1000**2, "kB": 1000}
+_BYTES = {"": 1, "B": 1, "KB": 1000, **_BINARY, **_DECIMAL}
 NUMBER_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 _UNITS_TEXT = "B, KiB, MiB, GiB, TiB (binary) or kB, MB, GB, TB (decimal)"
 
@@ -42,21 +42,15 @@ def parse_bytes(text: object) -> int:
 
 def format_bytes(value: int) -> str:
     """The shortest exact text of a number of bytes: 64 B, 1 KiB, 40 kB."""
-    for exponent, prefix in reversed(list(enumerate("KMGT", start=1))):
-        if value and value % 1024**exponent == 0:
-            return f"{value // 1024**exponent} {prefix}iB"
-    for exponent, prefix in reversed(list(enumerate(("k", "M", "G", "T"), start=1))):
-        if value and value % 1000**exponent == 0:
-            return f"{value // 1000**exponent} {prefix}B"
-    return f"{value} B"
+    units = {**_BINARY, **_DECIMAL}.items()
+    return next((f"{value // scale} {unit}" for unit, scale in units if value and value % scale == 0), f"{value} B")
 
 
 def about_bytes(value: float) -> str:
     """A number of bytes in at most four digits: 24 KiB, 1.46 MiB, 1000 MiB."""
-    for exponent, prefix in reversed(list(enumerate("KMGT", start=1))):
-        scaled = value / 1024**exponent
-        if scaled >= 1:
-            return f"{scaled:.0f} {prefix}iB" if scaled >= 100 else f"{scaled:.3g} {prefix}iB"
+    for unit, scale in _BINARY.items():
+        if value >= scale:
+            return f"{value / scale:.0f} {unit}" if value >= 100 * scale else f"{value / scale:.3g} {unit}"
     return f"{value:.0f} B"
 
 

@@ -26,8 +26,6 @@ CALL_S = 50e-6  # of a call's enqueuing, where none was timed yet
 HOLD_FACTOR = 2.0  # of the time that enqueuing took in the repetition before
 HOST_BOUND = "gpu.host_bound_repetitions"  # the name of Device.host_bound among a communicator's counters
 
-Enqueue = Callable[[int], None]  # with the copy of the rotation pool
-
 
 class Event(Protocol):
     def record(self) -> None:
@@ -106,16 +104,17 @@ class EventTimed(DeviceRunner):
         self._begin, self._end = device.event(), device.event()
         self._hold_s = _bounded_hold_s(CALL_S * len((*calls.before, *calls.steps)))
 
-    def _repetition(self, copy: int) -> tuple[int, int]:
-        return self._timed(self._steps, copy)
+    def _enqueue(self, copy: int) -> None:
+        """What lies between the two events."""
+        self._steps(copy)
 
-    def _timed(self, enqueue: Enqueue, copy: int) -> tuple[int, int]:
+    def _repetition(self, copy: int) -> tuple[int, int]:
         """The duration by the GPU's events, placed at the host's time of its end, which orders the time line."""
         self._device.hold(self._hold_s)
         before_ns = now_ns()
         self._before(copy)
         self._begin.record()
-        enqueue(copy)
+        self._enqueue(copy)
         self._end.record()
         enqueued_s = (now_ns() - before_ns) * 1e-9
         self._device.host_bound += self._begin.happened()
@@ -141,19 +140,21 @@ class Graph(EventTimed):
         self._connected = connected
         self._graphs: dict[int, Callable[[], None]] = {}
 
+    def _enqueue(self, copy: int) -> None:
+        if copy in self._graphs:
+            self._graphs[copy]()
+        else:
+            self._steps(copy)
+
     def _repetition(self, copy: int) -> tuple[int, int]:
         if not self._connected:
             self._connected = True
-            return super()._repetition(copy)
-        if copy not in self._graphs:
+        elif copy not in self._graphs:
             self._device.synchronise()
             self._graphs[copy] = self._device.capture(lambda: self._steps(copy))
-            self._replay(copy)  # the first launch uploads the graph, and ranks end their captures at different times
+            self._graphs[copy]()  # the first launch uploads it, and ranks end their captures at different times
             self._device.synchronise()
-        return self._timed(self._replay, copy)
-
-    def _replay(self, copy: int) -> None:
-        self._graphs[copy]()
+        return super()._repetition(copy)
 
 
 def device_runner(device: Device, calls: Lowered[Call], pool: int, mode: Mode) -> DeviceRunner:

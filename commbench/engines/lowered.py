@@ -76,11 +76,7 @@ class Call:
     requests: tuple[int, ...] | None = None
 
 
-def _nothing() -> None:
-    pass
-
-
-NO_CALL = Call(_nothing)  # of a step that has nothing to do
+NO_CALL = Call(lambda: None)  # of a step that has nothing to do
 
 
 @dataclass(frozen=True)

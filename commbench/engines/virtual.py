@@ -12,14 +12,15 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any, Protocol
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.buffers.memory import HostBuffer, rotation_pool
 from commbench.core import program as steps
 from commbench.core.errors import CommunicationError, ConfigError, Unsupported
-from commbench.core.payload import DType
 from commbench.core.program import Program, Step, View
 
 Times = NDArray[np.float64]
@@ -34,16 +35,7 @@ REDUCTIONS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
 }
 
 
-class WordBuffer(Protocol):
-    """What this engine needs of a buffer in host memory."""
-
-    pool: int
-    dtype: DType
-
-    def words(self, slot: int = 0, copy: int = 0) -> NDArray[Any]: ...
-
-
-Buffers = Mapping[int, Mapping[str, WordBuffer]]
+Buffers = Mapping[int, Mapping[str, HostBuffer]]
 
 
 @dataclass(frozen=True)
@@ -133,11 +125,18 @@ class VirtualRunner:
     def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         if starts is not None:
             raise Unsupported("the simulated engine does not take start instants: its ranks all begin together")
-        pool = max((buffer.pool for buffers in self._buffers.values() for buffer in buffers.values()), default=1)
-        delays = self._straggler_delays(n)
+        pool = max(map(rotation_pool, self._buffers.values()), default=1)
+        delays: dict[int, Times] = {}
+        if self._model.straggler_rank is not None:
+            every, index = self._model.straggler_every, np.arange(self._done, self._done + n)
+            delays[self._model.straggler_rank] = (index % every == every - 1) * self._model.straggler_s
         block = VirtualBlock(self._programs, self._buffers, self._model, self._nodes, delays, copies=min(n, pool))
         ends = block.run() * self._noise_factors(n)
-        self._corrupt(n)
+        corrupt_rank = self._model.corrupt_rank
+        if corrupt_rank is not None and self._done + n > self._model.corrupt_after:
+            for name, buffer in self._buffers.get(corrupt_rank, {}).items():
+                if name in ("recv", "data"):
+                    buffer.words()[0] += 1
         durations = ends.max(axis=0)
         begins = self._now_s + np.concatenate(([0.0], np.cumsum(durations)[:-1]))
         self._now_s += float(durations.sum())
@@ -148,29 +147,11 @@ class VirtualRunner:
 
     def _noise_factors(self, n: int) -> Times:
         """A log-normal AR(1) series that continues from block to block."""
-        shocks = self._random.standard_normal(n) * math.sqrt(1 - self._model.rho**2)
-        state, values = self._noise_state, np.empty(n)
-        for index in range(n):
-            state = self._model.rho * state + shocks[index]
-            values[index] = state
-        self._noise_state = state
-        return np.exp(self._model.noise * values)
-
-    def _straggler_delays(self, n: int) -> dict[int, Times]:
-        """Seconds by rank."""
-        if self._model.straggler_rank is None:
-            return {}
-        index = np.arange(self._done, self._done + n)
-        late = index % self._model.straggler_every == self._model.straggler_every - 1
-        return {self._model.straggler_rank: late * self._model.straggler_s}
-
-    def _corrupt(self, n: int) -> None:
-        rank = self._model.corrupt_rank
-        if rank is None or rank not in self._programs or self._done + n <= self._model.corrupt_after:
-            return
-        for name, buffer in self._buffers[rank].items():
-            if name in ("recv", "data"):
-                buffer.words()[0] += 1
+        rho = self._model.rho
+        shocks = (self._random.standard_normal(n) * math.sqrt(1 - rho**2)).tolist()
+        values = [*accumulate(shocks, lambda state, shock: rho * state + shock, initial=self._noise_state)]
+        self._noise_state = values[-1]
+        return np.exp(self._model.noise * np.array(values[1:]))
 
 
 @dataclass
@@ -204,25 +185,20 @@ class VirtualBlock:
                 self._copy(rank, step)
         waiting = set(active)
         while waiting:
-            moved = [rank for rank in sorted(waiting) if self._advance(rank, active)]
+            moved = False
+            for rank in sorted(waiting):
+                todo = active[rank].steps
+                while self.position[rank] < len(todo) and self._try(rank, todo[self.position[rank]], active):
+                    self.position[rank] += 1
+                    moved = True
             waiting = {rank for rank in waiting if self.position[rank] < len(active[rank].steps)}
             if not moved and waiting:
                 raise CommunicationError(f"deadlock: ranks {sorted(waiting)} wait for one another")
         width = max((len(np.atleast_1d(delay)) for delay in self.delays.values()), default=1)
         return np.stack([np.broadcast_to(self.clock.get(rank, 0.0), (width,)) for rank in sorted(self.programs)])
 
-    def _advance(self, rank: int, active: Mapping[int, Program]) -> bool:
-        """Run steps of a rank until it has to wait; returns whether any ran."""
-        moved = False
-        while self.position[rank] < len(active[rank].steps):
-            step = active[rank].steps[self.position[rank]]
-            if not self._try(rank, step, active):
-                break
-            self.position[rank] += 1
-            moved = True
-        return moved
-
     def _try(self, rank: int, step: Step, active: Mapping[int, Program]) -> bool:
+        """Run a step; False where the rank has to wait for others first."""
         match step:
             case steps.Send():
                 self.clock[rank] = self._start_send(rank, step.peer, step.data)
