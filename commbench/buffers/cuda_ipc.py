@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_uint64, c_void_p
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,46 +32,11 @@ WORKED = "worked"  # an entry of `ipc_probe` in run.json
 REFUSED = "CUDA IPC is refused here"
 
 
-class Exporter(Protocol):
-    """Device memory of this process, and memory of other processes that it has opened, by addresses of this process.
-
-    All methods raise CudaError where the driver refuses.
-    """
-
-    def allocate(self, size: int) -> int:
-        """The address of `size` bytes, which live as long as the process. Raises MemoryError."""
-
-    def export(self, address: int) -> bytes:
-        """The handle of an allocation, for other processes of this node."""
-
-    def open(self, handle: bytes) -> int:
-        """The address of another process's allocation; a process can't open its own."""
-
-    def close(self, address: int) -> None:
-        """Close an opened allocation, before its owner frees it or ends."""
-
-    def copy(self, target: int, source: int, size: int) -> None:
-        """Enqueue a copy; copies are executed in order."""
-
-    def synchronise(self) -> None:
-        """Wait until all copies are complete and visible to other processes."""
-
-    def upload(self, address: int, data: NDArray[np.uint8]) -> None:
-        """Copy from the host; complete when it returns."""
-
-    def download(self, address: int, size: int) -> NDArray[np.uint8]: ...
-
-    def facts(self) -> dict[str, Any]:
-        """The library and the device."""
-
-    def readings(self) -> dict[str, float]:
-        """The device's clocks and counters, as far as they can be read."""
-
-
 class CudaExporter:
-    """See Exporter: GPU memory in the primary context, which torch uses too. Belongs to the thread that created it.
+    """GPU memory of this process, and of others that it has opened, by addresses in this process.
 
-    `local_rank` is the rank's position in its node. Raises CudaError where there is no driver or no GPU.
+    It is in the primary context, which torch uses too, and belongs to the thread that created it. `local_rank` is the
+    rank's position in its node. All methods raise CudaError where there is no driver or no GPU, or where it refuses.
     """
 
     def __init__(self, local_rank: int) -> None:
@@ -88,6 +53,7 @@ class CudaExporter:
         self._monitor = Monitor(driver.pci_bus_id(self._ordinal))
 
     def allocate(self, size: int) -> int:
+        """The address of `size` bytes, which live as long as the process. Raises MemoryError."""
         address, rounded_bytes = c_uint64(), -(-max(size, 1) // GRANULE_BYTES) * GRANULE_BYTES
         try:
             self._driver.call("cuMemAlloc_v2", byref(address), rounded_bytes)
@@ -98,24 +64,29 @@ class CudaExporter:
         return address.value
 
     def export(self, address: int) -> bytes:
+        """The handle of an allocation, for other processes of this node."""
         handle = IpcHandle()
         self._driver.call("cuIpcGetMemHandle", byref(handle), address)
         return bytes(handle)
 
     def open(self, handle: bytes) -> int:
+        """The address of another process's allocation; a process can't open its own."""
         address = c_uint64()
         self._driver.call("cuIpcOpenMemHandle_v2", byref(address), IpcHandle.from_buffer_copy(handle), LAZY_PEER_ACCESS)
         return address.value
 
     def close(self, address: int) -> None:
+        """Close an opened allocation, before its owner frees it or ends."""
         self._driver.call("cuIpcCloseMemHandle", address)
 
     def copy(self, target: int, source: int, size: int) -> None:
+        """Enqueue a copy; copies are executed in order."""
         status = self._enqueue_copy(target, source, size, self._stream)
         if status != 0:
             self._driver.check("cuMemcpyDtoDAsync_v2", status)
 
     def synchronise(self) -> None:
+        """Wait until all copies are complete and visible to other processes."""
         status = self._wait(self._stream)
         if status != 0:
             self._driver.check("cuStreamSynchronize", status)
@@ -149,7 +120,7 @@ class Extent:
 
 
 class Block:
-    """See buffers.memory.Allocation. Its extent is free again when the block is no longer referenced."""
+    """See Allocation. Its extent is free again when the block is no longer referenced."""
 
     def __init__(self, extent: Extent, memory: IpcMemory) -> None:
         self.address, self._exporter = extent.address, memory.exporter
@@ -165,7 +136,7 @@ class Block:
 class IpcMemory:
     """The memory of one process, and that of its peers which it has opened."""
 
-    def __init__(self, exporter: Exporter) -> None:
+    def __init__(self, exporter: CudaExporter) -> None:
         self.exporter = exporter
         self.free: list[Extent] = []
         self._opened: dict[str, int] = {}  # handle -> address
@@ -203,7 +174,7 @@ class IpcMemory:
 
 
 def probe_cuda_ipc(
-    make: Callable[[int], Exporter], world: World, control: Control, deadline_s: float
+    make: Callable[[int], CudaExporter], world: World, control: Control, deadline_s: float
 ) -> dict[str, str]:
     """Try CUDA IPC between all ranks of each node: every rank opens the memory of the others and reads it.
 
@@ -211,7 +182,15 @@ def probe_cuda_ipc(
     and get the same answer. `make` builds this rank's exporter from its local rank; a little of its memory stays
     allocated. Raises Missing only.
     """
-    exporter, own_offer = _probe_offer(make, world.local_rank, world.rank)
+    exporter: CudaExporter | None = None
+    own_offer: tuple[str, str]
+    try:
+        exporter = make(world.local_rank)
+        address = exporter.allocate(PROBE_BYTES)
+        exporter.upload(address, probe_pattern(world.rank))
+        own_offer = "handle", exporter.export(address).hex()
+    except (CudaError, MemoryError) as error:
+        exporter, own_offer = None, ("refused", str(error))
     offers = control.decide(control.gather(own_offer, deadline_s, "IPC probe") or None, deadline_s, "IPC probe")
     results = {
         f"{world.rank}-{peer}": own_offer[1] if exporter is None else _probe_peer(exporter, offers[peer], peer)
@@ -235,18 +214,7 @@ def probe_pattern(rank: int) -> NDArray[np.uint8]:
     return ((np.arange(PROBE_BYTES) * 31 + 7 * rank + 1) % 251).astype(np.uint8)
 
 
-def _probe_offer(make: Callable[[int], Exporter], local_rank: int, rank: int) -> tuple[Exporter | None, Sequence[str]]:
-    """The exporter with ("handle", hex), or None with ("refused", reason)."""
-    try:
-        exporter = make(local_rank)
-        address = exporter.allocate(PROBE_BYTES)
-        exporter.upload(address, probe_pattern(rank))
-        return exporter, ("handle", exporter.export(address).hex())
-    except (CudaError, MemoryError) as error:
-        return None, ("refused", str(error))
-
-
-def _probe_peer(exporter: Exporter, offer: Sequence[str], peer: int) -> str:
+def _probe_peer(exporter: CudaExporter, offer: Sequence[str], peer: int) -> str:
     """`worked`, or why this rank can't read the memory that the peer offers."""
     kind, text = offer
     if kind == "refused":

@@ -136,18 +136,13 @@ class _EncodedPattern:
         parts: list[NDArray[Any]] = []
         while count > 0:
             segment, offset = self._pattern.segments[index], start - int(self._starts[index])
-            length = min(count, segment.count - offset)
-            parts.extend(self._segment_words(segment, offset, length))
-            start, count, index = start + length, count - length, index + 1
+            tile, phase = self._tile(segment), (segment.shift + offset) % PERIOD
+            length = min(count, segment.count - offset, len(tile) - phase)
+            parts.append(tile[phase : phase + length])
+            start, count = start + length, count - length
+            if start == self._starts[index + 1]:
+                index += 1
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def _segment_words(self, segment: Segment, offset: int, length: int) -> Iterator[NDArray[Any]]:
-        tile = self._tile(segment)
-        while length > 0:
-            phase = (segment.shift + offset) % PERIOD
-            available = min(length, len(tile) - phase)
-            yield tile[phase : phase + available]
-            offset, length = offset + available, length - available
 
     def _tile(self, segment: Segment) -> NDArray[Any]:
         key = id(segment.period)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from commbench.core import program as steps
 from commbench.core.errors import Unsupported
@@ -30,15 +30,25 @@ def staged_program(program: Program, rank: int) -> Program:
     `reset` stays on the device. Staging buffers follow the buffers of the program, under their names with @host.
     Raises Unsupported for a receive without a WaitAll.
     """
-    staged = tuple(_staged_steps(program, rank))
+    staged: list[Step] = []
+    pending: dict[int, View] = {}  # request -> what it receives
+    for step in program.steps:
+        sent, received = _sent_and_received(step, rank)
+        staged += [steps.Copy(view, _staging_view(view)) for view in sent]
+        changes: dict[str, Any] = {name: _staging_view(view) for name, view in _views(step).items()}
+        staged.append(step if isinstance(step, steps.Copy) else replace(step, **changes))
+        if isinstance(step, steps.Irecv):
+            pending[step.request] = step.data
+            continue
+        if isinstance(step, steps.WaitAll):
+            received = tuple(pending.pop(request) for request in step.requests if request in pending)
+        staged += [steps.Copy(_staging_view(view), view) for view in received]
+    if pending:
+        raise Unsupported(f"no WaitAll for the receives {sorted(pending)}: their data would stay in host memory")
     used = {view.buffer for step in staged for view in _views(step).values()}
     staging = (replace(spec, name=spec.name + SUFFIX) for spec in program.buffers)
-    return replace(program, buffers=(*program.buffers, *(spec for spec in staging if spec.name in used)), steps=staged)
-
-
-def staging_specs(program: Program) -> tuple[BufferSpec, ...]:
-    """The buffers of a staged program that are in host memory."""
-    return tuple(spec for spec in program.buffers if spec.name.endswith(SUFFIX))
+    buffers = (*program.buffers, *(spec for spec in staging if spec.name in used))
+    return replace(program, buffers=buffers, steps=tuple(staged))
 
 
 def with_staging(
@@ -48,33 +58,12 @@ def with_staging(
     allocate: Callable[[BufferSpec, int], Buffer],
 ) -> tuple[Program, dict[str, Any]]:
     """The staged program and all its buffers, with new staging buffers. Raises Unsupported without memory for them."""
-    program = staged_program(program, rank)
-    pool = rotation_pool(buffers)
+    program, pool = staged_program(program, rank), rotation_pool(buffers)
     try:
-        staging = {spec.name: allocate(spec, pool) for spec in staging_specs(program)}
+        staging = {spec.name: allocate(spec, pool) for spec in program.buffers if spec.name.endswith(SUFFIX)}
     except MemoryError as error:
         raise Unsupported(f"staging=pinned needs as much host memory as the buffers on the GPU: {error}") from error
     return program, {**buffers, **staging}
-
-
-def _staged_steps(program: Program, rank: int) -> Iterator[Step]:
-    pending: dict[int, View] = {}  # request -> what it receives
-    for step in program.steps:
-        sent, received = _sent_and_received(step, rank)
-        yield from (steps.Copy(view, _staging_view(view)) for view in sent)
-        if isinstance(step, steps.Copy):
-            yield step
-        else:
-            changes: dict[str, Any] = {name: _staging_view(view) for name, view in _views(step).items()}
-            yield replace(step, **changes)
-        if isinstance(step, steps.Irecv):
-            pending[step.request] = step.data
-        elif isinstance(step, steps.WaitAll):
-            received = tuple(pending.pop(request) for request in step.requests if request in pending)
-        if not isinstance(step, steps.Irecv):
-            yield from (steps.Copy(_staging_view(view), view) for view in received)
-    if pending:
-        raise Unsupported(f"no WaitAll for the receives {sorted(pending)}: their data would stay in host memory")
 
 
 def _sent_and_received(step: Step, rank: int) -> tuple[tuple[View, ...], tuple[View, ...]]:
@@ -90,10 +79,8 @@ def _sent_and_received(step: Step, rank: int) -> tuple[tuple[View, ...], tuple[V
             return (send,), (recv,) if rank == root else ()
         case steps.Scatter(send, recv, root):
             return (send,) if rank == root else (), (recv,)
-        case steps.AllReduce(send, recv, _) | steps.ReduceScatter(send, recv, _):
-            return (send,), (recv,)
-        case steps.AllGather(send, recv) | steps.AllToAll(send, recv):
-            return (send,), (recv,)
+        case steps.AllReduce() | steps.ReduceScatter() | steps.AllGather() | steps.AllToAll():
+            return (step.send,), (step.recv,)
     return (), ()
 
 
@@ -106,17 +93,8 @@ def _staging_view(view: View) -> View:
     return replace(view, buffer=view.buffer + SUFFIX)
 
 
-class PageLock(Protocol):
-    """Keeps pages in physical memory and maps them for a GPU."""
-
-    def lock(self, address: int, size: int) -> None:
-        """Raises MemoryError where the system or the driver refuses."""
-
-    def unlock(self, address: int) -> None: ...
-
-
 class CudaPageLock:
-    """See PageLock: the CUDA runtime that torch has loaded. The rank's GPU must be the current one."""
+    """Keeps pages in physical memory and maps them for the current GPU, by the CUDA runtime that torch has loaded."""
 
     def __init__(self) -> None:
         import torch
@@ -125,34 +103,27 @@ class CudaPageLock:
         self._runtime = cuda.cudart()
 
     def lock(self, address: int, size: int) -> None:
+        """Raises MemoryError where the system or the driver refuses."""
         status = self._runtime.cudaHostRegister(address, size, 0)
         if status != self._runtime.cudaError.success:
-            _clear_cuda_error()
+            # CUDA keeps the last error, and torch would raise it at the next kernel launch: read it, which clears it
+            lines = Path("/proc/self/maps").read_text().splitlines()
+            library = next((line.split()[-1] for line in lines if "libcudart.so" in line), None)
+            if library is not None:
+                ctypes.CDLL(library).cudaGetLastError()
             raise MemoryError(f"CUDA can't lock {size} B of host memory: {status}; see ulimit -l")
 
     def unlock(self, address: int) -> None:
         self._runtime.cudaHostUnregister(address)
 
 
-def _clear_cuda_error() -> None:
-    """CUDA keeps the last error, and torch would raise it at the next kernel launch."""
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    runtime = next((line.split()[-1] for line in lines if "libcudart.so" in line), None)
-    if runtime is not None:
-        ctypes.CDLL(runtime).cudaGetLastError()
-
-
 class PinnedBuffer(HostBuffer):
     """See Buffer. Its pages are locked as long as it exists. Raises MemoryError."""
 
-    def __init__(self, spec: BufferSpec, pool: int, pages: PageLock) -> None:
+    def __init__(self, spec: BufferSpec, pool: int, pages: CudaPageLock) -> None:
         super().__init__(spec, pool)
         address = self.address()
         pages.lock(address, self._bytes.nbytes)
-        # the finalizer holds the memory, so that it is unlocked before it is freed
-        finalizer = weakref.finalize(self, _unlock, pages, address, self._bytes)
+        # `memory` holds it, so that it is unlocked before it is freed
+        finalizer = weakref.finalize(self, lambda memory: pages.unlock(address), self._bytes)
         finalizer.atexit = False  # the driver may be unloaded by then, and its locks are gone with it
-
-
-def _unlock(pages: PageLock, address: int, memory: object) -> None:
-    pages.unlock(address)

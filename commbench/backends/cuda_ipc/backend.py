@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from commbench.buffers.cuda_ipc import CudaExporter, Exporter, IpcMemory, probe_cuda_ipc, probe_refusals
+from commbench.buffers.cuda_ipc import CudaExporter, IpcMemory, probe_cuda_ipc, probe_refusals
 from commbench.buffers.memory import DeviceBuffer
 from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import Case, Mode, World
@@ -54,7 +54,7 @@ class IpcCopy(Backend):
             raise ConfigError(CONTRADICTION)
         return {}
 
-    def exporter(self, local_rank: int) -> Exporter:
+    def exporter(self, local_rank: int) -> CudaExporter:
         """On the GPU of this local rank. Raises CudaError."""
         return CudaExporter(local_rank)
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from commbench.buffers.cuda_ipc import Exporter
+from commbench.buffers.cuda_ipc import CudaExporter
 from commbench.buffers.memory import LINE_BYTES
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -112,7 +112,7 @@ Receives = tuple[tuple[ReceiveChannel, int], ...]
 class ProgressEngine:
     """One rank's messages in one program. Every wait makes progress on all sends that this rank has issued."""
 
-    def __init__(self, exporter: Exporter, mailbox: Mailbox, channels: Sequence[SendChannel]) -> None:
+    def __init__(self, exporter: CudaExporter, mailbox: Mailbox, channels: Sequence[SendChannel]) -> None:
         self._mailbox, self._counters, self._channels = mailbox, mailbox.counters, channels
         self._copy, self._synchronise = exporter.copy, exporter.synchronise
 

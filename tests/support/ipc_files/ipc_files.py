@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commbench.backends.cuda_ipc.backend import IpcCopy
-from commbench.buffers.cuda_ipc import Exporter
+from commbench.buffers.cuda_ipc import CudaExporter
 from commbench.hardware.cuda import CudaError
 
 
-class FileExporter:
-    """See buffers.cuda_ipc.Exporter."""
+class FileExporter(CudaExporter):
+    """As CudaExporter."""
 
     def __init__(self, early: bool = False, refused: str = "") -> None:
         self._early, self._refused = early, refused
@@ -87,5 +87,5 @@ class IpcFiles(IpcCopy):
     def missing(self, device: str = "cpu") -> str | None:
         return None
 
-    def exporter(self, place: int) -> Exporter:
+    def exporter(self, place: int) -> CudaExporter:
         return FileExporter(self.early, self.refused)

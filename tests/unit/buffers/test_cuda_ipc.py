@@ -9,7 +9,7 @@ from ipc_files import FileExporter
 from rank_threads import no_error, together
 from torch.distributed import TCPStore
 
-from commbench.buffers.cuda_ipc import WORKED, CudaExporter, Exporter, probe_cuda_ipc, probe_pattern, probe_refusals
+from commbench.buffers.cuda_ipc import WORKED, CudaExporter, probe_cuda_ipc, probe_pattern, probe_refusals
 from commbench.core.case import World
 from commbench.hardware.cuda import CudaError
 from commbench.world.control import StoreControl
@@ -25,11 +25,11 @@ def probed(exporters: dict[int, Any]) -> list[dict[str, str]]:
     def probe(rank: int) -> dict[str, str]:
         client = TCPStore("127.0.0.1", store.port, is_master=False, wait_for_workers=False)
 
-        def make(place: int) -> Exporter:
+        def make(place: int) -> CudaExporter:
             assert place == (rank if rank < 2 else 0)
             if isinstance(exporters[rank], Exception):
                 raise exporters[rank]
-            made: Exporter = exporters[rank]
+            made: CudaExporter = exporters[rank]
             return made
 
         return probe_cuda_ipc(make, World(rank, 3, NODES, (rank,)), StoreControl(client, rank, 3), 20.0)

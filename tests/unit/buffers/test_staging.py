@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.buffers.memory import HostBuffer
-from commbench.buffers.staging import SUFFIX, PinnedBuffer, staged_program, staging_specs, with_staging
+from commbench.buffers.staging import SUFFIX, PinnedBuffer, staged_program, with_staging
 from commbench.config.compose import ConfigComposer
 from commbench.core.case import Case
 from commbench.core.errors import CommunicationError, Unsupported
@@ -169,7 +169,7 @@ def test_only_what_moves_has_a_twin() -> None:
     data = View("data")
     buffers = (BufferSpec("source", 4, "int32"), BufferSpec("data", 4, "int32"))
     program = Program(buffers, (AllReduce(data, data, "sum"),), (Copy(View("source"), data),))
-    assert staging_specs(staged_program(program, 0)) == (BufferSpec("data@host", 4, "int32"),)
+    assert staged_program(program, 0).buffers == (*program.buffers, BufferSpec("data@host", 4, "int32"))
     host = View("data@host")
     assert staged_program(program, 0).steps == (Copy(data, host), AllReduce(host, host, "sum"), Copy(host, data))
 
@@ -203,7 +203,7 @@ PINNED_MESSAGE = Program((PINNED_SPEC,), (Send(PINNED_DATA, 1),))
 
 
 class Ledger:
-    """A PageLock that writes down what is locked: address -> bytes. `refuses`: it has no pages left."""
+    """As CudaPageLock; it writes down what is locked: address -> bytes. `refuses`: it has no pages left."""
 
     def __init__(self, refuses: bool = False) -> None:
         self.locked: dict[int, int] = {}
