@@ -95,16 +95,15 @@ def process_text(rank: int, host: str | None = None, pid: int | None = None) -> 
 
 @dataclass(frozen=True)
 class RankFailure:
-    """A rank that failed before the others, and how: `was killed by SIGKILL`."""
+    """A rank on this host that failed before the others, and how: `was killed by SIGKILL`."""
 
     rank: int
     pid: int
-    host: str
     how: str
 
     @property
     def process(self) -> str:
-        return process_text(self.rank, self.host, self.pid)
+        return process_text(self.rank, pid=self.pid)
 
     def __str__(self) -> str:
         return f"{self.process} {self.how}"
@@ -219,18 +218,14 @@ def report_refusal(status: int, environ: Mapping[str, str] = os.environ) -> None
 
     A resumed run has one of an earlier world. One that breaks again leaves no status: the next fresh world continues.
     """
-    folder = environ.get(FOLDER)
-    if folder is None or not Path(folder).is_dir():
-        return
-    resumed = RESUME in environ and status != WorldBroken.exit_status
+    if FOLDER in environ:
+        leave_status(environ[FOLDER], status, resumed=RESUME in environ and status != WorldBroken.exit_status)
+
+
+def leave_status(folder: str, status: int, resumed: bool = False) -> None:
+    """On rank 0, at the end of a run: its status, where no writer has left a run.json, or only that of an earlier world
+    (`resumed`)."""
     if resumed or not (Path(folder) / "run.json").exists():
-        with suppress(OSError):
-            (Path(folder) / STATUS_FILE).write_text(str(status))
-
-
-def leave_status(folder: str, status: int) -> None:
-    """On rank 0, at the end of a run: its status, where no writer has left a run.json."""
-    if not (Path(folder) / "run.json").exists():
         with suppress(OSError):
             (Path(folder) / STATUS_FILE).write_text(str(status))
 
@@ -263,6 +258,7 @@ def reopen(folder: Path) -> None:
     run = json.loads((folder / "run.json").read_text())
     run.pop("stacks", None)
     write_json(folder / "run.json", run | {"exit_status": None})
+    _remove(folder, REASON_FILE, RAISED_FILE)
 
 
 def has_ended(folder: Path, run: Mapping[str, Any]) -> bool:
@@ -285,20 +281,17 @@ def run_status(folder: Path, end: WorldEnd, with_stacks: bool = False) -> int:
     status_file, record, log = folder / STATUS_FILE, folder / "run.json", folder / LOG
     if status_file.exists():
         status = int(status_file.read_text() or WorldBroken.exit_status)  # a full disk takes the file, not the number
-        for file in (status_file, folder / RAISED_FILE, *([] if record.exists() else [log])):  # rank 0 has said why
-            with suppress(OSError):
-                file.unlink(missing_ok=True)
-        remove_if_empty(folder)
+        _remove(folder, STATUS_FILE, RAISED_FILE, *([] if record.exists() else [LOG]))  # rank 0 has said why
         return status
-    run, raised = read_record(folder), _take_raised(folder)
+    run = read_record(folder)
     ended_by_rank_0 = run.get("exit_status") is not None
     # interrupted, too, but not by a signal to this process: it would not be here
     if ended_by_rank_0 and run.get("status") not in ("broken", "interrupted"):
+        _remove(folder, REASON_FILE, RAISED_FILE)
         return int(run["exit_status"])
-    reported = run.get("reason") if ended_by_rank_0 else None
+    raised, reported = _read_raised(folder), run.get("reason") if ended_by_rank_0 else None
     with suppress(OSError):
         reported = reported or (folder / REASON_FILE).read_text()
-        (folder / REASON_FILE).unlink()
     reason = broken_reason(end, reported, _when(folder, run), [f"{process}: {text}" for process, text, _ in raised])
     kept = [f"finished cases are in {folder}"] if run else []
     kept += [f"the launcher's own messages are in {log}"] if log.exists() else []
@@ -307,24 +300,21 @@ def run_status(folder: Path, end: WorldEnd, with_stacks: bool = False) -> int:
         with suppress(OSError):
             ended = {"status": "broken", "exit_status": WorldBroken.exit_status, "reason": reason, "stacks": stacks}
             write_json(record, run | ended)
-    remove_if_empty(folder)
+    _remove(folder, REASON_FILE, RAISED_FILE)
     error = WorldBroken("; ".join([reason, *kept]))
     if with_stacks:
         error.stacks = tuple(f"{rank}: {call}" for rank, calls in stacks.items() for call in calls)
     raise error
 
 
-def _take_raised(folder: Path) -> list[tuple[str, str, list[str]]]:
+def _read_raised(folder: Path) -> list[tuple[str, str, list[str]]]:
     """Process, message and stack of each rank that has left an error."""
-    lines = list[str]()
-    with suppress(OSError):
-        lines = (folder / RAISED_FILE).read_text().splitlines()
-        (folder / RAISED_FILE).unlink()
     raised = list[tuple[str, str, list[str]]]()
-    for line in lines:
-        with suppress(ValueError):  # of a rank that was killed while it wrote
-            process, text, stack = json.loads(line)
-            raised.append((process, text, stack))
+    with suppress(OSError):
+        for line in (folder / RAISED_FILE).read_text().splitlines():
+            with suppress(ValueError):  # of a rank that was killed while it wrote
+                process, text, stack = json.loads(line)
+                raised.append((process, text, stack))
     return raised
 
 
@@ -357,14 +347,10 @@ def _when(folder: Path, run: Mapping[str, Any]) -> str:
 def end_interrupted(folder: Path, status: int) -> bool:
     """After a signal to the parent: complete run.json where no rank could; whether there is anything to resume."""
     run = read_record(folder)
-    with suppress(OSError):
-        for file in (REASON_FILE, RAISED_FILE):
-            (folder / file).unlink(missing_ok=True)
-        if run and (run.get("exit_status") is None or has_launches_left(run)):
+    if run and (run.get("exit_status") is None or has_launches_left(run)):
+        with suppress(OSError):
             write_json(folder / "run.json", run | {"status": "interrupted", "exit_status": status})
-        if not run:
-            (folder / LOG).unlink(missing_ok=True)
-    remove_if_empty(folder)
+    _remove(folder, REASON_FILE, RAISED_FILE, *([] if run else [LOG]))
     return bool(run)
 
 
@@ -393,7 +379,9 @@ def read_record(folder: Path) -> dict[str, Any]:
     return run if isinstance(run, dict) else {}
 
 
-def remove_if_empty(folder: Path) -> None:
-    with suppress(OSError):  # somebody else has removed it
-        if not any(folder.iterdir()):
-            folder.rmdir()
+def _remove(folder: Path, *names: str) -> None:
+    """These files, and the folder if nothing else is in it."""
+    with suppress(OSError):
+        for name in names:
+            (folder / name).unlink(missing_ok=True)
+        folder.rmdir()

@@ -11,13 +11,12 @@ import os
 import re
 import select
 import signal
-import socket
 import struct
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -57,7 +56,10 @@ class RunningWorld(ABC):
     def __init__(self) -> None:
         self.ranks: dict[int, int] = {}
         self.codes: dict[int, int | None] = {}  # of ranks that have ended: as subprocess counts, None where unknown
-        self.killed_here: set[int] = set()  # ranks that this process has killed, because they did not end in time
+        self.killed_here = set[int]()  # ranks that this process has killed, because they did not end in time
+
+    def __str__(self) -> str:
+        return f"{self.name} (pid {self.pid})"
 
     @abstractmethod
     def wait(self, timeout_s: float) -> list[int]:
@@ -99,8 +101,8 @@ class LaunchedWorld(RunningWorld):
         command: Sequence[str],
         environment: Mapping[str, str],
         folder: Path,
-        rank_of: Callable[[Mapping[str, str]], int | None] = lambda environ: None,
-        size: int = 0,
+        rank_of: Callable[[Mapping[str, str]], int | None],
+        size: int,
     ) -> None:
         super().__init__()
         self._process = subprocess.Popen(
@@ -199,16 +201,21 @@ def _exit_code(pidfd: int, pid: int) -> int | None:
     return None
 
 
-def supervise(
-    start: Callable[[], RunningWorld], folder: Path, stopped_s: float = 8.0, closing_s: float = 60.0
-) -> WorldEnd:
+def supervise(start: Callable[[], RunningWorld], folder: Path, stopped_s: float, closing_s: float) -> WorldEnd:
     """Start a world and wait for its end. A process that is stopped for longer than `stopped_s` ends it, and so do
     ranks that live for longer than `closing_s` after the end of their run.
 
     A signal to this process (SIGINT, SIGTERM, SIGHUP) interrupts the ranks, which save what is finished, and is raised
     again as KeyboardInterrupt or SystemExit once the world is gone.
     """
-    with _signals_raise():
+
+    def stop_here(number: int, frame: Any) -> None:
+        raise SystemExit(SIGNAL_STATUS + number)
+
+    # an ignored SIGHUP (nohup) stays so
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+    handlers = {number: signal.signal(number, stop_here) for number in numbers}
+    try:
         supervisor = _Supervisor(start(), folder, stopped_s, closing_s)
         try:
             supervisor.wait()
@@ -217,23 +224,10 @@ def supervise(
             raise
         finally:
             supervisor.close()
-    return supervisor.end()
-
-
-@contextmanager
-def _signals_raise() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise SystemExit, as SIGINT raises KeyboardInterrupt; an ignored SIGHUP (nohup) stays so."""
-
-    def handler(number: int, frame: Any) -> None:
-        raise SystemExit(SIGNAL_STATUS + number)
-
-    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
     finally:
-        for number, previous in before.items():
+        for number, previous in handlers.items():
             signal.signal(number, previous)
+    return supervisor.end()
 
 
 class _Supervisor:
@@ -260,11 +254,11 @@ class _Supervisor:
                 self._first, self._ended_at = ended, time.monotonic()
             if world.status is not None:
                 if world.status in (*range(-64, 0), SIGNAL_STATUS + signal.SIGTERM):
-                    self._cause = f"{world.name} (pid {world.pid}) {exit_text(world.status)}"
+                    self._cause = f"{world} {exit_text(world.status)}"
                     world.end(BROKEN_TERMINATE_S)  # its ranks may live on
                 return
             if (ended or self._first) and (stopped := _how_stopped(world.pid)):  # the ranks miss it
-                self._cause = f"{world.name} (pid {world.pid}) {stopped}"
+                self._cause = f"{world} {stopped}"
             run = read_record(folder)
             if not recorded:  # ranks that are not recorded yet may be killed, too
                 self._shared_memory |= mapped_shared_memory(world.ranks)
@@ -296,10 +290,11 @@ class _Supervisor:
 
     def end(self) -> WorldEnd:
         world = self._world
-        failures = [self._failure] if self._failure else [self._describe(pid) for pid in self._first_to_fail()]
-        launcher = f"{world.name} (pid {world.pid})"
+        first = [] if self._failure else self._first_to_fail()
+        failures = [RankFailure(world.ranks[pid], pid, exit_text(world.codes.get(pid))) for pid in first]
+        failures += [self._failure] if self._failure else []
         assert world.status is not None
-        return WorldEnd(world.status, launcher, tuple(failures), self._cause, self._unclosed)
+        return WorldEnd(world.status, str(world), tuple(failures), self._cause, self._unclosed)
 
     def _first_to_fail(self) -> list[int]:
         """Where all failed on their own: the one that the launcher's messages name, for they may have ended at once.
@@ -316,10 +311,6 @@ class _Supervisor:
             return named if len(named) == 1 else self._first
         return self._first if len(self._first) == 1 or len(own) >= max(2, len(codes)) else own or self._first
 
-    def _describe(self, pid: int) -> RankFailure:
-        code = self._world.codes.get(pid)
-        return RankFailure(self._world.ranks[pid], pid, socket.gethostname(), exit_text(code))
-
     def _has_not_closed(self) -> bool:
         """Whether ranks still live, long after the end of their run: a library's end may wait for ever."""
         now, world = time.monotonic(), self._world
@@ -327,28 +318,28 @@ class _Supervisor:
         if now - self._run_ended_at < self._closing_s:
             return False
         left = [process_text(world.ranks[pid], pid=pid) for pid in world.ranks if pid not in world.codes]
-        who = ", ".join(left) or f"{world.name} (pid {world.pid})"
-        self._unclosed = f"{who} did not end within {self._closing_s:g} s of the end of the run, and was killed"
+        self._unclosed = (
+            f"{', '.join(left) or world} did not end within {self._closing_s:g} s of the end of the run, and was killed"
+        )
         return True
 
     def _find_stopped(self) -> bool:
-        """Whether the launcher or a rank is stopped for a while. Heartbeats, which know
-        more, are faster once there are any."""
+        """Whether the launcher or a rank is stopped for a while. Heartbeats know more, and are faster once there are
+        any."""
         now, world = time.monotonic(), self._world
         if now - self._states_at < STATES_S:
             return False
-        away_s, self._states_at = now - self._states_at, now
+        before = {} if now - self._states_at > 2 * STATES_S else self._stopped  # this process was stopped itself
+        self._states_at = now
         running = [world.pid, *(pid for pid in world.ranks if pid not in world.codes)]
         states = {pid: stopped for pid in running if (stopped := _how_stopped(pid))}
-        if away_s > 2 * STATES_S:  # this process was stopped itself
-            self._stopped = {}
-        self._stopped = {pid: self._stopped.get(pid, now) for pid in states}
+        self._stopped = {pid: before.get(pid, now) for pid in states}
         for pid, since in self._stopped.items():
             if now - since >= self._stopped_s:
                 if pid == world.pid:
-                    self._cause = f"{world.name} (pid {pid}) {states[pid]}"
+                    self._cause = f"{world} {states[pid]}"
                 else:
-                    self._failure = RankFailure(world.ranks[pid], pid, socket.gethostname(), states[pid])
+                    self._failure = RankFailure(world.ranks[pid], pid, states[pid])
                 return True
         return False
 
@@ -375,7 +366,6 @@ def mapped_shared_memory(pids: Iterable[int]) -> set[Path]:
 
 
 def remove_shared_memory(files: Iterable[Path]) -> None:
-    """Once the world that had them is gone."""
     for file in files:
-        with suppress(OSError):
+        with suppress(OSError):  # already gone
             file.unlink()

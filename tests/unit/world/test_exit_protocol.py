@@ -90,7 +90,7 @@ def write_run(folder: Path, **values: object) -> None:
     (folder / "run.json").write_text(json.dumps(values))
 
 
-KILLED = RankFailure(1, 7, "vm", "was killed by SIGKILL")
+KILLED_0, KILLED = RankFailure(0, 6, "was killed by SIGKILL"), RankFailure(1, 7, "was killed by SIGKILL")
 ENDED = WorldEnd(1, "torchrun (pid 5)")
 
 
@@ -123,7 +123,7 @@ def test_a_refusal_beside_a_run_json_counts_only_where_the_run_is_resumed(
 BROKEN = {"status": "broken", "exit_status": 3}
 INTERRUPTED = {"status": "interrupted", "exit_status": 143}
 RUNNING = {"status": "running", "exit_status": None}
-GONE = "rank 1 on vm (pid 7) has ended while rank 0 was in warmup"
+GONE = f"{KILLED.process} has ended while rank 0 was in warmup"
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_the_reason_of_a_broken_world_says_who_how_and_when(
     assert not (tmp_path / REASON_FILE).exists()
 
 
-RAISED = RankFailure(1, 7, "vm", "exited with status 3")
+RAISED = RankFailure(1, 7, "exited with status 3")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ RAISED = RankFailure(1, 7, "vm", "exited with status 3")
     [
         ((RAISED,), f"{RAISED.process}: RuntimeError: planted;"),
         ((), GONE),
-        ((RankFailure(0, 6, "vm", "was killed by SIGKILL"),), "rank 0 on vm (pid 6) was killed by SIGKILL before"),
+        ((KILLED_0,), f"{KILLED_0} before"),
     ],
 )
 def test_what_another_rank_raises_is_the_reason_where_it_failed_first(

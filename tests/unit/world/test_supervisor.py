@@ -154,7 +154,9 @@ class AtOnce(RunningWorld):
 
 def test_ranks_that_end_at_once_are_named_and_not_their_server(tmp_path: Path) -> None:
     def failures(*codes: int) -> list[tuple[int, str]]:
-        return [(failure.rank, failure.how) for failure in supervise(lambda: AtOnce(*codes), tmp_path).failures]
+        return [
+            (failure.rank, failure.how) for failure in supervise(lambda: AtOnce(*codes), tmp_path, 8.0, 60.0).failures
+        ]
 
     assert failures(1, 1) == [(0, "exited with status 1"), (1, "exited with status 1")]
     assert failures(3, -signal.SIGKILL) == [(1, "was killed by SIGKILL")], "rank 0 ended because rank 1 was gone"
