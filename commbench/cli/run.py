@@ -40,8 +40,8 @@ from .rank import identity_here, run_rank, run_session
 def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None = None) -> int:
     """The run command; the exit status. Raises ConfigError before anything is started."""
     identity = identity_here()
-    folder = config_dir if config_dir is None else str(Path(config_dir).absolute())
-    with exported(CONFIG_DIR, folder), ConfigComposer(os.environ.get(CONFIG_DIR)) as composer:
+    folder = {} if config_dir is None else {CONFIG_DIR: str(Path(config_dir).absolute())}
+    with exported(folder), ConfigComposer(os.environ.get(CONFIG_DIR)) as composer:
         requested = requested_jobs(composer, overrides, multirun)
         jobs = requested.jobs
         if identity is not None:
@@ -65,7 +65,7 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
             return 0
         if config is None:
             return _run_in_worlds(jobs[0])
-        with exported(SWEEP, f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"):
+        with exported({SWEEP: f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"}):
             return swept(config, composer.keys_of(overrides), jobs, task)
 
 
@@ -118,7 +118,7 @@ def resume(words: Sequence[str]) -> int:
     if not isinstance(config, dict) or not isinstance(config_dir, str | None):
         raise ConfigError(f"{folder}/run.json is not as commbench writes it: config or config_dir")
     identity, mode = identity_here(), "force" if force else "retry"
-    with exported(CONFIG_DIR, config_dir), ConfigComposer(config_dir) as composer:
+    with exported({} if config_dir is None else {CONFIG_DIR: config_dir}), ConfigComposer(config_dir) as composer:
         job = composer.jobs(overrides, multirun=False)[0]
         keys = [key for key in job.config if key != "layout" and key in config]  # some are younger than the run
         changed = sorted(key for key in keys if _comparable(job.config[key]) != _comparable(config.get(key)))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from commbench.config.settings import Job, Settings
+from commbench.config.settings import Job
 from commbench.core.layout import Layout
 from commbench.core.protocols import Launcher
 from commbench.hardware.machine_facts import is_recorded
 
-from .exit_protocol import FOLDER, JOB, RAISED_FILE, REASON_FILE, RESUME, reopen, run_status
+from .exit_protocol import FOLDER, JOB, RESUME, reopen, run_status
 from .output import RELAYED, Output, print_error
 from .rank_server import QUIET, ForkedWorld, inherited_environment, rank_server, rest_rank_server
 from .supervisor import LaunchedWorld, RunningWorld, supervise
@@ -48,14 +48,9 @@ def start(spec: WorldSpec) -> int:
     folder, settings = Path(spec.folder), spec.job.settings
     if spec.resume is not None:
         reopen(folder)
-    for file in (REASON_FILE, RAISED_FILE):
-        with suppress(OSError):
-            (folder / file).unlink()  # of an earlier world
     with Output(folder, f"starting {spec.layout.size} ranks of {settings.backend.name}") as output:
-        budget = settings.budget
-        end = supervise(
-            partial(_start_world, spec, output.exports()), folder, STOPPED_SHARE * budget.silence_s, budget.late_s
-        )
+        launch, stopped_s = partial(_start_world, spec, output.exports()), STOPPED_SHARE * settings.budget.silence_s
+        end = supervise(launch, folder, stopped_s, settings.budget.late_s)
     if end.unclosed is not None:
         print_error(end.unclosed)
     return run_status(folder, end, settings.verbose)
@@ -87,10 +82,12 @@ def _exports(spec: WorldSpec, terminal: Mapping[str, str]) -> dict[str, str]:
     # settings of libraries are compared before the first case, and ranks on other hosts need them, too
     forwarded = (key for key in inherited if key in FORWARDED or (is_recorded(key) and not key.startswith(own)))
     text = spec.job.text()
+    with exported(dict(settings.env)):  # which the backend must not contradict
+        by_backend = settings.backend.environment(settings.cuda_ipc, settings.interface)
     return {
         **{key: inherited.get(key, value) for key, value in QUIET.items()},
         **spec.launcher.environment(spec.layout.nodes, spec.layout.ranks_per_node, spec.mpi_library),
-        **_backend_exports(settings),
+        **by_backend,
         **dict(settings.env),
         **{key: inherited[key] for key in forwarded},
         FOLDER: spec.folder,
@@ -101,24 +98,14 @@ def _exports(spec: WorldSpec, terminal: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _backend_exports(settings: Settings) -> dict[str, str]:
-    """What the backend exports; it sees the user's `env`, so that it does not contradict it."""
-    before = dict(os.environ)
-    os.environ.update(dict(settings.env))
-    try:
-        return settings.backend.environment(settings.cuda_ipc, settings.interface)
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
 @contextmanager
-def exported(name: str, value: str | None) -> Iterator[None]:
-    """Export a variable to all worlds that are started meanwhile; None exports nothing."""
-    if value is not None:
-        os.environ[name] = value
+def exported(variables: Mapping[str, str]) -> Iterator[None]:
+    """Export variables meanwhile, to this process and all worlds that it starts."""
+    before = {name: os.environ[name] for name in variables if name in os.environ}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        if value is not None:
-            del os.environ[name]
+        for name in variables:
+            os.environ.pop(name, None)
+        os.environ.update(before)
