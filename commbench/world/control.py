@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -22,8 +21,7 @@ from numpy.typing import NDArray
 from commbench.core.case import World
 from commbench.core.errors import Missing
 
-from .peer_listener import BACKLOG
-from .rendezvous import CONNECT_S, LOOPBACK, client_store, inherited_store
+from .rendezvous import CONNECT_S, LOOPBACK, client_store, server_store
 from .store import KeyValueStore, packed, unpacked
 
 PATIENCE = 1.5  # x deadline: rank 0 has to find out first who is missing, and to record it
@@ -210,13 +208,15 @@ class NodeControl(GatherDecideControl):
         self._wide, self._node, self._nodes = wide, local, nodes
         self._ranks = range(wide.size) if ranks is None else tuple(ranks)  # of the world
         self.store, self.rank, self.size = wide.store, self._ranks.index(wide.rank), len(self._ranks)
-        groups = _partition(self._ranks, nodes)
-        here = next(node for node in nodes if wide.rank in node)
-        own_group = next(group for group in groups if self.rank in group)
-        self._local = local.subset([here.index(self._ranks[rank]) for rank in own_group])
-        leaders = [self._ranks[group[0]] for group in groups]
+        node_index = {rank: index for index, node in enumerate(nodes) for rank in node}
+        positions: dict[int, list[int]] = {}  # by node, in the order of `ranks`: rank 0 of this control leads the first
+        for position, rank in enumerate(self._ranks):
+            positions.setdefault(node_index[rank], []).append(position)
+        here = node_index[wide.rank]
+        self._local = local.subset([nodes[here].index(self._ranks[position]) for position in positions[here]])
+        leaders = [self._ranks[group[0]] for group in positions.values()]
         self._across = wide.subset(leaders) if wide.rank in leaders else None
-        self._order = [rank for group in groups for rank in group] if self.rank == 0 else []
+        self._order = [position for group in positions.values() for position in group]  # of the payloads on rank 0
         self._reported = False
         self._subsets: dict[tuple[int, ...], NodeControl] = {}
 
@@ -225,7 +225,7 @@ class NodeControl(GatherDecideControl):
             with self._names_late_ranks(meeting, PATIENCE * deadline_s):
                 return self._local.decide(None, deadline_s, meeting)
         value = self._across.decide(value, deadline_s, meeting, self._report)
-        self._retract()
+        self._report([])
         return self._local.decide(value, deadline_s, meeting)
 
     def subset(self, ranks: Sequence[int]) -> NodeControl:
@@ -239,25 +239,19 @@ class NodeControl(GatherDecideControl):
         if self._across is None:
             with self._names_late_ranks(meeting, deadline_s):
                 return self._local.meet(payload, deadline_s, meeting)
-        if self.rank == 0:
-            return self._meet_all(self._across, payload, deadline_s, meeting)
-        # as long as any rank waits for rank 0: whether the ranks of this node are late is decided by rank 0's deadline
-        parts = self._local.meet(payload, PATIENCE * deadline_s, meeting, self._report)
-        self._retract()
-        return self._across.meet(packed(parts), deadline_s, meeting)
-
-    def _meet_all(self, across: StoreControl, payload: bytes, deadline_s: float, meeting: str) -> list[bytes]:
-        """On rank 0: one deadline for both levels; raises Missing with the late ranks of both."""
-        begin = time.monotonic()
-        late: list[int] = []
-        parts: list[bytes] = []
-        packages: list[bytes] = []
+        if self.rank != 0:
+            # as long as any rank waits for rank 0, whose deadline decides whether the ranks of this node are late
+            parts = self._local.meet(payload, PATIENCE * deadline_s, meeting, self._report)
+            self._report([])
+            return self._across.meet(packed(parts), deadline_s, meeting)
+        late, until = list[int](), time.monotonic() + deadline_s  # the late ranks and the deadline of both levels
+        parts, packages = list[bytes](), list[bytes]()
         try:
             parts = self._local.meet(payload, deadline_s, meeting)
         except Missing as missing:
             late += missing.ranks
         try:
-            packages = across.meet(b"", max(MIN_WAIT_S, deadline_s - (time.monotonic() - begin)), meeting)
+            packages = self._across.meet(b"", max(MIN_WAIT_S, until - time.monotonic()), meeting)
         except Missing as missing:
             late += [rank for leader in missing.ranks for rank in self._late_behind(leader)]
         if late:
@@ -268,16 +262,14 @@ class NodeControl(GatherDecideControl):
     # ------------------------------------------------------------ who is late
 
     def _report(self, late: list[int]) -> None:
-        """As a leader: write to the wide store for whom this rank waits."""
+        """As a leader: write to the wide store for whom this rank waits, or take it back."""
+        key = _report_key(self._wide.rank)
         with self._wide.blames_owner("a report of late ranks", 0.0):
-            self.store.set(_report_key(self._wide.rank), json.dumps(late))
-        self._reported = True
-
-    def _retract(self) -> None:
-        if self._reported:
-            with self._wide.blames_owner("a report of late ranks", 0.0):
-                self.store.delete_key(_report_key(self._wide.rank))
-            self._reported = False
+            if late:
+                self.store.set(key, json.dumps(late))
+            elif self._reported:
+                self.store.delete_key(key)
+        self._reported = bool(late)
 
     def _late_behind(self, leader: int) -> list[int]:
         """The world ranks that a leader which did not arrive waits for; the leader itself where it waits for nobody."""
@@ -314,12 +306,16 @@ def join_nodes(world: World, wide: StoreControl, deadline_s: float) -> GatherDec
     """Each node's first rank hosts a store for its node; where one of them can't, all stay with `wide`."""
     node = world.nodes[world.node_of(world.rank)]
     key, is_leader = f"node store/{node[0]}", world.rank == node[0]
+    is_torchs = not isinstance(wide.store, KeyValueStore)
     store, problem = None, None
     with wide.blames_owner("opening the nodes' stores", deadline_s):
         try:
-            store = (
-                _hosted_store(wide, key) if is_leader else _node_store(wide, key, deadline_s / 2)
-            )  # rank 0 waits in `agree`
+            if is_leader:  # at an address that only this node can reach
+                store = server_store(LOOPBACK, 0, LOOPBACK, is_torchs)
+                wide.store.set(key, str(store.port))
+            else:
+                wide.store.set_timeout(timedelta(seconds=deadline_s / 2))  # rank 0 waits in `agree`
+                store = client_store(LOOPBACK, int(wide.store.get(key)), is_torchs, deadline_s / 2)
         except (OSError, RuntimeError, ValueError) as error:
             problem = f"rank {world.rank} has no store of its node: {error}"
             if is_leader:
@@ -334,33 +330,5 @@ def join_nodes(world: World, wide: StoreControl, deadline_s: float) -> GatherDec
     return NodeControl(wide, local, world.nodes)
 
 
-def _hosted_store(wide: StoreControl, key: str) -> Any:
-    """A store that only this node can reach; its port is written to the wide store."""
-    listener = socket.create_server((LOOPBACK, 0), backlog=BACKLOG)
-    port = int(listener.getsockname()[1])
-    store = inherited_store(LOOPBACK, port, listener.detach(), _is_torchs(wide))
-    wide.store.set(key, str(port))
-    return store
-
-
-def _node_store(wide: StoreControl, key: str, deadline_s: float) -> Any:
-    """The store of this node, as soon as its port is known."""
-    wide.store.set_timeout(timedelta(seconds=deadline_s))
-    return client_store(LOOPBACK, int(wide.store.get(key)), _is_torchs(wide), deadline_s)
-
-
-def _is_torchs(control: StoreControl) -> bool:
-    return not isinstance(control.store, KeyValueStore)
-
-
 def _report_key(leader: int) -> str:
     return f"waits/{leader}"
-
-
-def _partition(ranks: Sequence[int], nodes: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Positions in `ranks` by node, both in the order of `ranks`: position 0 leads the first group."""
-    node_index = {rank: index for index, node in enumerate(nodes) for rank in node}
-    groups: dict[int, list[int]] = {}
-    for position, rank in enumerate(ranks):
-        groups.setdefault(node_index[rank], []).append(position)
-    return list(groups.values())

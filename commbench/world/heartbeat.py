@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from traceback import extract_stack
-from typing import Any
 
 from commbench.core.protocols import Control, Runner
 
@@ -145,7 +144,6 @@ class Heartbeat:
         self._beats_sent, self._found_by_rank_0 = 0, False
         self._verdict: str | None = None  # of rank 0: why the world is broken
         self._silence, self._silence_s = SilenceDetector(silence_s), silence_s
-        self._no_heartbeat = f"no heartbeat for {silence_s:g} s (budget.silence_s)"
         self._answered_at = time.monotonic()
         self._ended = threading.Event()
         self._store.set_timeout(timedelta(seconds=silence_s))
@@ -169,17 +167,17 @@ class Heartbeat:
 
     def names(self) -> dict[int, str]:
         """By process id, the ranks that share this one's kernel."""
-        hosts = enumerate(self.hosts)
-        return {
-            host.pid: process_text(rank, host.name, host.pid)
-            for rank, host in hosts
-            if host.kernel == self._host.kernel
-        }
+        here = [(rank, host) for rank, host in enumerate(self.hosts) if host.kernel == self._host.kernel]
+        return {host.pid: process_text(rank, host.name, host.pid) for rank, host in here}
 
     def describe(self, ranks: Sequence[int]) -> str:
         """Ranks with host, what has happened to their processes, and where they were last seen."""
-        texts = [self._with_progress(rank) for rank in ranks[:MAX_NAMED_RANKS]]
-        return "; ".join(texts) + (f"; and {len(ranks) - MAX_NAMED_RANKS} more" if len(ranks) > MAX_NAMED_RANKS else "")
+        texts = []
+        for rank in ranks[:MAX_NAMED_RANKS]:
+            phase = self._last_seen(rank)[0]
+            texts.append(self._with_state(rank) + (f", last seen in {phase}" if phase else ""))
+        texts += [f"and {len(ranks) - MAX_NAMED_RANKS} more"] if len(ranks) > MAX_NAMED_RANKS else []
+        return "; ".join(texts)
 
     def describe_lost(self, ranks: Sequence[int]) -> str:
         """Ranks that have ended, and where this one was at that time: they go through a case together."""
@@ -191,19 +189,15 @@ class Heartbeat:
 
     def stacks(self) -> dict[str, list[str]]:
         """Where the ranks were last seen, by rank, as "file:line function"; of this one, where it is now."""
-        stacks = {f"rank {self.rank}": main_stack()}
-        for rank in range(min(self.size, MAX_NAMED_RANKS)):
-            if rank != self.rank:
-                with suppress(RuntimeError, ValueError):
-                    stacks[f"rank {rank}"] = self._last_seen(rank)[1]
-        return stacks
+        others = [rank for rank in range(min(self.size, MAX_NAMED_RANKS)) if rank != self.rank]
+        stacks = {f"rank {rank}": self._last_seen(rank)[1] for rank in others}
+        return {f"rank {self.rank}": main_stack(), **{rank: stack for rank, stack in stacks.items() if stack}}
 
     def wait_for_rank_0(self, timeout_s: float) -> None:
         """Until its process has ended, on the same host: a launcher that loses another rank would end it before."""
         until = time.monotonic() + timeout_s
-        while self._state(self.hosts[0]) is None and self.hosts[0].kernel == self._host.kernel:
-            if time.monotonic() > until:
-                return
+        here = self.hosts[0].kernel == self._host.kernel
+        while here and self._state(self.hosts[0]) is None and time.monotonic() < until:
             time.sleep(0.02)
 
     def dead_here(self) -> list[int]:
@@ -220,20 +214,12 @@ class Heartbeat:
     def _state(self, host: Host) -> str | None:
         return host.state() if host.kernel and host.kernel == self._host.kernel else None
 
-    def _with_progress(self, rank: int) -> str:
-        seen = ""
-        with suppress(RuntimeError, ValueError):
-            phase = self._last_seen(rank)[0]
-            seen = f", last seen in {phase}" if phase else ""
-        return self._with_state(rank) + seen
-
     def _last_seen(self, rank: int) -> tuple[str, list[str]]:
-        """Phase and stack; raises RuntimeError where the store is gone."""
-        key = f"heartbeat/{rank}/progress"
-        if not self._progress_store.check([key]):
-            return "", []
-        phase, stack = json.loads(self._progress_store.get(key))
-        return str(phase), list(stack)
+        """Phase and stack; empty where the store is gone."""
+        with suppress(RuntimeError):
+            phase, stack = json.loads(self._progress_store.get(f"heartbeat/{rank}/progress"))
+            return str(phase), list(stack)
+        return "", []
 
     def _with_state(self, rank: int) -> str:
         host = self.hosts[rank]
@@ -275,29 +261,22 @@ class Heartbeat:
     def _beat(self) -> str | None:
         """Send one heartbeat and check the others; why the world is broken, if it is."""
         self._send()
-        if self.rank == 0:
-            self._verdict = self._check_ranks()
-            if self._verdict is not None:
-                self._send()
-            return self._verdict
-        verdict, beat = json.loads(self._store.get("heartbeat/0"))
-        if verdict is not None:
+        watched = range(1, self.size) if self.rank == 0 else [0]
+        values = [json.loads(value) for value in self._store.multi_get([f"heartbeat/{rank}" for rank in watched])]
+        if values[0][0] is not None:  # the verdict of rank 0: the others give none
             self._found_by_rank_0 = True
-            return str(verdict)
-        if self._silence.check([(0, beat)], time.monotonic()):
-            return f"{self._no_heartbeat}: {self.describe([0])}"
-        return None
-
-    def _check_ranks(self) -> str | None:
-        """On rank 0: whether a rank is silent, or this one has been inside of a call of the library for too long."""
-        silent = self._silence.check(self._newest_beats(range(1, self.size)), time.monotonic())
+            return str(values[0][0])
+        silent = self._silence.check(zip(watched, (beat for _, beat in values), strict=True), time.monotonic())
+        reason, late_s = None, self._progress.late_s() if self.rank == 0 else None
         if silent:
-            here = LIBRARY_ERROR.sub("", self._progress.text())
-            return f"{self._no_heartbeat}: {self.describe(silent)}; rank 0 is in {here}"
-        late_s = self._progress.late_s()
-        if late_s is not None:
-            return f"no end after {late_s:.0f} s: {self.describe(range(self.size))}"
-        return None
+            reason = f"no heartbeat for {self._silence_s:g} s (budget.silence_s): {self.describe(silent)}"
+            reason += f"; rank 0 is in {LIBRARY_ERROR.sub('', self._progress.text())}" if self.rank == 0 else ""
+        elif late_s is not None:  # inside of a call of the library
+            reason = f"no end after {late_s:.0f} s: {self.describe(range(self.size))}"
+        if reason is not None and self.rank == 0:
+            self._verdict = reason
+            self._send()
+        return reason
 
     def _send(self) -> None:
         self._beats_sent += 1
@@ -305,9 +284,3 @@ class Heartbeat:
         keys = [f"heartbeat/{self.rank}/progress", f"heartbeat/{self.rank}"]
         self._store.multi_set(keys, [json.dumps(progress), json.dumps([self._verdict, self._beats_sent])])
         self._answered_at = time.monotonic()
-
-    def _newest_beats(self, ranks: Sequence[int]) -> list[tuple[int, int]]:
-        if not ranks:
-            return []
-        values: list[Any] = self._store.multi_get([f"heartbeat/{rank}" for rank in ranks])
-        return [(rank, json.loads(value)[1]) for rank, value in zip(ranks, values, strict=True)]

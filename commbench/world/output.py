@@ -273,10 +273,9 @@ class Output:
 
     def __init__(self, folder: Path, starting: str) -> None:
         self._bar, self._file = bar_or_none(), folder / PROGRESS_FILE
-        self._state, self._ended = State(current=starting), threading.Event()
+        self._starting, self._ended = State(current=starting), threading.Event()
         self._terminals: dict[int, int] = {}  # 1 and 2 where they are pipes now -> the terminal
         self._pipes: dict[int, int] = {}  # our end of a pipe -> the terminal
-        self._unfinished = False  # the last line has no newline yet: no bar in it
         self._thread: threading.Thread | None = None
 
     def exports(self) -> dict[str, str]:
@@ -295,7 +294,7 @@ class Output:
                     os.dup2(theirs, number)
                     os.close(theirs)
             bar = Bar(self._bar.width, self._terminals[2])
-            bar.draw(self._state)  # at once: imports in this thread may keep the other from drawing for seconds
+            bar.draw(self._starting)  # at once: imports in this thread may keep the other from drawing for seconds
             self._thread = threading.Thread(target=self._copy_all, args=(bar,), name="output", daemon=True)
             self._thread.start()
         return self
@@ -315,32 +314,28 @@ class Output:
             self._file.unlink()
 
     def _copy_all(self, bar: Bar) -> None:
-        last_s = time.monotonic()
+        last_s, state = time.monotonic(), self._starting
+        unfinished = False  # the last line has no newline yet: no bar in it
         while self._pipes and not (self._ended.is_set() and time.monotonic() - last_s > DRAIN_S):
             ready, _, _ = select.select(list(self._pipes), [], [], 0.05 if self._ended.is_set() else REDRAW_S)
             for descriptor in ready:
-                self._copy(descriptor, bar)
                 last_s = time.monotonic()
-            if not self._unfinished and not self._ended.is_set() and self._running():
-                bar.draw(self._state)
+                data = os.read(descriptor, 65536)
+                if not data:  # all that had it have ended
+                    del self._pipes[descriptor]
+                    os.close(descriptor)
+                    continue
+                bar.erase()
+                unfinished = not data.endswith(b"\n")
+                with suppress(OSError):
+                    while data:
+                        data = data[os.write(self._pipes[descriptor], data) :]
+            if unfinished or self._ended.is_set():
+                continue
+            try:
+                state = State(**json.loads(self._file.read_text()))
+            except (OSError, ValueError, TypeError):
+                if state.cases:  # rank 0 has removed it: now it prints, and the bar would stand in between
+                    continue
+            bar.draw(state)
         bar.erase()
-
-    def _copy(self, descriptor: int, bar: Bar) -> None:
-        data = os.read(descriptor, 65536)
-        if not data:  # all that had it have ended
-            del self._pipes[descriptor]
-            os.close(descriptor)
-            return
-        bar.erase()
-        self._unfinished = not data.endswith(b"\n")
-        with suppress(OSError):
-            while data:
-                data = data[os.write(self._pipes[descriptor], data) :]
-
-    def _running(self) -> bool:
-        """Read the state; False once rank 0 has removed it: then it prints, and the bar would stand in between."""
-        try:
-            self._state = State(**json.loads(self._file.read_text()))
-        except (OSError, ValueError, TypeError):
-            return self._state.cases == 0
-        return True

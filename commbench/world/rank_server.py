@@ -61,13 +61,13 @@ class RankServer:
         self.socket, theirs = socket.socketpair()
         with theirs:
             # ranks get the descriptors of their world: nothing of this command's may stay open in a server
-            self._errors = os.memfd_create("rank_server")
+            self.errors = os.memfd_create("rank_server")  # what it writes to stderr
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "commbench.world.rank_server"],
                 env=self.environment | ONE_THREAD,
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
-                stderr=self._errors,
+                stderr=self.errors,
                 preexec_fn=partial(_belong_to, os.getpid()),
             )
 
@@ -81,15 +81,11 @@ class RankServer:
         fresh = self.launch in (None, launch) and self.process.poll() is None
         return fresh and all(name.startswith(READ_BY_RANKS) for name in changed)
 
-    def errors(self) -> bytes:
-        """What it has written to stderr."""
-        return os.pread(self._errors, LONGEST_ERRORS, 0)
-
     def close(self) -> None:
         self.socket.close()
         self.process.kill()
         self.process.wait()
-        os.close(self._errors)
+        os.close(self.errors)
 
 
 def _belong_to(parent: int) -> None:
@@ -166,20 +162,20 @@ class ForkedWorld(RunningWorld):
             data = self._server.socket.recv(1 << 20)
         if not data:
             self.status = self._server.process.wait()
-            if errors := self._server.errors():
+            if errors := os.pread(self._server.errors, LONGEST_ERRORS, 0):
                 with suppress(OSError), (self._folder / LOG).open("ab") as file:
                     file.write(errors)
         *lines, self._unread = (self._unread + data).split(b"\n")
-        return [pid for line in lines for pid in self._read(json.loads(line))]
-
-    def _read(self, answer: Mapping[str, Any]) -> list[int]:
-        if "ranks" in answer:
-            self.ranks = {int(pid): rank for pid, rank in answer["ranks"].items()}
-            return []
-        self.codes[answer["ended"]] = answer["code"]
-        if len(self.codes) == len(self.ranks):
+        ended = []
+        for answer in map(json.loads, lines):
+            if "ranks" in answer:
+                self.ranks = {int(pid): rank for pid, rank in answer["ranks"].items()}
+            else:
+                ended.append(answer["ended"])
+                self.codes[answer["ended"]] = answer["code"]
+        if ended and len(self.codes) == len(self.ranks):
             self.status = int(any(self.codes.values()))
-        return [answer["ended"]]
+        return ended
 
     def end(self, patience_s: float) -> None:
         """A server whose ranks do not end, that is stopped, or that is still importing, ends with them."""
@@ -211,9 +207,9 @@ class _Server:
     """The ranks of the present world, by process id, and the connection to the process that wants them."""
 
     def __init__(self, parent: socket.socket) -> None:
-        self._parent, self._unread = parent, b""
+        self._parent = parent
         self._files: list[int] = []  # standard output and error of the next world
-        self._ranks: dict[int, int] = {}
+        self._pid, self._ranks = os.getpid(), dict[int, int]()
         self._wakeup, write_end = os.pipe()
         os.set_blocking(write_end, False)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
@@ -221,28 +217,24 @@ class _Server:
         signal.signal(signal.SIGTERM, lambda *_: self._signal(signal.SIGTERM))
 
     def serve(self) -> None:
+        """Until the parent has gone."""
+        unread = b""
         while True:
             sources: list[Any] = [self._parent, self._wakeup]
             ready, _, _ = select.select(sources, [], [])
             if self._wakeup in ready:
                 os.read(self._wakeup, 4096)
                 self._report_ends()
-            if self._parent in ready and not self._read_requests():
-                return
-
-    def _read_requests(self) -> bool:
-        """Returns whether the parent is still there."""
-        data, files, _, _ = socket.recv_fds(self._parent, 1 << 20, 2)
-        if files:
-            self._files = files
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        for line in lines:
-            request = json.loads(line)
-            self._start(request)
-        return bool(data)
+            if self._parent in ready:
+                data, files, _, _ = socket.recv_fds(self._parent, 1 << 20, 2)
+                if not data:
+                    return
+                self._files = files or self._files
+                *requests, unread = (unread + data).split(b"\n")
+                for request in requests:
+                    self._start(json.loads(request))
 
     def _start(self, world: Mapping[str, Any]) -> None:
-        server = os.getpid()
         with socket.create_server((LOOPBACK, 0), backlog=BACKLOG) as listener:
             for rank in range(world["size"]):
                 environment = {
@@ -254,18 +246,17 @@ class _Server:
                 if pid == 0:
                     if rank != 0:
                         listener.close()
-                    self._become_rank(server, environment, world["words"])
+                    self._become_rank(environment, world["words"])
                 self._ranks[pid] = rank
-        for file in self._files:
-            os.close(file)
-        self._files = []
+        while self._files:
+            os.close(self._files.pop())
         self._tell({"ranks": self._ranks})
 
-    def _become_rank(self, server: int, environment: Mapping[str, str], words: Sequence[str]) -> None:
+    def _become_rank(self, environment: Mapping[str, str], words: Sequence[str]) -> None:
         """In the new process; does not return."""
         status = 1
         try:
-            die_with_parent(signal.SIGKILL, server)
+            die_with_parent(signal.SIGKILL, self._pid)
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGTERM, signal.SIGCHLD):
                 signal.signal(number, signal.SIG_DFL)
@@ -312,20 +303,10 @@ class _Server:
 
 def rank_environment(rank: int, size: int, port: int) -> Mapping[str, str]:
     """The variables that torchrun exports on one node, but for those of its restarts; and the launcher's name."""
-    return {
-        LAUNCHER: "local",
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(size),
-        "LOCAL_WORLD_SIZE": str(size),
-        "GROUP_RANK": "0",
-        "GROUP_WORLD_SIZE": "1",
-        "ROLE_NAME": "default",
-        "ROLE_RANK": str(rank),
-        "ROLE_WORLD_SIZE": str(size),
-        "MASTER_ADDR": LOOPBACK,
-        "MASTER_PORT": str(port),
-    }
+    ranks = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank))
+    sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(size))
+    node = {"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "ROLE_NAME": "default"}
+    return {LAUNCHER: "local", **ranks, **sizes, **node, "MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port)}
 
 
 if __name__ == "__main__":

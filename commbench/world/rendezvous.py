@@ -25,7 +25,7 @@ from commbench.core.units import format_ranges, parse_ranges
 from commbench.hardware.mpi_library import load, mismatch
 from commbench.hardware.network import is_loopback, meeting_address, own_address
 
-from .peer_listener import BACKLOG
+from .peer_listener import BACKLOG, socket_family
 from .store import KeyValueStore, hosted_store
 
 LOOPBACK = "127.0.0.1"
@@ -44,10 +44,7 @@ def exported_identity(
     local_rank: str,
     node_id: str | None = None,
 ) -> RankIdentity:
-    """The identity in the variables of these names; a missing local rank is 0.
-
-    Raises ConfigError where rank and size are missing or don't fit together.
-    """
+    """The identity in the variables of these names; a missing local rank is 0. Raises ConfigError."""
     try:
         values = [int(environ.get(name, "0" if name == local_rank else "")) for name in (rank, size, local_rank)]
         if not 0 <= values[0] < values[1]:
@@ -139,7 +136,7 @@ def store_at(host: str, port: int, owner: bool, torch: bool = True) -> Any:
     address = own_address(host)
     if address is None or (is_loopback(address) and host not in (address, "localhost")):
         address = ""
-    return _server_store(host, port, address, torch)
+    return server_store(host, port, address, torch)
 
 
 def store_over_mpi(identity: RankIdentity, backend: Backend, interface: str | None) -> Any:
@@ -152,19 +149,18 @@ def store_over_mpi(identity: RankIdentity, backend: Backend, interface: str | No
     if world.size != identity.size:
         raise ConfigError(mismatch(identity.size, mpi))
     identities = world.allgather(host_identity())
-    store: Any = None
-    offer: tuple[str, int, str | None] = ("", 0, None)
+    store, host, port, problem = None, "", 0, None
     if world.rank == 0:
         try:
-            address = rendezvous_address(identities, interface)
-            store = _server_store(address, 0, address, backend.needs_torch)
-            offer = (address, store.port, None)
+            host = rendezvous_address(identities, interface)
+            store = server_store(host, 0, host, backend.needs_torch)
+            port = store.port
         except (ConfigError, OSError, RuntimeError) as error:  # the other ranks must not wait for an address
-            offer = ("", 0, f"rank 0 can't host the rendezvous: {error}")
-    host, port, problem = world.bcast(offer)
+            problem = f"rank 0 can't host the rendezvous: {error}"
+    host, port, problem = world.bcast((host, port, problem))
     if problem is not None:
         raise ConfigError(problem)
-    return store if store is not None else client_store(host, port, backend.needs_torch)
+    return store or client_store(host, port, backend.needs_torch)
 
 
 def rendezvous_address(identities: list[str], interface: str | None) -> str:
@@ -182,21 +178,19 @@ def client_store(host: str, port: int, torch: bool, timeout_s: float | None = No
         return KeyValueStore(host, port, timeout_s or CONNECT_S)
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    return TCPStore(
-        host, port, is_master=False, timeout=timedelta(seconds=timeout_s or CONNECT_S), wait_for_workers=False
-    )
+    timeout = timedelta(seconds=timeout_s or CONNECT_S)
+    return TCPStore(host, port, is_master=False, timeout=timeout, wait_for_workers=False)
 
 
-def _server_store(host: str, port: int, address: str, torch: bool) -> Any:
+def server_store(host: str, port: int, address: str, torch: bool) -> Any:
     """A store that listens at `address` only ("": at all addresses); others know it as `host`. Port 0: a free one."""
     # one connection per rank: the usual limit of 1024 files would end a world of 1000 ranks
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     if not address and socket.has_dualstack_ipv6():
         listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
     else:
-        listener = socket.create_server((address, port), family=family, backlog=BACKLOG)
+        listener = socket.create_server((address, port), family=socket_family(address), backlog=BACKLOG)
     return inherited_store(host, int(listener.getsockname()[1]), listener.detach(), torch)
 
 
@@ -206,14 +200,8 @@ def inherited_store(host: str, port: int, listening_fd: int, torch: bool = True)
         return hosted_store(host, port, listening_fd)
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    return TCPStore(
-        host,
-        port,
-        is_master=True,
-        timeout=timedelta(seconds=CONNECT_S),
-        wait_for_workers=False,
-        master_listen_fd=listening_fd,
-    )
+    timeout = timedelta(seconds=CONNECT_S)
+    return TCPStore(host, port, is_master=True, timeout=timeout, wait_for_workers=False, master_listen_fd=listening_fd)
 
 
 # ---------------------------------------------------------------- cores
@@ -234,7 +222,12 @@ def bind_process(mode: str, local_rank: int, ranks_here: int, threads_per_rank: 
     the scheduler, also where the launcher has already bound this process.
     """
     cores = sorted(os.sched_getaffinity(0))
-    physical_cores = _by_physical_core(cores)
+    groups: dict[tuple[int, ...], list[int]] = {}  # hardware threads of a core: ranks must not share one while others
+    for core in cores:  # are idle
+        file = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+        siblings = tuple(parse_ranges(file.read_text()) if file.exists() else ()) or (core,)
+        groups.setdefault(siblings, []).append(core)
+    physical_cores = list(groups.values())
     share = len(physical_cores) // ranks_here
     bound_by_launcher = len(cores) < (os.cpu_count() or 1)
     if mode == "none" or (mode == "auto" and (share < max(1, threads_per_rank) or bound_by_launcher)):
@@ -246,16 +239,6 @@ def bind_process(mode: str, local_rank: int, ranks_here: int, threads_per_rank: 
     chosen = sorted(core for threads in physical_cores[first : first + share] for core in threads)
     os.sched_setaffinity(0, set(chosen))
     return f"core {format_ranges(chosen)}"
-
-
-def _by_physical_core(cores: list[int]) -> list[list[int]]:
-    """Hardware threads grouped by physical core, in order: ranks must not share a core while others are idle."""
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for core in cores:
-        file = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
-        siblings = tuple(parse_ranges(file.read_text()) if file.exists() else ()) or (core,)
-        groups.setdefault(siblings, []).append(core)
-    return list(groups.values())
 
 
 def _bind_to_numa_node(local_rank: int, ranks_here: int, cores: list[int]) -> str:

@@ -191,18 +191,15 @@ class _Server:
                 if key.fileobj == self._lifeline:
                     return
                 if key.fileobj is self._listener:
-                    self._accept()
+                    with suppress(OSError):  # it has left again
+                        connected, _ = self._listener.accept()
+                        connected.setblocking(False)
+                        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                        self._selector.register(connected, selectors.EVENT_READ, _Connection(connected))
                 elif events & selectors.EVENT_WRITE:
                     self._send(key.data, b"")
                 else:
                     self._receive(key.data)
-
-    def _accept(self) -> None:
-        with suppress(OSError):  # it has left again
-            connected, _ = self._listener.accept()
-            connected.setblocking(False)
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._selector.register(connected, selectors.EVENT_READ, _Connection(connected))
 
     def _receive(self, connection: _Connection) -> None:
         try:
