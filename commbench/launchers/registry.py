@@ -85,11 +85,8 @@ def likely_launcher(words: Sequence[str]) -> Launcher | None:
     if target is not None:  # else it is in a folder of the user
         names = allowed(getattr(importlib.import_module(target[1]), target[2])())
         usable = tuple(launcher for launcher in usable if launcher.name in names)
-    by_default = name == DEFAULT
-    return next(
-        (launcher for launcher in usable if (not launcher.needs_scheduler if by_default else launcher.name == name)),
-        None,
-    )
+    fitting = (each for each in usable if (not each.needs_scheduler if name == DEFAULT else each.name == name))
+    return next(fitting, None)
 
 
 def mpi_library(backend: Backend, launcher: Launcher) -> str | None:
@@ -103,20 +100,15 @@ def own_variables() -> tuple[str, ...]:
     return tuple(prefix for launcher in launchers() for prefix in launcher.own_variables)
 
 
-def manual_commands(nodes: int, ranks_per_node: int, worker: Sequence[str]) -> str:
-    """The lines with which a user starts a world that this process can't start."""
-    commands = (launcher.manual_command(nodes, ranks_per_node, worker) for launcher in launchers())
-    return "".join(f"\n  {command}" for command in commands if command is not None)
-
-
 def check_startable(job: Job, elsewhere: bool = False) -> None:
     """Raises ConfigError, in one line, for what this machine can't do. `elsewhere`: its ranks will not live here."""
     settings = job.settings
     reason, layout = next(missing_requirements(settings, elsewhere), None), Layout.around(settings.layouts)
-    if reason is not None and reason.startswith("layout="):
-        commands = manual_commands(layout.nodes, layout.ranks_per_node, job.overrides)
-        raise ConfigError(f"{reason}; start its ranks yourself:{commands}")
     if reason is not None:
+        if reason.startswith("layout="):
+            shape = layout.nodes, layout.ranks_per_node
+            commands = (launcher.manual_command(*shape, job.overrides) for launcher in launchers())
+            reason += "; start its ranks yourself:" + "".join(f"\n  {command}" for command in commands if command)
         raise ConfigError(reason)
     if settings.plan:
         return
@@ -133,16 +125,14 @@ def check_experiment(requested: RequestedJobs, elsewhere: bool = False) -> None:
     reasons = list(requested.refused)
     for job in requested.jobs:
         reasons += missing_requirements(job.settings, elsewhere)
-    if not reasons:
-        return
-    listed = "; ".join(f"({number}) {reason}" for number, reason in enumerate(dict.fromkeys(reasons), start=1))
-    hint = f". As far as one machine's CPUs go: commbench {requested.smaller}" if requested.smaller else ""
-    raise ConfigError(f"experiment={requested.experiment} can't run here: {listed}{hint}")
+    if reasons:
+        listed = "; ".join(f"({number}) {reason}" for number, reason in enumerate(dict.fromkeys(reasons), start=1))
+        hint = f". As far as one machine's CPUs go: commbench {requested.smaller}" if requested.smaller else ""
+        raise ConfigError(f"experiment={requested.experiment} can't run here: {listed}{hint}")
 
 
 def missing_requirements(settings: Settings, elsewhere: bool = False) -> Iterator[str]:
-    """What this machine does not have, one line each: the library, the device; unless the ranks live `elsewhere`, also
-    nodes and GPUs."""
+    """What this machine lacks, a line each: library and device, nodes and GPUs unless the ranks live `elsewhere`."""
     backend = settings.backend
     if settings.device not in backend.devices:
         allowed = ", ".join(backend.devices)

@@ -17,7 +17,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.layout import MAX_RANKS
 from commbench.core.protocols import Backend, Launcher
 from commbench.hardware.mpi_library import find
-from commbench.world.rendezvous import exported_address, exported_identity, store_at
+from commbench.world.rendezvous import exported_identity, store_at
 
 ALLOCATED = "SLURM_JOB_NUM_NODES"
 PMI = {"openmpi": "pmix", "mpich": "pmi2"}  # how a rank of that library finds its world under srun
@@ -60,8 +60,7 @@ class Srun(Launcher):
     def open_store(
         self, identity: RankIdentity, environ: Mapping[str, str], backend: Backend, interface: str | None
     ) -> Any:
-        host, port = exported_address(environ) or step_address(environ)
-        return store_at(host, port, identity.rank == 0, backend.needs_torch)
+        return store_at(*step_address(environ), identity.rank == 0, backend.needs_torch)
 
     def command(
         self, nodes: int, ranks_per_node: int, worker: Sequence[str], library: str | None, exports: Sequence[str] = ()
@@ -98,19 +97,14 @@ def is_step(environ: Mapping[str, str]) -> bool:
 
 
 def step_address(environ: Mapping[str, str]) -> tuple[str, int]:
-    """Where the ranks of a step meet: the first node, where rank 0 lives, and a port made of job and step number.
-
-    srun exports no such address, but every rank can compute the same one. MASTER_ADDR and MASTER_PORT take precedence.
-    Raises ConfigError where Slurm exports no node list.
-    """
+    """Where the ranks of a step meet: MASTER_ADDR or the first node, where rank 0 lives; MASTER_PORT or a port made of
+    job and step number. Raises ConfigError where Slurm exports no node list."""
     nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
     host = environ.get("MASTER_ADDR") or first_host(nodes)
-    port = environ.get("MASTER_PORT") or ""
-    if port:
-        return host, int(port)
-    job, step = (
-        int(digits) if (digits := environ.get(name, "")).isdigit() else 0 for name in ("SLURM_JOB_ID", "SLURM_STEP_ID")
-    )
+    if environ.get("MASTER_PORT"):
+        return host, int(environ["MASTER_PORT"])
+    numbers = (environ.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+    job, step = (int(number) if number.isdigit() else 0 for number in numbers)
     return host, PORTS[(job * STEPS + step) % len(PORTS)]
 
 
