@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from commbench.launchers.registry import likely_launcher
+from commbench.config.compose import ConfigComposer
+from commbench.core.layout import Layout
+from commbench.launchers.registry import launcher_of, likely_launcher
+from commbench.world.launch import WorldSpec, _exports
 from commbench.world.output import LOG
 from commbench.world.rank_server import ForkedWorld, RankServer, rank_server, rest_rank_server, stop_rank_server
 
@@ -98,6 +101,16 @@ def test_no_server_starts_for_what_forks_no_ranks() -> None:
         "": "local", "plan=true": None, "backend=mpi": "mpirun", "backend=simulated": None,
         "launcher=torchrun": "torchrun", "backend=tcp,mpi": "local",
     }  # fmt: skip
+
+
+def test_what_the_user_asks_for_with_env_wins_over_what_the_command_inherits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for what is read before a rank could export it: by the dynamic linker, or by torch in a rank server."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/inherited")
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    with ConfigComposer() as composer:
+        (job,) = composer.jobs(["layout=1x2", "+env.LD_LIBRARY_PATH=/asked"], multirun=False)
+    exports = _exports(WorldSpec(job, launcher_of(job.settings), None, Layout(1, 2), "/nowhere"), {})
+    assert (exports["LD_LIBRARY_PATH"], exports["NCCL_DEBUG"]) == ("/asked", "WARN")
 
 
 def test_each_job_of_a_sweep_has_its_own_environment_before_its_library_is_opened(tmp_path: Path) -> None:
