@@ -27,7 +27,6 @@ ROOT = {
     if os.geteuid() == 0  # as a container's root would have to say it
 }
 WORLD_S = 120
-WARM = {"commbench": ["-m", "commbench"], "torchrun": ["-m", "torch.distributed.run"], "python": []}
 
 # in the background SIGINT is ignored, which the commands that tests interrupt would inherit
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -85,12 +84,11 @@ def warm_executable(warm: Callable[[str | None], Path]) -> Path:
 
 
 def run_command(
-    tmp_path: Path, words: Sequence[str], env: Mapping[str, str], cwd: Path | None, timeout_s: int = WORLD_S
+    tmp_path: Path, words: Sequence[str], env: Mapping[str, str], cwd: Path | None, path: str, timeout_s: int = WORLD_S
 ) -> World:
     output = tmp_path / "results"
     command = ["timeout", "-k", "5", str(timeout_s), *words, f"output={output}"]
-    path = f"{BIN}:{os.environ['PATH']}"  # an activated environment
-    environment = {**os.environ, "PATH": path, **ROOT, **env}
+    environment = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}", **ROOT, **env}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd or tmp_path, check=False)
     return World(done.returncode, done.stdout, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", done.stderr), output)
 
@@ -100,8 +98,7 @@ def started_world(tmp_path: Path) -> Callable[..., World]:
     """As `world`, and every process is started as a user's is: for tests of launchers and of starting."""
 
     def start(*words: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> World:
-        program = words[0] if "/" in words[0] else str(BIN / words[0])
-        return run_command(tmp_path, [program, *words[1:]], env or {}, cwd)
+        return run_command(tmp_path, words, env or {}, cwd, str(BIN))  # an activated environment
 
     return start
 
@@ -110,18 +107,15 @@ def started_world(tmp_path: Path) -> Callable[..., World]:
 def world(tmp_path: Path, warm: Callable[[str | None], Path]) -> Callable[..., World]:
     """world("torchrun", "--nproc-per-node", "2", "-m", "commbench", "backend=gloo"): run, wait, return.
 
-    `commbench`, `torchrun` and `python` and the ranks that they start are forked from a process that has imported
-    torch; a program with a path is started as it is.
+    `commbench`, `torchrun` and `python` without a path are forked from a process that has imported torch, and so are
+    the ranks that they start, also where mpirun or srun starts them or on a virtual host.
     """
 
     def start(
         *words: str, env: dict[str, str] | None = None, cwd: Path | None = None, timeout_s: int = WORLD_S
     ) -> World:
         env = env or {}
-        program = [words[0]]
-        if words[0] in WARM:
-            python = warm(env.get("LD_LIBRARY_PATH", os.environ.get("LD_LIBRARY_PATH")))
-            program = [str(python), *WARM[words[0]]]
-        return run_command(tmp_path, [*program, *words[1:]], env, cwd, timeout_s)
+        python = warm(env.get("LD_LIBRARY_PATH", os.environ.get("LD_LIBRARY_PATH")))
+        return run_command(tmp_path, words, env, cwd, f"{python.parent}:{BIN}", timeout_s)
 
     return start

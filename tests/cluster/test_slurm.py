@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -126,7 +125,9 @@ def test_mpirun_of_open_mpi_4_reads_the_allocation(slurm: SlurmCluster, world: C
     check(world(*inside, "backend=mpi", f"backend.library={library}", *SHORT), "mpirun", [[0], [1]])
 
 
-def test_the_shipped_script_is_a_given_world(slurm: SlurmCluster, world: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_shipped_script_is_a_given_world(
+    slurm: SlurmCluster, world: Callable[..., Any], warm_executable: Path, tmp_path: Path
+) -> None:
     submit = slurm.command("sbatch", "--wait", f"--chdir={tmp_path}", str(SCRIPT))
     run = world(*submit, *SHORT)
     check(run, "srun", [[0], [1]])
@@ -135,8 +136,10 @@ def test_the_shipped_script_is_a_given_world(slurm: SlurmCluster, world: Callabl
     [folder] = folders(run.output)
     for part in folder.glob("*.parquet"):
         part.unlink()
-    step = slurm.command("srun", "--nodes=2", "--ntasks-per-node=1", "--mpi=none", sys.executable, "-m", "commbench")
-    again = subprocess.run([*step, "resume", str(folder)], capture_output=True, text=True, timeout=90, check=False)
+    step = slurm.command("srun", "--nodes=2", "--ntasks-per-node=1", "--mpi=none", str(warm_executable))
+    again = subprocess.run(
+        [*step, "-m", "commbench", "resume", str(folder)], capture_output=True, text=True, timeout=90, check=False
+    )
     assert again.returncode == 0, again.stderr
     assert set(run.cases.status) == {"ok"} and set(run.cases.segment) == {1}
 

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -28,14 +27,14 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def agents(world: Callable[..., Any], nodes: int, each: int, *words: str, env: dict[str, str] | None = None) -> Any:
+def agents(world: Callable[..., Any], nodes: int, each: int, *words: str) -> Any:
     """What became of the agents, started together, in node order."""
     meeting = ("--master-addr", "127.0.0.1", "--master-port", str(free_port()))
     size = ("--nnodes", str(nodes), "--nproc-per-node", str(each))
 
     def agent(rank: int) -> Any:
-        command = (sys.executable, "-m", "torch.distributed.run", *size, "--node-rank", str(rank), *meeting)
-        return world(*command, *WORKER, *FIXED, *words, env={"OMP_NUM_THREADS": "1", **(env or {})})
+        command = ("torchrun", *size, "--node-rank", str(rank), *meeting)
+        return world(*command, *WORKER, *FIXED, *words, env={"OMP_NUM_THREADS": "1"})
 
     with ThreadPoolExecutor(nodes) as pool:
         return list(pool.map(agent, range(nodes)))
@@ -43,10 +42,12 @@ def agents(world: Callable[..., Any], nodes: int, each: int, *words: str, env: d
 
 @pytest.mark.long
 @pytest.mark.parametrize(("nodes", "each"), [(2, 2), (4, 1)], ids=["2x2", "4x1"])
-def test_each_layout_is_a_subgroup_of_the_world(world: Callable[..., Any], nodes: int, each: int) -> None:
-    with cpu_watch() as watch:
+def test_each_layout_is_a_subgroup_of_the_world(
+    world: Callable[..., Any], tmp_path: Path, nodes: int, each: int
+) -> None:
+    with cpu_watch(tmp_path / "results") as watch:
         amount = ("pairs=neighbours", "sizes=[64KiB]", "timing.repetitions=700")
-        runs = agents(world, nodes, each, *ASKED, *amount, env=watch.env)
+        runs = agents(world, nodes, each, *ASKED, *amount)
     assert [run.status for run in runs] == [0] * nodes, "\n".join(run.explain() for run in runs)
     assert [run.stdout.count("results: ") for run in runs] == [1] + [0] * (nodes - 1), "only rank 0 prints"
     run = runs[0]

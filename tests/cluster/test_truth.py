@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +32,7 @@ def torchrun(world: Callable[..., Any], hosts: VirtualHosts, each: int, *words: 
     meeting = ("--master-addr", hosts.hosts[0].address, "--master-port", str(PORT))
 
     def agent(rank: int) -> Any:
-        command = (sys.executable, "-m", "torch.distributed.run", *size, "--node-rank", str(rank), *meeting)
+        command = ("torchrun", *size, "--node-rank", str(rank), *meeting)
         given = ("-m", "commbench", f"interface={hosts.network}", *FIXED, *words)
         return world(*hosts.hosts[rank].command(*command, *given), env={"OMP_NUM_THREADS": "1"})
 
@@ -46,7 +45,7 @@ def mpirun(world: Callable[..., Any], hosts: VirtualHosts, kind: str, *words: st
     names = ",".join(host.name for host in hosts.hosts)
     launcher = ("launcher=mpirun", f"launcher.hosts=[{names}]", f"launcher.agent={hosts.agent}")
     where = (*launcher, f"backend.library={kind}", f"layout={len(hosts.hosts)}x1", f"interface={hosts.network}")
-    given = (sys.executable, "-m", "commbench", "backend=mpi", *where, *WIRES, *YIELDING, *FIXED, *words)
+    given = ("commbench", "backend=mpi", *where, *WIRES, *YIELDING, *FIXED, *words)
     return world(*hosts.hosts[0].command(*given))
 
 

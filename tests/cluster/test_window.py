@@ -88,7 +88,7 @@ def torchrun(world: Callable[..., Any], hosts: VirtualHosts, *words: str) -> Any
     ahead = ("unshare", "--time", "--monotonic", str(AHEAD_S), "--fork", "--kill-child")
 
     def agent(rank: int) -> Any:
-        command = (sys.executable, "-m", "torch.distributed.run", *size, "--node-rank", str(rank), *meeting)
+        command = ("torchrun", *size, "--node-rank", str(rank), *meeting)
         given = ("-m", "commbench", f"interface={hosts.network}", *words)
         inside = (*ahead, *command) if rank == 1 else command
         return world(*hosts.hosts[rank].command(*inside, *given), env={"OMP_NUM_THREADS": "1"})

@@ -1,9 +1,10 @@
 """A `python` for tests whose start costs 20 ms: a server that has imported torch forks each process.
 
 `warm_python()` starts the server, where there is none yet, and gives the path of an executable that takes the words of
-python. For `-m` of FORKED below and `FILE.py` it hands its words, environment, working directory and open files to the
-server, passes signals on, and ends as the forked process does; everything else goes to the real python. In the forked
-process `sys.executable` is that executable again, so launchers that it starts get warm ranks.
+python; beside it, `commbench` and `torchrun` are the same. For `-m` of FORKED below and `FILE.py` it hands its words,
+environment, working directory, namespaces and open files to the server, passes signals on, and ends as the forked
+process does; everything else goes to the real python. In the forked process `sys.executable` is that executable again,
+so launchers that it starts get warm ranks.
 
 The server imports and forks, nothing else: it has one thread, has opened no CUDA device and no MPI, and forks only from
 its main loop. A process that it forks differs from a fresh one in its parent and in what is imported.
@@ -12,12 +13,14 @@ its main loop. A process that it forks differs from a fresh one in its parent an
 from __future__ import annotations
 
 import atexit
+import ctypes
 import fcntl
 import gc
 import hashlib
 import importlib
 import json
 import os
+import platform
 import runpy
 import selectors
 import shutil
@@ -44,15 +47,21 @@ LENGTH_BYTES = 8
 FORWARDED = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2]
 # what a process reads before it could be told: another value needs another server, or a fresh python
 READ_AT_START = ("LD_LIBRARY_PATH", "LD_PRELOAD", "MALLOC_ARENA_MAX", "PYTHONDONTWRITEBYTECODE", "PYTHONWARNINGS")
+PROGRAMS = {"commbench": ["-m", "commbench"], "torchrun": ["-m", "torch.distributed.run"]}
+ENTERED = ("net", "uts", "mnt")  # a virtual host's; processes in other namespaces of another kind start afresh
 
 CLIENT = """\
 #!{python} -IS
 import array, os, signal, socket, struct, sys
 REAL, SOCKET, START, FORWARDED = {real!r}, {socket!r}, {start!r}, {forwarded!r}
+SPACES, ENTERED = {spaces!r}, {entered!r}
 FORKED = ["commbench", "commbench.world.rank_server", "torch.distributed.run"]
+PROGRAMS = {programs!r}
 
 def is_warm(words):
     if any(os.environ.get(name) != value for name, value in START.items()):
+        return False
+    if any(os.readlink("/proc/self/ns/" + kind) != space for kind, space in SPACES.items() if kind not in ENTERED):
         return False
     folders = os.environ.get("PYTHONPATH", "").split(":")
     if any(os.path.exists(os.path.join(folder, "sitecustomize.py")) for folder in folders if folder):
@@ -69,7 +78,9 @@ def run_warm(words):
     about = dict(words=words, environment=dict(os.environ), cwd=os.getcwd(), files=files,
                  affinity=sorted(os.sched_getaffinity(0)))
     text = json.dumps(about).encode("utf-8", "surrogateescape")
-    sent = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))]
+    paths = ["/proc/self/ns/" + kind for kind in ENTERED]
+    spaces = [os.open(path, os.O_RDONLY) for path in paths if os.readlink(path) != SPACES[path[14:]]]
+    sent = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files + spaces))]
     server.sendmsg([struct.pack("Q", len(text))], sent)
     server.sendall(text)
     for number in FORWARDED:
@@ -81,7 +92,7 @@ def run_warm(words):
         os.kill(os.getpid(), -status)
     os._exit(status)
 
-words = sys.argv[1:]
+words = PROGRAMS.get(os.path.basename(sys.argv[0]), []) + sys.argv[1:]
 unbuffered = words[:1] == ["-u"]
 if is_warm(words[unbuffered:]):
     run_warm(words[unbuffered:])
@@ -116,9 +127,15 @@ def _start(folder: Path, owner: int, environment: dict[str, str]) -> None:
     at_start = {name: (os.environ | environment).get(name) for name in READ_AT_START}
     forwarded = [int(number) for number in FORWARDED]
     real = os.path.realpath(sys.executable)
-    client = CLIENT.format(python=real, real=sys.executable, socket=str(address), start=at_start, forwarded=forwarded)
+    spaces = {path.name: str(path.readlink()) for path in Path("/proc/self/ns").iterdir() if "_for_" not in path.name}
+    client = CLIENT.format(
+        python=real, real=sys.executable, socket=str(address), start=at_start, forwarded=forwarded,
+        spaces=spaces, entered=ENTERED, programs=PROGRAMS,
+    )  # fmt: skip
     path.write_text(client)
     path.chmod(0o755)
+    for program in PROGRAMS:
+        (folder / program).symlink_to(path)
     # torch reads its log level at its import; no pools of threads, which would not survive a fork
     quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     quiet["JE_ARROW_MALLOC_CONF"] = "background_thread:false"  # of pyarrow
@@ -210,7 +227,12 @@ class Server:
             os.close(self.ended)
             for other in (self.listener, client, *self.processes):
                 other.close()
-            for file, number in zip(files, request["files"], strict=True):
+            numbers = request["files"]
+            for space in files[len(numbers) :]:  # the last one is the file system's, whose root becomes the directory
+                if ctypes.CDLL(None, use_errno=True).setns(space, 0) != 0:
+                    raise OSError(ctypes.get_errno(), "setns")
+                os.close(space)
+            for file, number in zip(files, numbers, strict=False):
                 os.dup2(file, number)
                 os.close(file)
             return request
@@ -240,7 +262,7 @@ class Server:
 
 
 def receive(client: socket.socket) -> tuple[Request, list[int]]:
-    """A client's request and its open files, in the order of their numbers in the request."""
+    """A client's request, and its open files in the order of their numbers in the request, then its namespaces."""
     length, ancillary, _, _ = client.recvmsg(LENGTH_BYTES, socket.CMSG_SPACE(MAX_FILES * array("i").itemsize))
     received = array("i")
     for _, _, data in ancillary:
@@ -268,6 +290,7 @@ def become(request: Request, executable: str) -> None:
         file.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     sys.executable = executable
     tempfile.tempdir = None  # of the server's environment
+    platform._uname_cache = None  # type: ignore[attr-defined]  # has the server's host name
     words = request["words"]
     folders = [folder for folder in os.environ.get("PYTHONPATH", "").split(":") if folder]
     here = request["cwd"] if words[0] == "-m" else str(Path(words[0]).resolve().parent)
