@@ -24,15 +24,11 @@ COLD_START_CASE = (
     "run_id", "launch", "label", "case_id", "benchmark", "backend", "engine", "dtype", "layout", "pair", "root",
     "window", "streams", "message_bytes", "first_call_s",
 )  # fmt: skip
-DERIVED = ("steady_s", "ramp_repetitions", "ramp_s", "ramp_wall_s")
 CONNECT, WARMUP, MEASURE = range(len(PHASES))
 
-INTERVAL = "interval."  # names of a soak's counters begin with it
 CASE_KEY = ("run_id", "case_id")
 SOAK_CASE = ("label", "benchmark", "backend", "layout", "pair", "message_bytes")
 SOAK_INTERVAL = (*CASE_KEY, *SOAK_CASE, "at_s", "repetitions", "busy_s", "rate_gb_per_s")
-SOAK_SPEED = (*CASE_KEY, *SOAK_CASE, "steady_gb_per_s", "full_speed_s", "least_gb_per_s")
-WAITED, REPLAYED = "host_sync", "graph"
 OVERHEAD = (
     "benchmark", "backend", "layout", "dtype", "pair", "message_bytes", *WHOSE, "host_sync_s", "graph_s",
     "overhead_s",
@@ -71,7 +67,8 @@ def cold_start(*paths: Paths) -> pd.DataFrame:
     ]
     kinds = dict.fromkeys(("launch", "root", "window", "streams", "message_bytes", "ramp_repetitions"), "Int64")
     kinds |= dict.fromkeys(("first_call_s", "steady_s", "ramp_s", "ramp_wall_s"), "float64")
-    return pd.DataFrame(rows, columns=[*COLD_START_CASE, *DERIVED]).astype(kinds)
+    derived = ("steady_s", "ramp_repetitions", "ramp_s", "ramp_wall_s")
+    return pd.DataFrame(rows, columns=[*COLD_START_CASE, *derived]).astype(kinds)
 
 
 def _ramp(case: dict[Any, Any], samples: pd.DataFrame) -> dict[str, float]:
@@ -90,9 +87,19 @@ def _ramp(case: dict[Any, Any], samples: pd.DataFrame) -> dict[str, float]:
     steady_s = float(case["median_s"])
     connected = phase.size and phase[0] == CONNECT  # rows of schema version 1 have it per operation
     first = {"first_call_s": float(sample_s[0]) if connected else case["first_call_s"], "steady_s": steady_s}
-    at = _steady_from(operation_s / _steady_reference(operation_s, phase, steady_s, case["block_k"]))
-    if at is None:
+    steady = np.full(operation_s.size, steady_s)
+    warm = operation_s[phase == WARMUP]
+    if case["block_k"] > 1 and warm.size:
+        # where block_k samples share two stamps, the single repetitions before them include the reading of the clock
+        steady[phase != MEASURE] = max(steady_s, float(np.median(warm[warm.size // 2 :])))
+    relative = operation_s / steady
+    if relative.size < WINDOW:
         return first
+    running = np.median(np.lib.stride_tricks.sliding_window_view(relative, WINDOW), axis=1)
+    reached = np.flatnonzero(np.maximum(running, relative[: running.size]) <= 1 / STEADY_SHARE)
+    if not reached.size:
+        return first
+    at = int(reached[0])
     wall_s = np.fmax.reduce(starts[at] - starts[0])  # NaN: no rank has stamps (a device clock)
     return {**first, "ramp_repetitions": at, "ramp_s": float(sample_s[:at].sum()), "ramp_wall_s": float(wall_s)}
 
@@ -128,28 +135,6 @@ def counted_times(
     return candidates[best], float(misses[best])
 
 
-def _steady_reference(operation_s: Times, phase: NDArray[np.int64], steady_s: float, block_k: float) -> Times:
-    """The steady time [n] to compare each repetition with.
-
-    Where block_k samples share two time stamps, the single repetitions before them include the cost of reading the
-    clock, so they are compared with the second half of the warm-up.
-    """
-    reference = np.full(operation_s.size, steady_s)
-    warm = operation_s[phase == WARMUP]
-    if block_k > 1 and warm.size:
-        reference[phase != MEASURE] = max(steady_s, float(np.median(warm[warm.size // 2 :])))
-    return reference
-
-
-def _steady_from(relative: Times) -> int | None:
-    """Index of the first repetition at 95 % of the steady rate, with the median of it and the following ones."""
-    if relative.size < WINDOW:
-        return None
-    running = np.median(np.lib.stride_tricks.sliding_window_view(relative, WINDOW), axis=1)
-    reached = np.maximum(running, relative[: running.size]) <= 1 / STEADY_SHARE
-    return int(reached.argmax()) if reached.any() else None
-
-
 # ---------------------------------------------------------------- soaks
 
 
@@ -171,8 +156,8 @@ def soak_intervals(*paths: Paths) -> pd.DataFrame:
 
 def intervals_of(counters: pd.DataFrame) -> pd.DataFrame:
     """A row per case and interval of a soak (CASE_KEY, t_ns), with its counters as columns."""
-    counters = counters[counters["name"].str.startswith(INTERVAL)]
-    named = counters.assign(name=counters["name"].str.removeprefix(INTERVAL))
+    counters = counters[counters["name"].str.startswith("interval.")]
+    named = counters.assign(name=counters["name"].str.removeprefix("interval."))
     return named.pivot_table(index=[*CASE_KEY, "t_ns"], columns="name", values="value").reset_index()
 
 
@@ -192,7 +177,7 @@ def full_speed(intervals: pd.DataFrame) -> pd.DataFrame:
         least = float(soak.loc[soak["at_s"] >= begun, "rate_gb_per_s"].min())
         head = soak.iloc[0][[*CASE_KEY, *SOAK_CASE]].to_dict()
         rows.append({**head, "steady_gb_per_s": steady, "full_speed_s": begun, "least_gb_per_s": least})
-    return pd.DataFrame(rows, columns=list(SOAK_SPEED))
+    return pd.DataFrame(rows, columns=[*CASE_KEY, *SOAK_CASE, "steady_gb_per_s", "full_speed_s", "least_gb_per_s"])
 
 
 # ---------------------------------------------------------------- launching a call from the host
@@ -210,14 +195,14 @@ def launch_overhead(*paths: Paths) -> pd.DataFrame:
 
 def launch_overheads(cases: pd.DataFrame) -> pd.DataFrame:
     """The launch overheads of the rows that are ok, by benchmark and size: medians over all runs."""
-    modes = cases[(cases["status"] == "ok") & cases["timing_mode"].isin([WAITED, REPLAYED])]
+    modes = cases[(cases["status"] == "ok") & cases["timing_mode"].isin(["host_sync", "graph"])]
     maps = [column.name for column in VARIABLES if column.kind == "map"]
     hashed = {name: modes[name].map(hashable) for name in maps} | {"label": modes["label"].fillna("")}
     grouped = modes.assign(**hashed).groupby([*LAUNCH_KEY, "timing_mode"], dropna=False, sort=False, as_index=False)
     medians = grouped["median_s"].median()
     waited, replayed = (
-        medians[medians["timing_mode"] == mode].rename(columns={"median_s": name})
-        for mode, name in ((WAITED, "host_sync_s"), (REPLAYED, "graph_s"))
+        medians[medians["timing_mode"] == mode].rename(columns={"median_s": f"{mode}_s"})
+        for mode in ("host_sync", "graph")
     )
     both: pd.DataFrame = waited.merge(replayed, on=LAUNCH_KEY).astype({"message_bytes": "int64"})
     both["overhead_s"] = both["host_sync_s"] - both["graph_s"]

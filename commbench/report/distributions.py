@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,7 +77,15 @@ def read_raw_data(results: Results) -> RawData:
         quantiles = tuple((run_id, tuple(np.quantile(times, SHARES).tolist())) for run_id, times in launches)
         distributions[case_id] = Distribution(quantiles, sum(len(times) for _, times in launches))
     time_lines = _soak_lines(results, ok, notes)
-    return RawData(distributions, time_lines, _ramps([results.folders[run] for run, _ in chosen], notes), tuple(notes))
+    ramps: dict[str, tuple[float, ...]] = {}
+    try:
+        if chosen:
+            cold = cold_start(*(results.folders[run_id] for run_id, _ in chosen))
+            by_backend = cold[cold["ramp_s"] > 0].groupby("backend")["ramp_s"]
+            ramps = {str(backend): tuple(seconds.tolist()) for backend, seconds in by_backend}
+    except (CommbenchError, KeyError, ValueError) as error:
+        notes.append(f"ramps left out: {first_line(error)}")
+    return RawData(distributions, time_lines, ramps, tuple(notes))
 
 
 def times_by_case(folder: Path, cases: pd.DataFrame) -> dict[str, Series]:
@@ -116,36 +124,18 @@ def _chosen_runs(results: Results, ok: pd.DataFrame) -> tuple[list[tuple[str, pd
 
 
 def _soak_lines(results: Results, ok: pd.DataFrame, notes: list[str]) -> tuple[SoakTimeLine, ...]:
+    """From the counters of each soak; none where there are none or they can't be read."""
     soaks = ok[(ok["timing"] == "soak") & ok["run_id"].isin(list(results.folders))]
     if len(soaks) > MOST_SOAKS:
         notes.append(f"time lines are drawn for {MOST_SOAKS} soaks; {len(soaks) - MOST_SOAKS} more have none")
-    drawn = soaks[:MOST_SOAKS].to_dict("records")
-    lines = (_soak_line(results.folders[row["run_id"]], row["case_id"]) for row in drawn)
-    return tuple(line for line in lines if line is not None)
-
-
-def _soak_line(folder: Path, case_id: str) -> SoakTimeLine | None:
-    """From the counters of a soak; None where there are none or they can't be read."""
-    try:
-        counters = frame_of(run_tables(folder, "counters", None, [("case_id", "==", case_id)]), "counters")
-    except CommbenchError:
-        return None
-    table = intervals_of(counters).sort_values("t_ns")
-    if not len(table):
-        return None
-    bins = table.groupby(np.arange(len(table)) // max(1, -(-len(table) // MOST_POINTS)))
-    at_s = (bins["t_ns"].min() - table["t_ns"].iloc[0]) * 1e-9
-    columns = (at_s, bins["min_s"].min(), bins["median_s"].median(), bins["max_s"].max())
-    return SoakTimeLine(case_id, *(tuple(column.tolist()) for column in columns))
-
-
-def _ramps(folders: Sequence[Path], notes: list[str]) -> dict[str, tuple[float, ...]]:
-    if not folders:
-        return {}
-    try:
-        frame = cold_start(*folders)
-    except (CommbenchError, KeyError, ValueError) as error:
-        notes.append(f"ramps left out: {first_line(error)}")
-        return {}
-    ramps = frame[frame["ramp_s"] > 0]
-    return {str(backend): tuple(group["ramp_s"].tolist()) for backend, group in ramps.groupby("backend")}
+    lines = []
+    for run_id, case_id in soaks[["run_id", "case_id"]][:MOST_SOAKS].itertuples(index=False):
+        with suppress(CommbenchError):
+            counters = run_tables(results.folders[run_id], "counters", None, [("case_id", "==", case_id)])
+            table = intervals_of(frame_of(counters, "counters")).sort_values("t_ns")
+            if len(table):
+                bins = table.groupby(np.arange(len(table)) // max(1, -(-len(table) // MOST_POINTS)))
+                at_s = (bins["t_ns"].min() - table["t_ns"].iloc[0]) * 1e-9
+                columns = (at_s, bins["min_s"].min(), bins["median_s"].median(), bins["max_s"].max())
+                lines.append(SoakTimeLine(case_id, *(tuple(column.tolist()) for column in columns)))
+    return tuple(lines)

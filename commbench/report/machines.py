@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,7 +23,6 @@ SHOWN_FACTS = (  # of each machine where they are known
     ("mpi4py", "versions.mpi4py"), ("NCCL", "versions.nccl_wheel"), ("commbench", "versions.commbench"),
     ("congestion control", "network.tcp_congestion_control"),
 )  # fmt: skip
-PER_RANK = ("run.bind",)  # expected to differ: each rank has cores of its own
 
 Record = Mapping[str, Any]  # a run.json
 
@@ -58,61 +57,51 @@ def machines_of(records: Iterable[Record]) -> list[Machine]:
     for record in records:
         for node in nodes_of(record):
             groups.setdefault(json.dumps([*_facts(node), str(node.get(TABLE) or "")]), []).append(node)
-    return [_machine(nodes) for nodes in sorted(groups.values(), key=len, reverse=True)]
-
-
-def _machine(nodes: Sequence[Mapping[str, Any]]) -> Machine:
-    hosts = tuple(dict.fromkeys(str(node.get("host.hostname", "?")) for node in nodes))
-    first = nodes[0]
-    text = "; ".join(f"{key}={value}" for key, value in first.items() if not key.startswith("environment."))
-    topology, reason = (str(first[key]) if first.get(key) else None for key in (TABLE, "topology.reason"))
-    return Machine(hosts, tuple(_facts(first)), topology, reason, text)
+    machines = []
+    for nodes in sorted(groups.values(), key=len, reverse=True):
+        hosts = tuple(dict.fromkeys(str(node.get("host.hostname", "?")) for node in nodes))
+        first = nodes[0]
+        text = "; ".join(f"{key}={value}" for key, value in first.items() if not key.startswith("environment."))
+        topology, reason = (str(first[key]) if first.get(key) else None for key in (TABLE, "topology.reason"))
+        machines.append(Machine(hosts, tuple(_facts(first)), topology, reason, text))
+    return machines
 
 
 def _facts(node: Mapping[str, Any]) -> list[tuple[str, str]]:
-    facts = [
-        (title, _fact_text(key, node[key])) for title, key in SHOWN_FACTS if node.get(key) not in (None, "unknown")
-    ]
-    nics = sorted(key.split(".")[2] for key in node if key.startswith("network.interface.") and key.endswith(".state"))
-    up = [name for name in nics if node[f"network.interface.{name}.state"] == "up"]
-    return facts + [("network", _interface(node, name)) for name in up]
-
-
-def _interface(node: Mapping[str, Any], name: str) -> str:
-    start = f"network.interface.{name}."
-    rate = node.get(f"{start}speed_mbit_per_s")
-    parts = [name, node.get(f"{start}driver"), f"{rate / 1000:g} Gb/s" if isinstance(rate, (int, float)) else None]
-    mtu = node.get(f"{start}mtu_bytes")
-    return ", ".join(str(part) for part in [*parts, f"MTU {mtu} B" if mtu else None] if part)
-
-
-def _fact_text(key: str, value: Any) -> str:
-    if key.endswith("_bytes") and isinstance(value, (int, float)):
-        return about_bytes(value)
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    """What is known of SHOWN_FACTS, and the network interfaces that are up."""
+    facts = []
+    for title, key in SHOWN_FACTS:
+        value = node.get(key)
+        if key.endswith("_bytes") and isinstance(value, (int, float)):
+            value = about_bytes(value)
+        if value not in (None, "unknown"):
+            facts.append((title, ", ".join(map(str, value)) if isinstance(value, list) else str(value)))
+    states = sorted(key for key in node if key.startswith("network.interface.") and key.endswith(".state"))
+    for start in (key.removesuffix("state") for key in states if node[key] == "up"):
+        rate, mtu = node.get(f"{start}speed_mbit_per_s"), node.get(f"{start}mtu_bytes")
+        speed = f"{rate / 1000:g} Gb/s" if isinstance(rate, (int, float)) else None
+        parts = (start.split(".")[2], node.get(f"{start}driver"), speed, f"MTU {mtu} B" if mtu else None)
+        facts.append(("network", ", ".join(str(part) for part in parts if part)))
+    return facts
 
 
 def run_groups(records: Iterable[Record]) -> list[RunGroup]:
     """Groups of runs that were made alike, in the order of the runs."""
-    groups: dict[tuple[str, str, str, str, str, str], list[Record]] = {}
+    labels: dict[tuple[str, str, str, str, str, str], list[str]] = {}
     for record in records:
-        groups.setdefault(_group_key(record), []).append(record)
-    labels = {key: sorted({str(record["label"]) for record in groups[key] if record.get("label")}) for key in groups}
-    return [RunGroup(*key, len(group), ", ".join(labels[key])) for key, group in groups.items()]
-
-
-def _group_key(record: Record) -> tuple[str, str, str, str, str, str]:
-    backend, world = _mapping(record, "backend"), _mapping(record, "world")
-    ipc, layouts = _mapping(record, "cuda_ipc"), _list(record.get("layouts"))
-    ranks = "not recorded"
-    if {"size", "nodes"} <= world.keys():
-        ranks = f"{plural(world['size'], 'rank', 'ranks')} on {plural(world['nodes'], 'node', 'nodes')}"
-        ranks += f", {world.get('launcher', '?')}"
-    ipc_text = f"asked {ipc.get('asked', '?')}, effective {ipc.get('effective') or 'none (no GPU)'}"
-    return (
-        str(backend.get("name", "?")), str(backend.get("library", "?")), ", ".join(map(str, layouts)), ranks, ipc_text,
-        str(record.get("timing", "?")),
-    )  # fmt: skip
+        backend, world, ipc = (_mapping(record, name) for name in ("backend", "world", "cuda_ipc"))
+        ranks = "not recorded"
+        if {"size", "nodes"} <= world.keys():
+            ranks = f"{plural(world['size'], 'rank', 'ranks')} on {plural(world['nodes'], 'node', 'nodes')}"
+            ranks += f", {world.get('launcher', '?')}"
+        key = (
+            str(backend.get("name", "?")), str(backend.get("library", "?")),
+            ", ".join(map(str, _list(record.get("layouts")))), ranks,
+            f"asked {ipc.get('asked', '?')}, effective {ipc.get('effective') or 'none (no GPU)'}",
+            str(record.get("timing", "?")),
+        )  # fmt: skip
+        labels.setdefault(key, []).append(str(record.get("label") or ""))
+    return [RunGroup(*key, len(texts), ", ".join(sorted({*texts} - {""}))) for key, texts in labels.items()]
 
 
 def _mapping(record: Record, name: str) -> Mapping[str, Any]:
@@ -129,7 +118,7 @@ def rank_differences(records: Iterable[Record]) -> list[tuple[str, str, str]]:
     differences: dict[tuple[str, str, str], None] = {}
     for record in records:
         for key, groups in _mapping(_mapping(record, "provenance"), "differences").items():
-            if isinstance(groups, Mapping) and key not in PER_RANK:
+            if isinstance(groups, Mapping) and key != "run.bind":  # each rank has cores of its own
                 for value, ranks in groups.items():
                     differences[str(key), str(value), ", ".join(map(str, _list(ranks)))] = None
     return list(differences)

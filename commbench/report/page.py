@@ -16,7 +16,6 @@ from .distributions import RawData
 from .headline import headline, trust
 from .load import row_dicts
 from .page_parts import (
-    Picture,
     by_variables,
     curves_of,
     distribution_picture,
@@ -30,7 +29,7 @@ from .page_parts import (
 )  # fmt: skip
 from .recommend import interval_text, size_text
 from .reference import NORMAL
-from .slow_pairs import ColouredTable, pairs_table, wiring_table
+from .slow_pairs import pairs_table, wiring_table
 from .summary import (
     BEST_HEADS,
     FLAG_HEADS,
@@ -47,7 +46,6 @@ from .svg import clean
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-TITLE = "commbench report"
 MOST_ROWS, MOST_MACHINES, MOST_MATRICES, MOST_HOSTS = 500, 8, 12, 8
 LEAST_PAIRS = 3  # a case with more pairs is shown as a matrix
 SECTIONS = {
@@ -77,38 +75,14 @@ class Table(NamedTuple):
     total: int
 
 
-class Distributed(NamedTuple):
-    """The distribution of a case, below the line that opens it."""
-
-    case_id: str
-    line: str
-    picture: Picture
-
-
-class Wiring(NamedTuple):
-    """The topology of a machine: a coloured table, else the text, else why there is none."""
-
-    name: str
-    table: ColouredTable | None
-    text: str | None
-    reason: str | None
-
-
 def page(summary: Summary, raw: RawData) -> str:
     """The whole document; a section without data is left out."""
     data = dict(_sections(summary, raw))
     shown = [(key, name) for key, name in SECTIONS.items() if data[key]]
     results = summary.results
     about = [part for part in (*_origin(summary), counts_text(results)) if part]
-    template = environment().get_template("page.html.j2")
-    return template.render(
-        title=TITLE,
-        about=about,
-        headline=headline(summary.choice, summary.soaks),
-        trust=trust(results.cases),
-        sections=shown,
-        **data,
-    )
+    first = {"headline": headline(summary.choice, summary.soaks), "trust": trust(results.cases)}
+    return environment().get_template("page.html.j2").render(about=about, sections=shown, **first, **data)
 
 
 def _origin(summary: Summary) -> Iterator[str]:
@@ -140,7 +114,9 @@ def environment() -> Environment:
 def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     """Section -> what the template shows in it; empty where there is nothing."""
     curves = curves_of(summary.choice, raw.distributions)
-    titles = _case_titles(summary) if raw.distributions or raw.time_lines else {}
+    cases = summary.results.cases.drop_duplicates("case_id")
+    titled = row_dicts(cases) if raw.distributions or raw.time_lines else []
+    titles = {str(row["case_id"]): _case_title(summary, row) for row in titled}
     doubts = set(summary.doubts())
     yield "answers", [(text, text in doubts) for text in summary.sentences()]
     yield "comparisons", [
@@ -191,20 +167,14 @@ def _pair_tables(summary: Summary) -> dict[str, Any] | None:
     return {"tables": list(map(pairs_table, newest[:MOST_MATRICES])), "total": len(newest)} if newest else None
 
 
-def _case_titles(summary: Summary) -> dict[str, str]:
-    """case_id -> a title for the figure of a single case."""
-    cases = summary.results.cases.drop_duplicates("case_id")
-    return {str(row["case_id"]): _case_title(summary, row) for row in row_dicts(cases)}
-
-
 def _case_title(summary: Summary, row: Mapping[str, Any]) -> str:
     pair = f", ranks {row['pair']}" if row["pair"] and len(row["pair"]) < 20 else ""
     size = size_text(row["message_bytes"]) if row["message_bytes"] else "no message"
     return f"{row['benchmark']} {size}, {summary.choice.name(row, without=('pair',))}{pair}"
 
 
-def _distributions(summary: Summary, raw: RawData, titles: Mapping[str, str]) -> list[Distributed]:
-    """By benchmark, backend and size."""
+def _distributions(summary: Summary, raw: RawData, titles: Mapping[str, str]) -> list[dict[str, Any]]:
+    """By benchmark, backend and size; `line` opens the picture."""
     cases = summary.results.cases.drop_duplicates("case_id")
     order = cases[cases["case_id"].isin(list(raw.distributions))].sort_values(
         ["benchmark", "backend", "message_bytes"], kind="stable"
@@ -215,7 +185,7 @@ def _distributions(summary: Summary, raw: RawData, titles: Mapping[str, str]) ->
         times = distribution.launches[0][1]
         ends = " .. ".join(format_seconds(times[at]) for at in (0, len(times) // 2, -1))
         line = f"{titles[case_id]}: {ends} (minimum, median, maximum; n = {distribution.repetitions})"
-        views.append(Distributed(case_id, line, distribution_picture(titles[case_id], distribution)))
+        views.append({"case_id": case_id, "line": line, "picture": distribution_picture(titles[case_id], distribution)})
     return views
 
 
@@ -247,9 +217,10 @@ def _machines(summary: Summary) -> dict[str, Any]:
     rows = [(title, [values.get(title, "-") for values in facts]) for title in titles]
     rows.sort(key=lambda row: len(set(row[1])) == 1)
     wiring = [
-        Wiring(name, wiring_table(machine.topology), machine.topology, machine.topology_reason)
+        {"name": name, "table": wiring_table(machine.topology), "text": machine.topology,
+         "reason": machine.topology_reason}
         for name, machine in zip(names, machines, strict=True)
-    ]
+    ]  # fmt: skip
     return {
         "groups": _first_rows(GROUP_HEADS, summary.groups),
         "names": names,

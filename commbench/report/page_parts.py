@@ -43,7 +43,6 @@ RAMP_BINS, MOST_TIPS = 24, 100
 WIDE = 1130.0  # SVG units
 LARGEST_STEP = 3.0  # in usual steps; a longer one is a gap in the line
 MOST_SIZES, MOST_COLUMNS, MOST_OPEN = 20, 6, 3  # of the tables
-RATED = ("bandwidth", "copy")  # in the names of benchmarks whose answer is a rate
 
 
 @dataclass(frozen=True)
@@ -135,18 +134,23 @@ def _over_size(curves: Curves, benchmark: str, column: str, heading: str) -> Pic
         chart.axes.axhline(1.0, color="black", linestyle=(0, (2, 4)), linewidth=1, clip_on=False)
     else:
         chart.log("y", "", known, seconds_text if column == "median_s" else rate_text)
+    text = WRITTEN[column]
     for name, rows in lines:
         colour, dashes = curves.colours.of(name)
         xs = [float(row["message_bytes"]) for row in rows]
         ys, lows, highs = values[name].T.tolist()
-        tips = [_tip(name, row, column) for row in rows]
+        tips = []
+        for row, (value, low, high) in zip(rows, values[name].tolist(), strict=True):
+            interval = f"{text(low)} .. {text(high)}" if math.isfinite(low + high) else "no interval"
+            runs = f", {int(row['runs'])} runs" if row["runs"] > 1 else ""
+            tips.append(f"{name}, {size_text(row['message_bytes'])}: {text(value)} ({interval}{runs})")
         links = [f"#d-{row['case_id']}" if row["case_id"] in curves.linked else None for row in rows]
         series = curves.short[benchmark][name]
         chart.band(xs, lows, highs, colour, series)
         chart.line(xs, ys, colour, dashes, series)
         chart.points(xs, ys, tips, colour, series, links)
         if len(xs) == 1 and math.isfinite(ys[0]):
-            chart.text(xs[0], ys[0], WRITTEN[column](ys[0]), 10)
+            chart.text(xs[0], ys[0], text(ys[0]), 10)
     legend = [(curves.short[benchmark][name], *curves.colours.of(name)) for name, _ in lines]
     return Picture(heading, Markup(chart.svg()), legend)
 
@@ -158,13 +162,6 @@ def _with_interval(row: Row, column: str) -> tuple[float, float, float]:
     if column == "median_s":
         return value, low, high
     return value, value * median / high if high else math.nan, value * median / low if low else math.nan
-
-
-def _tip(name: str, row: Row, column: str) -> str:
-    (value, low, high), text = _with_interval(row, column), WRITTEN[column]
-    interval = f"{text(low)} .. {text(high)}" if math.isfinite(low + high) else "no interval"
-    runs = f", {int(row['runs'])} runs" if row["runs"] > 1 else ""
-    return f"{name}, {size_text(row['message_bytes'])}: {text(value)} ({interval}{runs})"
 
 
 # ---------------------------------------------------------------- layouts and layers
@@ -216,7 +213,10 @@ def waterfalls(curves: Curves) -> list[Picture]:
         layer = row["backend"], row["engine"]
         for number, stack in enumerate(STACKS):
             if layer in stack and row["streams"] in (None, 1):
-                layers = groups.setdefault((number, *key(row, _own(stack))), {}).setdefault(row["message_bytes"], {})
+                # a stack of several backends has a library for each
+                own = OF_BACKEND if len({backend for backend, _ in stack}) > 1 else ()
+                alike = number, *key(row, ("backend", "engine", "streams", *own))
+                layers = groups.setdefault(alike, {}).setdefault(row["message_bytes"], {})
                 layers.setdefault(stack[layer], []).append(row)
     shown: list[tuple[Row, list[tuple[str, float]]]] = []
     for (number, *_), sizes in groups.items():
@@ -234,12 +234,6 @@ def waterfalls(curves: Curves) -> list[Picture]:
         for row, _ in shown
     }
     return [waterfall(_layers_title(row, more[row["benchmark"]]), times) for row, times in shown[:MOST_WATERFALLS]]
-
-
-def _own(stack: Mapping[tuple[str, str], str]) -> tuple[str, ...]:
-    """What may differ between the layers: a stack of several backends has a library for each."""
-    several = len({backend for backend, _ in stack}) > 1
-    return ("backend", "engine", "streams", *(OF_BACKEND if several else ()))
 
 
 def _layers_title(row: Row, more: Iterable[str]) -> str:
@@ -330,28 +324,21 @@ def ramp_picture(backend: str, seconds: Sequence[float]) -> Picture:
 
 def number_tables(choice: Choice) -> list[NumberTable]:
     """One per benchmark; a table that is large, or beyond MOST_OPEN, is folded."""
-    return [
-        _number_table(choice, benchmark, lines, number < MOST_OPEN)
-        for number, (benchmark, lines) in enumerate(choice.lines().items())
-    ]
-
-
-def _number_table(choice: Choice, benchmark: str, lines: Mapping[str, Sequence[Row]], is_open: bool) -> NumberTable:
-    short = choice.short_names(lines)
-    names = sorted(lines, key=lambda name: short[name])
-    sizes = sorted({row["message_bytes"] or 0 for rows in lines.values() for row in rows})
-    rated = any(word in benchmark for word in RATED)
-    rows = [
-        (
-            size_text(size) if size else "no message",
-            [_cell([row for row in lines[name] if (row["message_bytes"] or 0) == size], rated) for name in names],
-        )
-        for size in sizes
-    ]
-    small = len(sizes) <= MOST_SIZES and len(names) <= MOST_COLUMNS
-    extent = f"{plural(len(sizes), 'size', 'sizes')}, {plural(len(names), 'column', 'columns')}"
-    shared, heads = (names[0], ["time"]) if len(names) == 1 else ("", [short[name] for name in names])
-    return NumberTable(benchmark, shared, heads, rows, "" if small and is_open else extent)
+    tables: list[NumberTable] = []
+    for benchmark, lines in choice.lines().items():
+        short = choice.short_names(lines)
+        names = sorted(lines, key=short.__getitem__)
+        sizes = sorted({row["message_bytes"] or 0 for rows in lines.values() for row in rows})
+        rated = "bandwidth" in benchmark or "copy" in benchmark  # the answer is a rate
+        rows = []
+        for size in sizes:
+            of_size = ([row for row in lines[name] if (row["message_bytes"] or 0) == size] for name in names)
+            rows.append((size_text(size) if size else "no message", [_cell(group, rated) for group in of_size]))
+        small = len(sizes) <= MOST_SIZES and len(names) <= MOST_COLUMNS and len(tables) < MOST_OPEN
+        extent = f"{plural(len(sizes), 'size', 'sizes')}, {plural(len(names), 'column', 'columns')}"
+        shared, heads = (names[0], ["time"]) if len(names) == 1 else ("", [short[name] for name in names])
+        tables.append(NumberTable(benchmark, shared, heads, rows, "" if small else extent))
+    return tables
 
 
 def _cell(rows: Sequence[Row], rated: bool) -> Cell:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import product
 from typing import TYPE_CHECKING
@@ -94,7 +94,14 @@ def pairs_table(matrix: Matrix) -> ColouredTable:
         ranks = []
     slow, class_of = slow_pairs_of(matrix), {pair: name for name, times in matrix.classes.items() for pair in times}
     rows = [[_pair_cell(matrix, (first, second), class_of, slow) for second in ranks] for first in ranks]
-    return ColouredTable(title, "from \\ to", [str(rank) for rank in ranks], rows, list(_class_legend(matrix)))
+    legend = []
+    for name, times in matrix.classes.items():
+        order = sorted(times, key=lambda pair: (times[pair], pair))
+        ends = [f"{format_seconds(times[pair])} ({pair[0]}-{pair[1]})" for pair in (order[0], order[-1])]
+        median = format_seconds(times[order[(len(order) - 1) // 2]])
+        text = f"{len(order)} pairs {CLASSES[name]}: {median}, {ends[0]} to {ends[1]}"
+        legend.append((ramp(LIGHTEST, CLASS_RAMPS[name])[0], "", text))
+    return ColouredTable(title, "from \\ to", [str(rank) for rank in ranks], rows, legend)
 
 
 def _pair_cell(matrix: Matrix, pair: Pair, class_of: Mapping[Pair, str], slow: Mapping[Pair, object]) -> Cell:
@@ -104,30 +111,15 @@ def _pair_cell(matrix: Matrix, pair: Pair, class_of: Mapping[Pair, str], slow: M
     if row["status"] != "ok":
         return Cell(str(row["status"])[:4], tip=f"{row['status']}: {row['reason']}")
     time_s, rate, name = float(row["median_s"]), row["algbw_gb_per_s"], class_of[pair]
-    fill, ink = _class_colour(name, time_s, matrix.classes[name].values())
+    share, least_s, most_s = 0.0, min(matrix.classes[name].values()), max(matrix.classes[name].values())
+    if most_s > least_s:  # pairs with nearly equal times stay light
+        share = math.log(time_s / least_s) / max(math.log(most_s / least_s), math.log(FULL_SCALE))
+    fill, ink = ramp(LIGHTEST + (1 - LIGHTEST) * share, CLASS_RAMPS[name])
     interval = interval_text(row["ci_low_s"], row["ci_high_s"])
     tip = f"{pair[0]} to {pair[1]}: {format_seconds(time_s)} ({interval}), {format_number(rate)} GB/s"
     tip += f", {name}{', slow for its class' if pair in slow else ''}"
     text = format_seconds(time_s) if matrix.shared["window"] is None else format_number(rate)
     return Cell(text, fill, ink, tip, slow=pair in slow)
-
-
-def _class_colour(name: str, time_s: float, times_s: Collection[float]) -> tuple[str, str]:
-    """Fill and text colour; pairs with nearly equal times stay light."""
-    least_s, most_s = min(times_s), max(times_s)
-    share = (
-        math.log(time_s / least_s) / max(math.log(most_s / least_s), math.log(FULL_SCALE)) if most_s > least_s else 0.0
-    )
-    return ramp(LIGHTEST + (1 - LIGHTEST) * share, CLASS_RAMPS[name])
-
-
-def _class_legend(matrix: Matrix) -> Iterator[tuple[str, str, str]]:
-    for name, times in matrix.classes.items():
-        order = sorted(times, key=lambda pair: (times[pair], pair))
-        ends = [f"{format_seconds(times[pair])} ({pair[0]}-{pair[1]})" for pair in (order[0], order[-1])]
-        median = format_seconds(times[order[(len(order) - 1) // 2]])
-        text = f"{len(order)} pairs {CLASSES[name]}: {median}, {ends[0]} to {ends[1]}"
-        yield _class_colour(name, 1.0, [1.0])[0], "", text
 
 
 def wiring_table(text: str | None) -> ColouredTable | None:
@@ -136,13 +128,8 @@ def wiring_table(text: str | None) -> ColouredTable | None:
     devices = list(dict.fromkeys(device for device, _ in links))
     if not devices or set(links) != set(product(devices, repeat=2)):
         return None
-    kinds = {link.rstrip("0123456789") for link in links.values()}
-    cells = [
-        [
-            Cell(links[row, column], *LINKS.get(links[row, column].rstrip("0123456789"), UNKNOWN_LINK)[:2])
-            for column in devices
-        ]
-        for row in devices
-    ]
-    legend = [(fill, kind, meaning) for kind, (fill, _, meaning) in LINKS.items() if kind in kinds]
+    kinds = {link: link.rstrip("0123456789") for link in links.values()}
+    cell_of = {link: Cell(link, *LINKS.get(kind, UNKNOWN_LINK)[:2]) for link, kind in kinds.items()}
+    cells = [[cell_of[links[row, column]] for column in devices] for row in devices]
+    legend = [(fill, kind, meaning) for kind, (fill, _, meaning) in LINKS.items() if kind in kinds.values()]
     return ColouredTable("", "", devices, cells, legend)

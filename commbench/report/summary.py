@@ -28,17 +28,15 @@ from .reference import FAR, NORMAL, Judged, judge, references
 if TYPE_CHECKING:
     import pandas as pd
 
-NUMBERS = (
-    "operations_per_sample", "block_k", "ci_low_s", "ci_high_s", "p99_s", "algbw_gb_per_s", "busbw_gb_per_s",
-    "limit_gb_per_s", "efficiency", "overhead_s",
+READ = (
+    *NEEDED["cases"], *SINCE_2, "launch", "ranks_per_node", "world_size", "label", "reason", "warnings", "limit_name",
+    "headline", "operations_per_sample", "block_k", "ci_low_s", "ci_high_s", "p99_s", "algbw_gb_per_s",
+    "busbw_gb_per_s", "limit_gb_per_s", "efficiency", "overhead_s", *VISITS,
 )  # fmt: skip
-TEXTS = ("label", "reason", "warnings", "limit_name", "headline")
-READ = (*NEEDED["cases"], *SINCE_2, "launch", "ranks_per_node", "world_size", *TEXTS, *NUMBERS, *VISITS)
 COLUMNS = tuple(column.name for column in CASES if column.name in READ)  # that a report reads
 MOST_SENTENCES, MOST_PAIR_ROWS = 6, 40_000
 FINDING_TITLES = {"rank": "Slow rank", "slow": "Slow link", "asymmetric": "Link with two speeds"}
 MATRIX_KEY = ["run_id", "benchmark", "backend", "engine", "layout", "dtype", "message_bytes", "timing"]
-STATUSES = ("invalid", "failed", "skipped")  # the most serious first
 BEST_HEADS = ("benchmark", "ranks", "message\nB", "best", "median\nus", "interval\nus", "second", "takes", "based on")
 PRIORITIES = {  # of columns that a narrow terminal may lack; the page has them all
     "interval\nus": 1, "takes": 2, "second": 3, "based on": 4, "timing": 1, "labels": 2, "runs": 3, "CUDA IPC": 4,
@@ -117,7 +115,7 @@ class Summary:
     fits: list[Fit]
     overheads: list[tuple[str, ...]]
     slow: list[Finding]
-    unjudged_pairs: str
+    unjudged_pairs: str  # why links can't be judged; else empty
     soaks: list[str]
     lost: list[Lost]
     flags: list[FlagCount]
@@ -130,7 +128,14 @@ class Summary:
         """The summary, beginning with what to choose."""
         crossed = [f"{text}." for text in self.crossings if " above " in text]
         choices = self._choices() if self._most_runs else ()
-        lines = [*choices, *self.soaks[:MOST_SENTENCES], *crossed[:MOST_SENTENCES], *self._fits(), *self.doubts()]
+        lines = [*choices, *self.soaks[:MOST_SENTENCES], *crossed[:MOST_SENTENCES]]
+        last_pieces = {(fit.benchmark, fit.name): fit for fit in self.fits if fit.half != "-"}
+        lines += [
+            f"{fit.benchmark}, {fit.name}: fit from {fit.sizes.replace(' .. ', ' to ')}: {fit.alpha} per message plus "
+            f"its bytes at {fit.rate}; half of that rate at {fit.half}; the fit misses no size by more than {fit.miss}."
+            for fit in list(last_pieces.values())[: MOST_SENTENCES // 2]
+        ]
+        lines += self.doubts()
         if self._most_runs > 1:
             lines.append(
                 f"Cases with several runs (up to {self._most_runs}) show the median of the runs and the widest of "
@@ -146,7 +151,21 @@ class Summary:
 
     def doubts(self) -> list[str]:
         """What to check before the numbers are used."""
-        lines = [*self._slow_links(), *self._lost(), *self._abnormal()]
+        lines = list(self._slow_links())
+        by_status: dict[str, list[Lost]] = {}
+        for lost in self.lost:
+            by_status.setdefault(lost.status, []).append(lost)
+        for status, group in by_status.items():
+            cases = plural(sum(lost.cases for lost in group), "case", "cases")
+            lines.append(f"{cases} {status}: {group[0].reason} ({group[0].names}).")
+        lines += [
+            f"{judged.case}: {judged.measured} is {judged.verdict} ({judged.expected} on {judged.reference.hardware})."
+            for judged in self.judged
+            if judged.verdict != NORMAL
+        ]
+        if self.differences:
+            names = list(dict.fromkeys(name for name, _, _ in self.differences))
+            lines.append(f"Ranks differ in {', '.join(names[:5])}{' and more' if len(names) > 5 else ''}.")
         if self._most_runs == 0 and not self.soaks:
             lines.append("Nothing was measured.")
         elif self._most_runs and self.choice.cases["launches"].max() == 1:
@@ -176,16 +195,6 @@ class Summary:
         elif len(groups) > MOST_SENTENCES:
             yield f"{len(groups) - MOST_SENTENCES} more choices are in the table of the best for each size."
 
-    def _fits(self) -> Iterator[str]:
-        good = [fit for fit in self.fits if fit.half != "-"]
-        last_pieces = list({(fit.benchmark, fit.name): fit for fit in good}.values())
-        for fit in last_pieces[: MOST_SENTENCES // 2]:
-            where = f"{fit.benchmark}, {fit.name}: fit from {fit.sizes.replace(' .. ', ' to ')}"
-            yield (
-                f"{where}: {fit.alpha} per message plus its bytes at {fit.rate}; half of that rate at {fit.half}; the "
-                f"fit misses no size by more than {fit.miss}."
-            )
-
     def _slow_links(self) -> Iterator[str]:
         if self.unjudged_pairs:
             yield self.unjudged_pairs
@@ -199,23 +208,6 @@ class Summary:
         if len(shown) > MOST_SENTENCES:
             yield f"{len(shown) - MOST_SENTENCES} more slow pairs; commbench.slow_pairs(PATH) lists all."
 
-    def _lost(self) -> Iterator[str]:
-        totals = Counter[str]()
-        for lost in self.lost:
-            totals[lost.status] += lost.cases
-        for status, count in totals.items():
-            first = next(lost for lost in self.lost if lost.status == status)
-            yield f"{plural(count, 'case', 'cases')} {status}: {first.reason} ({first.names})."
-
-    def _abnormal(self) -> Iterator[str]:
-        for judged in self.judged:
-            if judged.verdict != NORMAL:
-                hardware = judged.reference.hardware
-                yield f"{judged.case}: {judged.measured} is {judged.verdict} ({judged.expected} on {hardware})."
-        if self.differences:
-            names = list(dict.fromkeys(name for name, _, _ in self.differences))
-            yield f"Ranks differ in {', '.join(names[:5])}{' and more' if len(names) > 5 else ''}."
-
 
 def summarise_results(results: Results) -> Summary:
     """All answers."""
@@ -224,9 +216,15 @@ def summarise_results(results: Results) -> Summary:
     machines = machines_of(results.records)
     labels = map(str, cases["label"].dropna().unique().tolist())
     pairs = row_dicts(several_pairs(cases, 1).head(MOST_PAIR_ROWS))
+    warnings = [warnings_of(row) for row in pairs if row["status"] == "ok"]
+    unusable = [names & UNUSABLE for names in warnings if names & UNUSABLE]  # they say nothing about a link
+    unjudged = ""
+    if 2 * len(unusable) > len(warnings):
+        why = ", ".join(sorted(set().union(*unusable)))
+        unjudged = f"Links can't be judged: {len(unusable)} of {len(warnings)} pairs and sizes are {why}."
     return Summary(
         results, choice, choice.best, choice.crossings(), choice.fits(), overhead_cells(launch_overheads(cases)),
-        findings(pairs), unjudged_pairs(pairs), soak_sentences(cases), lost_cases(cases), count_flags(cases),
+        findings(pairs), unjudged, soak_sentences(cases), lost_cases(cases), count_flags(cases),
         judge(choice.cases, [*(machine.text for machine in machines), *labels]), machines,
         run_groups(results.records), rank_differences(results.records),
     )  # fmt: skip
@@ -251,16 +249,6 @@ def soak_sentences(cases: pd.DataFrame) -> list[str]:
     return lines
 
 
-def unjudged_pairs(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A sentence where most rows of the matrices say nothing about a link (core/slow_pairs.py); else empty."""
-    ok = [warnings_of(row) for row in rows if row["status"] == "ok"]
-    unusable = [warnings & UNUSABLE for warnings in ok if warnings & UNUSABLE]
-    if 2 * len(unusable) <= len(ok):
-        return ""
-    why = ", ".join(sorted(set().union(*unusable)))
-    return f"Links can't be judged: {len(unusable)} of {len(ok)} pairs and sizes are {why}."
-
-
 def lost_cases(cases: pd.DataFrame) -> list[Lost]:
     """Cases without a number by status and reason, the most serious status and the most frequent reason first."""
     rows = cases[cases["status"] != "ok"]
@@ -269,7 +257,7 @@ def lost_cases(cases: pd.DataFrame) -> list[Lost]:
         names = (group["benchmark"] + " " + group["backend"] + " " + group["layout"]).head(200).unique()
         text = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
         lost.append(Lost(str(status), len(group), str(reason), text))
-    order = {status: place for place, status in enumerate(STATUSES)}
+    order = {"invalid": 0, "failed": 1, "skipped": 2}
     return sorted(lost, key=lambda group: (order.get(group.status, 0), -group.cases))
 
 
@@ -321,17 +309,27 @@ def summary_text(summary: Summary, top: int) -> str:
     launching = "Cost of launching a call: waiting for it, and replaying it"
     fit_heads = ("benchmark", "case", "sizes", "alpha", "1 / beta", "n 1/2", "misses up to")
     answers = [trust(summary.results.cases), *summary.sentences()]
+    comparisons = [terminal.styled("Comparisons", "bold")] if summary.results.comparisons else []
+    for result in summary.results.comparisons:
+        table, *notes = result.table_lines()
+        notes.append(result.summary())
+        comparisons += [terminal.paragraph(result.sentence()), table, paragraphs(notes, terminal), ""]
+    references = [f"Is this number normal? {reference_note(summary.judged)}"]
+    for judged in summary.judged:
+        causes = f"; usual causes: {judged.causes}" if judged.verdict != NORMAL else ""
+        references.append(f"  {judged.case}: {judged.measured}, {judged.expected}: {judged.verdict}{causes}")
+        references.append(f"    {judged.reference.hardware}; {judged.reference.source}, {judged.reference.date}")
     parts = [
         _titled_table(title, GROUP_HEADS, summary.groups, top, terminal)
         + "\n"
         + paragraphs(_machine_lines(summary), terminal),
         "\n".join(["Answers", paragraphs((f"  * {text}" for text in answers if text), terminal)]),
-        _comparisons_text(summary, terminal),
+        "\n".join(comparisons[:-1]),
         _titled_table("Best backend and layout for each size", BEST_HEADS, best_rows(summary), top, terminal)
         + (terminal.paragraph(summary.interval_note()) if summary.best else ""),
         _titled_table("Costs: time = alpha + beta x bytes", fit_heads, summary.fits, top, terminal),
         _titled_table(launching, LAUNCH_HEADS, summary.overheads, top, terminal),
-        paragraphs(_reference_lines(summary), terminal),
+        paragraphs(references, terminal),
         _titled_table("Flags", FLAG_HEADS, summary.flags, len(summary.flags), terminal),
         _titled_table("Not measured", LOST_HEADS, summary.lost, top, terminal)
         + paragraphs((f"left out: {line}" for line in summary.results.problems), terminal),
@@ -346,27 +344,14 @@ def _titled_table(
     if not values:
         return ""
     rows = [tuple(map(str, row)) for row in values]
+    longest = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     columns = [
-        Column(
-            head,
-            right="\n" in head,
-            priority=PRIORITIES.get(head, 0),
-            prose=max(len(row[index]) for row in rows) > LONGEST_CELL,
-        )
-        for index, head in enumerate(heads)
+        Column(head, right="\n" in head, priority=PRIORITIES.get(head, 0), prose=length > LONGEST_CELL)
+        for head, length in zip(heads, longest, strict=True)
     ]
     table = table_text(columns, rows[:top], terminal)
     more = f"\n... and {len(rows) - top} more: --top {len(rows)}" if len(rows) > top else ""
     return f"{terminal.styled(title, 'bold')}\n{table}{more}\n"
-
-
-def _comparisons_text(summary: Summary, terminal: Terminal) -> str:
-    """What each one compared, the table of `commbench compare`, and its summary."""
-    lines = [terminal.styled("Comparisons", "bold")] if summary.results.comparisons else []
-    for result in summary.results.comparisons:
-        table, *notes = result.table_lines()
-        lines += [terminal.paragraph(result.sentence()), table, paragraphs([*notes, result.summary()], terminal), ""]
-    return "\n".join(lines[:-1])
 
 
 def _machine_lines(summary: Summary) -> Iterator[str]:
@@ -380,11 +365,3 @@ def _machine_lines(summary: Summary) -> Iterator[str]:
         yield f"ranks differ: {name} is {value} on rank {ranks}"
     if len(summary.differences) > 10:
         yield f"... and {len(summary.differences) - 10} more differences: --html FILE"
-
-
-def _reference_lines(summary: Summary) -> Iterator[str]:
-    yield f"Is this number normal? {reference_note(summary.judged)}"
-    for judged in summary.judged:
-        causes = f"; usual causes: {judged.causes}" if judged.verdict != NORMAL else ""
-        yield f"  {judged.case}: {judged.measured}, {judged.expected}: {judged.verdict}{causes}"
-        yield f"    {judged.reference.hardware}; {judged.reference.source}, {judged.reference.date}"
