@@ -44,7 +44,6 @@ NUMBERS = (  # the columns that a narrow terminal lacks are those with the highe
 )
 MARK = Column("", style="yellow")  # on a terminal: this row differs from its neighbours, see below the table
 FLAGS_COLUMN = Column("flags", priority=8)  # in a file
-UNKNOWN_MEANING = "per message (half a round trip for p2p_latency) or per collective"  # of rows without median_of
 NOT_FINISHED = "not finished"  # rows of an interrupted run, beside the flags
 DIVIDED = "message: in total; gather, scatter, all_gather, all_to_all and reduce_scatter divide it among the ranks"
 CLOCKS = {
@@ -67,27 +66,20 @@ LONGEST_REASON = 400  # characters on a terminal: a reason can be a stack of 50 
 class Console:
     """See Writer."""
 
-    def __post_init__(self) -> None:
-        self._rows: dict[str, Row] = {}  # by case: a soak reports its newest numbers
-        self._time_lines: dict[str, TimeLine] = {}
-        self._run: Mapping[str, Any] = {}
-        self._begun_s = time.monotonic()
-
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
         """Rows of earlier starts of the run are in its table, too."""
         self._run, self._begun_s = run, time.monotonic()
-        if run.get("segments"):
-            self._rows = {row["case_id"]: row for row in recorded_rows(Path(folder))}
+        earlier = recorded_rows(Path(folder)) if run.get("segments") else []
+        self._rows: dict[str, Row] = {row["case_id"]: row for row in earlier}  # a soak reports its newest numbers
+        self._time_lines: dict[str, TimeLine] = {}
 
     def case(self, row: Row, samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]) -> None:
         first_pass = len(self._rows) < self._run.get("cases", 0)
         self._rows[row["case_id"]] = row
-        if first_pass and len(self._rows) >= self._run["cases"]:
-            self._show_first_pass()
         self._time_lines.setdefault(row["case_id"], TimeLine()).add(counters)
-
-    def _show_first_pass(self) -> None:
-        """For those who wait long for more passes: the table as it is now; without a terminal a line per case."""
+        if not first_pass or len(self._rows) < self._run["cases"]:
+            return
+        # for those who wait long for more passes: the table as it is now; without a terminal a line per case
         rows, terminal = list(self._rows.values()), Terminal.of(sys.stderr)
         waiting = sum(row["stop_reason"] == INTERRUPTED for row in rows)
         passes = self._run.get("config", {}).get("timing", {}).get("visits", 1) - 1  # each like the first
@@ -121,7 +113,8 @@ def run_text(
     )
     in_matrix = {id(row): row for matrix in shown_matrices for row in matrix.rows.values()}
     listed = sorted((row for row in rows if id(row) not in in_matrix), key=row_order)
-    series, common = _rows_by_series(rows, listed), common_flags(rows)
+    series, measured = _rows_by_series(rows, listed), [set(flags_of(row)) for row in rows if row["status"] == "ok"]
+    common = sorted(set.intersection(*measured)) if len(measured) > 1 else []
     parts = [terminal.styled(terminal.paragraph(_title(run, rows)), "bold")]
     parts += [terminal.paragraph(f"every row: {', '.join(common)}")] if common else []
     modes = dict.fromkeys(row["timing_mode"] for row in listed)
@@ -164,24 +157,21 @@ def _table(
         if row["status"] != "ok":
             flags, styles[number] = f"{row['status']}: {row['reason']}", "red"
         mark = flags if terminal.width is None else "!" if row["case_id"] in marked else ""
-        cells.append((*(_variable_text(row, name) for name in names), *_number_cells(row), mark))
+        median, low, high, p99 = (
+            format_number(None if row[name] is None else 1e6 * row[name])
+            for name in ("median_s", "ci_low_s", "ci_high_s", "p99_s")
+        )
+        cells.append((
+            *(_variable_text(row, name) for name in names),
+            str(row["message_bytes"] or "-"), median if row["status"] == "ok" else str(row["status"]),
+            "-" if row["ci_low_s"] is None else f"{low} .. {high}", p99, format_number(row["algbw_gb_per_s"]),
+            format_number(row["busbw_gb_per_s"]),
+            "-" if row["efficiency"] is None else format_number(100 * row["efficiency"]),
+            format_number(row["message_rate_per_s"]), "-" if row["repetitions"] is None else str(row["repetitions"]),
+            mark,
+        ))  # fmt: skip
     shown = [*columns, *NUMBERS, *([last] if any(row[-1] for row in cells) else [])]
     return table_text(shown, [row[: len(shown)] for row in cells], terminal, styles)
-
-
-def _number_cells(row: Row) -> tuple[str, ...]:
-    """Cells below NUMBERS."""
-    median, low, high, p99 = (
-        format_number(None if row[name] is None else 1e6 * row[name])
-        for name in ("median_s", "ci_low_s", "ci_high_s", "p99_s")
-    )
-    return (
-        str(row["message_bytes"] or "-"), median if row["status"] == "ok" else str(row["status"]),
-        "-" if row["ci_low_s"] is None else f"{low} .. {high}", p99, format_number(row["algbw_gb_per_s"]),
-        format_number(row["busbw_gb_per_s"]),
-        "-" if row["efficiency"] is None else format_number(100 * row["efficiency"]),
-        format_number(row["message_rate_per_s"]), "-" if row["repetitions"] is None else str(row["repetitions"]),
-    )  # fmt: skip
 
 
 def _finding_lines(run: Mapping[str, Any], rows: Sequence[Row], terminal: Terminal) -> list[str]:
@@ -241,28 +231,26 @@ def _case_title(row: Row) -> str:
 
 
 def _meaning(rows: Sequence[Row], has_intervals: bool) -> list[str]:
-    """What median and interval are."""
-    divided = any(row["bytes_per_rank"] not in (None, row["message_bytes"]) for row in rows)
-    texts = interval_texts(rows) if has_intervals else []
-    interval = [f"interval: {'; '.join(texts)}"] if texts else []
-    own = [OWN_BUFFERS] if has_own_buffers(rows) else []
-    return [f"median: {_median_text(rows)}; GB/s is 10^9 B/s", *([DIVIDED] if divided else []), *own, *interval]
+    """What median and interval are: `half a round trip`; of several kinds with operations: `collective (all_reduce)`.
 
-
-def _median_text(rows: Sequence[Row]) -> str:
-    """What one operation is: `half a round trip`; of several kinds with the operations: `collective (all_reduce)`."""
-    operations: dict[str, dict[str, None]] = {}
+    Rows of earlier versions have no median_of.
+    """
+    operations: dict[str, set[str]] = {}
     for row in rows:
         if row.get("median_of") is not None:
-            operations.setdefault(row["median_of"], {})[row["benchmark"]] = None
-    if len(operations) < 2:
-        return next(iter(operations), UNKNOWN_MEANING)
-    parts = []
-    for kind, benchmarks in sorted(operations.items()):
-        names = sorted(benchmarks)
-        more = f" and {len(names) - MOST_OPERATIONS} more" if len(names) > MOST_OPERATIONS else ""
-        parts.append(f"{kind} ({', '.join(names[:MOST_OPERATIONS])}{more})")
-    return ", ".join(parts)
+            operations.setdefault(row["median_of"], set()).add(row["benchmark"])
+    kinds = list(operations) or ["per message (half a round trip for p2p_latency) or per collective"]
+    if len(kinds) > 1:
+        kinds = []
+        for kind, names in sorted((kind, sorted(names)) for kind, names in operations.items()):
+            more = f" and {len(names) - MOST_OPERATIONS} more" if len(names) > MOST_OPERATIONS else ""
+            kinds.append(f"{kind} ({', '.join(names[:MOST_OPERATIONS])}{more})")
+    divided = any(row["bytes_per_rank"] not in (None, row["message_bytes"]) for row in rows)
+    texts = interval_texts(rows) if has_intervals else []
+    return [
+        f"median: {', '.join(kinds)}; GB/s is 10^9 B/s", *([DIVIDED] if divided else []),
+        *([OWN_BUFFERS] if has_own_buffers(rows) else []), *([f"interval: {'; '.join(texts)}"] if texts else []),
+    ]  # fmt: skip
 
 
 # ---------------------------------------------------------------- flags and reasons
@@ -275,12 +263,6 @@ def flags_of(row: Row) -> list[str]:
 
 def flags_in(rows: Iterable[Row]) -> set[str]:
     return {flag for row in rows for flag in flags_of(row)}
-
-
-def common_flags(rows: Sequence[Row]) -> list[str]:
-    """Flags that all measured rows share; none where there is only one row."""
-    measured = [set(flags_of(row)) for row in rows if row["status"] == "ok"]
-    return sorted(set.intersection(*measured)) if len(measured) > 1 else []
 
 
 def flag_text(name: str) -> str:

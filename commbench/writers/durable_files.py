@@ -106,9 +106,17 @@ class DurableFiles:
         return None
 
     def _take(self, name: str, item: Item) -> None:
+        """Write it or let it wait, and drop the oldest items beyond the bound: rows only where no samples are left."""
         self.waiting[name] = item
         self._write_waiting(time.monotonic() + RETRY_S)
-        self._trim()
+        size = sum(item.content.nbytes for item in self.waiting.values())
+        for oldest in sorted(self.waiting, key=lambda name: self.waiting[name].keep):
+            if size <= self._bound_bytes:
+                return
+            if not self.dropped:
+                warn(f"more than {self._bound} wait for {self.folder}; what came first is lost, samples before rows")
+            size -= self.waiting.pop(oldest).content.nbytes
+            self.dropped.append(oldest)
 
     def _by_worth(self) -> list[str]:
         """Rows first, then in order of arrival: a case must not wait for a gigabyte of samples."""
@@ -119,7 +127,13 @@ class DurableFiles:
             try:
                 _write(self.folder, name, self.waiting[name])
             except OSError as error:
-                self._fail(name, error)
+                self.error = error_text(error)
+                if not self._failing:
+                    self._failing = True
+                    warn(
+                        f"{self.folder / name} can't be written: {self.error}; the run goes on, its results wait in "
+                        f"memory (at most {self._bound}) and are tried again with each case"
+                    )
                 if time.monotonic() > end:  # as long as files arrive there is no hurry
                     break
             else:
@@ -130,26 +144,6 @@ class DurableFiles:
             but = f", but for {len(self.dropped)} files that are lost" if self.dropped else ""
             warn(f"{self.folder} can be written again; all that waited is saved{but}")
         return not self.waiting
-
-    def _fail(self, name: str, error: OSError) -> None:
-        self.error = error_text(error)
-        if not self._failing:
-            self._failing = True
-            warn(
-                f"{self.folder / name} can't be written: {self.error}; the run goes on, its results wait in memory "
-                f"(at most {self._bound}) and are tried again with each case"
-            )
-
-    def _trim(self) -> None:
-        """Drop the oldest items: samples, and rows only where no samples are left."""
-        size = sum(item.content.nbytes for item in self.waiting.values())
-        for name in sorted(self.waiting, key=lambda name: self.waiting[name].keep):
-            if size <= self._bound_bytes:
-                return
-            if not self.dropped:
-                warn(f"more than {self._bound} wait for {self.folder}; what came first is lost, samples before rows")
-            size -= self.waiting.pop(name).content.nbytes
-            self.dropped.append(name)
 
 
 @contextmanager

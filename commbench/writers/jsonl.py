@@ -32,9 +32,9 @@ class Jsonl:
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
         path = Path(folder) / NAME
-        with opening(path):
-            drop_torn_line(path)
-            path.touch()
+        with opening(path), path.open("a+b") as file:
+            file.seek(0)  # a full disk or a power failure may have cut off the last line of an earlier start
+            file.truncate(file.read().rfind(b"\n") + 1)
         self._files = DurableFiles(Path(folder))
 
     def case(
@@ -58,14 +58,6 @@ class Jsonl:
 def line(values: Mapping[str, Any]) -> str:
     """One object with its newline; NaN and infinities, which JSON lacks, are null."""
     return json.dumps(_json_value(values), allow_nan=False) + "\n"
-
-
-def drop_torn_line(path: Path) -> None:
-    """Remove a last line that a full disk or a power failure has cut off, before a run is resumed."""
-    if path.exists():
-        content = path.read_bytes()
-        with path.open("r+b") as file:
-            file.truncate(content.rfind(b"\n") + 1)
 
 
 def _json_value(value: Any) -> Any:

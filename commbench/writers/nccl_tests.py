@@ -69,25 +69,31 @@ def _table_lines(table: Sequence[Row]) -> list[str]:
     widths = (WIDTHS[0] - 1, *WIDTHS[1:], *HALF_WIDTHS * 2)
     lines = [f"#{line}".rstrip() for line in (above, _aligned(HEADS, widths), _aligned(UNITS, widths))]
     for _, group in groupby(table, key=lambda row: [row[name] for name in LINE]):
-        halves = list(group)
-        if any(row["status"] == "ok" for row in halves):
-            lines.append(_size_line(halves))
-        lost = [row for row in halves if row["status"] != "ok"]
-        lines += [status_line(row, ", in place" if _in_place(row) else ", out of place") for row in lost]
-    return lines + flag_lines(table) + _closing(table)
+        measured: dict[bool, Row] = {}
+        lost = []
+        for row in group:
+            in_place = row["in_place"] is not False  # one buffer is both: a broadcast has no other form here
+            if row["status"] == "ok":
+                measured[in_place] = row
+            else:
+                lost.append(status_line(row, ", in place" if in_place else ", out of place"))
+        if measured:
+            first = next(iter(measured.values()))
+            root = -1 if first["root"] is None else first["root"]
+            kind = TYPES.get(first["dtype"], first["dtype"])
+            texts = (first["message_bytes"], first["elements"], kind, first["reduction"] or "none", root)
+            shared = _aligned(list(map(str, texts)), WIDTHS)
+            lines.append(shared + _half(measured.get(False)) + _half(measured.get(True)))
+        lines += lost
+    wrong = sum(row["wrong_elements"] or 0 for row in table)
+    rates = [row["busbw_gb_per_s"] for row in table if row["status"] == "ok" and row["busbw_gb_per_s"] is not None]
+    mean = f"{sum(rates) / len(rates):.6g}" if rates else "N/A"
+    verdict = f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}"
+    return [*lines, *flag_lines(table), verdict, comment(MEAN_OF_RATES), f"# Avg bus bandwidth    : {mean}"]
 
 
 def _aligned(texts: Sequence[str], widths: Sequence[int]) -> str:
     return "".join(f" {text:>{width - 1}}" for text, width in zip(texts, widths, strict=True))
-
-
-def _size_line(halves: Sequence[Row]) -> str:
-    row = halves[0]
-    root = -1 if row["root"] is None else row["root"]
-    kind = TYPES.get(row["dtype"], row["dtype"])
-    texts = (row["message_bytes"], row["elements"], kind, row["reduction"] or "none", root)
-    measured = {_in_place(half): half for half in halves if half["status"] == "ok"}
-    return _aligned(list(map(str, texts)), WIDTHS) + _half(measured.get(False)) + _half(measured.get(True))
 
 
 def _half(row: Row | None) -> str:
@@ -95,16 +101,3 @@ def _half(row: Row | None) -> str:
         return _aligned(["N/A"] * len(HALF_WIDTHS), HALF_WIDTHS)
     numbers = (row["median_s"] and row["median_s"] * 1e6, row["algbw_gb_per_s"], row["busbw_gb_per_s"])
     return _aligned([*map(number, numbers), str(row["wrong_elements"])], HALF_WIDTHS)
-
-
-def _closing(table: Sequence[Row]) -> list[str]:
-    wrong = sum(row["wrong_elements"] or 0 for row in table)
-    rates = [row["busbw_gb_per_s"] for row in table if row["status"] == "ok" and row["busbw_gb_per_s"] is not None]
-    lines = [f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}"]
-    mean = f"{sum(rates) / len(rates):.6g}" if rates else "N/A"
-    return [*lines, comment(MEAN_OF_RATES), f"# Avg bus bandwidth    : {mean}"]
-
-
-def _in_place(row: Row) -> bool:
-    """One buffer is both: a broadcast has no other form here."""
-    return row["in_place"] is not False

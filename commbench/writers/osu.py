@@ -59,46 +59,30 @@ COLLECTIVE = tuple(
     (f"{theirs} Latency(us)", _microseconds(ours))
     for theirs, ours in (("Avg", "mean_s"), ("Min", "min_s"), ("Max", "max_s"))
 )
-BLOCK = "Size: the block of one rank, as OSU counts it: message_bytes / ranks"
+IN_BLOCKS = ("Size: the block of one rank, as OSU counts it: message_bytes / ranks", *OVER_REPETITIONS)
 PROGRAMS = {
-    "p2p_latency": Program(
-        "osu_latency",
-        (("Avg Latency(us)", _microseconds("mean_s")),),
-        ("Avg Latency(us): mean_s, the mean over repetitions of half a round trip on the first rank's clock",),
-    ),
-    "p2p_bandwidth": Program(
-        "osu_bw",
-        (("Bandwidth (MB/s)", MB_PER_S),),
-        (f"Bandwidth (MB/s): message_bytes / mean_s on the sender's clock; {WINDOW}",),
-    ),
-    "p2p_bibandwidth": Program(
-        "osu_bibw",
-        (("Bandwidth (MB/s)", MB_PER_S),),
-        ("Bandwidth (MB/s): message_bytes / mean_s, the sum of both directions; MB is 10^6 B",),
-    ),
-    "p2p_multi_pair": Program(
-        "osu_mbw_mr",
-        (("MB/s", MB_PER_S), ("Messages/s", _per_second(lambda row: 1.0))),
-        (
-            f"MB/s: message_bytes / mean_s, Messages/s: 1 / mean_s, of all pairs together; {WINDOW}",
-            "mean_s is here the mean over repetitions of the slowest sender's time; OSU's is the mean over senders",
-        ),
-    ),
+    "p2p_latency": Program("osu_latency", (("Avg Latency(us)", _microseconds("mean_s")),), (
+        "Avg Latency(us): mean_s, the mean over repetitions of half a round trip on the first rank's clock",
+    )),
+    "p2p_bandwidth": Program("osu_bw", (("Bandwidth (MB/s)", MB_PER_S),), (
+        f"Bandwidth (MB/s): message_bytes / mean_s on the sender's clock; {WINDOW}",
+    )),
+    "p2p_bibandwidth": Program("osu_bibw", (("Bandwidth (MB/s)", MB_PER_S),), (
+        "Bandwidth (MB/s): message_bytes / mean_s, the sum of both directions; MB is 10^6 B",
+    )),
+    "p2p_multi_pair": Program("osu_mbw_mr", (("MB/s", MB_PER_S), ("Messages/s", _per_second(lambda row: 1.0))), (
+        f"MB/s: message_bytes / mean_s, Messages/s: 1 / mean_s, of all pairs together; {WINDOW}",
+        "mean_s is here the mean over repetitions of the slowest sender's time; OSU's is the mean over senders",
+    )),
     "barrier": Program("osu_barrier", COLLECTIVE, OVER_REPETITIONS, None),
-    **{
-        ours: Program(theirs, COLLECTIVE, OVER_REPETITIONS)
-        for ours, theirs in (
-            ("all_reduce", "osu_allreduce"), ("broadcast", "osu_bcast"), ("reduce", "osu_reduce"),
-            ("reduce_scatter", "osu_reduce_scatter_block"),
-        )
-    },
-    **{
-        ours: Program(theirs, COLLECTIVE, (BLOCK, *OVER_REPETITIONS), "block")
-        for ours, theirs in (
-            ("all_gather", "osu_allgather"), ("all_to_all", "osu_alltoall"), ("gather", "osu_gather"),
-            ("scatter", "osu_scatter"),
-        )
-    },
+    "all_reduce": Program("osu_allreduce", COLLECTIVE, OVER_REPETITIONS),
+    "broadcast": Program("osu_bcast", COLLECTIVE, OVER_REPETITIONS),
+    "reduce": Program("osu_reduce", COLLECTIVE, OVER_REPETITIONS),
+    "reduce_scatter": Program("osu_reduce_scatter_block", COLLECTIVE, OVER_REPETITIONS),
+    "all_gather": Program("osu_allgather", COLLECTIVE, IN_BLOCKS, "block"),
+    "all_to_all": Program("osu_alltoall", COLLECTIVE, IN_BLOCKS, "block"),
+    "gather": Program("osu_gather", COLLECTIVE, IN_BLOCKS, "block"),
+    "scatter": Program("osu_scatter", COLLECTIVE, IN_BLOCKS, "block"),
 }  # fmt: skip
 
 
@@ -114,17 +98,11 @@ class Osu(Listing):
             lines += ["", heading(table, rows, program.name, ())]
             lines += [] if program.name in explained else [comment(text) for text in program.meaning]
             explained.add(program.name)
-            lines += _program_lines(table, program)
+            first = f"{'# Size':<14}" if program.size else f"{'#':<2}"
+            lines.append(first + "".join(f"{name:>18}" for name, _ in program.columns))
+            lines += [_size_line(row, program) if row["status"] == "ok" else status_line(row) for row in table]
+            lines += flag_lines(table)
         return "\n".join(lines + missing_program_lines(rows, PROGRAMS, TOOL))
-
-
-def _program_lines(table: Sequence[Row], program: Program) -> list[str]:
-    names = [name for name, _ in program.columns]
-    first = f"{'# Size':<14}" if program.size else f"{'#':<2}"
-    lines = [first + "".join(f"{name:>18}" for name in names)]
-    for row in table:
-        lines.append(_size_line(row, program) if row["status"] == "ok" else status_line(row))
-    return lines + flag_lines(table)
 
 
 def _size_line(row: Row, program: Program) -> str:

@@ -73,7 +73,13 @@ class Parquet:
             self._put_row(case_id)
         lost = [name for name in removed if not name.endswith(".cases.parquet")]
         if files.retry(patience) and not files.dropped and not lost:
-            self._merge_all()
+            try:
+                for table in TABLES:
+                    self._merge(files.folder, table)
+                with suppress(OSError):  # what can't be read stays there
+                    (files.folder / "parts").rmdir()
+            except OSError as error:
+                warn(f"{files.folder}: results stay in its parts, which are read as well ({error_text(error)})")
         else:
             run = {**run, "exit_status": max(Unsaved.exit_status, run.get("exit_status") or 0)}
         files.put(RECORD, json_text(run).encode())
@@ -113,39 +119,22 @@ class Parquet:
             *(["the end of the run is not in its run.json"] if RECORD in missing else []),
         ]
         why = f" ({files.error})" if files.error else ""
-        return f"{', '.join(parts)}{why}; {self._rescue(run)}"
+        refuge = files.rescue({RECORD: json_text(run).encode()}) if files.waiting else None
+        where = "no folder for temporary files takes them either" if files.waiting else "what is missing is lost"
+        if refuge is not None:
+            rest = f", but for {len(files.waiting)} files that did not fit" if files.waiting else ""
+            where = f"they are in {refuge}{rest}: commbench.load('{files.folder}', '{refuge}') reads both"
+        return f"{', '.join(parts)}{why}; {where}"
 
-    def _rescue(self, run: Mapping[str, Any]) -> str:
-        files = self._files
-        if not files.waiting:
-            return "what is missing is lost"
-        refuge = files.rescue({RECORD: json_text(run).encode()})
-        if refuge is None:
-            return "no folder for temporary files takes them either"
-        rest = f", but for {len(files.waiting)} files that did not fit" if files.waiting else ""
-        return f"they are in {refuge}{rest}: commbench.load('{files.folder}', '{refuge}') reads both"
-
-    def _merge_all(self) -> None:
-        folder = self._files.folder
-        try:
-            for table in TABLES:
-                for part in self._merge(folder, table):
-                    self._files.forget(f"parts/{part.name}")
-                    part.unlink()
-            with suppress(OSError):  # what can't be read stays there
-                (folder / "parts").rmdir()
-        except OSError as error:
-            warn(f"{folder}: results stay in its parts, which are read as well ({error_text(error)})")
-
-    def _merge(self, folder: Path, table: str) -> list[Path]:
-        """Merge the parts of a table; returns those merged. Memory holds a row group, or one part, at a time."""
+    def _merge(self, folder: Path, table: str) -> None:
+        """Merge the parts of a table and remove them. Memory holds a row group, or one part, at a time."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         parts = sorted((folder / "parts").glob(f"*.{table}.parquet"))
         target, aside = folder / f"{table}.parquet", folder / f"{table}.tmp"
         if not parts and (table != "cases" or target.exists()):
-            return []
+            return
         schema, done = arrow_schema(table).with_metadata(self._metadata), []
         try:
             with pq.ParquetWriter(aside, schema, compression="zstd") as writer:
@@ -156,7 +145,7 @@ class Parquet:
                         group.append(rows)
                         done.append(part)
                     elif part == target:
-                        return []
+                        return
                     if sum(map(len, group)) >= GROUP_ROWS and table != "cases":  # reading costs per group, not per row
                         writer.write_table(pa.concat_tables(group))
                         group = []
@@ -167,7 +156,9 @@ class Parquet:
         finally:
             with suppress(OSError):
                 aside.unlink()
-        return [part for part in done if part != target]
+        for part in set(done) - {target}:
+            self._files.forget(f"parts/{part.name}")
+            part.unlink()
 
 
 def _arrow(column: NDArray[Any], kind: Any) -> Any:

@@ -3,6 +3,7 @@ as a matrix and the time line of a soak."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -190,18 +191,15 @@ def matrix_text(matrix: Matrix, slow: Collection[Pair], named: Sequence[str], wi
 
 def _matrix_lines(matrix: Matrix, slow: Collection[Pair], unit: str) -> list[str]:
     ranks = matrix.ranks
-    lines = [["", *map(str, ranks)]]
-    lines += [[str(first), *(_matrix_cell(matrix, (first, second), slow, unit) for second in ranks)] for first in ranks]
-    side = max(len(line[0]) for line in lines)
-    width = max(len(cell) for line in lines for cell in line[1:])
-    return ["  " + "  ".join([line[0].rjust(side), *(cell.rjust(width) for cell in line[1:])]) for line in lines]
-
-
-def _matrix_cell(matrix: Matrix, pair: Pair, slow: Collection[Pair], unit: str) -> str:
-    row = matrix.rows.get(pair)
-    if row is None or row["status"] != "ok":
-        return "." if row is None else str(row["status"])[:4]
-    return ("!" if pair in slow else "") + _pair_number(row, unit)
+    cells = dict.fromkeys(itertools.product(ranks, repeat=2), ".")
+    for pair, row in matrix.rows.items():
+        mark = "!" if pair in slow else ""
+        cells[pair] = f"{mark}{_pair_number(row, unit)}" if row["status"] == "ok" else str(row["status"])[:4]
+    width = max(map(len, [*cells.values(), *map(str, ranks)]))
+    side = len(str(ranks[-1]))
+    lines = [[" " * side, *(f"{rank:>{width}}" for rank in ranks)]]
+    lines += [[f"{first:>{side}}", *(cells[first, second].rjust(width) for second in ranks)] for first in ranks]
+    return [f"  {'  '.join(line)}" for line in lines]
 
 
 def _pair_number(row: Row, unit: str) -> str:
