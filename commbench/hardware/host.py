@@ -9,6 +9,7 @@ import re
 import resource
 import statistics
 import time
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -19,7 +20,6 @@ from .sources import (
     Facts,
     children,
     exists,
-    fact_text,
     gather,
     parse_fields,
     parse_float,
@@ -64,21 +64,10 @@ def collect(root: Path = ROOT) -> Facts:
     return gather("host", SOURCES, root)
 
 
-def parse_os_name(text: str) -> str | None:
-    """PRETTY_NAME of an os-release file."""
-    return parse_fields(text, "=").get("PRETTY_NAME", "").strip("\"'") or None
-
-
 def parse_meminfo(text: str) -> dict[str, int]:
     """The sizes in /proc/meminfo in bytes, without the lines that are counts."""
     sizes = {key: re.fullmatch(r"([0-9]{1,15}) kB", value) for key, value in parse_fields(text).items()}
     return {key: int(match[1]) * 1024 for key, match in sizes.items() if match}
-
-
-def parse_selected(text: str) -> str | None:
-    """The choice in brackets, madvise of `always [madvise] never`."""
-    match = re.search(r"\[(\w+)\]", text)
-    return match[1] if match else None
 
 
 def parse_stat(text: str) -> tuple[int, int] | None:
@@ -96,19 +85,19 @@ def identity_facts(root: Path) -> Facts:
         "host.hostname": platform.node() or None,
         "host.boot_id": read_line(root / "proc/sys/kernel/random/boot_id"),
         "host.kernel": platform.release() or None,
-        "host.os": parse_os_name(release),
+        "host.os": parse_fields(release, "=").get("PRETTY_NAME", "").strip("\"'") or None,
         "host.machine": platform.machine() or None,
     }
 
 
 def memory_facts(root: Path) -> Facts:
-    """Total and available memory, and the policy for huge pages."""
+    """Total and available memory, and the policy for huge pages: madvise of `always [madvise] never`."""
     sizes = parse_meminfo(read_text(root / "proc/meminfo") or "")
-    huge = read_text(root / "sys/kernel/mm/transparent_hugepage/enabled") or ""
+    policy = re.search(r"\[(\w+)\]", read_text(root / "sys/kernel/mm/transparent_hugepage/enabled") or "")
     return {
         "host.memory_total_bytes": sizes.get("MemTotal"),
         "host.memory_available_bytes": sizes.get("MemAvailable"),
-        "host.transparent_hugepages": parse_selected(huge),
+        "host.transparent_hugepages": policy[1] if policy else None,
         "host.hugepages_total": read_int(root / "proc/sys/vm/nr_hugepages"),
     }
 
@@ -116,9 +105,8 @@ def memory_facts(root: Path) -> Facts:
 def load_facts(root: Path) -> Facts:
     """Load of the last minute, and time stolen by the hypervisor (compare two readings)."""
     stat = parse_stat(read_text(root / "proc/stat") or "")
-    load = (read_line(root / "proc/loadavg") or "").partition(" ")[0]
     return {
-        "host.load_1min": parse_float(load),
+        "host.load_1min": parse_float((read_line(root / "proc/loadavg") or "").partition(" ")[0]),
         "host.cpu_steal_jiffies": stat[0] if stat else None,
         "host.cpu_total_jiffies": stat[1] if stat else None,
     }
@@ -165,22 +153,10 @@ def ulimit_facts(root: Path) -> Facts:
     return {key: "unlimited" if soft == resource.RLIM_INFINITY else soft for key, soft in limits.items()}
 
 
-def container_of_cgroup(text: str) -> str | None:
-    """The kind of container that the paths in /proc/self/cgroup name, or None."""
-    return next((kind for kind, word in CONTAINER_CGROUPS if word in text), None)
-
-
-def virtualization_of_dmi(vendor: str, product: str) -> str | None:
-    """The hypervisor that vendor and product name; None for a cloud's *.metal instance, which has none."""
-    if product.endswith(".metal"):
-        return None
-    both = f"{vendor} {product}".lower()
-    return next((kind for kind, word in DMI_NAMES if word in both), None)
-
-
 def container(root: Path) -> str | None:
     """docker, podman, kubernetes, ..., chroot or none; None if only an overlay root suggests a container."""
-    cgroup = container_of_cgroup(read_text(root / "proc/self/cgroup") or "")
+    text = read_text(root / "proc/self/cgroup") or ""
+    cgroup = next((kind for kind, word in CONTAINER_CGROUPS if word in text), None)
     if cgroup == "kubernetes":
         return cgroup
     marker = next((kind for kind, path in CONTAINER_FILES if exists(root / path)), None)
@@ -204,112 +180,83 @@ def root_filesystem(root: Path) -> str | None:
     return None
 
 
-def virtualization(root: Path) -> str | None:
-    """The hypervisor as systemd-detect-virt names it: unknown if only the CPU flag shows it, none on x86 without it."""
-    vendor, product = _dmi(root)
-    name = virtualization_of_dmi(vendor or "", product or "") or read_line(root / "sys/hypervisor/type")
-    if name or exists(root / "proc/device-tree/hypervisor/compatible"):
-        return name or "kvm"
-    flag = hypervisor_flag(parse_cpuinfo(read_text(root / "proc/cpuinfo") or ""))
-    return {True: "unknown", False: "none", None: None}[flag]
-
-
 def virtualization_facts(root: Path) -> Facts:
-    """Container, hypervisor, and the machine's product name (in a cloud the instance type)."""
-    vendor, product = _dmi(root)
+    """Container, hypervisor, and the machine's product name (in a cloud the instance type).
+
+    The hypervisor is named as by systemd-detect-virt: unknown if only the CPU flag shows it, none on x86 without it.
+    """
+    dmi = root / "sys/class/dmi/id"
+    vendor, product = read_line(dmi / "sys_vendor"), read_line(dmi / "product_name")
+    # an instance of a cloud that is bare metal has no hypervisor
+    shown = "" if (product or "").endswith(".metal") else f"{vendor or ''} {product or ''}".lower()
+    name = next((kind for kind, word in DMI_NAMES if word in shown), None) or read_line(root / "sys/hypervisor/type")
+    if name is None and exists(root / "proc/device-tree/hypervisor/compatible"):
+        name = "kvm"
+    if name is None:
+        flag = hypervisor_flag(parse_fields(read_text(root / "proc/cpuinfo") or ""))
+        name = {True: "unknown", False: "none", None: None}[flag]
     return {
         "host.container": container(root),
         "host.root_filesystem": root_filesystem(root),
-        "host.virtualization": virtualization(root),
+        "host.virtualization": name,
         "host.machine_vendor": vendor,
         "host.machine_product": product,
     }
 
 
-def _dmi(root: Path) -> tuple[str | None, str | None]:
-    folder = root / "sys/class/dmi/id"
-    return read_line(folder / "sys_vendor"), read_line(folder / "product_name")
-
-
-def parse_cpuinfo(text: str) -> list[dict[str, str]]:
-    """The fields of each processor in /proc/cpuinfo; fields before the first processor belong to it."""
-    processors: list[dict[str, str]] = [{}]
-    for line in text.splitlines():
-        key, colon, value = (fact_text(part) for part in line.partition(":"))
-        if not colon:
-            continue
-        if key == "processor" and "processor" in processors[-1]:
-            processors.append({})
-        processors[-1].setdefault(key, value)
-    return [fields for fields in processors if fields]
-
-
-def cpu_model(processors: list[dict[str, str]]) -> str | None:
-    """The marketing name, or the implementer and part numbers on Arm; None if the text has neither."""
-    fields = {key: value for processor in reversed(processors) for key, value in processor.items()}
+def cpu_model(cpuinfo: Mapping[str, str]) -> str | None:
+    """The marketing name, or the implementer and part numbers on Arm; None if /proc/cpuinfo has neither."""
     for name in MODEL_FIELDS:
-        if fields.get(name):
-            return fields[name]
-    implementer, part = fields.get("CPU implementer"), fields.get("CPU part")
+        if cpuinfo.get(name):
+            return cpuinfo[name]
+    implementer, part = cpuinfo.get("CPU implementer"), cpuinfo.get("CPU part")
     if not implementer or not part:
         return None
     name = ARM_CORES.get(part, "") if implementer == "0x41" else ""
     return f"{name} implementer {implementer} part {part}".strip()
 
 
-def hypervisor_flag(processors: list[dict[str, str]]) -> bool | None:
+def hypervisor_flag(cpuinfo: Mapping[str, str]) -> bool | None:
     """Whether an x86 processor reports that it is virtual; None on processors without such flags."""
-    flags = processors[0].get("flags") if processors else None
+    flags = cpuinfo.get("flags")
     return "hypervisor" in flags.split() if flags else None
-
-
-def current_mhz(processors: list[dict[str, str]]) -> float | None:
-    """The median clock of all processors; None where /proc/cpuinfo has no clocks."""
-    clocks = [clock for fields in processors if (clock := parse_float(fields.get("cpu MHz", ""))) is not None]
-    return statistics.median(clocks) if clocks else None
-
-
-def parse_cache_bytes(text: str) -> int | None:
-    """The bytes of 32K, 36M or 491520K, as /sys writes the size of a cache."""
-    match = re.fullmatch(r"\s*([0-9]{1,12})([KMG]?)\s*", text)
-    return int(match[1]) * 1024 ** " KMG".index(match[2] or " ") if match else None
 
 
 def model_facts(root: Path) -> Facts:
     """The model and clock in /proc/cpuinfo, and the governors and the top speed of all frequency domains."""
-    processors = parse_cpuinfo(read_text(root / "proc/cpuinfo") or "")
+    text = read_text(root / "proc/cpuinfo") or ""
+    cpuinfo = parse_fields(text)
+    clocks = [float(mhz) for mhz in re.findall(r"^cpu MHz\s*: ([0-9]{1,9}\.?[0-9]{0,9})$", text, re.MULTILINE)]
     policies = children(root / CPUS / "cpufreq", r"policy\d+")
     top_khz = [khz for policy in policies if (khz := read_int(policy / "cpuinfo_max_freq"))]
     governors = {name for policy in policies if (name := read_line(policy / "scaling_governor"))}
     return {
-        "host.cpu_model": cpu_model(processors),
-        "host.hypervisor_flag": hypervisor_flag(processors),
-        "host.cpu_current_mhz": current_mhz(processors),
+        "host.cpu_model": cpu_model(cpuinfo),
+        "host.hypervisor_flag": hypervisor_flag(cpuinfo),
+        "host.cpu_current_mhz": statistics.median(clocks) if clocks else None,
         "host.cpu_max_mhz": max(top_khz) / 1000 if top_khz else None,
         "host.cpu_governor": ",".join(sorted(governors)) or None,
     }
 
 
 def core_facts(root: Path) -> Facts:
-    """How many logical processors, physical cores and sockets are online, and whether cores are shared (SMT)."""
+    """How many logical processors, physical cores and sockets are online, whether cores are shared (SMT), those that
+    this process may run on, and the largest cache: larger messages come from memory."""
     topologies = [cpu / "topology" for cpu in children(root / CPUS, r"cpu\d+")]
     # threads of one core have the same siblings; core_id is not unique where a socket has clusters
     siblings = {read_line(topology / "thread_siblings_list") for topology in topologies} - {None}
     packages = {read_int(topology / "physical_package_id") for topology in topologies} - {None, -1}
     smt = read_int(root / CPUS / "smt/active")
+    texts = [read_line(index / "size") or "" for index in children(root / CPUS / "cpu0/cache", r"index\d+")]
+    cache_kib = [int(match[1]) for text in texts if (match := re.fullmatch(r"([0-9]{1,12})K", text))]
     return {
         "host.cpu_logical_cores": len(parse_ranges(read_text(root / CPUS / "online") or "")) or None,
         "host.cpu_physical_cores": len(siblings) or None,
         "host.cpu_sockets": len(packages) or None,
         "host.cpu_smt_active": None if smt is None else smt == 1,
+        "host.cpu_affinity": format_ranges(os.sched_getaffinity(0)),
+        "host.cpu_llc_bytes": 1024 * max(cache_kib) if cache_kib else None,
     }
-
-
-def cache_facts(root: Path) -> Facts:
-    """The largest cache of processor 0: larger messages come from memory."""
-    indexes = children(root / CPUS / "cpu0/cache", r"index\d+")
-    sizes = [size for index in indexes if (size := parse_cache_bytes(read_text(index / "size") or ""))]
-    return {"host.cpu_llc_bytes": max(sizes) if sizes else None}
 
 
 def numa_facts(root: Path) -> Facts:
@@ -322,18 +269,11 @@ def numa_facts(root: Path) -> Facts:
     }
 
 
-def affinity_facts(root: Path) -> Facts:
-    """The processors this process may run on, as a list such as 0-3,8."""
-    return {"host.cpu_affinity": format_ranges(os.sched_getaffinity(0))}
-
-
 SOURCES = (
     identity_facts,
     model_facts,
     core_facts,
-    cache_facts,
     numa_facts,
-    affinity_facts,
     memory_facts,
     load_facts,
     ulimit_facts,

@@ -91,8 +91,8 @@ def parse_fields(text: str, separator: str = ":") -> dict[str, str]:
     fields: dict[str, str] = {}
     for line in text.splitlines():
         key, match, value = line.partition(separator)
-        if match:
-            fields.setdefault(key.strip(), fact_text(value))
+        if match and key.strip() not in fields:
+            fields[key.strip()] = fact_text(value)
     return fields
 
 

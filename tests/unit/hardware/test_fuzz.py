@@ -27,17 +27,9 @@ PROC = (
 )
 TEXTS = (*PROC, *(path.read_text() for path in sorted(HARDWARE_TEXTS.glob("*.txt"))))
 PARSERS = (
-    lambda text: host.cpu_model(host.parse_cpuinfo(text)),
-    lambda text: host.hypervisor_flag(host.parse_cpuinfo(text)),
-    lambda text: host.current_mhz(host.parse_cpuinfo(text)),
-    host.parse_cache_bytes,
     units.parse_ranges,
-    host.parse_os_name,
     host.parse_meminfo,
-    host.parse_selected,
     host.parse_stat,
-    host.container_of_cgroup,
-    lambda text: host.virtualization_of_dmi(text, text),
     resource_limits.parse_membership,
     resource_limits.parse_mounts,
     resource_limits.parse_cpu_max,

@@ -11,18 +11,21 @@ from commbench.hardware.host import interference_counters
 from commbench.hardware.sources import ROOT
 
 
+def facts(root: Path) -> dict[str, object]:
+    """Without the prefix `host.`"""
+    return {key.removeprefix("host."): value for key, value in host.collect(root).items()}
+
+
 @pytest.mark.parametrize(
     ("text", "name"),
     [
         ('NAME=x\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n', "Debian GNU/Linux 12 (bookworm)"),
         ("PRETTY_NAME='Alpine Linux v3.20'", "Alpine Linux v3.20"),
-        ("PRETTY_NAME=Arch", "Arch"),
         ("NAME=x", None),
-        ("", None),
     ],
 )
-def test_os_name(text, name):
-    assert host.parse_os_name(text) == name
+def test_os_name(plant, text, name):
+    assert facts(plant({"etc/os-release": text})).get("os") == name
 
 
 def test_meminfo():
@@ -45,9 +48,10 @@ def test_stat(text, answer):
     assert host.parse_stat(text) == answer
 
 
-def test_transparent_hugepages():
-    assert host.parse_selected("always [madvise] never\n") == "madvise"
-    assert host.parse_selected("always madvise") is None
+def test_transparent_hugepages(plant):
+    file = "sys/kernel/mm/transparent_hugepage/enabled"
+    assert facts(plant({file: "always [madvise] never\n"}))["transparent_hugepages"] == "madvise"
+    assert "transparent_hugepages" not in facts(plant({file: "always madvise"}))
 
 
 MOUNTED_OVERLAY = {"proc/self/mountinfo": "1 0 0:5 / / rw - overlay overlay rw\n"}
@@ -84,21 +88,76 @@ def test_container(plant, files, kind):
         ("", "", None),
     ],
 )
-def test_dmi(vendor, product, kind):
-    assert host.virtualization_of_dmi(vendor, product) == kind
+def test_dmi(plant, vendor, product, kind):
+    seen = facts(plant({"sys/class/dmi/id/sys_vendor": vendor, "sys/class/dmi/id/product_name": product}))
+    assert seen.get("virtualization") == kind
 
 
 @pytest.mark.parametrize(
-    ("cpuinfo", "kind"),
-    [("cpuinfo_xeon_vm.txt", "unknown"), ("cpuinfo_epyc.txt", "none"), ("cpuinfo_grace.txt", None)],
+    ("name", "model", "flag", "mhz", "virtualization"),
+    [
+        ("cpuinfo_xeon_vm.txt", "Intel(R) Xeon(R) Processor", True, 2600.0, "unknown"),
+        ("cpuinfo_epyc.txt", "AMD EPYC 7713 64-Core Processor", False, 2000.0, "none"),
+        ("cpuinfo_grace.txt", "Neoverse-V2 implementer 0x41 part 0xd4f", None, None, None),
+        ("cpuinfo_power9.txt", "POWER9, altivec supported", None, None, None),
+    ],
 )
-def test_virtualization_by_flag_alone(plant, saved, cpuinfo, kind):
-    assert host.virtualization(plant({"proc/cpuinfo": saved(cpuinfo)})) == kind
+def test_cpuinfo(plant, saved, name, model, flag, mhz, virtualization):
+    seen = facts(plant({"proc/cpuinfo": saved(name)}))
+    assert (seen["cpu_model"], seen.get("hypervisor_flag"), seen.get("cpu_current_mhz")) == (model, flag, mhz)
+    assert seen.get("virtualization") == virtualization
 
 
-def test_virtualization_of_xen_and_arm_kvm(plant):
-    assert host.virtualization(plant({"proc/device-tree/hypervisor/compatible": "linux,kvm\0"})) == "kvm"
-    assert host.virtualization(plant({"sys/hypervisor/type": "xen\n"})) == "xen"
+def test_the_clock_is_the_median_of_all_processors(plant):
+    clocks = "".join(f"processor\t: {number}\ncpu MHz\t\t: {mhz}\n" for number, mhz in enumerate((800, 3000.5, 2000)))
+    assert facts(plant({"proc/cpuinfo": clocks + "cpu MHz : fast\n"}))["cpu_current_mhz"] == 2000
+
+
+@pytest.mark.parametrize(
+    ("text", "model"),
+    [
+        ("processor : 0\nCPU implementer : 0xc0\nCPU part : 0xac3\n", "implementer 0xc0 part 0xac3"),  # unknown core
+        ("no colon here", None),
+        ("processor : 0\n", None),
+    ],
+)
+def test_cpuinfo_without_a_name(plant, text, model):
+    assert facts(plant({"proc/cpuinfo": text})).get("cpu_model") == model
+
+
+def test_cpu_topology_of_two_sockets_with_smt(plant, saved):
+    base = "sys/devices/system/cpu"
+    files = {f"{base}/online": "0-3\n", f"{base}/smt/active": "1\n", "proc/cpuinfo": saved("cpuinfo_epyc.txt")}
+    for index, size in enumerate(["32K", "32K", "512K", "32768K\n", "unknown"]):
+        files[f"{base}/cpu0/cache/index{index}/size"] = size
+    for number in range(4):
+        files[f"{base}/cpu{number}/topology/thread_siblings_list"] = f"{number % 2},{number % 2 + 2}\n"
+        files[f"{base}/cpu{number}/topology/physical_package_id"] = f"{number % 2}\n"
+    for number, governor in enumerate(["performance", "schedutil"]):
+        files[f"{base}/cpufreq/policy{number}/scaling_governor"] = governor
+        files[f"{base}/cpufreq/policy{number}/cpuinfo_max_freq"] = "3720703"
+    files |= {"sys/devices/system/node/node0/cpulist": "0,2", "sys/devices/system/node/node10/cpulist": "\n"}
+    seen = facts(plant(files))
+    assert seen["cpu_logical_cores"] == 4
+    assert seen["cpu_physical_cores"] == 2
+    assert seen["cpu_sockets"] == 2
+    assert seen["cpu_smt_active"] is True
+    assert seen["cpu_llc_bytes"] == 32 << 20
+    assert seen["cpu_governor"] == "performance,schedutil"
+    assert seen["cpu_max_mhz"] == pytest.approx(3720.703)
+    assert seen["numa_nodes"] == 2
+    assert seen["numa_node0_cpus"] == "0,2"
+    assert "numa_node10_cpus" not in seen  # memory only, as on Grace Hopper
+
+
+def test_a_virtual_arm_machine_does_not_know_its_sockets(plant):
+    assert "cpu_sockets" not in facts(plant({"sys/devices/system/cpu/cpu0/topology/physical_package_id": "-1\n"}))
+
+
+def test_virtualization_of_xen_and_arm_kvm(plant, tmp_path):
+    assert facts(plant({"sys/hypervisor/type": "xen\n"}))["virtualization"] == "xen"
+    (tmp_path / "sys/hypervisor/type").unlink()
+    assert facts(plant({"proc/device-tree/hypervisor/compatible": "linux,kvm\0"}))["virtualization"] == "kvm"
 
 
 def test_an_empty_tree_leaves_only_what_the_process_itself_knows(tmp_path):
