@@ -25,14 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from .nvml import bus_id, cuda_version
-from .sources import ROOT, Facts, children, exists, gather, read_int, read_line, read_link
+from .sources import ROOT, Facts, children, exists, read_int, read_line, read_link
 
 LIBRARY = "libcuda.so.1"
 TEXT_BYTES = 256
 LEAST_DRIVER = {11: 450, 12: 525, 13: 580}  # by the major version of CUDA
-# CUdevice_attribute and CUdevice_P2PAttribute of cuda.h
+# CUdevice_attribute of cuda.h
 L2_BYTES, CAPABILITY_MAJOR, CAPABILITY_MINOR = 38, 75, 76
-PERFORMANCE_RANK, ACCESS_SUPPORTED, NATIVE_ATOMICS_SUPPORTED = 1, 2, 3
 
 CUDA_IPC_VALUES = ("auto", "on", "off")
 NCCL, OPEN_MPI, UCX, MPICH, MVAPICH = "NCCL", "Open MPI", "UCX", "MPICH", "MVAPICH"
@@ -48,6 +47,7 @@ EXPORTS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     MPICH: {"on": {}, "off": {THRESHOLD: str(NEVER), REPEATED: "0"}},
     MVAPICH: {"on": {"MV2_CUDA_IPC": "1"}, "off": {"MV2_CUDA_IPC": "0"}},
 }
+NOT_SET = "not set"
 NO, YES = ("0", "false", "no", "off", "n"), ("1", "true", "yes", "on", "y")
 DRIVER_VERSION = "proc/driver/nvidia/version"
 WSL_DEVICE = "dev/dxg"  # the Windows Subsystem for Linux has the driver's device, but not its folder in /proc
@@ -174,14 +174,6 @@ class CudaDriver:
         parts = (self.number("cuDeviceGetAttribute", part, device) for part in (CAPABILITY_MAJOR, CAPABILITY_MINOR))
         return ".".join(map(str, parts))
 
-    def peer_attribute(self, attribute: int, source: int, target: int) -> int:
-        """Of `source` accessing the memory of `target`."""
-        return self.number("cuDeviceGetP2PAttribute", attribute, self.device(source), self.device(target))
-
-    def can_access_peer(self, source: int, target: int) -> bool:
-        """Whether `source` may map the memory of `target`."""
-        return bool(self.number("cuDeviceCanAccessPeer", self.device(source), self.device(target)))
-
     def number(self, name: str, *arguments: int) -> int:
         """The result of a call that writes one int to its first argument."""
         value = c_int()
@@ -232,7 +224,7 @@ def _no_effect_on_nccl(setting: str, environment: Mapping[str, str]) -> str | No
     disabled, level = environment.get("NCCL_P2P_DISABLE"), environment.get("NCCL_P2P_LEVEL", "").upper()
     if setting == "off":
         if disabled != "1" and level not in ("LOC", "0"):
-            return f"NCCL_P2P_DISABLE is {_value_text(disabled)}"
+            return f"NCCL_P2P_DISABLE is {environment.get('NCCL_P2P_DISABLE', NOT_SET)}"
         multicast = environment.get("NCCL_NVLS_ENABLE", "0")
         return None if multicast == "0" else f"NCCL_NVLS_ENABLE={multicast} leaves NVLink multicast between GPUs"
     if disabled == "1":
@@ -242,48 +234,44 @@ def _no_effect_on_nccl(setting: str, environment: Mapping[str, str]) -> str | No
 
 def _no_effect_on_open_mpi(setting: str, environment: Mapping[str, str]) -> str | None:
     """PML ob1 sends messages through btl smcuda; the PMLs ucx and cm never read its switches."""
-    pml = environment.get("OMPI_MCA_pml", "")
-    if pml and not includes_any(pml, ("ob1",)):
-        carrier = f"OMPI_MCA_pml={pml} carries the messages, and btl smcuda's switch is one of ob1"
-        by_ucx = includes_any(pml, ("ucx",)) and _no_effect_on_ucx(setting, environment) is None
-        return None if by_ucx else carrier
-    without = not includes_any(environment.get("OMPI_MCA_btl", ""), ("smcuda",))
-    if without:
-        return None if setting == "off" else f"OMPI_MCA_btl={environment['OMPI_MCA_btl']} excludes smcuda"
-    value = environment.get(SMCUDA)
-    wrong = (value or "1").lower() not in NO if setting == "off" else (value or "1").lower() in NO
-    return f"{SMCUDA} is {_value_text(value)}" if wrong else None
+    pml, btl = environment.get("OMPI_MCA_pml", ""), environment.get("OMPI_MCA_btl", "")
+    if not includes_any(pml, ("ob1",)):
+        if includes_any(pml, ("ucx",)) and _no_effect_on_ucx(setting, environment) is None:
+            return None
+        return f"OMPI_MCA_pml={pml} carries the messages, and btl smcuda's switch is one of ob1"
+    if not includes_any(btl, ("smcuda",)):
+        return None if setting == "off" else f"OMPI_MCA_btl={btl} excludes smcuda"
+    allowed = not _is_one_of(environment.get(SMCUDA), NO)
+    return None if allowed == (setting == "on") else f"{SMCUDA} is {environment.get(SMCUDA, NOT_SET)}"
 
 
 def _no_effect_on_ucx(setting: str, environment: Mapping[str, str]) -> str | None:
     pml, transports = environment.get("OMPI_MCA_pml", ""), environment.get("UCX_TLS", "")
-    if pml and not includes_any(pml, ("ucx",)):
+    if not includes_any(pml, ("ucx",)):
         return f"OMPI_MCA_pml={pml} carries the messages, not UCX"
     allowed = includes_any(transports, ("cuda_ipc", "cuda", "all"))
     if allowed == (setting == "on"):
         return None
-    return f"UCX_TLS is {_value_text(transports or None)}, which {'includes' if allowed else 'excludes'} cuda_ipc"
+    return f"UCX_TLS is {transports or NOT_SET}, which {'includes' if allowed else 'excludes'} cuda_ipc"
 
 
 def _no_effect_on_mpich(setting: str, environment: Mapping[str, str]) -> str | None:
     if setting == "on":
-        forbids = {"MPIR_CVAR_ENABLE_GPU": NO, "MPIR_CVAR_NOLOCAL": YES}
-        active = [
-            f"{name}={environment[name]}" for name, words in forbids.items() if _is_one_of(environment.get(name), words)
-        ]
-        return f"{active[0]} forbids it" if active else None
-    threshold, repeated = environment.get(THRESHOLD), environment.get(REPEATED)
-    if threshold is None or not _is_one_of(repeated, NO):
-        return f"{THRESHOLD} is {_value_text(threshold)} and {REPEATED} is {_value_text(repeated)}"
-    return None
+        for name, words in (("MPIR_CVAR_ENABLE_GPU", NO), ("MPIR_CVAR_NOLOCAL", YES)):
+            if _is_one_of(environment.get(name), words):
+                return f"{name}={environment[name]} forbids it"
+        return None
+    threshold, repeated = environment.get(THRESHOLD, NOT_SET), environment.get(REPEATED, NOT_SET)
+    if threshold != NOT_SET and _is_one_of(repeated, NO):
+        return None
+    return f"{THRESHOLD} is {threshold} and {REPEATED} is {repeated}"
 
 
 def _no_effect_on_mvapich(setting: str, environment: Mapping[str, str]) -> str | None:
     if setting == "on" and not _is_one_of(environment.get("MV2_USE_CUDA"), YES):
-        return f"MV2_USE_CUDA is {_value_text(environment.get('MV2_USE_CUDA'))}, so it does not accept GPU memory"
-    value = environment.get("MV2_CUDA_IPC")
-    wrong = not _is_one_of(value, NO) if setting == "off" else _is_one_of(value, NO)
-    return f"MV2_CUDA_IPC is {_value_text(value)}" if wrong else None
+        return f"MV2_USE_CUDA is {environment.get('MV2_USE_CUDA', NOT_SET)}, so it does not accept GPU memory"
+    allowed = not _is_one_of(environment.get("MV2_CUDA_IPC"), NO)
+    return None if allowed == (setting == "on") else f"MV2_CUDA_IPC is {environment.get('MV2_CUDA_IPC', NOT_SET)}"
 
 
 NO_EFFECT_REASONS: Mapping[str, Callable[[str, Mapping[str, str]], str | None]] = {
@@ -307,51 +295,23 @@ def _is_one_of(value: str | None, words: tuple[str, ...]) -> bool:
     return value is not None and value.strip().lower() in words
 
 
-def _value_text(value: str | None) -> str:
-    return "not set" if value is None else value
-
-
 def collect_ipc(root: Path = ROOT) -> Facts:
     """What files show, as `ipc.platform.*`; without a driver `ipc.effective` is null and `ipc.reason` says so."""
-    facts = gather("ipc", IPC_SOURCES, root)
+    line = (read_line(root / DRIVER_VERSION) or "").partition(" GCC version")[0]
+    # of `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  ...`
+    version = re.search(r"NVRM version:.*?\s([0-9]{2,4}\.[0-9]{1,4}(?:\.[0-9]{1,4})?)(?:\s|$)", line)
+    shm = root / "dev/shm"
+    platform: Facts = {
+        "nvidia_driver": version[1] if version else None,
+        "nvidia_kernel_module": line or None,
+        "nvidia_device_nodes": len(children(root / "dev", r"nvidia[0-9]+")),
+        "dev_shm_writable": exists(shm) and os.access(shm, os.W_OK),
+        "ptrace_scope": read_int(root / "proc/sys/kernel/yama/ptrace_scope"),
+    }
+    for name in NAMESPACES:
+        number = re.fullmatch(r"[a-z_]+:\[([0-9]{1,19})\]", read_link(root / "proc/self/ns" / name) or "")
+        platform[f"{name}_namespace"] = int(number[1]) if number else None  # of pid:[4026531836]
+    facts = {f"ipc.platform.{key}": value for key, value in platform.items() if value is not None}
     if exists(root / DRIVER_VERSION) or exists(root / WSL_DEVICE):
         return facts
     return facts | {"ipc.effective": None, "ipc.reason": f"no NVIDIA driver: /{DRIVER_VERSION} is absent"}
-
-
-def parse_driver_version(text: str) -> str | None:
-    """550.54.15 of the line `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  ...`."""
-    match = re.search(r"NVRM version:.*?\s([0-9]{2,4}\.[0-9]{1,4}(?:\.[0-9]{1,4})?)(?:\s|$)", text)
-    return match[1] if match else None
-
-
-def parse_namespace(text: str) -> int | None:
-    """The number in pid:[4026531836]."""
-    match = re.fullmatch(r"[a-z_]+:\[([0-9]{1,19})\]", text)
-    return int(match[1]) if match else None
-
-
-def driver_facts(root: Path) -> Facts:
-    """The kernel driver, and how many GPUs this process sees as device files."""
-    line = (read_line(root / DRIVER_VERSION) or "").partition(" GCC version")[0]
-    return {
-        "ipc.platform.nvidia_driver": parse_driver_version(line),
-        "ipc.platform.nvidia_kernel_module": line or None,
-        "ipc.platform.nvidia_device_nodes": len(children(root / "dev", r"nvidia[0-9]+")),
-    }
-
-
-def sharing_facts(root: Path) -> Facts:
-    """What decides whether a process may access the memory of another one."""
-    shm = root / "dev/shm"
-    return {
-        "ipc.platform.dev_shm_writable": exists(shm) and os.access(shm, os.W_OK),
-        "ipc.platform.ptrace_scope": read_int(root / "proc/sys/kernel/yama/ptrace_scope"),
-        **{
-            f"ipc.platform.{name}_namespace": parse_namespace(read_link(root / "proc/self/ns" / name) or "")
-            for name in NAMESPACES
-        },
-    }
-
-
-IPC_SOURCES = (driver_facts, sharing_facts)

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import permutations
@@ -22,7 +22,7 @@ from typing import Any
 from commbench.core.terminal import first_line
 
 from . import nvml
-from .cuda import ACCESS_SUPPORTED, NATIVE_ATOMICS_SUPPORTED, PERFORMANCE_RANK, CudaDriver, CudaError
+from .cuda import CudaDriver, CudaError
 from .nvml import Gpu
 from .sources import Facts, fact_text, read_text, run_command
 
@@ -32,6 +32,7 @@ NOT_FACTS = ("index", "memory_used_bytes", "processes", "compute_capability")
 # one; the driver itself takes up to a hundredth of a GPU.
 UNEXPLAINED_BYTES, UNEXPLAINED_SHARE = 2**30, 0.02
 PEER_TIMEOUT_S = 30.0  # without its persistence daemon the driver initialises one GPU after the other
+PEER_ATTRIBUTES = {"access": 2, "native_atomics": 3, "performance_rank": 1}  # CUdevice_P2PAttribute of cuda.h
 PEER_CODE = "from commbench.hardware.gpu import print_peer_access; print_peer_access()"
 
 
@@ -46,8 +47,12 @@ def collect(environ: Mapping[str, str] = os.environ) -> Facts:
         "gpu.count": len(gpus),
         "gpu.driver_version": driver.version,
         "gpu.cuda_driver_version": driver.cuda,
-        "gpu.visible": visible_text(environ, gpus),
     }
+    visible, entries = visible_indices(environ, gpus), parse_visible(environ.get(VISIBLE_DEVICES))
+    if visible is not None:
+        facts["gpu.visible"] = ",".join(map(str, visible)) or "none"
+    elif entries and entries[0].startswith("MIG-"):
+        facts["gpu.visible"] = ",".join(entries)
     for gpu in gpus:
         values = {key: value for key, value in asdict(gpu).items() if key not in NOT_FACTS}
         capability = gpu.compute_capability
@@ -62,21 +67,17 @@ def parse_visible(text: str | None) -> tuple[str, ...] | None:
     if text is None:
         return None
     entries: list[str] = []
-    for word in text.split(","):
-        entry = _visible_entry(word.strip())
-        if entry is None or (entries and _entry_kind(entry) != _entry_kind(entries[0])):
+    for word in map(str.strip, text.split(",")):
+        number = re.match(r"[+]?([0-9]{1,9})(?![0-9])", word)  # as C reads numbers: 2nd is 2
+        if number is None and not re.fullmatch(r"(GPU|MIG)-[0-9A-Za-z/-]+", word):
+            break
+        entry = str(int(number[1])) if number else word
+        if entries and _entry_kind(entry) != _entry_kind(entries[0]):
             break
         if entry in entries:
             return ()
         entries.append(entry)
     return tuple(entries)
-
-
-def _visible_entry(word: str) -> str | None:
-    if re.fullmatch(r"(GPU|MIG)-[0-9A-Za-z/-]+", word):
-        return word
-    number = re.match(r"[+]?([0-9]{1,9})(?![0-9])", word)  # as C reads numbers: 2nd is 2
-    return str(int(number[1])) if number else None
 
 
 def _entry_kind(entry: str) -> str:
@@ -96,25 +97,16 @@ def visible_indices(environ: Mapping[str, str], gpus: Sequence[Gpu]) -> list[int
         return [gpu.index for gpu in gpus]
     indices: list[int] = []
     for entry in entries:
-        matches = [gpu.index for gpu in gpus if _is_named_by(gpu, entry)]
+        if entry[0] == "G":
+            matches = [gpu.index for gpu in gpus if (gpu.uuid or "").lower().startswith(entry.lower())]
+        else:
+            matches = [gpu.index for gpu in gpus if str(gpu.index) == entry]
         if len(matches) != 1:  # no GPU, or a prefix that several UUIDs have
             break
         if matches[0] in indices:
             return []
         indices += matches
     return indices
-
-
-def _is_named_by(gpu: Gpu, entry: str) -> bool:
-    return (gpu.uuid or "").lower().startswith(entry.lower()) if entry[0] == "G" else str(gpu.index) == entry
-
-
-def visible_text(environ: Mapping[str, str], gpus: Sequence[Gpu]) -> str | None:
-    """`0,2` by NVML's indices, `none`, or the MIG entries as given; None where only CUDA knows."""
-    indices, entries = visible_indices(environ, gpus), parse_visible(environ.get(VISIBLE_DEVICES))
-    if indices is not None:
-        return ",".join(map(str, indices)) or "none"
-    return ",".join(entries) if entries and entries[0].startswith("MIG-") else None
 
 
 def own_gpu(local_rank: int, environ: Mapping[str, str] = os.environ) -> Facts:
@@ -140,18 +132,14 @@ def own_gpu(local_rank: int, environ: Mapping[str, str] = os.environ) -> Facts:
             "compute_capability": cuda.compute_capability(ordinal),
         }
     except CudaError as error:
-        return {"gpu.own.reason": f"{fact_text(str(error))}{_visible_note(environ)}"}
+        entries, note = parse_visible(environ.get(VISIBLE_DEVICES)), ""
+        if entries is not None:
+            note = f" ({VISIBLE_DEVICES}={environ[VISIBLE_DEVICES]!r}{'' if entries else ' hides every GPU'})"
+        return {"gpu.own.reason": fact_text(str(error)) + note}
     facts |= {"visible": visible, "driver_version": nvml.driver().version}
     facts |= _nvml_facts(next((gpu for gpu in nvml.gpus() if gpu.pci_bus_id == facts["pci_bus_id"]), None))
     facts["uuid"] = f"{facts.pop('kind', 'GPU')}-{facts['uuid']}"
     return {f"gpu.own.{key}": value for key, value in facts.items() if value is not None}
-
-
-def _visible_note(environ: Mapping[str, str]) -> str:
-    entries = parse_visible(environ.get(VISIBLE_DEVICES))
-    if entries is None:
-        return ""
-    return f" ({VISIBLE_DEVICES}={environ[VISIBLE_DEVICES]!r}{'' if entries else ' hides every GPU'})"
 
 
 def _nvml_facts(gpu: Gpu | None) -> Facts:
@@ -221,31 +209,24 @@ def numbered_pairs(answer: Mapping[str, Any], index: Mapping[str, int]) -> Facts
 
 
 def print_peer_access() -> None:
-    """Print JSON: {"gpus": [PCI bus ids], "pairs": [[source, target, {key: value}]]}, or {"reason": text}."""
+    """Print JSON: {"gpus": [PCI bus ids], "pairs": [[source, target, {key: value}]]}, or {"reason": text}.
+
+    A value that CUDA refuses is a missing key.
+    """
     try:
-        print(json.dumps(peer_access(CudaDriver())))
+        cuda = CudaDriver()
+        gpus = [cuda.pci_bus_id(ordinal) for ordinal in range(cuda.count())]
+        pairs: list[tuple[int, int, Facts]] = []
+        for source, target in permutations(range(len(gpus)), 2):
+            ends = cuda.device(source), cuda.device(target)
+            values: Facts = {}
+            for key, attribute in PEER_ATTRIBUTES.items():
+                with suppress(CudaError):
+                    value = cuda.number("cuDeviceGetP2PAttribute", attribute, *ends)
+                    values[key] = value if key == "performance_rank" else bool(value)
+            with suppress(CudaError):
+                values["can_access"] = bool(cuda.number("cuDeviceCanAccessPeer", *ends))
+            pairs.append((source, target, values))
+        print(json.dumps({"gpus": gpus, "pairs": pairs}))
     except CudaError as error:
         print(json.dumps({"reason": str(error)}))
-
-
-def peer_access(cuda: CudaDriver) -> dict[str, Any]:
-    """See `print_peer_access`; a value that CUDA refuses is a missing key."""
-    ordinals = range(cuda.count())
-    return {
-        "gpus": [cuda.pci_bus_id(ordinal) for ordinal in ordinals],
-        "pairs": [(source, target, _pair_facts(cuda, source, target)) for source, target in permutations(ordinals, 2)],
-    }
-
-
-def _pair_facts(cuda: CudaDriver, source: int, target: int) -> Facts:
-    queries: dict[str, Callable[[], int | bool]] = {
-        "access": lambda: bool(cuda.peer_attribute(ACCESS_SUPPORTED, source, target)),
-        "native_atomics": lambda: bool(cuda.peer_attribute(NATIVE_ATOMICS_SUPPORTED, source, target)),
-        "performance_rank": lambda: cuda.peer_attribute(PERFORMANCE_RANK, source, target),
-        "can_access": lambda: cuda.can_access_peer(source, target),
-    }
-    facts: Facts = {}
-    for key, get_value in queries.items():
-        with suppress(CudaError):
-            facts[key] = get_value()
-    return facts

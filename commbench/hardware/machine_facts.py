@@ -26,7 +26,7 @@ from commbench.core.fact_scopes import scope_of
 from commbench.core.secrets import MASK, is_secret, mask
 
 from . import cuda, gpu, host, network, resource_limits, topology
-from .sources import ROOT, Facts, fact_text, gather, key_part, run_command
+from .sources import Facts, fact_text, gather, key_part, run_command
 
 MISSING = "missing"  # no JSON text looks like this, so it cannot be mistaken for a value
 NODE = "host.boot_id"  # the same in all containers of a machine
@@ -95,11 +95,21 @@ def differences(facts_by_rank: Sequence[Mapping[str, Any]]) -> dict[str, RanksBy
         scope = scope_of(key).ranks
         if scope == "ignore":
             continue
+        texts = [
+            json.dumps(facts[key], sort_keys=True, default=str) if key in facts else MISSING for facts in facts_by_rank
+        ]
+        # a fact of a node must agree on its own ranks only; those without a known node count as one node
+        nodes = [facts.get(NODE) if scope == "node" else None for facts in facts_by_rank]
+        if len(set(zip(nodes, texts, strict=True))) == len(set(nodes)):
+            continue
         by_value: RanksByValue = defaultdict(list)
-        for rank, facts in enumerate(facts_by_rank):
-            by_value[json.dumps(facts[key], sort_keys=True, default=str) if key in facts else MISSING].append(rank)
-        if len(by_value) > 1 and not (scope == "node" and _agree_inside_nodes(by_value, facts_by_rank)):
-            differing[key] = _without_digests(by_value)
+        for rank, text in enumerate(texts):
+            by_value[text].append(rank)
+        shown = [without_digests(text) for text in by_value]
+        differing[key] = {
+            text if shown.count(text) == 1 else f"{text} ({shown[:index].count(text) + 1})": ranks
+            for index, (text, ranks) in enumerate(zip(shown, by_value.values(), strict=True))
+        }
     return differing
 
 
@@ -118,38 +128,16 @@ def by_node(facts_by_rank: Sequence[Mapping[str, Any]], nodes: Sequence[int]) ->
     ]
 
 
-def _without_digests(by_value: RanksByValue) -> RanksByValue:
-    texts = [without_digests(value) for value in by_value]
-    return {
-        text if texts.count(text) == 1 else f"{text} ({texts[:index].count(text) + 1})": ranks
-        for index, (text, ranks) in enumerate(zip(texts, by_value.values(), strict=True))
-    }
-
-
-def _agree_inside_nodes(by_value: RanksByValue, facts_by_rank: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether every node has one value only; ranks without a known node count as one node."""
-    values_on: dict[Any, set[str]] = defaultdict(set)
-    for value, ranks in by_value.items():
-        for rank in ranks:
-            values_on[facts_by_rank[rank].get(NODE)].add(value)
-    return all(len(values) == 1 for values in values_on.values())
-
-
 # ---------------------------------------------------------------- software
 
 
-def software_facts(root: Path = ROOT) -> Facts:
-    """The facts as `versions.*` and `environment.NAME`; a package that is not installed is a missing key."""
-    return _version_facts(root) | environment_facts(os.environ)
+@cache  # a process keeps what it has imported
+def version_facts() -> Facts:
+    """The facts as `versions.*`; a package that is not installed is a missing key."""
+    return gather("versions", VERSION_SOURCES, SOURCE_TREE)
 
 
-@cache
-def _version_facts(root: Path) -> Facts:
-    """Once in a process, which keeps what it has imported."""
-    return gather("versions", VERSION_SOURCES, root)
-
-
-def environment_facts(environ: Mapping[str, str]) -> Facts:
+def environment_facts(environ: Mapping[str, str] = os.environ) -> Facts:
     """The recorded variables as `environment.NAME`, without credentials.
 
     They are masked with ***: the whole value if the name is that of a credential, else what looks like one in it. A
@@ -192,8 +180,8 @@ def installed_version(names: tuple[str, ...]) -> str | None:
     return None
 
 
-def python_facts(_: Path) -> Facts:
-    """The interpreter and its C library; None for another C library than glibc."""
+def package_facts(_: Path) -> Facts:
+    """The interpreter, its C library (None for another one than glibc) and the installed distributions."""
     try:  # platform.libc_ver() would read the whole interpreter
         glibc = (os.confstr("CS_GNU_LIBC_VERSION") or "").removeprefix("glibc ")
     except (OSError, ValueError, AttributeError):
@@ -202,12 +190,8 @@ def python_facts(_: Path) -> Facts:
         "versions.python": platform.python_version(),
         "versions.python_implementation": platform.python_implementation(),
         "versions.glibc": glibc or None,
+        **{f"versions.{fact}": installed_version(names) for fact, names in DISTRIBUTIONS.items()},
     }
-
-
-def package_facts(_: Path) -> Facts:
-    """The installed distributions."""
-    return {f"versions.{fact}": installed_version(names) for fact, names in DISTRIBUTIONS.items()}
 
 
 def torch_facts(_: Path) -> Facts:
@@ -218,40 +202,47 @@ def torch_facts(_: Path) -> Facts:
         if package is not None and package.origin is not None:
             version = run_path(str(Path(package.origin).with_name("version.py")))
     names = {"torch_git_commit": "git_version", "torch_cuda": "cuda", "torch_hip": "hip"}
-    values = {f"versions.{fact}": version.get(name) for fact, name in names.items()}
-    return {key: fact_text(str(value)) for key, value in values.items() if value}
+    return {f"versions.{fact}": fact_text(str(version[name])) for fact, name in names.items() if version.get(name)}
 
 
-def git_facts(_: Path, tree: Path = SOURCE_TREE) -> Facts:
-    """The commit of commbench's own checkout, and whether its code was changed since; empty if it is not a checkout."""
+def git_facts(tree: Path) -> Facts:
+    """The commit of commbench's own checkout, and whether its code was changed since. Empty if it is not a checkout, or
+    git is not installed, refuses (another owner), or hangs on a filesystem."""
     if not (tree / ".git").exists():
         return {}
-    commit = _git_output(tree, "rev-parse", "--verify", "HEAD")
-    # only the code counts: a folder of results beside it is not a change
-    changed = _git_output(tree, "status", "--porcelain", "--", "commbench", "conf")
-    return {
-        "versions.git_commit": commit or None,
-        "versions.git_dirty": None if changed is None or not commit else changed != "",
-    }
-
-
-def _git_output(tree: Path, *arguments: str) -> str | None:
-    """What git prints; None if it is not installed, refuses (another owner), or hangs on a filesystem."""
     # a git hook's GIT_DIR would name another repository; locks would disturb the user's own git
     environ = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-    command = ["git", "--no-optional-locks", "-C", str(tree), *arguments]
+    # only the code counts: a folder of results beside it is not a change
+    words = [
+        "git",
+        "--no-optional-locks",
+        "-C",
+        str(tree),
+        "status",
+        "--porcelain=v2",
+        "--branch",
+        "--",
+        "commbench",
+        "conf",
+    ]
     try:
-        finished = run_command(command, GIT_TIMEOUT_S, environ)
+        finished = run_command(words, GIT_TIMEOUT_S, environ)
     except OSError:
-        return None
-    return fact_text(finished.stdout) if finished and finished.returncode == 0 else None
+        return {}
+    status = finished.stdout if finished and finished.returncode == 0 else ""
+    commit = re.search(r"^# branch\.oid ([0-9a-f]+)$", status, re.MULTILINE)  # (initial) before the first commit
+    if commit is None:
+        return {}
+    changed = re.search(r"^[^#]", status, re.MULTILINE) is not None
+    return {"versions.git_commit": commit[1], "versions.git_dirty": changed}
 
 
-VERSION_SOURCES = (python_facts, package_facts, torch_facts, git_facts)
+VERSION_SOURCES = (package_facts, torch_facts, git_facts)
 COLLECTORS: dict[str, Callable[[], Facts]] = {
     "host": host.collect,
     "resource_limits": resource_limits.collect,
-    "software": software_facts,
+    "versions": version_facts,
+    "environment": environment_facts,
     "network": network.collect,
     "topology": topology.collect,
     "gpu": gpu.collect,

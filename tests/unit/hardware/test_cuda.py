@@ -18,7 +18,6 @@ from commbench.hardware.cuda import (
     cuda_ipc_exports,
     cuda_ipc_without_effect,
     includes_any,
-    parse_driver_version,
 )
 
 SMCUDA = "OMPI_MCA_btl_smcuda_use_cuda_ipc"
@@ -170,15 +169,15 @@ def test_ucx_takes_its_word_on_a_machine_without_cuda() -> None:
 @pytest.mark.parametrize(
     ("text", "version"),
     [
-        (CLOSED, "535.104.05"),
         (OPEN, "550.54.15"),
         ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  390.12 x", "390.12"),
         ("GCC version: 12.2.0", None),
         ("", None),
     ],
 )
-def test_driver_version(text, version):
-    assert parse_driver_version(text) == version
+def test_driver_version(plant, text, version):
+    facts = collect_ipc(plant({"proc/driver/nvidia/version": text}))
+    assert facts.get("ipc.platform.nvidia_driver") == version
 
 
 def test_with_a_driver(plant):

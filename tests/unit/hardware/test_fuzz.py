@@ -40,8 +40,6 @@ PARSERS = (
     terminal.first_line,
     lambda text: parse_info(text.encode(errors="replace")),
     lambda text: mpi_library.library_name(SimpleNamespace(Get_library_version=lambda: text)),
-    cuda.parse_driver_version,
-    cuda.parse_namespace,
     sources.parse_int,
     sources.parse_float,
     sources.parse_fields,

@@ -121,7 +121,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_installed_packages():
-    facts = machine_facts.software_facts()
+    facts = machine_facts.version_facts()
     assert "versions.error" not in facts
     assert facts["versions.numpy"] == metadata.version("numpy")
     assert facts["versions.python"].startswith("3.")
@@ -149,29 +149,29 @@ def test_what_torch_was_built_for_is_read_without_importing_it(monkeypatch, tmp_
 
 
 def test_a_clean_and_a_changed_checkout(checkout):
-    clean = machine_facts.git_facts(checkout, checkout)
+    clean = machine_facts.git_facts(checkout)
     assert len(clean["versions.git_commit"]) == 40
     assert clean["versions.git_dirty"] is False
     (checkout / "results").write_text("not code")
-    assert machine_facts.git_facts(checkout, checkout)["versions.git_dirty"] is False
+    assert machine_facts.git_facts(checkout)["versions.git_dirty"] is False
     (checkout / "commbench/new.py").write_text("2\n")
-    assert machine_facts.git_facts(checkout, checkout)["versions.git_dirty"] is True
+    assert machine_facts.git_facts(checkout)["versions.git_dirty"] is True
 
 
 def test_a_git_hook_does_not_point_elsewhere(checkout, monkeypatch):
     monkeypatch.setenv("GIT_DIR", "/nowhere")
-    assert machine_facts.git_facts(checkout, checkout)["versions.git_commit"]
+    assert machine_facts.git_facts(checkout)["versions.git_commit"]
 
 
 def test_no_commit_yet(tmp_path):
     git(tmp_path, "init", "-q")
-    assert not any(machine_facts.git_facts(tmp_path, tmp_path).values())
+    assert not any(machine_facts.git_facts(tmp_path).values())
 
 
 def test_not_a_checkout_or_no_git(tmp_path, checkout, monkeypatch):
-    assert machine_facts.git_facts(tmp_path, tmp_path / "elsewhere") == {}
+    assert machine_facts.git_facts(tmp_path / "elsewhere") == {}
     monkeypatch.setenv("PATH", "/nowhere")
-    assert not any(machine_facts.git_facts(checkout, checkout).values())
+    assert not any(machine_facts.git_facts(checkout).values())
 
 
 def test_only_variables_that_matter():
@@ -248,7 +248,7 @@ def test_odd_names_and_values_become_plain_keys_and_lines():
 
 def test_the_real_environment_is_read_when_asked(monkeypatch):
     monkeypatch.setenv("COMMBENCH_COLOUR", "blue")
-    assert machine_facts.software_facts()["environment.COMMBENCH_COLOUR"] == "blue"
+    assert machine_facts.collect()["environment.COMMBENCH_COLOUR"] == "blue"
 
 
 def test_long_host_lists_are_masked_quickly():
