@@ -30,8 +30,7 @@ from commbench.core.program import DEVICE
 
 from .topology import SAME_GPU, RankGpu, Topology, link_between
 
-MBIT = 1e6 / 8
-GB = 1e9
+MBIT_PER_GB = 8e3
 Limit = tuple[float, str]  # bus bandwidth in GB/s, and the name of what limits it
 # compute capability -> GB/s per link in one direction, and the most links of such a GPU; the next lower one counts
 NVLINK = {60: (18.0, 4), 70: (20.0, 6), 80: (20.0, 12), 90: (20.6, 18), 100: (40.1, 18)}
@@ -52,10 +51,6 @@ class Wire:
     name: str
     mbit_per_s: float
     count: int = 1
-
-    @property
-    def total_mbit_per_s(self) -> float:
-        return self.count * self.mbit_per_s
 
     def __str__(self) -> str:
         times = f"{self.count} x " if self.count > 1 else ""
@@ -110,7 +105,7 @@ def network_limit(
     ways_out: list[Limit | None] = []
     for node, ranks in ranks_by_node.items():
         wire = wires[node]
-        ways_out.append(None if wire is None else (wire.total_mbit_per_s * MBIT / GB, str(wire)))
+        ways_out.append(None if wire is None else (wire.count * wire.mbit_per_s / MBIT_PER_GB, str(wire)))
         to_host = _least([host_link(gpus[rank]) for rank in ranks]) if gpus else None
         if to_host is not None:
             ways_out.append((len(ranks) * to_host[0], f"{len(ranks)} x {to_host[1]}" if len(ranks) > 1 else to_host[1]))
@@ -122,10 +117,15 @@ def host_link(gpu: RankGpu) -> Limit | None:
     """The line rate of a GPU's link to its host, in one direction: NVLink-C2C or PCIe; None if unknown."""
     if gpu.c2c_gb_per_s:
         return gpu.c2c_gb_per_s, f"C2C {gpu.c2c_gb_per_s:g} GB/s"
-    rate = PCIE_LINE_X16.get(gpu.pcie_generation or 0)
+    link = _pcie_link(gpu, PCIE_LINE_X16)
+    return None if link is None else (link[0], f"{link[1]} line rate")
+
+
+def _pcie_link(gpu: RankGpu, x16_gb_per_s: Mapping[int, float]) -> Limit | None:
+    rate = x16_gb_per_s.get(gpu.pcie_generation or 0)
     if rate is None or not gpu.pcie_width:
         return None
-    return rate * gpu.pcie_width / 16, f"PCIe gen{gpu.pcie_generation} x{gpu.pcie_width} line rate"
+    return rate * gpu.pcie_width / 16, f"PCIe gen{gpu.pcie_generation} x{gpu.pcie_width}"
 
 
 def _host_copies_limit(job: Planned, gpus: Sequence[RankGpu]) -> Limit | None:
@@ -206,39 +206,37 @@ def _gpu_links_limit(
     by_node: dict[int, list[RankGpu]] = {}
     for rank in communicating_ranks(job):
         by_node.setdefault(gpus[rank].node, []).append(gpus[rank])
-    return _least([_node_limit(job, group, topologies, copy_gb_per_s) for group in by_node.values() if len(group) > 1])
-
-
-def _node_limit(
-    job: Planned, group: Sequence[RankGpu], topologies: Mapping[int, Topology], copy_gb_per_s: float | None
-) -> Limit | None:
-    links = {(a, b): link_between(group[a], group[b], topologies) for a, b in combinations(range(len(group)), 2)}
-    if set(links.values()) == {SAME_GPU}:
-        return None if copy_gb_per_s is None else (copy_gb_per_s, COPY)
-    if any(link is None or not (link in PCIE_LINKS or NVLINK_LINK.fullmatch(link)) for link in links.values()):
-        return None
-    islands = _nvlink_islands(len(group), [pair for pair, link in links.items() if NVLINK_LINK.fullmatch(link or "")])
-    if len(islands) > 1:
-        return _pcie_limit(job, [[group[member] for member in island] for island in islands])
-    return _least(
-        [_nvlink_limit(group[a], [link or "" for pair, link in links.items() if a in pair]) for a in islands[0]]
-    )
+    limits: list[Limit | None] = []
+    for group in (group for group in by_node.values() if len(group) > 1):
+        links = {(a, b): link_between(group[a], group[b], topologies) for a, b in combinations(range(len(group)), 2)}
+        if set(links.values()) == {SAME_GPU}:
+            limits.append(None if copy_gb_per_s is None else (copy_gb_per_s, COPY))
+            continue
+        if any(link is None or not (link in PCIE_LINKS or NVLINK_LINK.fullmatch(link)) for link in links.values()):
+            return None
+        nvlinks = {pair: int(match[1]) for pair, link in links.items() if (match := NVLINK_LINK.fullmatch(link or ""))}
+        islands = _nvlink_islands(len(group), sorted(nvlinks))
+        if len(islands) > 1:
+            limits.append(_pcie_limit(job, [[group[member] for member in island] for island in islands]))
+        else:
+            for number, gpu in enumerate(group):
+                limits.append(_nvlink_limit(gpu, sum(count for pair, count in nvlinks.items() if number in pair)))
+    return _least(limits)
 
 
 def _nvlink_islands(count: int, pairs: Sequence[tuple[int, int]]) -> list[list[int]]:
     """Groups of GPUs that reach one another by NVLink, directly or through others."""
     island = list(range(count))
-    for a, b in sorted(pairs):
+    for a, b in pairs:
         island = [island[a] if number == island[b] else number for number in island]
     return [[member for member in range(count) if island[member] == number] for number in sorted(set(island))]
 
 
-def _nvlink_limit(gpu: RankGpu, links: Sequence[str]) -> Limit | None:
+def _nvlink_limit(gpu: RankGpu, shown: int) -> Limit | None:
     """All links of a GPU to the others; behind a switch every pair shows all of its links, so they count once."""
     rate = nvlink_rate(gpu.capability)
     if rate is None:
         return None
-    shown = sum(int(match[1]) for link in links if (match := NVLINK_LINK.fullmatch(link)))
     count = min(shown, gpu.nvlinks or rate[1])
     return count * rate[0], f"NVLink {count} x {rate[0]:g} GB/s"
 
@@ -252,12 +250,7 @@ def nvlink_rate(capability: int | None) -> tuple[float, int] | None:
 
 def _pcie_limit(job: Planned, islands: Sequence[Sequence[RankGpu]]) -> Limit | None:
     """PCIe joins islands of NVLink as a network joins nodes: the same shares of the bytes must cross it."""
-    rates: list[Limit | None] = []
-    for gpu in (gpu for island in islands for gpu in island):
-        rate = PCIE_X16.get(gpu.pcie_generation or 0)
-        name = f"PCIe gen{gpu.pcie_generation} x{gpu.pcie_width}"
-        rates.append((rate * gpu.pcie_width / 16, name) if rate is not None and gpu.pcie_width else None)
-    slowest = _least(rates)
+    slowest = _least([_pcie_link(gpu, PCIE_X16) for island in islands for gpu in island])
     size, factor = len(islands[0]), job.bus_factor
     if slowest is None or factor is None or job.size % size or any(len(island) != size for island in islands):
         return None

@@ -59,18 +59,17 @@ class MpiLibrary:
         return 5 if Path(self.launcher()).name == "prterun" else 4
 
 
-def find(choice: str, environ: Mapping[str, str] | None = None) -> MpiLibrary | None:
+def find(choice: str) -> MpiLibrary | None:
     """The library for `backend.library`; None if there is none. Raises ConfigError for an invalid choice.
 
     auto is MPI4PY_LIBMPI, else the kind of the launcher that started this process, else Open MPI, else MPICH.
     """
-    environ = os.environ if environ is None else environ
     if choice not in ("auto", *SONAMES):
         return _from_path(choice)
-    if choice == "auto" and environ.get("MPI4PY_LIBMPI"):
-        return _from_path(environ["MPI4PY_LIBMPI"], "MPI4PY_LIBMPI")
-    kinds = (launcher_kind(environ) or "openmpi", "openmpi", "mpich") if choice == "auto" else (choice,)
-    for kind in kinds:
+    if choice == "auto" and os.environ.get("MPI4PY_LIBMPI"):
+        return _from_path(os.environ["MPI4PY_LIBMPI"], "MPI4PY_LIBMPI")
+    kinds = (launcher_kind(os.environ) or "openmpi", "openmpi", "mpich") if choice == "auto" else (choice,)
+    for kind in dict.fromkeys(kinds):
         for file in (folder / soname for folder in _library_folders() for soname in SONAMES[kind]):
             if file.exists() and _kind_of(file) == kind:
                 return MpiLibrary(kind, str(file))
@@ -100,16 +99,16 @@ def load(library: str, threads: str) -> Any:
     return MPI
 
 
-def give_up(status: int, environ: Mapping[str, str] = os.environ) -> None:
+def give_up(status: int) -> None:
     """Let MPICH's mpiexec end the world when a rank leaves before MPI_Init: the others would wait for it forever.
 
     Writes two lines of PMI-1 to the file descriptor that mpiexec passed to this rank; elsewhere it does nothing.
     """
-    if HYDRA_LOCAL_RANK not in environ or "mpi4py.MPI" in sys.modules:
+    if HYDRA_LOCAL_RANK not in os.environ or "mpi4py.MPI" in sys.modules:
         return
     commands = f"cmd=init pmi_version=1 pmi_subversion=1\ncmd=abort exitcode={status}\n"
     with suppress(KeyError, ValueError, OSError):  # another PMI
-        os.write(int(environ["PMI_FD"]), commands.encode())
+        os.write(int(os.environ["PMI_FD"]), commands.encode())
 
 
 def library_name(mpi: Any) -> str:
@@ -148,7 +147,7 @@ def _from_path(text: str, name: str = "backend.library") -> MpiLibrary:
 def _kind_of(path: Path) -> str | None:
     name = path.resolve().name
     for kind, sonames in SONAMES.items():
-        if any(name.startswith(soname) or path.name.startswith(soname) for soname in sonames):
+        if name.startswith(sonames) or path.name.startswith(sonames):
             return kind
     return None
 

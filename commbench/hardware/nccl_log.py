@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from .sources import fact_text
 
-T = TypeVar("T")
 Pair = tuple[int, int]  # from rank, to rank
 MARK = "NCCL INFO "
 # src/collectives.cc; older versions log numbers
@@ -102,6 +100,9 @@ def parse_log(text: str) -> Transport:
     def matches(pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
         return (match for message in messages if (match := pattern.match(message)))
 
+    # Using `[0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:192.0.2.1<0>`, or `[0]eth0:192.0.2.1<0>`
+    used = (name for match in matches(_INTERFACES) for name in _INTERFACE.finditer(match[1].split("; OOB")[0]))
+    chosen = (call for message in messages if (call := _chosen(message)) is not None)
     pairs: dict[Pair, set[str]] = {}
     for match in matches(_CHANNEL):
         pairs.setdefault((int(match[1]), int(match[2])), set()).add(kind_of(match[3]))
@@ -112,14 +113,14 @@ def parse_log(text: str) -> Transport:
         version=version[1] if version else None,
         network=next((fact_text(match[1]).strip() for match in matches(_NETWORK)), None),
         plugin=fact_text(plugin[1] or plugin[2]).strip() if plugin else None,
-        interfaces=_unique(name for match in matches(_INTERFACES) for name in _interfaces(match[1])),
+        interfaces=tuple(dict.fromkeys(f"{name[1]}{name[2] or ''}" for name in used)),
         kinds={pair: tuple(sorted(kinds)) for pair, kinds in pairs.items()},
         collnet=tuple(sorted({kind_of(match[1]) for match in matches(_COLLNET)})),
         rings=max((int(match[1]) for match in matches(_RINGS)), default=None),
         trees=max((match[1].count("[") for match in matches(_TREES)), default=None),
         multicast=all(multicast) if multicast else None,
         nvls_channels=max((int(match[1]) for match in matches(_CHANNELS)), default=None),
-        algorithms=_unique(chosen for message in messages if (chosen := _chosen(message)) is not None),
+        algorithms=tuple(dict.fromkeys(chosen)),
     )
 
 
@@ -149,11 +150,6 @@ def effective_ipc(
     return ("on" if True in direct else "off") if direct else None
 
 
-def _interfaces(text: str) -> list[str]:
-    """Names in `[0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:192.0.2.1<0>`, or `[0]eth0:192.0.2.1<0>`."""
-    return [f"{match[1]}{match[2] or ''}" for match in _INTERFACE.finditer(text.split("; OOB")[0])]
-
-
 def _chosen(message: str) -> Chosen | None:
     if match := _NAMED.match(message):
         return Chosen(match[1], int(match[2]), match[3].upper(), match[4].upper())
@@ -164,7 +160,3 @@ def _chosen(message: str) -> Chosen | None:
         known = algorithm < len(ALGORITHMS) and protocol < len(PROTOCOLS)
         return Chosen(None, int(match[1]), ALGORITHMS[algorithm], PROTOCOLS[protocol]) if known else None
     return None
-
-
-def _unique(values: Iterable[T]) -> tuple[T, ...]:
-    return tuple(dict.fromkeys(values))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
@@ -68,12 +68,12 @@ def _find_interface(interface: str) -> tuple[str, str]:
     return interface, addresses[interface][0]
 
 
-def _addresses(*families: socket.AddressFamily) -> dict[str, list[str]]:
+def _addresses() -> dict[str, list[str]]:
     """The addresses of each interface, IPv4 first; link-local ones are of no use without an interface name."""
     return {
         name: [
             address.address
-            for family in families or (socket.AF_INET, socket.AF_INET6)
+            for family in (socket.AF_INET, socket.AF_INET6)
             for address in addresses
             if address.family == family and not address.address.lower().startswith("fe80")
         ]
@@ -106,31 +106,27 @@ def outer_address(*peers: str) -> str:
 
     Raises ConfigError if this host has only loopback addresses.
     """
-    for address in _outer_candidates(peers):
+    for peer in peers:
+        with suppress(OSError):
+            family, _, _, _, target = socket.getaddrinfo(peer, ANY_PORT, type=socket.SOCK_DGRAM)[0]
+            with closing(socket.socket(family, socket.SOCK_DGRAM)) as probe:
+                probe.connect(target)
+                address = str(probe.getsockname()[0])
+            if not is_loopback(address):
+                return address
+    with suppress(OSError):
+        address = socket.gethostbyname(socket.gethostname())
         if not is_loopback(address):
             return address
+    # on the meeting point's own host both may be loopback: /etc/hosts often maps the host's name to it
+    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
+    for name, entries in psutil.net_if_addrs().items():
+        for entry in entries:
+            if name in up and entry.family == socket.AF_INET and not is_loopback(entry.address):
+                return entry.address
     raise ConfigError(
         "this host has only loopback addresses, but there are ranks on other nodes; choose one with interface=NAME"
     )
-
-
-def _outer_candidates(peers: tuple[str, ...]) -> Iterator[str]:
-    for lookup, host in (*((_route_source, peer) for peer in peers), (socket.gethostbyname, socket.gethostname())):
-        try:
-            yield lookup(host)
-        except OSError:
-            continue
-    # on the meeting point's own host both may be loopback: /etc/hosts often maps the host's name to it
-    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
-    for name, addresses in psutil.net_if_addrs().items():
-        yield from (address.address for address in addresses if name in up and address.family == socket.AF_INET)
-
-
-def _route_source(host: str) -> str:
-    family, _, _, _, target = socket.getaddrinfo(host, ANY_PORT, type=socket.SOCK_DGRAM)[0]
-    with closing(socket.socket(family, socket.SOCK_DGRAM)) as probe:
-        probe.connect(target)
-        return str(probe.getsockname()[0])
 
 
 def own_address(host: str) -> str | None:
@@ -161,13 +157,15 @@ def outgoing_facts(interface: str | None, peers: Sequence[str]) -> Facts:
     Without a choice a library may still use another one. Empty if there is none.
     """
     try:
-        address = interface_address(interface) if interface is not None else outer_address(*peers)
-        holders = (name for name, addresses in _addresses().items() if address in addresses)
-        name = interface_name(interface) if interface is not None else next(holders, None)
+        if interface is not None:
+            name, address = _find_interface(interface)
+        else:
+            address = outer_address(*peers)
+            name = next((name for name, addresses in _addresses().items() if address in addresses), "")
     except ConfigError:
         return {}
     speed = known_speed(read_int(ROOT / "sys/class/net" / name / "speed")) if name else None
-    facts = {"interface": name, "address": address, "speed_mbit_per_s": speed}
+    facts = {"interface": name or None, "address": address, "speed_mbit_per_s": speed}
     return {f"network.used.{key}": value for key, value in facts.items() if value is not None}
 
 
@@ -179,30 +177,27 @@ def known_speed(speed: int | None) -> int | None:
 def interface_facts(root: Path) -> Facts:
     """State, MTU, line rate, driver, NUMA node, IPv4 addresses and network of every interface."""
     facts: Facts = {}
-    addresses = _addresses(socket.AF_INET)
+    addresses = {
+        name: [entry for entry in entries if entry.family == socket.AF_INET]
+        for name, entries in psutil.net_if_addrs().items()
+    }
     for folder in children(root / "sys/class/net"):
         if not folder.is_dir():  # bonding_masters
             continue
-        driver = read_link(folder / "device/driver")
+        driver, network, entries = read_link(folder / "device/driver"), None, addresses.get(folder.name, [])
+        if entries and entries[0].netmask:
+            network = str(ipaddress.ip_network(f"{entries[0].address}/{entries[0].netmask}", strict=False))
         of_interface = {
             "state": read_line(folder / "operstate"),
             "mtu_bytes": read_int(folder / "mtu"),
             "speed_mbit_per_s": known_speed(read_int(folder / "speed")),
             "driver": Path(driver).name if driver else None,
             "numa_node": _numa_node(folder),
-            "ipv4": ",".join(sorted(addresses.get(folder.name, ()))) or None,
-            "network": _network_of(folder.name),
+            "ipv4": ",".join(sorted(entry.address for entry in entries)) or None,
+            "network": network,
         }
         facts |= {f"network.interface.{key_part(folder.name)}.{key}": value for key, value in of_interface.items()}
     return facts
-
-
-def _network_of(interface: str) -> str | None:
-    """10.0.0.0/24: the network of its first IPv4 address."""
-    addresses = [entry for entry in psutil.net_if_addrs().get(interface, ()) if entry.family == socket.AF_INET]
-    if not addresses or not addresses[0].netmask:
-        return None
-    return str(ipaddress.ip_network(f"{addresses[0].address}/{addresses[0].netmask}", strict=False))
 
 
 def networks_behind(variable: str, value: str, facts: Facts) -> str | None:
@@ -211,7 +206,16 @@ def networks_behind(variable: str, value: str, facts: Facts) -> str | None:
     NCCL's choose by prefix, `=` means the exact name, `^` all others. Names in any other variable are exact, and the
     answer is None unless each is an interface with an address, or a port.
     """
-    interfaces, ports = _networks_of_interfaces(facts), _networks_of_ports(facts)
+    interfaces, ports = {}, {}  # those with an address but loopback, and the RDMA ports (mlx5_0:1) that are active
+    for key, found in facts.items():
+        if (match := re.fullmatch(r"network\.interface\.(.+)\.network", key)) and match[1] != "lo":
+            mbit_per_s = facts.get(f"network.interface.{match[1]}.speed_mbit_per_s")
+            rate = "an unknown rate" if mbit_per_s is None else f"{mbit_per_s / 1000:g} Gb/s"
+            interfaces[match[1]] = f"{found} at {rate}"
+        elif match := re.fullmatch(r"network\.rdma\.(.+:\d+)\.rate_gbit_per_s", key):
+            port = f"network.rdma.{match[1]}"
+            if facts.get(f"{port}.state", "ACTIVE") == "ACTIVE":
+                ports[match[1]] = f"{facts.get(f'{port}.link_layer')} at {found:g} Gb/s"
     if variable.startswith("NCCL_"):
         links = ports if variable.endswith("_HCA") else interfaces
         chosen = [links[name] for name in links if value and nccl_chooses(value, name)]
@@ -236,29 +240,6 @@ def nccl_chooses(value: str, name: str) -> bool:
     return matched != value.startswith("^")
 
 
-def _networks_of_interfaces(facts: Facts) -> dict[str, str]:
-    """By name, of the interfaces with an address but loopback."""
-    networks = {}
-    for key, address in facts.items():
-        match = re.fullmatch(r"network\.interface\.(.+)\.network", key)
-        if match and match[1] != "lo":
-            mbit_per_s = facts.get(f"network.interface.{match[1]}.speed_mbit_per_s")
-            rate = "an unknown rate" if mbit_per_s is None else f"{mbit_per_s / 1000:g} Gb/s"
-            networks[match[1]] = f"{address} at {rate}"
-    return networks
-
-
-def _networks_of_ports(facts: Facts) -> dict[str, str]:
-    """By name (mlx5_0:1), of the RDMA ports that are active, as far as that is known."""
-    networks = {}
-    for key, gbit_per_s in facts.items():
-        match = re.fullmatch(r"network\.rdma\.(.+:\d+)\.rate_gbit_per_s", key)
-        port = f"network.rdma.{match[1]}" if match else ""
-        if match and facts.get(f"{port}.state", "ACTIVE") == "ACTIVE":
-            networks[match[1]] = f"{facts.get(f'{port}.link_layer')} at {gbit_per_s:g} Gb/s"
-    return networks
-
-
 def sysctl_facts(root: Path) -> Facts:
     """The settings that shape a TCP connection: window limits, congestion control, slow start after a pause."""
     texts = {f"network.{name}": read_line(root / "proc/sys/net" / path) for name, path in SYSCTLS.items()}
@@ -273,18 +254,15 @@ def rdma_facts(root: Path) -> Facts:
         facts |= {f"{key}.firmware": read_line(device / "fw_ver"), f"{key}.numa_node": _numa_node(device)}
         for port in children(device / "ports", r"\d+"):
             state = read_line(port / "state") or ""
+            rate = re.match(
+                r"([0-9]{1,6}(?:\.[0-9]{1,6})?) Gb/sec", read_line(port / "rate") or ""
+            )  # 200 Gb/sec (4X HDR)
             facts |= {
                 f"{key}:{port.name}.state": state.partition(": ")[2] or state or None,  # "4: ACTIVE"
                 f"{key}:{port.name}.link_layer": read_line(port / "link_layer"),
-                f"{key}:{port.name}.rate_gbit_per_s": parse_rate(read_line(port / "rate") or ""),
+                f"{key}:{port.name}.rate_gbit_per_s": float(rate[1]) if rate else None,
             }
     return facts
-
-
-def parse_rate(text: str) -> float | None:
-    """Gb/s of an RDMA port's rate, 200 of `200 Gb/sec (4X HDR)`."""
-    match = re.match(r"\s*([0-9]{1,6}(?:\.[0-9]{1,6})?) Gb/sec", text)
-    return float(match[1]) if match else None
 
 
 def _numa_node(folder: Path) -> int | None:

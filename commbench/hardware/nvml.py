@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -114,10 +114,11 @@ def throttled(mask: int) -> list[str]:
     return [name for bit, name in THROTTLE_REASONS.items() if mask & bit]
 
 
-def bus_id(text: str) -> str:
-    """0000:1b:00.0 from NVML's 00000000:1B:00.0; any other text in lower case."""
-    match = re.fullmatch(r"0{0,4}([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])", text.lower())
-    return f"{match[1]}:{match[2]}" if match else text.lower()
+def bus_id(value: str | bytes) -> str:
+    """0000:1b:00.0 from NVML's 00000000:1B:00.0, which is bytes in some versions of pynvml; else in lower case."""
+    text = (value.decode(errors="replace") if isinstance(value, bytes) else value).lower()
+    match = re.fullmatch(r"0{0,4}([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])", text)
+    return f"{match[1]}:{match[2]}" if match else text
 
 
 class Monitor:
@@ -127,7 +128,12 @@ class Monitor:
     """
 
     def __init__(self, name: str) -> None:
-        handle = _find_handle(name)
+        if not name.startswith(("GPU-", "MIG-")):
+            handle = _nvml_call("nvmlDeviceGetHandleByPciBusId", name)
+        else:
+            handle = _nvml_call("nvmlDeviceGetHandleByUUID", name)
+            if handle is not None and name.startswith("MIG-"):  # a part has neither clocks nor counters of its own
+                handle = _nvml_call("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
         self._fields = None if handle is None else _FieldReader(handle)
         self._calls = {} if self._fields is None else _supported_calls(handle, self._fields.names)
 
@@ -147,8 +153,16 @@ class _FieldReader:
     """The readings that are sums of NVML's fields, all read by one call into memory that is allocated once."""
 
     def __init__(self, handle: Any) -> None:
-        links = _active_nvlinks(handle) or []
-        wanted = _fields_to_read(links)
+        wanted: dict[Field, tuple[str, float]] = {  # the reading that a field adds to, and a factor
+            (POWER_INSTANT_MW, 0): ("gpu.power_w", 1e-3),
+            (PCIE_TX_BYTES, 0): ("gpu.pcie_tx_bytes", 1.0),
+            (PCIE_RX_BYTES, 0): ("gpu.pcie_rx_bytes", 1.0),
+            (LINKS_TX_BYTES, ALL_LINKS): ("gpu.nvlink_tx_bytes", 1.0),
+            (LINKS_RX_BYTES, ALL_LINKS): ("gpu.nvlink_rx_bytes", 1.0),
+        }
+        for link in _active_nvlinks(handle) or []:
+            wanted[LINK_TX_KIB, link] = "gpu.nvlink_tx_bytes", 1024.0
+            wanted[LINK_RX_KIB, link] = "gpu.nvlink_rx_bytes", 1024.0
         answers = _nvml_call("nvmlDeviceGetFieldValues", handle, list(wanted)) or ()
         members = {field: _value_member(answer) for field, answer in zip(wanted, answers, strict=False)}
         available = [field for field, member in members.items() if member]
@@ -159,9 +173,8 @@ class _FieldReader:
         self._values: Any = _nvml_call("nvmlDeviceGetFieldValues", handle, chosen) if chosen else None
         self._call = None if self._values is None else ctypes.CDLL(LIBRARY).nvmlDeviceGetFieldValues
         self._groups: dict[tuple[str, float], list[tuple[Any, Any, str]]] = {}
-        for field, value in zip(
-            chosen, self._values or (), strict=False
-        ):  # unpacking would cost more than the call itself
+        # as `read` needs them: unpacking there would cost more than the call itself
+        for field, value in zip(chosen, self._values or (), strict=False):
             self._groups.setdefault(wanted[field], []).append((value, value.value, members[field]))
         self.names = {name for name, _ in self._groups}
 
@@ -174,18 +187,6 @@ class _FieldReader:
             for (name, factor), group in self._groups.items()
             if not any(field.nvmlReturn for field, *_ in group)
         }
-
-
-def _fields_to_read(links: Iterable[int]) -> dict[Field, tuple[str, float]]:
-    """The fields to read, each with the reading that it adds to, and a factor."""
-    fields = {(POWER_INSTANT_MW, 0): ("gpu.power_w", 1e-3)}
-    fields |= {(PCIE_TX_BYTES, 0): ("gpu.pcie_tx_bytes", 1.0), (PCIE_RX_BYTES, 0): ("gpu.pcie_rx_bytes", 1.0)}
-    fields |= {(LINKS_TX_BYTES, ALL_LINKS): ("gpu.nvlink_tx_bytes", 1.0)}
-    fields |= {(LINKS_RX_BYTES, ALL_LINKS): ("gpu.nvlink_rx_bytes", 1.0)}
-    for link in links:
-        fields[LINK_TX_KIB, link] = "gpu.nvlink_tx_bytes", 1024.0
-        fields[LINK_RX_KIB, link] = "gpu.nvlink_rx_bytes", 1024.0
-    return fields
 
 
 def _value_member(answer: Any) -> str:
@@ -261,7 +262,7 @@ def _read_gpu(index: int) -> Gpu:
         index,
         uuid=_nvml_call("nvmlDeviceGetUUID", handle),
         name=_nvml_call("nvmlDeviceGetName", handle),
-        pci_bus_id=None if pci is None else bus_id(_decoded(pci.busId)),
+        pci_bus_id=None if pci is None else bus_id(pci.busId),
         memory_total_bytes=None if memory is None else int(memory.total),
         memory_used_bytes=None if memory is None else int(memory.used),
         compute_capability=_nvml_call("nvmlDeviceGetCudaComputeCapability", handle),
@@ -278,11 +279,6 @@ def _read_gpu(index: int) -> Gpu:
     )
 
 
-def _decoded(value: str | bytes) -> str:
-    """Fields of structs are bytes in some versions of pynvml."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
-
-
 def _active_nvlinks(handle: Any) -> list[int] | None:
     """The numbers of the active links; None for a GPU that has no NVLink."""
     states = [_nvml_call("nvmlDeviceGetNvLinkState", handle, link) for link in range(MAX_NVLINKS)]
@@ -291,15 +287,14 @@ def _active_nvlinks(handle: Any) -> list[int] | None:
 
 def _c2c_gb_per_s(handle: Any) -> float | None:
     """None for a GPU without such links."""
-    (count,) = _field_values(handle, [(C2C_LINK_COUNT, 0)]) or (0,)
-    rates = _field_values(handle, [(C2C_LINK_MBYTE_PER_S, link) for link in range(int(count))]) if count else []
+
+    def values(fields: list[Field]) -> list[float]:
+        answers = _nvml_call("nvmlDeviceGetFieldValues", handle, fields) or ()
+        return [getattr(answer.value, member) for answer in answers if (member := _value_member(answer))]
+
+    (count,) = values([(C2C_LINK_COUNT, 0)]) or (0,)
+    rates = values([(C2C_LINK_MBYTE_PER_S, link) for link in range(int(count))]) if count else []
     return sum(rates) / 1e3 or None
-
-
-def _field_values(handle: Any, fields: Sequence[Field]) -> list[float]:
-    """The values of those fields that this driver and GPU have."""
-    answers = _nvml_call("nvmlDeviceGetFieldValues", handle, list(fields)) or ()
-    return [getattr(answer.value, member) for answer in answers if (member := _value_member(answer))]
 
 
 def _compute_processes(handle: Any) -> tuple[Process, ...] | None:
@@ -310,13 +305,3 @@ def _compute_processes(handle: Any) -> tuple[Process, ...] | None:
         return None
     memory = (None if process.usedGpuMemory is None else int(process.usedGpuMemory) for process in processes)
     return tuple(Process(int(process.pid), size) for process, size in zip(processes, memory, strict=True))
-
-
-def _find_handle(name: str) -> Any:
-    """The handle of a GPU; for a MIG part, of the whole GPU, since a part has neither clocks nor counters."""
-    if not name.startswith(("GPU-", "MIG-")):
-        return _nvml_call("nvmlDeviceGetHandleByPciBusId", name)
-    handle = _nvml_call("nvmlDeviceGetHandleByUUID", name)
-    if handle is None or name.startswith("GPU-"):
-        return handle
-    return _nvml_call("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)

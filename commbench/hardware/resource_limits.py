@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from commbench.core.units import format_bytes
 
 from .host import parse_meminfo
-from .sources import ROOT, Facts, gather, parse_fields, parse_int, read_text
+from .sources import ROOT, Facts, gather, parse_fields, parse_int, read_int, read_text
 
 SMALL_SHM_BYTES = 64 * 2**20  # docker's default
+Number = TypeVar("Number", int, float)
 UNLIMITED = 2**60  # version 1 writes "no limit" as 2^63 less a page
-
-
-class Mount(NamedTuple):
-    """A mounted control group hierarchy: the part that is mounted, where, and its controllers (none in version 2)."""
-
-    version: int
-    inside: str
-    point: str
-    controllers: frozenset[str]
 
 
 class Group(NamedTuple):
@@ -36,70 +29,40 @@ class Group(NamedTuple):
 
     def memory_limit_bytes(self) -> int | None:
         """The smallest memory limit of these groups; None if there is none."""
-        limits = (self._folder_limit_bytes(folder) for folder in self.folders)
-        return min((limit for limit in limits if limit is not None), default=None)
+        return _smallest(map(self._folder_limit_bytes, self.folders))
 
     def memory_room_bytes(self) -> int | None:
         """What may still be allocated before a limit is reached; file cache that can be dropped counts as free."""
+        # version 1 includes the groups below only in total_*, version 2 always
+        usage, droppable = "memory.usage_in_bytes", "total_inactive_file"
+        if self.version == 2:
+            usage, droppable = "memory.current", "inactive_file"
         rooms = []
         for folder in self.folders:
             limit = self._folder_limit_bytes(folder)
             if limit is not None:
-                rooms.append(max(0, limit - self._folder_used_bytes(folder)))
+                used = read_int(folder / usage) or 0
+                statistics = parse_fields(read_text(folder / "memory.stat") or "", " ")
+                rooms.append(max(0, limit - max(0, used - (parse_int(statistics.get(droppable, "")) or 0))))
         return min(rooms, default=None)
 
     def _folder_limit_bytes(self, folder: Path) -> int | None:
-        name = "memory.max" if self.version == 2 else "memory.limit_in_bytes"
-        limit = parse_int(read_text(folder / name) or "")
+        limit = read_int(folder / ("memory.max" if self.version == 2 else "memory.limit_in_bytes"))
         return limit if limit is not None and 0 <= limit < UNLIMITED else None
-
-    def _folder_used_bytes(self, folder: Path) -> int:
-        # version 1 includes the groups below only in total_*, version 2 always
-        names = ("memory.current", "inactive_file") if self.version == 2 else (
-            "memory.usage_in_bytes", "total_inactive_file"
-        )  # fmt: skip
-        used = parse_int(read_text(folder / names[0]) or "")
-        cache = parse_int(parse_fields(read_text(folder / "memory.stat") or "", " ").get(names[1], ""))
-        return max(0, (used or 0) - (cache or 0))
 
     def swap_limit_bytes(self) -> int | None:
         """The smallest swap limit; only in version 2, as version 1 limits memory and swap together."""
-        limits = (parse_int(read_text(folder / "memory.swap.max") or "") for folder in self.folders)
-        return min((limit for limit in limits if limit is not None), default=None)
+        return _smallest(read_int(folder / "memory.swap.max") for folder in self.folders)
 
     def cpu_quota_cores(self) -> float | None:
         """The smallest processor quota in cores; None if there is none."""
         names = ("cpu.max",) if self.version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
         texts = (" ".join(read_text(folder / name) or "" for name in names) for folder in self.folders)
-        return min((quota for text in texts if (quota := parse_cpu_max(text)) is not None), default=None)
+        return _smallest(map(parse_cpu_max, texts))
 
 
-def parse_membership(text: str) -> dict[str, str]:
-    """/proc/self/cgroup as controller -> path; the path in the version 2 hierarchy has the key ''."""
-    paths: dict[str, str] = {}
-    for line in text.splitlines():
-        match = re.fullmatch(r"[0-9]+:([^:]*):(/.*)", line)
-        for controller in match[1].split(",") if match else ():
-            paths.setdefault(controller, match[2] if match else "")
-    return paths
-
-
-def parse_mounts(text: str) -> list[Mount]:
-    """The control group hierarchies in /proc/self/mountinfo."""
-
-    def unescaped(path: str) -> str:
-        return re.sub(r"\\([0-3][0-7]{2})", lambda match: chr(int(match[1], 8)), path)
-
-    mounts = []
-    for line in text.splitlines():
-        before, _, after = line.partition(" - ")
-        mount, source = before.split(" "), after.split(" ")
-        if len(mount) < 6 or len(source) < 3 or source[0] not in ("cgroup", "cgroup2"):
-            continue
-        version = 2 if source[0] == "cgroup2" else 1
-        controllers = frozenset(source[2].split(",") if version == 1 else ())
-        mounts.append(Mount(version, unescaped(mount[3]), unescaped(mount[4]), controllers))
-    return mounts
+def _smallest(values: Iterable[Number | None]) -> Number | None:
+    return min((value for value in values if value is not None), default=None)
 
 
 def parse_cpu_max(text: str) -> float | None:
@@ -111,21 +74,28 @@ def parse_cpu_max(text: str) -> float | None:
 
 def find_group(root: Path, controller: str) -> Group:
     """The control group that sets a controller (memory, cpu) for this process."""
-    paths = parse_membership(read_text(root / "proc/self/cgroup") or "")
-    mounts = parse_mounts(read_text(root / "proc/self/mountinfo") or "")
-    for mount in mounts:
-        if controller in mount.controllers and controller in paths:
-            return Group(1, _folders(root, mount, paths[controller]))
-    for mount in mounts:
-        if mount.version == 2 and "" in paths:
-            return Group(2, _folders(root, mount, paths[""]))
-    return Group()
+    paths: dict[str, str] = {}  # by controller, of lines such as `4:cpu,cpuacct:/docker/abc`; version 2 has none
+    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
+        if match := re.fullmatch(r"[0-9]+:([^:]*):(/.*)", line):
+            paths |= {name: match[2] for name in match[1].split(",") if name not in paths}
+    found = Group()
+    for line in (read_text(root / "proc/self/mountinfo") or "").splitlines():
+        before, _, after = line.partition(" - ")
+        mount, source = before.split(" "), after.split(" ")
+        if len(mount) < 6 or len(source) < 3:
+            continue
+        if source[0] == "cgroup" and controller in source[2].split(",") and controller in paths:
+            return Group(1, _folders(root, mount[3], mount[4], paths[controller]))
+        if source[0] == "cgroup2" and "" in paths and found.version is None:
+            found = Group(2, _folders(root, mount[3], mount[4], paths[""]))
+    return found
 
 
-def _folders(root: Path, mount: Mount, path: str) -> tuple[Path, ...]:
-    """From the process's group up to the mount point; the path in a container may lie outside what it can see."""
-    group, inside = PurePosixPath(path), PurePosixPath(mount.inside)
-    top = root / mount.point.lstrip("/")
+def _folders(root: Path, inside: str, point: str, path: str) -> tuple[Path, ...]:
+    """From the process's group up to the mount point, of a hierarchy that is mounted from its group `inside` on; the
+    path in a container may lie outside what it can see."""
+    inside, point = (re.sub(r"\\([0-3][0-7]{2})", lambda code: chr(int(code[1], 8)), text) for text in (inside, point))
+    group, top = PurePosixPath(path), root / point.lstrip("/")
     if ".." in group.parts or not group.is_relative_to(inside):
         return (top,)
     below = group.relative_to(inside)
@@ -135,8 +105,7 @@ def _folders(root: Path, mount: Mount, path: str) -> tuple[Path, ...]:
 def memory_limit_bytes(root: Path = ROOT) -> int | None:
     """What may be allocated now without swapping or being killed; None if unknown."""
     available = parse_meminfo(read_text(root / "proc/meminfo") or "").get("MemAvailable")
-    limits = (find_group(root, "memory").memory_room_bytes(), available)
-    return min((limit for limit in limits if limit is not None), default=None)
+    return _smallest((find_group(root, "memory").memory_room_bytes(), available))
 
 
 def cpu_limit_cores(root: Path = ROOT) -> float:

@@ -127,9 +127,9 @@ def collect(timeout_s: float = TIMEOUT_S) -> Facts:
 def node_record(facts: Mapping[str, object]) -> dict[str, Any] | None:
     """The links of a node's table as JSON, {"links": {"GPU0 GPU1": "NV18"}}, for run.json; None if it has none."""
     text = facts.get(TABLE)
-    return (
-        {"links": {" ".join(pair): link for pair, link in parse_topo(text).items()}} if isinstance(text, str) else None
-    )
+    if not isinstance(text, str):
+        return None
+    return {"links": {" ".join(pair): link for pair, link in parse_topo(text).items()}}
 
 
 def from_records(records: Sequence[Mapping[str, Any] | None]) -> dict[int, Topology]:
@@ -146,8 +146,10 @@ def parse_topo(text: str) -> Topology:
     columns: list[str] = []
     links: dict[tuple[str, str], str] = {}
     for line in _ANSI.sub("", text).splitlines():
-        if not columns:
-            columns = _columns(line)
+        if not columns:  # they begin with a GPU; no other line holds only the names of devices
+            names = _AFFINITIES.split(line)[0].split()
+            if names and names[0].startswith("GPU") and all(map(_DEVICE.fullmatch, names)):
+                columns = names
         elif line.strip().startswith(("Legend", "NIC Legend")):
             break
         elif (words := line.split()) and _DEVICE.fullmatch(words[0]):
@@ -155,9 +157,3 @@ def parse_topo(text: str) -> Topology:
             for column, cell in zip(columns, cells, strict=False):
                 links.setdefault((words[0], column), cell)
     return links
-
-
-def _columns(header: str) -> list[str]:
-    """The devices that the columns are of; none unless the line begins with a GPU and holds only their names."""
-    names = _AFFINITIES.split(header)[0].split()
-    return names if names and names[0].startswith("GPU") and all(map(_DEVICE.fullmatch, names)) else []

@@ -134,14 +134,14 @@ def test_cpu_max(text, cores):
     assert resource_limits.parse_cpu_max(text) == cores
 
 
-def test_membership_with_colons_in_a_path():
-    text = "4:memory:/a:b\n2:cpu,cpuacct:/c\n0::/d\nnonsense\n"
-    assert resource_limits.parse_membership(text) == {"memory": "/a:b", "cpu": "/c", "cpuacct": "/c", "": "/d"}
-
-
-def test_escaped_mount_point():
-    mount = resource_limits.parse_mounts(V2_MOUNT.replace("/sys/fs/cgroup", r"/sys/my\040cgroup"))[0]
-    assert mount.point == "/sys/my cgroup"
+def test_colons_in_a_path_and_spaces_in_a_mount_point(plant):
+    groups = "4:memory:/a:b\n2:cpu,cpuacct:/c\nnonsense\n0::/d\n"
+    mounts = V1_MOUNTS.replace("/sys/fs/cgroup", r"/sys/my\040cgroup")
+    root = plant({"proc/self/cgroup": groups, "proc/self/mountinfo": mounts})
+    top = root / "sys/my cgroup"
+    assert resource_limits.find_group(root, "memory").folders == (top / "memory/a:b", top / "memory")
+    assert resource_limits.find_group(root, "cpu").folders == (top / "cpu,cpuacct/c", top / "cpu,cpuacct")
+    assert resource_limits.find_group(root, "io") == resource_limits.Group()
 
 
 def test_nothing_known(tmp_path):
