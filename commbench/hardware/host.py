@@ -240,23 +240,27 @@ def model_facts(root: Path) -> Facts:
 
 
 def core_facts(root: Path) -> Facts:
-    """How many logical processors, physical cores and sockets are online, whether cores are shared (SMT), those that
-    this process may run on, and the largest cache: larger messages come from memory."""
+    """How many logical processors, physical cores and sockets are online, whether cores are shared (SMT), and those
+    that this process may run on."""
     topologies = [cpu / "topology" for cpu in children(root / CPUS, r"cpu\d+")]
     # threads of one core have the same siblings; core_id is not unique where a socket has clusters
     siblings = {read_line(topology / "thread_siblings_list") for topology in topologies} - {None}
     packages = {read_int(topology / "physical_package_id") for topology in topologies} - {None, -1}
     smt = read_int(root / CPUS / "smt/active")
-    texts = [read_line(index / "size") or "" for index in children(root / CPUS / "cpu0/cache", r"index\d+")]
-    cache_kib = [int(match[1]) for text in texts if (match := re.fullmatch(r"([0-9]{1,12})K", text))]
     return {
         "host.cpu_logical_cores": len(parse_ranges(read_text(root / CPUS / "online") or "")) or None,
         "host.cpu_physical_cores": len(siblings) or None,
         "host.cpu_sockets": len(packages) or None,
         "host.cpu_smt_active": None if smt is None else smt == 1,
         "host.cpu_affinity": format_ranges(os.sched_getaffinity(0)),
-        "host.cpu_llc_bytes": 1024 * max(cache_kib) if cache_kib else None,
     }
+
+
+def cache_facts(root: Path) -> Facts:
+    """The largest cache of processor 0: larger messages come from memory."""
+    texts = [read_line(index / "size") or "" for index in children(root / CPUS / "cpu0/cache", r"index\d+")]
+    sizes = [1024 * int(match[1]) for text in texts if (match := re.fullmatch(r"([0-9]{1,12})K", text))]
+    return {"host.cpu_llc_bytes": max(sizes, default=None)}
 
 
 def numa_facts(root: Path) -> Facts:
@@ -273,6 +277,7 @@ SOURCES = (
     identity_facts,
     model_facts,
     core_facts,
+    cache_facts,
     numa_facts,
     memory_facts,
     load_facts,
