@@ -207,15 +207,15 @@ def networks_behind(variable: str, value: str, facts: Facts) -> str | None:
     answer is None unless each is an interface with an address, or a port.
     """
     interfaces, ports = {}, {}  # those with an address but loopback, and the RDMA ports (mlx5_0:1) that are active
-    for key, found in facts.items():
+    for key, fact in facts.items():
         if (match := re.fullmatch(r"network\.interface\.(.+)\.network", key)) and match[1] != "lo":
             mbit_per_s = facts.get(f"network.interface.{match[1]}.speed_mbit_per_s")
             rate = "an unknown rate" if mbit_per_s is None else f"{mbit_per_s / 1000:g} Gb/s"
-            interfaces[match[1]] = f"{found} at {rate}"
+            interfaces[match[1]] = f"{fact} at {rate}"
         elif match := re.fullmatch(r"network\.rdma\.(.+:\d+)\.rate_gbit_per_s", key):
             port = f"network.rdma.{match[1]}"
             if facts.get(f"{port}.state", "ACTIVE") == "ACTIVE":
-                ports[match[1]] = f"{facts.get(f'{port}.link_layer')} at {found:g} Gb/s"
+                ports[match[1]] = f"{facts.get(f'{port}.link_layer')} at {fact:g} Gb/s"
     if variable.startswith("NCCL_"):
         links = ports if variable.endswith("_HCA") else interfaces
         chosen = [links[name] for name in links if value and nccl_chooses(value, name)]

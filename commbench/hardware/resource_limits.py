@@ -78,7 +78,7 @@ def find_group(root: Path, controller: str) -> Group:
     for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
         if match := re.fullmatch(r"[0-9]+:([^:]*):(/.*)", line):
             paths |= {name: match[2] for name in match[1].split(",") if name not in paths}
-    found = Group()
+    group = Group()
     for line in (read_text(root / "proc/self/mountinfo") or "").splitlines():
         before, _, after = line.partition(" - ")
         mount, source = before.split(" "), after.split(" ")
@@ -86,9 +86,9 @@ def find_group(root: Path, controller: str) -> Group:
             continue
         if source[0] == "cgroup" and controller in source[2].split(",") and controller in paths:
             return Group(1, _folders(root, mount[3], mount[4], paths[controller]))
-        if source[0] == "cgroup2" and "" in paths and found.version is None:
-            found = Group(2, _folders(root, mount[3], mount[4], paths[""]))
-    return found
+        if source[0] == "cgroup2" and "" in paths and group.version is None:
+            group = Group(2, _folders(root, mount[3], mount[4], paths[""]))
+    return group
 
 
 def _folders(root: Path, inside: str, point: str, path: str) -> tuple[Path, ...]:
