@@ -75,8 +75,8 @@ class HostBuffer:
         self._bytes = np.frombuffer(pages, dtype=np.uint8).reshape(pool, spec.slots, slot_bytes(spec))
         self._bytes.fill(SENTINEL)  # touches every page from the thread that will use it
 
-    def words(self, slot: int = 0, copy: int = 0) -> NDArray[Any]:
-        """The elements of one slot, as the dtype's machine words."""
+    def words(self, slot: int | slice = 0, copy: int | slice = 0) -> NDArray[Any]:
+        """The elements of one slot, as the dtype's machine words; slices of slots or copies are dimensions before."""
         return self._bytes[copy, slot, : self.payload_bytes].view(self.dtype.word)
 
     @property
@@ -94,7 +94,7 @@ class HostBuffer:
             return
         self._bytes[0, :, self.payload_bytes :] = SENTINEL
         for slots, elements, words in self._pieces(pattern):
-            self._payload(0, slots)[:, elements] = words
+            self.words(slots)[:, elements] = words
         self._bytes[1:] = self._bytes[0]
 
     def count_wrong(self, pattern: Pattern, copies: int = 1) -> int:
@@ -103,11 +103,8 @@ class HostBuffer:
         wrong = int(np.count_nonzero((guards != SENTINEL).any(axis=2)))
         for slots, elements, words in self._pieces(pattern):
             for copy in range(copies):
-                wrong += _count_different(self._payload(copy, slots)[:, elements], words, self.dtype, pattern.ulp)
+                wrong += _count_different(self.words(slots, copy)[:, elements], words, self.dtype, pattern.ulp)
         return wrong
-
-    def _payload(self, copy: int, slots: slice) -> NDArray[Any]:
-        return self._bytes[copy, slots, : self.payload_bytes].view(self.dtype.word)
 
     def _pieces(self, pattern: Pattern) -> Iterator[tuple[slice, slice, NDArray[Any]]]:
         """The pattern in pieces of about CHUNK_BYTES: (slots, elements, words [slots, elements])."""

@@ -222,19 +222,17 @@ def with_current_columns(rows: Any, table: str) -> Any:
     """
     import pyarrow as pa
 
-    schema, present = arrow_schema(table), set(rows.column_names)  # pyarrow makes that list anew at each access
+    schema = arrow_schema(table)
     if rows.schema.equals(schema):
         return rows
+    current = {old: new for new, old in OLD_NAMES.items()}
+    rows = rows.rename_columns([current.get(name, name) for name in rows.column_names])
+    present = set(rows.column_names)  # pyarrow makes that list anew at each access
     absent = [column for column in TABLES[table] if column.name not in present]
-    known = {*SINCE_2, *(new for new, old in OLD_NAMES.items() if old in present)}
-    needed = [column.name for column in absent if column.role != "result" and column.name not in known]
+    needed = [column.name for column in absent if column.role != "result" and column.name not in SINCE_2]
     if needed:
         raise ValueError(f"it is no table of {table}: it lacks {', '.join(needed[:6])}")
     for column in absent:
-        old = OLD_NAMES.get(column.name)
-        if old in present:
-            rows = rows.rename_columns([column.name if name == old else name for name in rows.column_names])
-            continue
         rows = rows.append_column(schema.field(column.name), pa.nulls(len(rows), schema.field(column.name).type))
     return rows.select(schema.names).cast(schema)
 
@@ -252,30 +250,28 @@ def check_version(version: object, where: str) -> None:
 
 
 def interval_texts(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What the intervals of these rows hold, each kind once."""
-    known = [row for row in rows if row["status"] == "ok" and row["ci_low_s"] is not None]
+    """What the intervals of these rows hold, each kind once: `95 % over 6 visits in 3.6 s of this run`."""
     kinds: dict[tuple[int | None, str | None, float | None], list[float]] = {}
-    for row in known:
-        spans = kinds.setdefault((row.get("visits"), row.get("interval_of"), row.get("interval_level")), [])
-        spans += [row["visits_s"]] if row.get("visits_s") else []
-    texts = [interval_meaning(*kind, spans) for kind, spans in sorted(kinds.items(), key=str)]
-    over = [(visits, 100 * level) for visits, of, level in kinds if of == "visits" and visits and level]
+    for row in rows:
+        if row["status"] == "ok" and row["ci_low_s"] is not None:
+            spans = kinds.setdefault((row.get("visits"), row.get("interval_of"), row.get("interval_level")), [])
+            spans += [row["visits_s"]] if row.get("visits_s") else []
+    texts = []
+    for (visits, of, level), spans in sorted(kinds.items(), key=str):
+        percent = f"{100 * (level or 0.95):.3g} %"
+        if of == "visits" and visits:
+            texts.append(f"{percent} over {visits} visits in {_span_text(spans)}this run")
+        else:
+            texts.append(f"{percent} of this run's repetitions" if of is None else f"{percent} over {of}")
+    over = [(count, 100 * level) for count, of, level in kinds if of == "visits" and count and level]
     if len(over) == len(kinds) > 2:
-        visits, levels = zip(*over, strict=True)
+        counts, levels = zip(*over, strict=True)
         texts = [
-            f"{min(levels):.3g} to {max(levels):.3g} % over {min(visits)} to {max(visits)} visits in"
+            f"{min(levels):.3g} to {max(levels):.3g} % over {min(counts)} to {max(counts)} visits in"
             f" {_span_text([span for spans in kinds.values() for span in spans])}this run"
             " (columns interval_level, visits, visits_s)"
         ]
     return list(dict.fromkeys(texts))
-
-
-def interval_meaning(visits: int | None, of: str | None, level: float | None, visits_s: Sequence[float] = ()) -> str:
-    """What an interval holds: `95 % over 6 visits in 3.6 s of this run`. `visits_s` is the column, of these rows."""
-    percent = f"{100 * (level or 0.95):.3g} %"
-    if of == "visits" and visits:
-        return f"{percent} over {visits} visits in {_span_text(visits_s)}this run"
-    return f"{percent} of this run's repetitions" if of is None else f"{percent} over {of}"
 
 
 def _span_text(spans_s: Sequence[float]) -> str:

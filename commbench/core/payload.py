@@ -46,17 +46,17 @@ class DType:
         return words.astype(np.float64) if self.floating else words
 
 
-DTYPES: dict[str, DType] = {
-    name: DType(name, size, word, floating)
-    for name, size, word, floating in (
-        ("float64", 8, "float64", True),
-        ("float32", 4, "float32", True),
-        ("float16", 2, "float16", True),
-        ("bfloat16", 2, "uint16", True),
-        ("int64", 8, "int64", False),
-        ("int32", 4, "int32", False),
-        ("int8", 1, "int8", False),
-        ("uint8", 1, "uint8", False),
+DTYPES = {
+    kind.name: kind
+    for kind in (
+        DType("float64", 8, "float64", True),
+        DType("float32", 4, "float32", True),
+        DType("float16", 2, "float16", True),
+        DType("bfloat16", 2, "uint16", True),
+        DType("int64", 8, "int64", False),
+        DType("int32", 4, "int32", False),
+        DType("int8", 1, "int8", False),
+        DType("uint8", 1, "uint8", False),
     )
 }
 

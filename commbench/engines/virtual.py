@@ -24,7 +24,7 @@ from commbench.core.errors import CommunicationError, ConfigError, Unsupported
 from commbench.core.program import Program, Step, View
 
 Times = NDArray[np.float64]
-Words = list[NDArray[Any]]  # of a view, in each copy of the pool
+Words = NDArray[Any]  # [copies of the pool, elements] of a view
 
 REDUCTIONS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "sum": lambda stack: stack.sum(axis=0),
@@ -171,7 +171,7 @@ class VirtualBlock:
     copies: int
     clock: dict[int, Any] = field(default_factory=dict)
     position: dict[int, int] = field(default_factory=dict)
-    in_flight: dict[tuple[int, int], deque[tuple[Any, list[NDArray[Any]]]]] = field(default_factory=dict)
+    in_flight: dict[tuple[int, int], deque[tuple[Any, Words]]] = field(default_factory=dict)
     link_free_s: dict[tuple[int, int], Any] = field(default_factory=dict)
     requests: dict[tuple[int, int], Any] = field(default_factory=dict)
 
@@ -223,7 +223,7 @@ class VirtualBlock:
 
     def _start_send(self, rank: int, peer: int, view: View) -> Any:
         """Put a message on the link; returns the time at which the sender's buffer is free again."""
-        payload, factor = [words.copy() for words in self.words(rank, view)], self._link_factor(rank, peer)
+        payload, factor = self.words(rank, view).copy(), self._link_factor(rank, peer)
         begin = np.maximum(self.clock[rank] + self.model.call_s, self.link_free_s.get((rank, peer), 0.0))
         free = begin + factor * self.model.message_s(payload[0].nbytes)
         self.link_free_s[rank, peer] = free
@@ -238,8 +238,7 @@ class VirtualBlock:
         if not arrived:
             return False
         arrival, payload = arrived.popleft()
-        for words, data in zip(self.words(rank, view), payload, strict=True):
-            words[:] = data
+        self.words(rank, view)[:] = payload
         self.clock[rank] = np.maximum(self.clock[rank] + self.model.call_s, arrival)
         return True
 
@@ -279,7 +278,7 @@ class VirtualBlock:
 
     def _move_payload(self, ranks: Sequence[int], arrived: Mapping[int, Any]) -> int:
         """Run a collective, whose steps are given by rank; returns the bytes of its message."""
-        first, blocks = arrived[ranks[0]], range(len(ranks))
+        first = arrived[ranks[0]]
         match first:
             case steps.Barrier():
                 return 0
@@ -290,26 +289,26 @@ class VirtualBlock:
                 message = self.words(first.root, getattr(root_step, "send", None) or root_step.data)
             case _:
                 sent = [self.words(rank, arrived[rank].send) for rank in ranks]
-                message = _joined(sent)
-        message_bytes = message[0].nbytes
-        received = [message for _ in blocks]
+                message = np.concatenate(sent, axis=1)
+        message_bytes: int = message[0].nbytes
+        received = [message] * len(ranks)
         if isinstance(first, steps.Scatter | steps.ReduceScatter):
-            received = [_block(message, index, len(ranks)) for index in blocks]
+            received = np.split(message, len(ranks), axis=1)
         elif isinstance(first, steps.AllToAll):
-            received = [_joined([_block(words, index, len(ranks)) for words in sent]) for index in blocks]
+            sent_blocks = [np.split(words, len(ranks), axis=1) for words in sent]
+            received = [np.concatenate(parts, axis=1) for parts in zip(*sent_blocks, strict=True)]
             message_bytes = sent[0][0].nbytes
-        for rank, parts in zip(ranks, received, strict=True):
+        for rank, words in zip(ranks, received, strict=True):
             if rank == first.root if isinstance(first, steps.Reduce | steps.Gather) else True:
                 view = arrived[rank].data if isinstance(first, steps.Broadcast) else arrived[rank].recv
-                for target, source in zip(self.words(rank, view), parts, strict=True):
-                    target[:] = source
+                self.words(rank, view)[:] = words
         return message_bytes
 
     def _reduced(self, sources: Sequence[tuple[int, View]], reduction: str) -> Words:
         rank, view = sources[0]
         kind, parts = self.buffers[rank][view.buffer].dtype, [self.words(*source) for source in sources]
         stacks = (np.stack([kind.decode(part[copy]) for part in parts]) for copy in range(len(parts[0])))
-        return [kind.encode(REDUCTIONS[reduction](stack)) for stack in stacks]
+        return np.stack([kind.encode(REDUCTIONS[reduction](stack)) for stack in stacks])
 
     def _start_copy(self, rank: int, step: steps.Copy | steps.Icopy) -> Any:
         """Returns the time at which the copy ends."""
@@ -321,18 +320,9 @@ class VirtualBlock:
         """Copies of a reset take no time."""
         if not isinstance(step, steps.Copy | steps.Icopy):
             raise Unsupported(f"the simulated engine cannot reset with {type(step).__name__}")
-        for target, source in zip(self.words(rank, step.target), self.words(rank, step.source), strict=True):
-            target[:] = source
+        self.words(rank, step.target)[:] = self.words(rank, step.source)
 
     def words(self, rank: int, view: View) -> Words:
         """The elements of the view in each copy of the pool that this block uses."""
         buffer = self.buffers[rank][view.buffer]
-        return [buffer.words(view.slot, copy)[view.elements] for copy in range(min(self.copies, buffer.pool))]
-
-
-def _joined(parts: Sequence[Words]) -> Words:
-    return [np.concatenate(copies) for copies in zip(*parts, strict=True)]
-
-
-def _block(words: Words, index: int, blocks: int) -> Words:
-    return [copy[index * (len(copy) // blocks) : (index + 1) * (len(copy) // blocks)] for copy in words]
+        return buffer.words(view.slot, slice(self.copies))[:, view.elements]

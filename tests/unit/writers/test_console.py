@@ -13,7 +13,7 @@ from places import ROOT
 
 import commbench.writers.console
 from commbench.cli.results import rows_of
-from commbench.core.columns import CASES, interval_meaning
+from commbench.core.columns import CASES
 from commbench.core.terminal import Terminal
 from commbench.report.load import find_runs, load_run
 from commbench.writers.console import DIVIDED, Console, run_text
@@ -229,7 +229,6 @@ def test_nothing_of_a_library_reaches_the_terminal_as_a_command() -> None:
     ],
 )
 def test_the_interval_says_what_it_holds(kind: Any, text: str) -> None:
-    assert interval_meaning(*kind) == text
     names = dict(zip(("visits", "interval_of", "interval_level"), kind, strict=False))
     assert f"interval: {text}" in lines(row(**names, visits_s=None if len(kind) < 4 else 3.62))
 
