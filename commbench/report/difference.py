@@ -11,6 +11,7 @@ launches are what is compared:
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ STRETCH = 1.5
 # Unknown with one launch: 8 B between two ranks on one machine moved by a factor of 3 from launch to launch. This
 # factor is exceeded by 4 % of pairs of launches that vary by 30 % (standard deviation of the logarithm).
 LAUNCH_FACTOR = 2.4
-EXACT = 60  # launches of both sides together up to which the rank sums are counted
+EXACT = 60  # ranks up to which their sums are counted; above, the normal limit
 SPLITS = 400  # random halves of A/A launches
 NOISE_PERCENTILE = 95
 
@@ -96,35 +97,27 @@ def ratio_interval(base: Series, new: Series, paired: bool = False) -> Ratio:
     """The ratio of two sides, seconds of each launch, with its interval; stretched where too few allow 95 %."""
     if paired:
         logs, (first, second) = np.log(new / base), np.triu_indices(base.size)
-        logs, critical = (logs[first] + logs[second]) / 2, _critical_signed_rank(base.size)  # Walsh averages
+        logs = (logs[first] + logs[second]) / 2  # Walsh averages
     else:
         logs = (np.log(new)[None, :] - np.log(base)[:, None]).ravel()
-        critical = _critical_rank_sum(base.size, new.size)
     logs = np.sort(logs)
+    critical = _critical(base.size, new.size, paired)
     low, high, middle = logs[max(critical, 0)], logs[-1 - max(critical, 0)], np.median(logs)
     if critical < 0:
         low, high = middle + STRETCH * (low - middle), middle + STRETCH * (high - middle)
     return Ratio(ratio(base, new, paired), float(np.exp(low)), float(np.exp(high)))
 
 
-def _critical(ways: Series) -> int:
-    """The largest value of a symmetric statistic from 0 on that two-sided 5 % reject; -1 where there is none."""
+@functools.cache  # all cases of a comparison have a few sizes
+def _critical(first: int, second: int, paired: bool) -> int:
+    """The largest sum of ranks, from its least value on, that two-sided 5 % reject; -1 where there is none."""
+    ranks = np.arange(1, (first if paired else first + second) + 1)
+    if ranks.size > EXACT:
+        largest = ranks.sum() if paired else first * second
+        spread = math.sqrt(largest * (first + second + 1) / 12)
+        return math.floor(largest / 2 - Z95 * spread - 0.5)
+    ways = _signed_rank_counts(ranks) if paired else _rank_sum_counts(ranks, first)[first * (first + 1) // 2 :]
     return int(np.searchsorted(np.cumsum(ways) / ways.sum(), ALPHA / 2, side="right")) - 1
-
-
-def _critical_rank_sum(first: int, second: int) -> int:
-    if first + second > EXACT:
-        spread = math.sqrt(first * second * (first + second + 1) / 12)
-        return math.floor(first * second / 2 - Z95 * spread - 0.5)
-    ways = _rank_sum_counts(np.arange(1, first + second + 1), first)
-    return _critical(ways[first * (first + 1) // 2 :])
-
-
-def _critical_signed_rank(pairs: int) -> int:
-    total = pairs * (pairs + 1) // 2
-    if pairs > EXACT:
-        return math.floor(total / 2 - Z95 * math.sqrt(total * (2 * pairs + 1) / 12) - 0.5)
-    return _critical(_signed_rank_counts(np.arange(1, pairs + 1)))
 
 
 # ---------------------------------------------------------------- verdict
@@ -183,7 +176,11 @@ def mann_whitney(first: Series, second: Series) -> float:
     ranks = _doubled_ranks(np.concatenate([first, second]))
     observed = int(ranks[: first.size].sum())
     if ranks.size > EXACT:
-        return _normal_tails(ranks, first.size, observed)
+        total, centre = ranks.size, first.size * (ranks.size + 1)
+        squares = float(((ranks - (total + 1)) ** 2).sum())
+        variance = first.size * second.size / (total - 1) * squares / total
+        distance = max(abs(observed - centre) - 1, 0)  # continuity: half a rank
+        return math.erfc(distance / math.sqrt(2 * variance)) if variance else 1.0
     ways = _rank_sum_counts(ranks, first.size)
     tails = ways[: observed + 1].sum(), ways[observed:].sum()
     return min(1.0, float(2 * min(tails) / ways.sum()))
@@ -233,15 +230,6 @@ def _rank_sum_counts(ranks: NDArray[np.int64], size: int) -> Series:
     for rank in ranks:
         ways[1:, rank:] += ways[:-1, :-rank].copy()
     return np.asarray(ways[size], dtype=np.float64)
-
-
-def _normal_tails(ranks: NDArray[np.int64], size: int, observed: int) -> float:
-    """The normal approximation, with a continuity correction of half a rank."""
-    total = ranks.size
-    centre = size * (total + 1)
-    variance = size * (total - size) / (total - 1) * float(((ranks - (total + 1)) ** 2).sum()) / total
-    distance = max(abs(observed - centre) - 1, 0)
-    return math.erfc(distance / math.sqrt(2 * variance)) if variance else 1.0
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
