@@ -8,6 +8,7 @@ Reference: R. Hockney, Parallel Computing 20 (1994) 389.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ WHOSE = ("library", "label", "hosts")  # named where several have the same case
 OF_BACKEND = ("library", "backend_options")
 COMPANIONS = {"backend": ("engine", "streams", *OF_BACKEND), "layout": ("pair", "hosts")}  # that a choice implies
 FAMILY_COLUMNS = ("benchmark", "status", "message_bytes", "median_s", "ci_low_s", "ci_high_s")
+LAUNCH_COLUMNS = ("run_id", "interval_of", "interval_level", "visit_medians_s", "visit_segments", "medians")
 
 MOST_PIECES, LEAST_POINTS = 3, 3
 GOOD_FIT = 0.25  # a piece that misses a size by more answers nothing
@@ -89,18 +91,28 @@ def families(cases: pd.DataFrame) -> list[Family]:
     for row in _case_rows(cases):
         if _unusable(row) is None and row["message_bytes"] > 0:
             groups.setdefault(key(row, without=("window",)), []).append(row)
-    split = [family for rows in groups.values() for family in by_window(rows)]
-    return sorted((_family(window, rows) for window, rows in split), key=_family_order)
+    found = []
+    for window, rows in itertools.chain.from_iterable(map(by_window, groups.values())):
+        by_size: dict[int, list[Row]] = {}
+        for row in rows:
+            by_size.setdefault(row["message_bytes"], []).append(row)
+        times = tuple(_combined(by_size[size]) for size in sorted(by_size))
+        variables = {name: rows[0].get(name) for name in SHARED} | {"window": window}
+        found.append(Family(variables, np.array(sorted(by_size), dtype=np.int64), times))
+    texts = [name for name in SHARED if name != "window"]
+    return sorted(found, key=lambda family: (
+        *(str(hashable(family.variables[name])) for name in texts), family.variables["window"] or 0,
+    ))  # fmt: skip
 
 
 def answerable(cases: pd.DataFrame) -> pd.DataFrame:
-    """Without what can't answer a question about machines: one rank that moves nothing, and simulated cases beside real
-    ones."""
+    """Without cases of one rank, which moves nothing, and without simulated ones beside real ones."""
     cases = as_stored(cases)
     if "world_size" in cases.columns:
         cases = cases[cases["world_size"] != 1]
-    simulated = cases["engine"] == "virtual" if "engine" in cases.columns else None
-    return cases if simulated is None or simulated.all() else cases[~simulated]
+    if "engine" in cases.columns and (cases["engine"] != "virtual").any():
+        cases = cases[cases["engine"] != "virtual"]
+    return cases
 
 
 def ignored(cases: pd.DataFrame) -> dict[str, int]:
@@ -114,7 +126,8 @@ def _case_rows(cases: pd.DataFrame) -> list[Row]:
     absent = [name for name in FAMILY_COLUMNS if name not in cases.columns]
     if absent:
         raise CommbenchError(f"the cases have no column {', '.join(absent)}; give what commbench.load returns")
-    return [row | {"label": row.get("label") or None} for row in row_dicts(cases)]
+    read = [name for name in (*SHARED, *FAMILY_COLUMNS, *LAUNCH_COLUMNS) if name in cases.columns]
+    return [row | {"label": row.get("label") or None} for row in row_dicts(cases[list(dict.fromkeys(read))])]
 
 
 def hashable(value: Any) -> Any:
@@ -125,8 +138,7 @@ def _unusable(row: Row) -> str | None:
     """Why a row is in no family; None where it is usable."""
     if row["status"] != "ok":
         return str(row["status"])
-    time, size = row["median_s"], row["message_bytes"]
-    usable = time is not None and size is not None and 0 < time < math.inf
+    usable = row["message_bytes"] is not None and 0 < (row["median_s"] or 0) < math.inf
     return None if usable else "ok without a time"
 
 
@@ -137,36 +149,18 @@ def by_window(rows: Sequence[Row]) -> list[tuple[Any, list[Row]]]:
     groups, used = [], set()
     for window in requested:
         exact = [row for row in rows if row.get("window") == window]
-        group = exact + _shrunk_rows(rows, window, max(row["message_bytes"] for row in exact))
+        largest = max(row["message_bytes"] for row in exact)
+        shrunk = [
+            row for row in rows if row["message_bytes"] > largest and (row.get("window") or math.inf) < (window or 0)
+        ]
+        widest: dict[int, int] = {}
+        for row in shrunk:
+            widest[row["message_bytes"]] = max(row["window"], widest.get(row["message_bytes"], 0))
+        group = exact + [row for row in shrunk if row["window"] == widest[row["message_bytes"]]]
         groups.append((window, group))
         used |= {id(row) for row in group}
     rest = [row for row in rows if id(row) not in used]
     return groups + (by_window(rest) if rest else [])
-
-
-def _shrunk_rows(rows: Sequence[Row], window: Any, largest: int) -> list[Row]:
-    """Rows beyond the largest size whose window is smaller than the requested one."""
-    limit = window or 0
-    beyond = [row for row in rows if row["message_bytes"] > largest and (row.get("window") or math.inf) < limit]
-    widest: dict[int, int] = {}
-    for row in beyond:
-        widest[row["message_bytes"]] = max(row["window"], widest.get(row["message_bytes"], 0))
-    return [row for row in beyond if row["window"] == widest[row["message_bytes"]]]
-
-
-def _family_order(family: Family) -> tuple[str, ...]:
-    texts = (str(hashable(value)) for name, value in family.variables.items() if name != "window")
-    return (*texts, f"{family.variables['window'] or 0:09}")
-
-
-def _family(window: Any, rows: Sequence[Row]) -> Family:
-    by_size: dict[int, list[Row]] = {}
-    for row in rows:
-        by_size.setdefault(row["message_bytes"], []).append(row)
-    sizes = sorted(by_size)
-    variables = {name: rows[0].get(name) for name in SHARED} | {"window": window}
-    times = tuple(_combined(by_size[size]) for size in sizes)
-    return Family(variables, np.array(sizes, dtype=np.int64), times)
 
 
 def _combined(rows: Sequence[Row]) -> Measured:
@@ -265,21 +259,17 @@ def pieces(sizes: Sizes, times: Times) -> list[Piece]:
     for count in range(2, min(MOST_PIECES, sizes.size // LEAST_POINTS) + 1):
         splits = ([lines[ends] for ends in split] for split in _splits(sizes.size, count))
         candidate = min(splits, key=_squares)
-        if _clearly_better(candidate, chosen, sizes.size):
+        # the F statistic of nested models; a piece costs three parameters, its line and where it begins
+        before, after = _squares(chosen), max(_squares(candidate), NOTHING)
+        extra, freedom = 3 * (count - len(chosen)), max(sizes.size - 3 * count + 1, 1)
+        statistic = (before - after) / extra / (after / freedom)
+        if before >= CLEAR_FACTOR * after and statistic > CLEAR_F:
             chosen = candidate
     return chosen
 
 
 def _squares(lines: Sequence[Piece]) -> float:
     return sum(line.squares for line in lines)
-
-
-def _clearly_better(more: Sequence[Piece], fewer: Sequence[Piece], points: int) -> bool:
-    """The F statistic of nested models; a piece costs three parameters, its line and where it begins."""
-    before, after = _squares(fewer), max(_squares(more), NOTHING)
-    extra, freedom = 3 * (len(more) - len(fewer)), max(points - 3 * len(more) + 1, 1)
-    statistic = (before - after) / extra / (after / freedom)
-    return before >= CLEAR_FACTOR * after and statistic > CLEAR_F
 
 
 def _splits(points: int, count: int, first: int = 0) -> list[tuple[tuple[int, int], ...]]:
@@ -292,14 +282,19 @@ def _splits(points: int, count: int, first: int = 0) -> list[tuple[tuple[int, in
 
 def _fitted_line(sizes: Sizes, times: Times, first: int, last: int) -> Piece:
     """The least squares of 1 - alpha / T - beta m / T; where one of the two would be negative, it is 0."""
-    time = times[first:last]
-    columns = np.stack([1 / time, sizes[first:last] / time], axis=1)
-    scale = np.sqrt((columns**2).sum(axis=0))
-    unit = columns / scale
-    solution = np.linalg.lstsq(unit, np.ones(time.size), rcond=None)[0] if time.size > 1 else np.array([-1.0, 0.0])
-    if (solution < 0).any():
-        each = np.diag(unit.sum(axis=0))  # alpha alone, beta alone
-        solution = min(each, key=lambda candidate: float(((1 - unit @ candidate) ** 2).sum()))
-    misses = 1 - unit @ solution
-    alpha, beta = (solution / scale).tolist()
-    return Piece(first, last, alpha, beta, tuple(misses.tolist()))
+    constant, linear = 1 / times[first:last], sizes[first:last] / times[first:last]
+    scales = math.sqrt(constant @ constant), math.sqrt(linear @ linear)
+    constant, linear = constant / scales[0], linear / scales[1]
+    alone = float(constant.sum()), float(linear.sum())  # the best alpha without beta, and beta without alpha
+    alpha = beta = -1.0
+    if (
+        last - first > 1
+    ):  # what is orthogonal to alpha's column determines beta; np.linalg.lstsq takes ten times as long
+        common = constant @ linear
+        slope, rest = linear - common * constant, 1 - alone[0] * constant
+        beta = float(slope @ rest / (slope @ slope))
+        alpha = float(alone[0] - common * beta)
+    if alpha < 0 or beta < 0:
+        alpha, beta = (alone[0], 0.0) if alone[0] >= alone[1] else (0.0, alone[1])
+    misses = 1 - alpha * constant - beta * linear
+    return Piece(first, last, alpha / scales[0], beta / scales[1], tuple(misses.tolist()))
