@@ -11,8 +11,8 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 NO_VALUE: tuple[Any, ...] = (None, "", {})
 UNDECIDED = "not distinguishable"
-CROSSED = ("below", "above", "crossover_bytes", "low_bytes", "high_bytes")
 BEST = (
     "message_bytes", "best", "median_s", "ci_low_s", "ci_high_s", "second", "ratio", "compared", "alike", "alike_s",
     "launches",
@@ -37,8 +36,7 @@ LEAST_SIZES = 2  # in a row that agree on who is faster
 THIS_RUN = "in this run"
 
 
-@dataclass(frozen=True)
-class Crossing:
+class Crossing(NamedTuple):
     """`below` is faster up to low_bytes, `above` from high_bytes on; the medians cross at crossover_bytes."""
 
     below: str
@@ -76,25 +74,22 @@ class Comparison:
 
     def crossings(self) -> list[Crossing]:
         """All crossings in the order of sizes."""
+        crossings = []
         certain = np.flatnonzero(self.firm >= 0)
-        changes = [(i, j) for i, j in itertools.pairwise(certain.tolist()) if self.firm[i] != self.firm[j]]
-        return [self._crossing(first, last) for first, last in changes]
-
-    def _crossing(self, first: int, last: int) -> Crossing:
-        """The crossing between two decided sizes; of several sign changes in between, their geometric mean."""
-        ratio, logs = self.log_ratio[first : last + 1], np.log(self.sizes[first : last + 1])
-        decided = np.flatnonzero(ratio).tolist()  # a tie is a crossing only if the signs around it differ
-        changes = [(i, j) for i, j in itertools.pairwise(decided) if (ratio[i] < 0) != (ratio[j] < 0)]
-        places = [_meeting(logs[i : j + 1], ratio[i : j + 1]) for i, j in changes]
-        names = self.names[int(self.winners[first])], self.names[int(self.winners[last])]
-        return Crossing(*names, float(np.exp(np.mean(places))), int(self.sizes[first]), int(self.sizes[last]))
-
-
-def _meeting(logs: NDArray[np.float64], ratio: NDArray[np.float64]) -> float:
-    """Where a line between two points of opposite sign is 0; the middle of the ties if there are any between them."""
-    if logs.size > 2:
-        return float(logs[1:-1].mean())
-    return float(logs[0] + (logs[1] - logs[0]) * ratio[0] / (ratio[0] - ratio[1]))
+        for first, last in itertools.pairwise(certain.tolist()):
+            if self.firm[first] == self.firm[last]:
+                continue
+            ratio, logs = self.log_ratio[first : last + 1], np.log(self.sizes[first : last + 1])
+            places = []  # of the sign changes between the two sizes; of several the geometric mean counts
+            for i, j in itertools.pairwise(np.flatnonzero(ratio).tolist()):
+                if (ratio[i] < 0) != (ratio[j] < 0):
+                    ties = logs[i + 1 : j]
+                    line = logs[i] + (logs[j] - logs[i]) * ratio[i] / (ratio[i] - ratio[j])
+                    places.append(ties.mean() if ties.size else line)
+            below, above = (self.names[self.winners[at]] for at in (first, last))
+            size = float(np.exp(np.mean(places)))
+            crossings.append(Crossing(below, above, size, int(self.sizes[first]), int(self.sizes[last])))
+        return crossings
 
 
 def crossovers(cases: pd.DataFrame, variable: str = "backend") -> pd.DataFrame:
@@ -109,16 +104,22 @@ def crossovers(cases: pd.DataFrame, variable: str = "backend") -> pd.DataFrame:
     import pandas as pd
 
     rows = [
-        {**pair.shared, **asdict(crossing)} for pair in comparisons(cases, variable) for crossing in pair.crossings()
+        {**pair.shared, **crossing._asdict()} for pair in comparisons(cases, variable) for crossing in pair.crossings()
     ]
-    return pd.DataFrame(rows, columns=[*_remaining(variable), *CROSSED])
+    return pd.DataFrame(rows, columns=[*_remaining(variable), *Crossing._fields])
 
 
 def sentences(cases: pd.DataFrame, variable: str = "backend") -> list[str]:
     """One line per two families: "all_reduce: mpi below 24 KiB (between 16 KiB and 32 KiB), gloo above (...)"."""
     pairs = comparisons(cases, variable)
     named = ["benchmark", *(name for name in varying(pair.shared for pair in pairs) if name != "benchmark")]
-    return [f"{', '.join(_setting_texts(pair.shared, named))}: {_outcome(pair)} ({_basis(pair)})" for pair in pairs]
+    lines = []
+    for pair in pairs:
+        ends = " .. ".join(format_bytes(int(size)) for size in pair.sizes[[0, -1]])
+        unsure = int((pair.winners < 0).sum())
+        basis = f"{pair.sizes.size} sizes, {ends}" + (f"; {UNDECIDED} at {unsure}" if unsure else "")
+        lines.append(f"{', '.join(_setting_texts(pair.shared, named))}: {_outcome(pair)} ({basis})")
+    return lines
 
 
 def best(cases: pd.DataFrame, *variables: str) -> pd.DataFrame:
@@ -131,16 +132,29 @@ def best(cases: pd.DataFrame, *variables: str) -> pd.DataFrame:
     """
     import pandas as pd
 
-    chosen = variables or ("backend",)
-    rows = [row for group in _comparable_families(cases, *chosen) for row in _best_of(group, _remaining(*chosen))]
-    return pd.DataFrame(rows, columns=[*_remaining(*chosen), *BEST])
+    remaining = _remaining(*(variables or ("backend",)))
+    rows = []
+    for shared, group in _comparable_families(cases, *(variables or ("backend",))):
+        for size in np.unique(np.concatenate([family.sizes for _, family in group])).tolist():
+            times = [(family.at(size), name) for name, family in group if size in family.sizes]
+            if len(times) < 2:
+                continue
+            fastest, second, *_ = rivals = sorted(times, key=lambda rival: (rival[0].median_s, rival[1]))
+            alike = [fastest, *(rival for rival in rivals[1:] if not differ(fastest[0], rival[0]))]
+            time, name = fastest
+            row = (
+                size, UNDECIDED if len(alike) > 1 else name, time.median_s, time.low_s, time.high_s, second[1],
+                second[0].median_s / time.median_s, len(rivals), ", ".join(name for _, name in alike),
+                tuple(time.median_s for time, _ in alike), min(len(time.medians) for time, _ in rivals),
+            )  # fmt: skip
+            rows.append({**shared, **dict(zip(BEST, row, strict=True))})
+    return pd.DataFrame(rows, columns=[*remaining, *BEST])
 
 
 def comparisons(cases: pd.DataFrame, variable: str = "backend") -> list[Comparison]:
     """Every two families that differ only in that variable and have a size in common."""
     compared = []
-    for group in _comparable_families(cases, variable):
-        shared = {name: group[0][1].variables[name] for name in _remaining(variable)}
+    for shared, group in _comparable_families(cases, variable):
         for (first_name, first), (second_name, second) in itertools.combinations(group, 2):
             sizes, left, right = np.intersect1d(first.sizes, second.sizes, return_indices=True)
             if first.variables[variable] != second.variables[variable] and sizes.size:
@@ -162,24 +176,23 @@ def _remaining(*variables: str) -> list[str]:
     return [name for name in SHARED if name not in without]
 
 
-def _comparable_families(cases: pd.DataFrame, *variables: str) -> list[list[tuple[str, Family]]]:
-    """Groups of families that differ only in the variables and their companions, each with its name in the group."""
+def _comparable_families(
+    cases: pd.DataFrame, *variables: str
+) -> Iterator[tuple[dict[str, Any], list[tuple[str, Family]]]]:
+    """Of each group of families that differ only in the variables and their companions: what they share, and each of
+    them with its name, gloo, or gloo (python) where a companion differs."""
     remaining = _remaining(*variables)
     groups: dict[tuple[Any, ...], list[Family]] = {}
     for family in families(answerable(cases)):
         groups.setdefault(key({name: family.variables[name] for name in remaining}), []).append(family)
-    return [_with_names(group, variables) for group in groups.values()]
-
-
-def _with_names(group: Sequence[Family], variables: Sequence[str]) -> list[tuple[str, Family]]:
-    """Each family with its name: gloo, or gloo (python) where a companion differs."""
-    differing = [name for name in varying(family.variables for family in group) if name not in variables]
-    named = []
-    for family in group:
-        more = _setting_texts(family.variables, differing)
-        name = " ".join(_setting_text(name, family.variables[name]) for name in variables)
-        named.append((f"{name} ({', '.join(more)})" if more else name, family))
-    return named
+    for group in groups.values():
+        differing = [name for name in varying(family.variables for family in group) if name not in variables]
+        named = []
+        for family in group:
+            more = _setting_texts(family.variables, differing)
+            name = " ".join(_setting_text(name, family.variables[name]) for name in variables)
+            named.append((f"{name} ({', '.join(more)})" if more else name, family))
+        yield {name: group[0].variables[name] for name in remaining}, named
 
 
 def _setting_text(name: str, value: Any) -> str:
@@ -201,37 +214,11 @@ def _outcome(pair: Comparison) -> str:
     where = "" if pair.launches >= FEW_LAUNCHES else f"{THIS_RUN} "
     if not crossings:
         faster, slower = pair.names[int(certain[0])], pair.names[1 - int(certain[0])]
-        return f"{where}{faster} is faster than {slower}" + (
-            "" if certain.size == pair.sizes.size else " where they differ"
-        )
+        partly = "" if certain.size == pair.sizes.size else " where they differ"
+        return f"{where}{faster} is faster than {slower}{partly}"
     parts: list[str] = []
     for crossing in crossings:
         word = "up to" if parts else "below"
         between = f"between {format_bytes(crossing.low_bytes)} and {format_bytes(crossing.high_bytes)}"
         parts.append(f"{crossing.below} {word} {about_bytes(crossing.crossover_bytes)} ({between})")
     return where + ", ".join([*parts, f"{crossings[-1].above} above"])
-
-
-def _basis(pair: Comparison) -> str:
-    count, unsure = pair.sizes.size, int((pair.winners < 0).sum())
-    text = f"{count} sizes, {format_bytes(int(pair.sizes[0]))} .. {format_bytes(int(pair.sizes[-1]))}"
-    return f"{text}; {UNDECIDED} at {unsure}" if unsure else text
-
-
-def _best_of(group: Sequence[tuple[str, Family]], remaining: Sequence[str]) -> Iterator[dict[str, Any]]:
-    shared = {name: group[0][1].variables[name] for name in remaining}
-    for size in np.unique(np.concatenate([family.sizes for _, family in group])).tolist():
-        rivals = sorted(
-            ((family.at(size), name) for name, family in group if size in family.sizes),
-            key=lambda rival: (rival[0].median_s, rival[1]),
-        )
-        if len(rivals) < 2:
-            continue
-        fastest, name = rivals[0]
-        alike = [(fastest, name), *(rival for rival in rivals[1:] if not differ(fastest, rival[0]))]
-        word = UNDECIDED if len(alike) > 1 else name
-        times = [time for time, _ in rivals]
-        ratio, launches = times[1].median_s / times[0].median_s, min(len(time.medians) for time in times)
-        row = (size, word, fastest.median_s, fastest.low_s, fastest.high_s, rivals[1][1], ratio, len(rivals),
-               ", ".join(other for _, other in alike), tuple(time.median_s for time, _ in alike), launches)  # fmt: skip
-        yield {**shared, **dict(zip(BEST, row, strict=True))}

@@ -39,9 +39,7 @@ NEEDED = {  # columns without which a file is not read; any other may be absent 
 NEEDED["cases"] = (
     *(column.name for column in VARIABLES if column.name not in SINCE_2), "run_id", "case_id", "status", "median_s",
 )  # fmt: skip
-OPERATIONS = (*KEYS["cases"], "operations_per_sample", "block_k")
 SINGLE_PHASES = ("connect", "warmup")  # block_k samples share two stamps later on only
-TIMED_PHASES = (*SINGLE_PHASES, "measure", "late")
 NULLABLE = {"integer": "Int64", "flag": "boolean"}
 HASHABLE: dict[str, Callable[[Any], object]] = {
     "map": functools.partial(json.dumps, sort_keys=True), "texts": " ".join, "numbers": tuple,
@@ -78,18 +76,17 @@ def load(*paths: Paths, table: str = "cases", skip_damaged: bool = False) -> pd.
             frame[column.name] = values.astype(NULLABLE[column.kind])
         elif column.kind in HASHABLE:
             frame[column.name] = values.map(HASHABLE[column.kind], na_action="ignore")
-    return frame if table != "samples" else frame.assign(operation_s=_operation_s(frame, paths))
-
-
-def _operation_s(samples: pd.DataFrame, paths: tuple[Paths, ...]) -> pd.Series[Any]:
-    """Seconds of one operation in each sample; NaN where its case has no row."""
+    if table != "samples":
+        return frame
+    columns = (*KEYS["cases"], "operations_per_sample", "block_k")
     sources = find_sources(paths)
-    folders = dict.fromkeys(run for path in sources for run in (path.parents[:2] if path.is_file() else [path]))
-    tables = [table for run in folders for table in run_tables(run, "cases", OPERATIONS, damaged=lambda error: None)]
-    rows = samples[[*KEYS["cases"], "phase", "elapsed_ns"]].merge(frame_of(tables), how="left", on=KEYS["cases"])
-    together = rows["block_k"].fillna(1).where(rows["phase"].isin(SINGLE_PHASES), 1)
-    operation_s = rows["elapsed_ns"].astype("float64") * 1e-9 / rows["operations_per_sample"] * together
-    return operation_s.where(rows["phase"].isin(TIMED_PHASES)).set_axis(samples.index)
+    runs = dict.fromkeys(run for path in sources for run in (path.parents[:2] if path.is_file() else [path]))
+    tables = [part for run in runs for part in run_tables(run, "cases", columns, damaged=lambda error: None)]
+    rows = frame[[*KEYS["cases"], "phase", "elapsed_ns"]].merge(frame_of(tables), how="left", on=KEYS["cases"])
+    single = rows["phase"].isin(SINGLE_PHASES)
+    each = rows["operations_per_sample"] / rows["block_k"].fillna(1).where(single, 1)
+    operation_s = rows["elapsed_ns"].astype("float64") * 1e-9 / each
+    return frame.assign(operation_s=operation_s.where(single | rows["phase"].isin(("measure", "late"))))
 
 
 def as_stored(cases: pd.DataFrame) -> pd.DataFrame:

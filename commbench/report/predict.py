@@ -36,10 +36,6 @@ class Step:
     buckets: Mapping[int, int]
 
     @property
-    def largest(self) -> int:
-        return max(self.buckets)
-
-    @property
     def count(self) -> int:
         return sum(self.buckets.values())
 
@@ -109,16 +105,15 @@ def _candidates(cases: pd.DataFrame, steps: Sequence[Step], dtype: str) -> list[
             f"no usable row of {OPERATION} on two or more ranks among {len(cases)} cases; "
             f"measure with: commbench benchmark={OPERATION} sizes=octaves"
         )
-    return [min(group, key=lambda family: _preference(family, steps, dtype)) for group in groups.values()]
 
+    def preference(family: Family) -> tuple[Any, ...]:
+        """Families that can answer, then the requested dtype, one of its size, and the one with most sizes."""
+        measured, known = str(family.variables["dtype"]), set(family.sizes.tolist())
+        answers = len(known) > 1 or all(set(step.buckets) <= known for step in steps)
+        other_size = dtype_of(measured).itemsize != dtype_of(dtype).itemsize
+        return not answers, measured != dtype, other_size, -len(known), measured
 
-def _preference(family: Family, steps: Sequence[Step], dtype: str) -> tuple[Any, ...]:
-    """Sort key: families that can answer, then the requested dtype, one of its size, and the one with most sizes."""
-    measured = str(family.variables["dtype"])
-    known = set(family.sizes.tolist())
-    answers = family.sizes.size > 1 or all(set(step.buckets) <= known for step in steps)
-    other_size = dtype_of(measured).itemsize != dtype_of(dtype).itemsize
-    return not answers, measured != dtype, other_size, -family.sizes.size, measured
+    return [min(group, key=preference) for group in groups.values()]
 
 
 def _predicted(family: Family, step: Step, dtype: str) -> dict[str, Any]:
@@ -146,23 +141,20 @@ def time_of(family: Family, size: int) -> PredictedTime:
         return PredictedTime(time.median_s, time.low_s, time.high_s)
     if sizes.size < 2:
         return _unknown(f"only {format_bytes(int(sizes[0]))} was measured")
-    return _between(family, size) if sizes[0] < size < sizes[-1] else _beyond(family, size)
+    if not sizes[0] < size < sizes[-1]:
+        return _beyond(family, size)
+
+    def ways(times: Any) -> tuple[float, float]:
+        """The straight line in logs, and the one in seconds over bytes."""
+        return float(np.exp(np.interp(np.log(size), np.log(sizes), np.log(times)))), float(
+            np.interp(size, sizes, times)
+        )
+
+    return PredictedTime(ways(family.median_s)[0], min(ways(family.low_s)), max(ways(family.high_s)))
 
 
 def _unknown(reason: str) -> PredictedTime:
     return PredictedTime(math.nan, math.nan, math.nan, reason)
-
-
-def _between(family: Family, size: int) -> PredictedTime:
-    place = int(np.searchsorted(family.sizes, size))
-    ends = slice(place - 1, place + 1)
-    sizes = family.sizes[ends]
-
-    def ways(times: Any) -> list[float]:
-        curve = np.exp(np.interp(np.log(size), np.log(sizes), np.log(times[ends])))
-        return [float(curve), float(np.interp(size, sizes, times[ends]))]
-
-    return PredictedTime(ways(family.median_s)[0], min(ways(family.low_s)), max(ways(family.high_s)))
 
 
 def _beyond(family: Family, size: int) -> PredictedTime:

@@ -23,7 +23,6 @@ from .fit import (
     OF_BACKEND,
     SHARED,
     Family,
-    Piece,
     answerable,
     families,
     launch_medians,
@@ -145,14 +144,24 @@ class Choice:
     @functools.cached_property
     def best(self) -> list[Best]:
         """By benchmark, ranks and size, for the sizes that at least two have."""
-        rows = [
+        rows: list[tuple[Any, dict[str, Any]]] = [
             (world, row)
             for world, cases in answerable(self.cases).groupby("world_size", sort=True)
             for row in row_dicts(best(cases, "backend", "layout"))
         ]
         benchmarks = {row["benchmark"] for _, row in rows}
-        more = {name: _distinguishing(row for _, row in rows if row["benchmark"] == name) for name in benchmarks}
-        return [_best(row, world, more[row["benchmark"]]) for world, row in rows]
+        differing = {name: _distinguishing(row for _, row in rows if row["benchmark"] == name) for name in benchmarks}
+        chosen = []
+        for world, row in rows:
+            names = [name for name in differing[row["benchmark"]] if row[name] not in NO_VALUE]
+            more = ", ".join(f"{name} {value_text(row[name])}" for name in names)
+            best_name, second, alike = (row[name].replace("layout ", "") for name in ("best", "second", "alike"))
+            low_s, high_s = (math.nan if row[name] is None else row[name] for name in ("ci_low_s", "ci_high_s"))
+            chosen.append(Best(
+                row["benchmark"], int(world), more, row["message_bytes"], best_name, row["median_s"], low_s, high_s,
+                second, row["ratio"], alike, row["alike_s"], row["launches"],
+            ))  # fmt: skip
+        return chosen
 
     def crossings(self) -> list[str]:
         """One sentence per two backends that were measured at the same sizes, crossovers first."""
@@ -163,20 +172,32 @@ class Choice:
     def fits(self) -> list[Fit]:
         """The pieces of families with at least three sizes that miss none of them by more than GOOD_FIT."""
         fitting = [family for family in families(answerable(self.cases)) if family.sizes.size > 2][:MOST_FITS]
-        all_fits = (
-            _fit(self.name(family.variables), family, piece)
-            for family in fitting
-            for piece in pieces(family.sizes, family.median_s)
-            if piece.largest_residual <= GOOD_FIT
-        )
-        return list(itertools.islice(all_fits, MOST_FITS))
+        fits: list[Fit] = []
+        for family in fitting:
+            benchmark, name = str(family.variables["benchmark"]), self.name(family.variables)
+            for piece in pieces(family.sizes, family.median_s):
+                if piece.largest_residual <= GOOD_FIT:
+                    sizes = " .. ".join(size_text(family.sizes[at]) for at in (piece.first, piece.last - 1))
+                    rate, half = piece.asymptotic_gb_per_s, piece.n_half_bytes
+                    fits.append(Fit(
+                        benchmark, name, sizes, format_seconds(piece.alpha_s),
+                        "not seen" if rate is None else f"{rate:.3g} GB/s",
+                        "-" if half is None else about_bytes(half), f"{100 * piece.largest_residual:.2g} %",
+                    ))  # fmt: skip
+        return fits[:MOST_FITS]
 
 
 def choice_of(cases: pd.DataFrame) -> Choice:
     """Combine the cases of all runs; raises CommbenchError where a column is missing."""
     cases = cases.reindex(columns=list(dict.fromkeys([*cases.columns, *SHARED, *VISITS])))
     distinct = _distinct(cases[(cases["status"] == "ok") & (cases["median_s"] > 0)])
-    single = _one_pair(distinct)
+    # of cases with many pairs the first pair of two ranks; maps are not compared: they can't be hashed
+    many = distinct.groupby(PAIRLESS, dropna=False, sort=False)["pair"].transform("nunique") >= MATRIX_PAIRS
+    pairs = distinct["pair"].astype("string")  # all null they would be numbers
+    ends = pairs.str.split(" ").str[0].str.split("-")
+    apart = pairs.where(ends.str[0] != ends.str[1])
+    first = apart.groupby([distinct[name] for name in PAIRLESS], dropna=False).transform("min")
+    single = distinct[~many | (pairs == first).fillna(False)].reset_index(drop=True)
     return Choice(single.head(MOST_CASES), max(len(single) - MOST_CASES, 0))
 
 
@@ -209,17 +230,6 @@ def _distinct(ok: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _one_pair(cases: pd.DataFrame) -> pd.DataFrame:
-    """Of cases with many pairs the first pair of two ranks. Maps are not compared: they can't be hashed."""
-    grouped = cases.groupby(PAIRLESS, dropna=False, sort=False)["pair"]
-    many = grouped.transform("nunique") >= MATRIX_PAIRS
-    pairs = cases["pair"].astype("string")  # all null they would be numbers
-    ends = pairs.str.split(" ").str[0].str.split("-")
-    apart = ends.str[0] != ends.str[1]
-    first = pairs.where(apart).groupby([cases[name] for name in PAIRLESS], dropna=False).transform("min")
-    return cases[~many | (pairs == first).fillna(False)].reset_index(drop=True)
-
-
 def _distinguishing(rows: Iterable[Mapping[Any, Any]]) -> list[str]:
     return [name for name in varying(rows) if name not in ("benchmark", "env")]
 
@@ -242,23 +252,3 @@ def name_of(variables: Mapping[str, Any], distinguishing: Sequence[str], first: 
     texts = {name: value_text(variables[name]) for name in order if variables.get(name) not in NO_VALUE}
     more = [text if name in PLAIN else f"{name} {text}" for name, text in texts.items()]
     return " ".join([*(str(variables[name]) for name in first), *more])
-
-
-def _best(row: Mapping[str, Any], world: Any, more: Sequence[str]) -> Best:
-    words = ", ".join(f"{name} {value_text(row[name])}" for name in more if row[name] not in NO_VALUE)
-    best_name, second, alike = (row[name].replace("layout ", "") for name in ("best", "second", "alike"))
-    low_s, high_s = (math.nan if row[name] is None else row[name] for name in ("ci_low_s", "ci_high_s"))
-    return Best(
-        row["benchmark"], int(world), words, row["message_bytes"], best_name, row["median_s"], low_s, high_s, second,
-        row["ratio"], alike, row["alike_s"], row["launches"],
-    )  # fmt: skip
-
-
-def _fit(name: str, family: Family, piece: Piece) -> Fit:
-    sizes = [size_text(float(family.sizes[place])) for place in (piece.first, piece.last - 1)]
-    rate, half = piece.asymptotic_gb_per_s, piece.n_half_bytes
-    return Fit(
-        str(family.variables["benchmark"]), name, " .. ".join(sizes), format_seconds(piece.alpha_s),
-        "not seen" if rate is None else f"{rate:.3g} GB/s", "-" if half is None else about_bytes(half),
-        f"{100 * piece.largest_residual:.2g} %",
-    )  # fmt: skip

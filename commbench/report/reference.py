@@ -35,15 +35,13 @@ CAUSES = {
     ("rate", FAST): "data that stays in a cache, both ranks on one node, NVLink SHARP (bus bandwidth above the link), "
     "or a newer machine",
 }
-
-
 POINT = ("setting", "message_bytes", "column")  # identifies a published value of an experiment
 PUBLISHED_COLUMNS = ("experiment", *POINT, "value", "unit", "source", "place")
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A published range of `column` for messages between two sizes (None: no bound)."""
+    """A published range of `column` for messages of at least and, unless None, at most so many bytes."""
 
     hardware: str
     pattern: str
@@ -51,7 +49,7 @@ class Reference:
     benchmark: str
     where: str  # `between` nodes or `within` one
     ranks: int | None
-    least_bytes: int | None
+    least_bytes: int
     most_bytes: int | None
     column: str
     low: float
@@ -93,33 +91,24 @@ def judge(cases: pd.DataFrame, hardware: Iterable[str]) -> list[Judged]:
     `hardware`: texts that describe the machines, and the labels of the runs. Values far from the published range come
     first.
     """
-    texts = list(hardware)
-    judged: list[Judged] = []
-    for reference in references():
-        if any(re.search(reference.pattern, text, re.IGNORECASE) for text in texts):
-            judged += _judged_cases(reference, cases)
-    return sorted(judged, key=lambda case: case.verdict == NORMAL)
-
-
-def _judged_cases(reference: Reference, cases: pd.DataFrame) -> list[Judged]:
-    alike = cases[
-        (cases["benchmark"] == reference.benchmark)
-        & cases["backend"].str.fullmatch(reference.backend)
-        & (cases["message_bytes"] >= (reference.least_bytes or 0))
-        & (cases["message_bytes"] <= (reference.most_bytes or math.inf))
-        & cases[reference.column].notna()
-        & (cases["world_size"] == reference.ranks if reference.ranks else cases["world_size"] > 1)
-    ]
+    texts, judged = list(hardware), []
     whose = [name for name in WHOSE if name in cases]
-    last = alike.sort_values("message_bytes", kind="stable").drop_duplicates(
-        ["backend", "engine", "layout", *whose], keep="last"
-    )
-    differing = [name for name in whose if last[name].nunique(dropna=False) > 1]
-    return [
-        _judged_case(reference, row, differing)
-        for row in row_dicts(last)
-        if _span(row) == reference.where and not warnings_of(row) & UNUSABLE
-    ]
+    for reference in references():
+        if not any(re.search(reference.pattern, text, re.IGNORECASE) for text in texts):
+            continue
+        alike = cases[
+            (cases["benchmark"] == reference.benchmark)
+            & cases["backend"].str.fullmatch(reference.backend)
+            & cases["message_bytes"].between(reference.least_bytes, reference.most_bytes or math.inf)
+            & cases[reference.column].notna()
+            & (cases["world_size"] == reference.ranks if reference.ranks else cases["world_size"] > 1)
+        ].sort_values("message_bytes", kind="stable")
+        last = alike.drop_duplicates(["backend", "engine", "layout", *whose], keep="last")
+        differing = [name for name in whose if last[name].nunique(dropna=False) > 1]
+        for row in row_dicts(last):
+            if _span(row) == reference.where and not warnings_of(row) & UNUSABLE:
+                judged.append(_judged_case(reference, row, differing))
+    return sorted(judged, key=lambda case: case.verdict == NORMAL)
 
 
 def _span(row: Row) -> str:
@@ -134,11 +123,8 @@ def _span(row: Row) -> str:
 def _judged_case(reference: Reference, row: Row, differing: Sequence[str]) -> Judged:
     """`differing`: what the name of the case has to tell besides."""
     value, seconds = float(row[reference.column]), reference.column == "median_s"
-    verdict = NORMAL
-    if value > reference.high * FAR:
-        verdict = SLOW if seconds else FAST
-    elif value < reference.low / FAR:
-        verdict = FAST if seconds else SLOW
+    above, below = (SLOW, FAST) if seconds else (FAST, SLOW)
+    verdict = above if value > reference.high * FAR else below if value < reference.low / FAR else NORMAL
     write = format_seconds if seconds else lambda rate: f"{format_number(rate)} GB/s"
     where = " ".join(str(row[name]) for name in ("backend", "engine", "layout", *differing) if row[name])
     case = f"{row['benchmark']} {format_bytes(int(row['message_bytes']))}, {where}"
