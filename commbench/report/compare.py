@@ -41,18 +41,23 @@ if TYPE_CHECKING:
 Row = Mapping[Any, Any]
 
 DELTA = 0.02  # the smallest change that matters
+SIZES = ("message_bytes", "elements")
 TAILS = ("p95_s", "p99_s")
-BYTES_TOLERANCE = 1e-6
-NUMBERS = (
-    "base_median_s", "new_median_s", "ratio", "ratio_low", "ratio_high", "delta", "p_value", "p_holm",
-    "p95_ratio", "p99_ratio",
+OTHERS = (  # columns that a comparison reads besides the variables
+    "run_id", "launch", "status", "reason", "clock", "median_s", "visit_medians_s", "visit_segments",
+    "algbw_gb_per_s", *TAILS,
 )  # fmt: skip
-COUNTS = ("base_launches", "new_launches", "base_unmeasured", "new_unmeasured", "missing_launches")
+BYTES_TOLERANCE = 1e-6
 COLUMNS = (
     *NAMES, "sides", "base_launches", "new_launches", "base_unmeasured", "new_unmeasured", "base_median_s",
     "new_median_s", "ratio", "ratio_low", "ratio_high", "delta", "verdict", "missing_launches", "p_value", "p_holm",
     "p95_ratio", "p99_ratio", "reason",
 )  # fmt: skip
+TYPES = {  # of the columns that are numbers
+    name: "Int64" if name.endswith(("_launches", "_unmeasured")) else "float64"
+    for name in COLUMNS[len(NAMES) :]
+    if name not in ("sides", "verdict", "reason")
+}
 
 
 @dataclass(frozen=True)
@@ -115,14 +120,22 @@ def compare_sides(base: Side, new: Side, rules: Rules) -> pd.DataFrame:
     import pandas as pd
 
     changed = changed_backends(base, new)
-    for by in (rules.by, with_companions(rules.by)):  # gloo has no native engine, mpi has: a backend brings its engine
+    # gloo has no native engine, mpi has: where nothing is in common without it, a backend brings its engine
+    names = [variable.name for variable in rules.by]
+    brought = dict.fromkeys(more for name in names for more in COMPANIONS.get(name, ()) if more not in names)
+    for by in (rules.by, (*rules.by, *map(ComparedVariable, brought))):
         base_rows, new_rows = (rows_by_key(side, by, changed) for side in (base, new))
         if base_rows.keys() & new_rows.keys():
             break
     else:
-        reasons = "; ".join(_without_common_value(base, new)) or "their combinations"
+        reasons = []
+        for name in NAMES:
+            before, after = (sorted(set(map(variable_text, side.cases[name]))) for side in (base, new))
+            if not set(before) & set(after):
+                reasons.append(f"{name} ({', '.join(before[:4])} / {', '.join(after[:4])})")
+        differing = "; ".join(reasons) or "their combinations"
         raise ConfigError(
-            f"BASE and NEW have no case in common; they differ in: {reasons}; name what is compared with --by NAME"
+            f"BASE and NEW have no case in common; they differ in: {differing}; name what is compared with --by NAME"
         )
     keys = {**base_rows, **new_rows}
     compared = [_compare_case(key, base_rows.get(key, []), new_rows.get(key, []), rules) for key in keys]
@@ -131,9 +144,8 @@ def compare_sides(base: Side, new: Side, rules: Rules) -> pd.DataFrame:
         row["p_holm"] = adjusted
     compared.sort(key=_variable_order)
     texts = {variable.name for variable in by}  # a variable that is compared is text: BASE -> NEW
-    whole = [*COUNTS, *(column.name for column in VARIABLES if column.kind == "integer" and column.name not in texts)]
-    types = dict.fromkeys(whole, "Int64") | dict.fromkeys(NUMBERS, "float64")
-    return pd.DataFrame(compared, columns=list(COLUMNS)).astype(types)
+    whole = [column.name for column in VARIABLES if column.kind == "integer" and column.name not in texts]
+    return pd.DataFrame(compared, columns=list(COLUMNS)).astype(TYPES | dict.fromkeys(whole, "Int64"))
 
 
 def noise_by_key(aa: Side, by: Sequence[ComparedVariable], seed: int) -> dict[str, float]:
@@ -157,23 +169,25 @@ def _compare_case(key: str, base: list[Row], new: list[Row], rules: Rules) -> di
     """The row of a key; numbers are null where a side has no measured launch."""
     rows = [*base, *new]
     _check_alike(rows)
-    base_measured, new_measured = _measured(base), _measured(new)
-    if rules.paired:
-        base_measured, new_measured = _matched(base_measured, new_measured)
-    unmeasured = len(base) - len(base_measured), len(new) - len(new_measured)
-    if not rules.paired:
-        base_measured, new_measured = _by_launch(base_measured), _by_launch(new_measured)
+    used = _measured(base), _measured(new)
+    used = _matched(*used) if rules.paired else used
+    launches = used if rules.paired else (_by_launch(used[0]), _by_launch(used[1]))
     row: dict[str, Any] = dict.fromkeys(COLUMNS)
-    row |= {name: _shared_value(name, base or new, new or base) for name in NAMES}
+    for name in NAMES:
+        first, last = (plain_variable(side[0][name]) for side in (base or new, new or base))
+        if first != last:
+            row[name] = f"{variable_text(first)} -> {variable_text(last)}"
+        else:
+            row[name] = variable_text(first) if isinstance(first, list) else first
     row |= {
         "sides": "both" if base and new else "base" if base else "new",
-        "base_launches": len(base_measured),
-        "new_launches": len(new_measured),
-        "base_unmeasured": unmeasured[0],
-        "new_unmeasured": unmeasured[1],
+        "base_launches": len(launches[0]),
+        "new_launches": len(launches[1]),
+        "base_unmeasured": len(base) - len(used[0]),
+        "new_unmeasured": len(new) - len(used[1]),
         "reason": "; ".join(sorted({str(row["reason"]) for row in rows if isinstance(row["reason"], str)})) or None,
     }
-    return row | (_statistics(key, base_measured, new_measured, rules) if base_measured and new_measured else {})
+    return row | (_statistics(key, *launches, rules) if all(launches) else {})
 
 
 def _statistics(key: str, base: list[Row], new: list[Row], rules: Rules) -> dict[str, Any]:
@@ -186,8 +200,11 @@ def _statistics(key: str, base: list[Row], new: list[Row], rules: Rules) -> dict
         "ratio": ratio(*sides, rules.paired),
         "delta": delta,
         "missing_launches": max(rules.least - fewest, 0),
-        **{f"{name[:-2]}_ratio": _tail_ratio(name, base, new) for name in TAILS},
     }
+    for name in TAILS:  # of the launches that have this percentile
+        tails = [values[np.isfinite(values)] for values in (_values_of(base, name), _values_of(new, name))]
+        if tails[0].size and tails[1].size:
+            numbers[name.replace("_s", "_ratio")] = float(np.median(tails[1]) / np.median(tails[0]))
     if fewest < rules.least:
         return numbers
     interval = ratio_interval(*sides, rules.paired)
@@ -244,20 +261,6 @@ def _values_of(rows: Iterable[Row], name: str) -> Series:
     return np.array([row[name] for row in rows], dtype=np.float64)
 
 
-def _tail_ratio(name: str, base: list[Row], new: list[Row]) -> float | None:
-    """The ratio of the medians over the launches that have this percentile."""
-    tails = [values[np.isfinite(values)] for values in (_values_of(base, name), _values_of(new, name))]
-    return float(np.median(tails[1]) / np.median(tails[0])) if tails[0].size and tails[1].size else None
-
-
-def _shared_value(name: str, base: list[Row], new: list[Row]) -> Any:
-    """The value of a variable; `base -> new` where the sides differ."""
-    values = [plain_variable(rows[0][name]) for rows in (base, new)]
-    if values[0] != values[1]:
-        return f"{variable_text(values[0])} -> {variable_text(values[1])}"
-    return variable_text(values[0]) if isinstance(values[0], list) else values[0]
-
-
 def case_name(row: Mapping[Any, Any]) -> str:
     """A short name of a case: all_reduce 1x2 1 MiB."""
     size = plain(row["message_bytes"])
@@ -266,23 +269,18 @@ def case_name(row: Mapping[Any, Any]) -> str:
 
 
 def _variable_order(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Sort key: by variables, numbers by size, nulls first."""
-    order = [*(name for name in NAMES if name not in ("message_bytes", "elements")), "message_bytes", "elements"]
+    """Sort key: by variables, the size last; numbers by size, nulls first."""
+    order = sorted(NAMES, key=lambda name: name in SIZES)
     return tuple(f"{row[name]:020d}" if isinstance(row[name], int) else str(row[name] or "") for name in order)
 
 
 # ---------------------------------------------------------------- which rows belong together
 
 
-def with_companions(by: Sequence[ComparedVariable]) -> tuple[ComparedVariable, ...]:
-    """Also the variables that these choices bring with them: a backend its engine."""
-    names = [variable.name for variable in by]
-    brought = [companion for name in names for companion in COMPANIONS.get(name, ()) if companion not in names]
-    return (*by, *map(ComparedVariable, dict.fromkeys(brought)))
-
-
 def plain_variable(value: Any) -> Any:
     """The value of a variable as in JSON: any kind of null as None, whole numbers as int, maps as sorted pairs."""
+    if isinstance(value, (str, int)):
+        return value
     value = value.tolist() if hasattr(value, "tolist") else value  # numpy's arrays and scalars
     if isinstance(value, Mapping):
         value = list(value.items())
@@ -340,7 +338,7 @@ def rows_by_key(
             cases = cases[values == wanted]
     names = [variable.name for variable in by]
     by_key: dict[str, dict[str, Row]] = {}
-    for row in cases.to_dict("records"):
+    for row in cases[[*NAMES, *OTHERS]].to_dict("records"):
         runs = by_key.setdefault(key_of(row, names, changed), {})
         first_row = next(iter(runs.values()), row)
         for name in dict.fromkeys((*names, *OF_BACKEND)):
@@ -351,13 +349,3 @@ def rows_by_key(
                 )
         runs[row["run_id"]] = row
     return {key: [runs[run_id] for run_id in sorted(runs)] for key, runs in by_key.items()}
-
-
-def _without_common_value(base: Side, new: Side) -> list[str]:
-    """Variables of which the sides have no value in common, as NAME (a / b): why no case is on both sides."""
-    differing = []
-    for name in NAMES:
-        values = [sorted(set(map(variable_text, side.cases[name]))) for side in (base, new)]
-        if not set(values[0]) & set(values[1]):
-            differing.append(f"{name} ({', '.join(values[0][:4])} / {', '.join(values[1][:4])})")
-    return differing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -124,8 +125,7 @@ def _with_all_columns(cases: pd.DataFrame, where: str) -> pd.DataFrame:
         raise CommbenchError(f"{where} has no cases")
     if cases[["run_id", "case_id"]].isna().any(axis=None):
         raise CommbenchError(f"{where} has rows without run_id or case_id")
-    absent = [column.name for column in CASES if column.name not in cases.columns]
-    frame = cases.reindex(columns=[*cases.columns, *absent])
+    frame = cases.reindex(columns=[column.name for column in CASES])
     typed: dict[str, Any] = {}
     for column in CASES:
         if column.kind in KINDS:
@@ -171,23 +171,18 @@ def side_lines(*sides: Side) -> list[str]:
     for side in sides:
         states = side.cases["status"].value_counts()
         bad = "".join(f", {count} {status}" for status, count in states.items() if status != "ok")
-        launches, rows = _launches(side), len(side.cases)
-        lines.append(f"{side.name:4} {side.label}: {plural(launches, 'launch', 'launches')}, {rows} rows{bad}")
+        launches: dict[str, int] = {}  # of each run: of one of timing=rigorous several
+        measured = side.cases[["run_id", "median_s", "visit_medians_s", "visit_segments"]]
+        for run_id, *medians in measured.itertuples(index=False):
+            launches[run_id] = max(launches.get(run_id, 1), len(launch_medians(*medians)))
+        count = plural(sum(launches.values()), "launch", "launches")
+        lines.append(f"{side.name:4} {side.label}: {count}, {len(side.cases)} rows{bad}")
         hosts = sorted(set(side.cases["hosts"].dropna()))
         if len(hosts) > 1:
             listed = "; ".join(hosts[:3]) + ("; ..." if len(hosts) > 3 else "")
             lines.append(f"     note: its launches ran on {len(hosts)} sets of hosts and are taken together: {listed}")
         lines += [f"     note: {problem}" for problem in side.problems]
     return lines
-
-
-def _launches(side: Side) -> int:
-    """Runs; one of timing=rigorous has several."""
-    columns = side.cases[["run_id", "median_s", "visit_medians_s", "visit_segments"]].itertuples(index=False)
-    launches: dict[str, int] = {}
-    for run_id, *measured in columns:
-        launches[run_id] = max(launches.get(run_id, 1), len(launch_medians(*measured)))
-    return sum(launches.values())
 
 
 def provenance_lines(base: Side, new: Side, by: Sequence[ComparedVariable]) -> list[str]:
@@ -236,9 +231,7 @@ def _values_text(values: Sequence[str]) -> str:
 
 
 def differing_facts(base: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> list[DifferingFact]:
-    """Facts of run.json whose values differ between the sides; empty where a side has no records."""
-    if not base or not new:
-        return []
+    """Facts of run.json whose values differ between the sides."""
     sides = [[compared_facts(run) for run in runs] for runs in (base, new)]
     differing = []
     for key in sorted({key for runs in sides for facts in runs for key in facts}):
@@ -255,7 +248,12 @@ def compared_facts(run: Mapping[str, Any]) -> dict[str, str]:
     for node in nodes_of(run):
         for key, value in node.items():
             by_key.setdefault(key, set()).add(_json_text(value))
-    return {key: ", ".join(sorted(texts)) for key, texts in (values | by_key).items() if _is_compared(key)}
+    compared = {}
+    for key, texts in (values | by_key).items():
+        heads = set(itertools.accumulate(key.split("."), "{}.{}".format))
+        if not heads & IGNORED and not key.endswith(IGNORED_SUFFIXES) and scope_of(key).runs == "show":
+            compared[key] = ", ".join(sorted(texts))
+    return compared
 
 
 def _flat_facts(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -266,12 +264,6 @@ def _flat_facts(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield prefix, value
 
 
-def _is_compared(key: str) -> bool:
-    parts = key.split(".")
-    heads = {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
-    return not heads & IGNORED and not key.endswith(IGNORED_SUFFIXES) and scope_of(key).runs == "show"
-
-
 def _json_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
 
@@ -279,5 +271,4 @@ def _json_text(value: Any) -> str:
 def ran_separately(base: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> bool:
     """Whether all runs of one side came before all of the other, so that a drift of the machine looks like a change."""
     before, after = (sorted(str(run.get("started_at") or "") for run in runs) for runs in (base, new))
-    known = before and after and before[0] and after[0]
-    return bool(known) and (before[-1] < after[0] or after[-1] < before[0])
+    return bool(before[0] and after[0]) and (before[-1] < after[0] or after[-1] < before[0])

@@ -16,7 +16,7 @@ from commbench.core.errors import CommbenchError
 from commbench.core.terminal import Column, Terminal, table_text
 from commbench.core.units import format_factor, format_number, format_seconds, plural
 
-from .compare import Rules, case_name, compare_sides, variable_text
+from .compare import SIZES, Rules, case_name, compare_sides, variable_text
 from .compare_sides import LONGEST_LIST, NAMES, parse_by, read_side
 from .difference import ALPHA, GOOD_LAUNCHES, MOST_LAUNCHES, launches_to_be_sure
 from .load import Paths, flat_paths, row_dicts
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Row = Mapping[str, Any]
-SIZES = ("message_bytes", "elements")
 PRIORITIES = {  # of the columns that a narrow terminal may lack, and that are left out where they are empty
     "95 % interval": 1, "BASE median\nus": 2, "NEW median\nus": 2, "launches": 3, "threshold": 4,
     "p (Holm)": 5, "missing": 6, "p95": 7, "p99": 8,
@@ -149,7 +148,11 @@ def comparison_summary(frame: pd.DataFrame, rules: Rules) -> str:
     undecided = both[both["verdict"] == "UNDECIDED"]
     few = both[both["verdict"].isna() & both["ratio"].notna()]
     parts.append((int((both["verdict"] == "SAME").sum()), "SAME"))
-    parts.append((len(undecided), f"UNDECIDED ({_more_launches(undecided)})"))
+    known = undecided["missing_launches"].dropna()
+    ends = " to ".join(map(str, sorted({known.min(), known.max()}))) if len(known) else ""
+    more = [f"about {ends} more launches a side"] if ends else []
+    more += [f"{len(undecided) - len(known)} would need over {MOST_LAUNCHES}"] if len(known) < len(undecided) else []
+    parts.append((len(undecided), f"UNDECIDED ({'; '.join(more)})"))
     parts.append((int(both["ratio"].isna().sum()), "without a number on a side"))
     if len(few):
         enough = launches_to_be_sure(int(both["ratio"].notna().sum()), rules.paired)
@@ -160,17 +163,6 @@ def comparison_summary(frame: pd.DataFrame, rules: Rules) -> str:
     (first, words), *others = [(count, words) for count, words in parts if count]
     cases = plural(len(both), "case", "cases")
     return "; ".join([f"{first} of {cases} {words}", *(f"{count} {words}" for count, words in others)])
-
-
-def _more_launches(undecided: pd.DataFrame) -> str:
-    """How many more launches a side, about, until a verdict."""
-    known = undecided["missing_launches"].dropna()
-    endless = len(undecided) - len(known)
-    ends = " to ".join(str(count) for count in sorted({known.min(), known.max()})) if len(known) else ""
-    return "; ".join(
-        [*([f"about {ends} more launches a side"] if ends else []),
-         *([f"{endless} would need over {MOST_LAUNCHES}"] if endless else [])]
-    )  # fmt: skip
 
 
 def _ratio_text(value: float | None) -> str:
@@ -227,21 +219,20 @@ class AbResult:
         """Headings and rows for the page; variables that all cases share are left out."""
         both, variables = _joined(self.frame)
         names = [str(name) for name in variables if name == "benchmark" or variables[name].nunique() > 1]
-        texts = variables[names].to_numpy().tolist()
-        rows = [(*case, *_page_cells(row)) for case, row in zip(texts, row_dicts(both), strict=True)]
+        rows = [
+            (
+                *texts,
+                size_text(row["message_bytes"]) if row["message_bytes"] else "-",
+                format_seconds(row["base_median_s"]),
+                format_seconds(row["new_median_s"]),
+                _ratio_text(row["ratio"]),
+                _ratio_interval(row),
+                _verdict_text(row) if row["verdict"] or row["ratio"] is None else "too few launches",
+                _p_text(row),
+            )
+            for texts, row in zip(variables[names].to_numpy().tolist(), row_dicts(both), strict=True)
+        ]
         return [*names, "size", "BASE", "NEW", "NEW / BASE", "95 % interval", "verdict", "p (Holm)"], rows
-
-
-def _page_cells(row: Row) -> tuple[str, ...]:
-    return (
-        size_text(row["message_bytes"]) if row["message_bytes"] else "-",
-        format_seconds(row["base_median_s"]),
-        format_seconds(row["new_median_s"]),
-        _ratio_text(row["ratio"]),
-        _ratio_interval(row),
-        _verdict_text(row) if row["verdict"] or row["ratio"] is None else "too few launches",
-        _p_text(row),
-    )
 
 
 def read_ab_results(paths: Iterable[Paths], benchmark: str | None = None) -> tuple[list[AbResult], list[str]]:
@@ -249,8 +240,12 @@ def read_ab_results(paths: Iterable[Paths], benchmark: str | None = None) -> tup
 
     With `benchmark` without the other cases, and without the folders that have none of it.
     """
+    flat = flat_paths(paths)
+    below = [file for path in flat if path.is_dir() for file in path.rglob(AB_FILE)]
+    above = [path.absolute().parent / AB_FILE for path in flat if path.name in AB_SIDES]
+    folders = {file.parent.resolve(): file.parent for file in (*below, *above) if file.is_file()}
     results, problems = [], []
-    for folder in _ab_folders(flat_paths(paths)):
+    for folder in sorted(folders.values(), key=lambda folder: folder.name):
         try:
             result = _ab_result(folder, benchmark)
         except (CommbenchError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -259,13 +254,6 @@ def read_ab_results(paths: Iterable[Paths], benchmark: str | None = None) -> tup
         if (result.frame["sides"] == "both").any():
             results.append(result)
     return results, problems
-
-
-def _ab_folders(paths: Sequence[Path]) -> list[Path]:
-    below = [file for path in paths if path.is_dir() for file in path.rglob(AB_FILE)]
-    above = [path.absolute().parent / AB_FILE for path in paths if path.name in AB_SIDES]
-    folders = {file.parent.resolve(): file.parent for file in (*below, *above) if file.is_file()}
-    return sorted(folders.values(), key=lambda folder: folder.name)
 
 
 def _ab_result(folder: Path, benchmark: str | None) -> AbResult:

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 import commbench
-from commbench.report.compare import COLUMNS, COUNTS, NUMBERS, Rules
+from commbench.report.compare import COLUMNS, TYPES, Rules
 from commbench.report.compare_sides import compared_facts, differing_facts, ran_separately
 from commbench.report.compare_text import (
     AbResult,
@@ -46,8 +46,7 @@ AB_LAUNCHES = 6
 def frame(*rows: dict[str, Any]) -> pd.DataFrame:
     """Rows of 8, 9, 10 ... B."""
     sized = [VARIABLES | {"message_bytes": 8 + index} | JUDGED | row for index, row in enumerate(rows)]
-    kinds = dict.fromkeys(COUNTS, "Int64") | dict.fromkeys(NUMBERS, "float64")
-    return pd.DataFrame(sized, columns=list(COLUMNS)).astype(kinds)
+    return pd.DataFrame(sized, columns=list(COLUMNS)).astype(TYPES)
 
 
 def row_of(text: str, message: str) -> list[str]:
@@ -175,7 +174,6 @@ def test_all_nodes_are_looked_at() -> None:
 
 def test_a_broken_record_has_no_facts_of_nodes() -> None:
     assert compared_facts({"provenance": None, "label": "x"}) == {"label": "x", "provenance": "null"}
-    assert differing_facts([], [run()]) == []
 
 
 def test_long_values_are_cut() -> None:
@@ -188,7 +186,6 @@ def test_sides_that_were_not_interleaved_are_found() -> None:
     assert ran_separately([first, second], [third, fourth])
     assert ran_separately([third, fourth], [first, second])
     assert not ran_separately([first, third], [second, fourth])
-    assert not ran_separately([], [first])
     assert not ran_separately([{}], [first])
 
 
