@@ -91,16 +91,16 @@ def families(cases: pd.DataFrame) -> list[Family]:
     for row in _case_rows(cases):
         if _unusable(row) is None and row["message_bytes"] > 0:
             groups.setdefault(key(row, without=("window",)), []).append(row)
-    found = []
+    all_families = []
     for window, rows in itertools.chain.from_iterable(map(by_window, groups.values())):
         by_size: dict[int, list[Row]] = {}
         for row in rows:
             by_size.setdefault(row["message_bytes"], []).append(row)
         times = tuple(_combined(by_size[size]) for size in sorted(by_size))
         variables = {name: rows[0].get(name) for name in SHARED} | {"window": window}
-        found.append(Family(variables, np.array(sorted(by_size), dtype=np.int64), times))
+        all_families.append(Family(variables, np.array(sorted(by_size), dtype=np.int64), times))
     texts = [name for name in SHARED if name != "window"]
-    return sorted(found, key=lambda family: (
+    return sorted(all_families, key=lambda family: (
         *(str(hashable(family.variables[name])) for name in texts), family.variables["window"] or 0,
     ))  # fmt: skip
 
