@@ -287,9 +287,10 @@ def test_a_frame_without_the_columns_is_refused_in_one_line() -> None:
         families(pd.DataFrame([row(median_s=1.0)]).drop(columns=["ci_low_s", "ci_high_s"]))
 
 
-def test_the_tool_s_own_windows_shrink_into_one_family(tmp_path: Path) -> None:
-    words = ("benchmark=p2p_bandwidth", "sizes=[8,1KiB,16MiB]", "window=[4,64]", "timing=fixed", "timing.repetitions=6")
+def test_the_tool_s_own_windows_shrink_into_one_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("commbench.measure.plan.WINDOW_CAP_BYTES", 2**20)
+    words = ("benchmark=p2p_bandwidth", "sizes=[8,1KiB,64KiB]", "window=[4,64]", *FIXED, "timing.repetitions=6")
     folder = commbench.run("backend=simulated", "writer=parquet", f"output={tmp_path}", *words)
     cases = commbench.load(folder)
-    assert len(set(cases.window)) == 3, "nothing shrank"
-    assert [family.sizes.tolist() for family in families(cases)] == [[8, 1024, 1 << 24]] * 2
+    assert set(cases.window) == {4, 16, 64}
+    assert [family.sizes.tolist() for family in families(cases)] == [[8, 1024, 1 << 16]] * 2

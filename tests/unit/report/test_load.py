@@ -16,8 +16,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import commbench
 from commbench.cli.run import resume
@@ -29,7 +27,6 @@ from commbench.report.summary import read_results
 
 FIXED = ("timing=fixed", "timing.repetitions=5", "timing.warmup_repetitions=1", "timing.warmup_s=0")
 CASES = 3
-CUTS = 6  # a file
 
 
 @pytest.fixture(scope="module")
@@ -71,20 +68,13 @@ def test_the_two_ends_of_a_run_read_alike(finished: Path, killed: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["finished", "killed"])
-@given(data=st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_torn_files_aside_change_nothing(
-    end: str, data: Any, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = request.getfixturevalue(end)
-    target = data.draw(st.sampled_from(files(folder)))
-    content = target.read_bytes()
-    aside = target.with_suffix(".tmp")
-    aside.write_bytes(content[: data.draw(st.integers(0, len(content)))])
-    try:
-        assert read(folder)[:2] == (CASES, CASES)
-    finally:
-        aside.unlink()
+def test_torn_files_aside_change_nothing(end: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(request.getfixturevalue(end), folder)
+    for file in files(folder):
+        content = file.read_bytes()
+        file.with_suffix(".tmp").write_bytes(content[: len(content) // 2])
+    assert read(folder)[:2] == (CASES, CASES)
 
 
 @pytest.mark.parametrize("end", ["finished", "killed"])
@@ -93,8 +83,10 @@ def test_a_file_that_is_cut_is_named_and_the_others_used(
 ) -> None:
     source = request.getfixturevalue(end)
     for target in files(source):
+        if target.name.startswith(("000000", "000002")):
+            continue  # one part of each table stands for all
         content = target.read_bytes()
-        for cut in sorted({len(content) * step // CUTS for step in range(CUTS)} | {1, 4, len(content) - 2}):
+        for cut in (0, 1, 4, len(content) // 2, len(content) - 2):
             folder = tmp_path / f"{target.name}-{cut}"
             shutil.copytree(source, folder)
             torn = folder / target.relative_to(source)

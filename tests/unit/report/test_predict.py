@@ -169,7 +169,7 @@ def test_what_can_not_be_answered_is_refused_in_one_line(frame: pd.DataFrame, wo
 @given(st.integers(1, 64), st.integers(10, 24))
 def test_twice_the_buckets_take_twice_the_time(count: int, exponent: int) -> None:
     frame = cases({1 << 12: 1.0, 1 << 16: 1.1, 1 << 22: 20.0})
-    single, double = (predicted(frame, [Step({1 << exponent: n})])["step_s"] for n in (count, 2 * count))
+    single, double = predict(frame, [Step({1 << exponent: n}) for n in (count, 2 * count)])["step_s"]
     assert double == pytest.approx(2 * single)
 
 
