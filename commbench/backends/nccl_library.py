@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any, ClassVar
 
 from commbench.core.case import Case
@@ -37,17 +37,12 @@ class NcclBackend(Backend):
 
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
         """NCCL reads its variables once per process, so these and the user's hold for all cases."""
-        exports = cuda_ipc_exports(cuda_ipc, (NCCL,)) | log_variables(os.environ)
+        exports = cuda_ipc_exports(cuda_ipc, (NCCL,))
+        if LEVEL not in os.environ and FILE not in os.environ:  # else the user has set up a log
+            exports |= {OWN_LOG: "1", LEVEL: "INFO", SUBSYSTEMS: os.environ.get(SUBSYSTEMS, LOGGED_SUBSYSTEMS)}
         if interface is not None:
             exports["NCCL_SOCKET_IFNAME"] = f"={interface_name(interface)}"  # without = it would be a prefix
         return exports
-
-
-def log_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that ask NCCL for a log; none where the user has set one up."""
-    if LEVEL in environ or FILE in environ:
-        return {}
-    return {OWN_LOG: "1", LEVEL: "INFO", SUBSYSTEMS: environ.get(SUBSYSTEMS, LOGGED_SUBSYSTEMS)}
 
 
 class NcclLog:

@@ -44,7 +44,8 @@ class Lowered(Generic[T]):
 
     @classmethod
     def of(cls, program: Program, sync: str, lower: Callable[[Step], T]) -> Lowered[T]:
-        """Lower every step; sync "barrier" puts a barrier of the library before each repetition.
+        """Lower every step, but for those that become NO_CALL; sync "barrier" puts a barrier of the library before each
+        repetition.
 
         Other programs have one before each block: the first sample of a self-synchronising program must not include
         the delay of its peer, and repetitions that begin at agreed instants need no barrier of their own.
@@ -54,7 +55,8 @@ class Lowered(Generic[T]):
         enter = () if each_repetition else (Barrier(),)
         # in this order: a lowering may keep state from one step to the next
         steps, before_calls, enter_calls = (
-            tuple(lower(step) for step in part) for part in (program.steps, before, enter)
+            tuple(call for step in part if (call := lower(step)) is not NO_CALL)
+            for part in (program.steps, before, enter)
         )
         return cls(steps, before_calls, enter_calls, sync == "window")
 

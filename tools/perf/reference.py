@@ -54,17 +54,17 @@ class Reference:
 
     def _job(self, planned: Planned, held: Mapping[str, HostBuffer], slots: int) -> Job:
         mpi, case, rank = self._mpi, planned.case, self._comm.rank
-        kind = typed(mpi, case.dtype, case.elements, case.reduction)
+        count, datatype = typed(mpi, case.dtype, case.elements, case.reduction)
         return Job(
             send=_addresses(held, slots, "send", "source"),
             recv=_addresses(held, slots, "recv", "data"),
             ack=_addresses(held, 1, "ack"),
             request_bytes=mpi._sizeof(mpi.Request),
-            type=handle(mpi, kind.datatype),
+            type=handle(mpi, datatype),
             ack_type=handle(mpi, mpi.UINT8_T),
             operation=handle(mpi, operation(mpi, case.reduction or "sum")),
             comm=handle(mpi, self._comm),
-            count=kind.count,
+            count=count,
             slots=slots,
             pool=planned.pool,
             peer=1 - rank,

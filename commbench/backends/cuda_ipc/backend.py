@@ -17,7 +17,7 @@ from commbench.core.protocols import Backend, Buffer, Control
 from commbench.engines.lowered import PythonRunner
 from commbench.hardware.cuda import CudaError, driver_missing
 
-from .lowering import NO_COLLECTIVES, Channels, IpcLowering, Offer, check_program, make_offer, mismatch, own_counters
+from .lowering import NO_COLLECTIVES, Channels, IpcLowering, Offer, check_program, make_offer, mismatch
 from .protocol import Mailbox, NodeBarrier, ProgressEngine, ReceiveChannel, SendChannel, create_mailbox
 
 DEADLINE_S = 120.0  # of every exchange over the control plane
@@ -80,7 +80,11 @@ class IpcCopy(Backend):
         mailbox = _open_mailbox(Path(states[node_ranks[0]][1]), world, control)
         created = exporter
         results = probe_cuda_ipc(lambda _: created, world, control, DEADLINE_S)
-        process = IpcProcess(world.rank, node_ranks, IpcMemory(exporter), mailbox, _probe_facts(results))
+        facts: dict[str, Any] = {"ipc_probe": results}
+        if results:  # none where no rank has a neighbour
+            refused = probe_refusals(results)
+            facts |= {"cuda_ipc_effective": "off", "ipc_refused": refused} if refused else {"cuda_ipc_effective": "on"}
+        process = IpcProcess(world.rank, node_ranks, IpcMemory(exporter), mailbox, facts)
         return IpcCommunicator(process, control, tuple(range(world.size)))
 
 
@@ -98,13 +102,6 @@ def _open_mailbox(path: Path, world: World, control: Control) -> Mailbox:
     if mailbox is None or problem is not None:
         raise ConfigError(str(problem))
     return mailbox
-
-
-def _probe_facts(results: dict[str, str]) -> dict[str, Any]:
-    """The results, and what was refused; cuda_ipc_effective is unknown where no rank has a neighbour."""
-    refused = probe_refusals(results)
-    effective = {"cuda_ipc_effective": "off" if refused else "on"} if results else {}
-    return {"ipc_probe": results, **effective, **({"ipc_refused": refused} if refused else {})}
 
 
 @dataclass(frozen=True)
@@ -144,7 +141,7 @@ class IpcCommunicator:
         """Handles and counters travel over the control plane, so no program of an earlier case is running."""
         process, rank = self._process, self.hosted[0]
         program, own_buffers = programs[rank], cast(Mapping[str, DeviceBuffer], buffers[rank])
-        own_offer = self._offer(program, own_buffers, mode)
+        own_offer = self._offer(program, own_buffers)
         gathered = self._control.gather(asdict(own_offer), DEADLINE_S, "IPC handles")
         decided = self._control.decide(gathered or None, DEADLINE_S, "IPC handles")
         offers = dict(zip(self._ranks, decided, strict=True))
@@ -170,18 +167,17 @@ class IpcCommunicator:
         if not abort:
             self._process.memory.close()
 
-    def _offer(self, program: Program, buffers: Mapping[str, DeviceBuffer], mode: Mode) -> Offer:
+    def _offer(self, program: Program, buffers: Mapping[str, DeviceBuffer]) -> Offer:
         """A rank that can't run its program says so in its offer: the others would wait for it."""
-        process = self._process
+        process, mailbox, local = self._process, self._process.mailbox, self._process.local_rank(self._process.rank)
         try:
-            if mode.engine != "python":
-                raise Unsupported(f"ipc_copy has no {mode.engine} engine")
             check_program(program, self._ranks, process.node_ranks)
             offer = make_offer(program, buffers, self._ranks, process.memory, process.rank)
         except Unsupported as error:
             return Offer(problem=str(error))
         peers = [process.local_rank(rank) for rank in self._ranks if rank in process.node_ranks]
-        offer.counters = own_counters(process.mailbox, process.local_rank(process.rank), peers)
+        written = [mailbox.posted(peer, local) for peer in peers] + [mailbox.sent(local, peer) for peer in peers]
+        offer.counters = {str(index): mailbox.counters[index] for index in (mailbox.arrived(local), *written)}
         return offer
 
     def _channels(self, own: Offer, offers: Offers) -> Channels:

@@ -6,7 +6,7 @@ Addresses and the messages of a wait are determined in advance.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from commbench.core.payload import dtype
 from commbench.core.program import Barrier, Copy, Irecv, Isend, Program, Recv, Send, Step, View, WaitAll
 from commbench.engines.lowered import Call, Lowered, Rotating
 
-from .protocol import Mailbox, NodeBarrier, ProgressEngine, ReceiveChannel, SendChannel, Transfer
+from .protocol import NodeBarrier, ProgressEngine, ReceiveChannel, SendChannel, Transfer
 
 Channels = tuple[Mapping[int, SendChannel], Mapping[int, ReceiveChannel]]  # by peer in this communicator
 Direction = tuple[str, int]  # "send" or "receive", and the peer
@@ -73,14 +73,6 @@ def make_offer(
     shared = {name for source, regions in receives.items() if source != str(rank) for name, *_ in regions}
     handles = {name: memory.export(buffers[name].allocation.address, rank) for name in sorted(shared)}
     return Offer(dict(receives), dict(sends), handles, pool=rotation_pool(buffers))
-
-
-def own_counters(mailbox: Mailbox, local_rank: int, peers: Iterable[int]) -> dict[str, int]:
-    """The counters that this rank has written for these peers (local ranks), by index as text."""
-    indices = [mailbox.arrived(local_rank)]
-    for peer in peers:
-        indices += [mailbox.posted(peer, local_rank), mailbox.sent(local_rank, peer)]
-    return {str(index): mailbox.counters[index] for index in indices}
 
 
 def mismatch(offers: Mapping[int, Mapping[str, Any]]) -> str | None:
@@ -151,8 +143,13 @@ class IpcLowering:
                 return self._wait(requests)
             case Barrier():
                 return Call(self._barrier.wait)
-            case Copy(source, target):
-                return Call(engine.copy, (self._local_transfers(source, target),))
+            case Copy():
+                source, target = region_of(self._buffers, step.source), region_of(self._buffers, step.target)
+                size = source[3]
+                transfers = self._rotating(
+                    lambda copy: Transfer(self._address(target, copy), self._address(source, copy), size)
+                )
+                return Call(engine.copy, (transfers,))
             case _:
                 raise Unsupported(NO_COLLECTIVES)
 
@@ -179,11 +176,6 @@ class IpcLowering:
         self._count["send", peer] += 1
         source, targets = region_of(self._buffers, data), self._targets[peer][number]
         return self._rotating(lambda copy: Transfer(targets[copy], self._address(source, copy), source[3]))
-
-    def _local_transfers(self, source_view: View, target_view: View) -> Rotating:
-        source, target = region_of(self._buffers, source_view), region_of(self._buffers, target_view)
-        size = source[3]
-        return self._rotating(lambda copy: Transfer(self._address(target, copy), self._address(source, copy), size))
 
     def _address(self, region: Region, copy: int) -> int:
         name, offset, stride, _ = region

@@ -163,12 +163,17 @@ class ProgressEngine:
             enqueued = [self._enqueue(channel) for channel in self._channels if channel.queue]
             if any(enqueued):
                 continue
-            announced = self._announce()
+            complete = [channel for channel in self._channels if channel.enqueued > channel.announced]
+            if complete:
+                self._synchronise()
+            for channel in complete:
+                channel.announced = channel.enqueued
+                counters[channel.sent] = channel.announced
             if all(channel.announced >= channel.issued - newer for channel, newer in sends) and all(
                 counters[channel.sent] >= channel.count + channel.offset - newer for channel, newer in receives
             ):
                 return
-            if not announced:
+            if not complete:
                 os.sched_yield()
 
     def copy(self, transfer: Transfer) -> None:
@@ -184,16 +189,6 @@ class ProgressEngine:
             self._copy(*channel.queue.popleft())
             channel.enqueued += 1
         return channel.enqueued > before
-
-    def _announce(self) -> bool:
-        """Wait for the stream and count its messages as sent; whether there were any."""
-        channels = [channel for channel in self._channels if channel.enqueued > channel.announced]
-        if channels:
-            self._synchronise()
-        for channel in channels:
-            channel.announced = channel.enqueued
-            self._counters[channel.sent] = channel.announced
-        return bool(channels)
 
 
 class NodeBarrier:

@@ -26,7 +26,7 @@ from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Buffer, Control
 from commbench.core.terminal import first_line
 from commbench.engines.device import HOST_BOUND, DeviceRunner, device_runner
-from commbench.engines.lowered import Call, Lowered, UnsupportedForms
+from commbench.engines.lowered import UnsupportedForms
 from commbench.hardware.cuda import driver_missing, driver_too_old
 from commbench.hardware.machine_facts import installed_version
 from commbench.hardware.nvml import Monitor
@@ -60,7 +60,10 @@ class CupyNccl(NcclBackend):
             return f"{driver}; use a machine or container with an NVIDIA GPU, or take backend=gloo"
         if find_spec("cupy") is None:
             return f"cupy is not installed; {INSTALL}"
-        if not _has_nccl():
+        spec = find_spec("nvidia")  # of NVIDIA's wheels; else it is in a conda environment or in the loader's path
+        folders = [Path(os.environ.get("CONDA_PREFIX", "/nowhere")) / "lib"]
+        folders += [Path(folder) / "nccl" / "lib" for folder in (spec and spec.submodule_search_locations) or ()]
+        if not any((folder / LIBRARY).exists() for folder in folders) and find_library("nccl") is None:
             return f"{LIBRARY} was not found, and CuPy does not include it; {INSTALL}"
         wheels = (major for major in CUDA_OF_WHEELS if installed_version((f"cupy-cuda{major}x",)) is not None)
         older = "pip install 'commbench[cuda12]', or take backend=gloo"
@@ -69,14 +72,6 @@ class CupyNccl(NcclBackend):
     def open(self, world: World, control: Control, device: str = "cuda") -> CupyCommunicator:
         log = NcclLog(os.environ)
         return CupyCommunicator(CupyDevice.of(world), control, log)
-
-
-def _has_nccl() -> bool:
-    """In NVIDIA's wheel, in a conda environment, or in the loader's path."""
-    spec = find_spec("nvidia")
-    wheels = () if spec is None else (Path(folder) / "nccl" / "lib" for folder in spec.submodule_search_locations or ())
-    folders = (*wheels, Path(os.environ.get("CONDA_PREFIX", "/nowhere")) / "lib")
-    return any((folder / LIBRARY).exists() for folder in folders) or find_library("nccl") is not None
 
 
 class CupyCommunicator:
@@ -115,9 +110,7 @@ class CupyCommunicator:
         if mode.timing_mode in EVENT_TIMED:
             self._device.ready_to_hold()
         lowering = CupyLowering(self._nccl, self._comm, self._device, own, self._barrier_memory.address)
-        calls: Lowered[Call] = Lowered.of(programs[rank], mode.sync, lowering.call)
-        lowering.finish()
-        return device_runner(self._device, calls, rotation_pool(own), mode)
+        return device_runner(self._device, lowering.lower(programs[rank], mode.sync), rotation_pool(own), mode)
 
     def counters(self) -> dict[str, float]:
         return self._device.readings()
@@ -186,7 +179,11 @@ class CupyDevice:
         self.stream: Any = cupy.cuda.Stream(non_blocking=True)
         self.pointer = int(self.stream.ptr)
         self.synchronise: Callable[[], None] = self.stream.synchronize
-        self._sm_hz = 1e3 * _sm_clock_khz(self._runtime, index) or DEFAULT_SM_HZ
+        try:
+            clock_khz = int(self._runtime.deviceGetAttribute(self._runtime.cudaDevAttrClockRate, index))
+        except (AttributeError, RuntimeError):  # CUDA 13 does not provide it
+            clock_khz = 0
+        self._sm_hz = 1e3 * clock_khz or DEFAULT_SM_HZ
         self._kernel: Any = cupy.RawKernel(HOLD_KERNEL, "hold")
         self._monitor = Monitor(str(self._runtime.deviceGetPCIBusId(index)))
 
@@ -260,11 +257,3 @@ class CupyMemory:
         direction = self._runtime.memcpyDeviceToHost
         self._runtime.memcpy(data.ctypes.data, self.address + offset, size, direction)
         return data
-
-
-def _sm_clock_khz(runtime: Any, index: int) -> int:
-    """0 where this CUDA does not provide it."""
-    try:
-        return int(runtime.deviceGetAttribute(runtime.cudaDevAttrClockRate, index))
-    except (AttributeError, RuntimeError):
-        return 0

@@ -14,8 +14,8 @@ from commbench.buffers.memory import DeviceBuffer
 from commbench.core import program as steps
 from commbench.core.errors import Unsupported
 from commbench.core.payload import dtype
-from commbench.core.program import Step, View
-from commbench.engines.lowered import NO_CALL, Call, Rotating, UnsupportedForms, check_form, in_place
+from commbench.core.program import Program, Step, View
+from commbench.engines.lowered import NO_CALL, Call, Lowered, Rotating, UnsupportedForms, check_form, in_place
 
 UNSUPPORTED_FORMS: UnsupportedForms = {("all_to_all", True): "NCCL receives into blocks that it has not sent yet"}
 TYPES = {  # names in cupy.cuda.nccl; an older CuPy may lack the newer ones
@@ -60,37 +60,35 @@ class CupyLowering:
         self._nccl, self._comm, self._device, self._buffers = nccl, communicator, device, buffers
         self._barrier_address = barrier_address
         self._rank, self._size, self._stream = communicator.rank_id(), communicator.size(), device.pointer
-        self._posted: list[Message] | None = None  # since the first Isend or Irecv behind the last WaitAll
+        self._posted: list[Message] = []  # since the first Isend or Irecv behind the last WaitAll
         self._addresses: dict[View, Rotating] = {}
 
-    def call(self, step: Step) -> Call:
-        """Called in program order: what is posted is one group of calls, which the next WaitAll starts."""
-        comm = self._comm
+    def lower(self, program: Program, sync: str) -> Lowered[Call]:
+        """Raises Unsupported also for messages without a WaitAll: their group would never run."""
+        lowered = Lowered.of(program, sync, self._call)
+        if self._posted:
+            raise Unsupported("NCCL needs a WaitAll after Isend and Irecv")
+        return lowered
+
+    def _call(self, step: Step) -> Call:
+        """What is posted is one group of calls, which the next WaitAll starts."""
         match step:
-            case steps.Isend(data, peer, _) | steps.Irecv(data, peer, _):
-                function = comm.send if isinstance(step, steps.Isend) else comm.recv
-                self._posted = [*(self._posted or ()), (function, data, 0, peer)]
+            case steps.Isend() | steps.Irecv() | steps.Send() | steps.Recv():
+                function = self._comm.send if isinstance(step, steps.Isend | steps.Send) else self._comm.recv
+                if isinstance(step, steps.Send | steps.Recv) and not self._posted:
+                    return Call(function, (*self._message(step.data), step.peer, self._stream))
+                # also what blocks between a post and its wait, so that a rank can send to itself
+                self._posted.append((function, step.data, 0, step.peer))
                 return NO_CALL
-            case steps.Send(data, peer) | steps.Recv(data, peer):
-                function = comm.send if isinstance(step, steps.Send) else comm.recv
-                if self._posted is not None:  # in the same group, so that a rank can send to itself
-                    self._posted.append((function, data, 0, peer))
-                    return NO_CALL
-                return Call(function, (*self._message(data), peer, self._stream))
             case steps.WaitAll():
                 # a second wait for parts of a group, which has run as a whole, has nothing to do
-                posted, self._posted = self._posted or (), None
+                posted, self._posted = self._posted, []
                 return self._grouped(posted)
             case steps.Copy(source, target):
                 size = self._count(target) * self._itemsize(target)
                 return Call(self._device.move, (self._address(target), self._address(source), size))
             case _:
                 return self._collective(step)
-
-    def finish(self) -> None:
-        """Raises Unsupported for messages without a WaitAll: their group would never run."""
-        if self._posted is not None:
-            raise Unsupported("NCCL needs a WaitAll after Isend and Irecv")
 
     def _collective(self, step: Step) -> Call:
         check_form(UNSUPPORTED_FORMS, step)
@@ -115,15 +113,16 @@ class CupyLowering:
                 return self._grouped([*sends, *receives], self._count(send) // self._size)
             case steps.AllReduce(send, recv, reduction):
                 address, *message = self._message(send)
-                operation = self._operation(reduction)
+                operation = self._constant(REDUCTIONS[reduction])
                 return Call(comm.allReduce, (address, self._address(recv), *message, operation, stream))
             case steps.Reduce(send, recv, reduction, root):
                 address, *message = self._message(send)
                 target = self._address(recv) if self._rank == root else NULL
-                return Call(comm.reduce, (address, target, *message, self._operation(reduction), root, stream))
+                operation = self._constant(REDUCTIONS[reduction])
+                return Call(comm.reduce, (address, target, *message, operation, root, stream))
             case steps.ReduceScatter(send, recv, reduction):
                 address, *block = self._message(recv)
-                operation = self._operation(reduction)
+                operation = self._constant(REDUCTIONS[reduction])
                 return Call(comm.reduceScatter, (self._address(send), address, *block, operation, stream))
             case _:
                 raise Unsupported(f"NCCL has no {type(step).__name__}")
@@ -182,9 +181,6 @@ class CupyLowering:
 
     def _kind(self, view: View) -> int:
         return self._constant(TYPES[self._buffers[view.buffer].spec.dtype])
-
-    def _operation(self, reduction: str) -> int:
-        return self._constant(REDUCTIONS[reduction])
 
     def _constant(self, name: str) -> int:
         value: int | None = getattr(self._nccl, name, None)

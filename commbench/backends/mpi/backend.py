@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, ClassVar, cast
 
-from commbench.backends.torch.cuda import cuda_missing
-from commbench.buffers.memory import HostBuffer, rotation_pool
+from commbench.backends.torch.cuda import CudaDevice, CudaMemory, cuda_missing
+from commbench.buffers.memory import DeviceBuffer, HostBuffer, rotation_pool
 from commbench.core.case import Case, Mode, World
 from commbench.core.errors import ConfigError
 from commbench.core.program import BufferSpec, Program
@@ -18,15 +19,7 @@ from commbench.hardware.cuda import MPICH, MVAPICH, OPEN_MPI, UCX, cuda_ipc_expo
 from commbench.hardware.mpi_library import CHOICES, THREADS, find, library_name, load, mismatch
 from commbench.hardware.network import interface_name
 
-from .cuda import (
-    CudaAware,
-    Gpu,
-    TorchGpu,
-    cuda_aware_by_files,
-    cuda_aware_by_query,
-    cuda_runner,
-    cuda_skip_reason,
-)
+from .cuda import CudaAware, cuda_aware_by_files, cuda_aware_by_query, cuda_runner
 from .lowering import UNSUPPORTED_FORMS, NativeLowering, PythonLowering, reduction_problem
 
 # of Open MPI's TCP, of UCX below either library, of libfabric below MPICH, and of MPICH's older device
@@ -62,9 +55,17 @@ class Mpi(Backend):
         reason = skip_reason(UNSUPPORTED_FORMS, case)
         if reason is None and case.reduction is not None:
             reason = reduction_problem(case.dtype, case.reduction, case.elements)
-        if reason is None and case.device == "cuda":
-            reason = cuda_skip_reason(case, self._cuda_aware_by_files())
-        return reason
+        if reason is not None or case.device == "cpu":
+            return reason
+        if case.engine != "python":
+            return f"engine={case.engine} can neither copy between host and device nor time a GPU; use engine=python"
+        if case.timing_mode != "host_sync":
+            why = f"timing_mode={case.timing_mode} would time nothing; use host_sync"
+            return f"MPI blocks the host, not a stream: {why}"
+        by_files = self._cuda_aware_by_files()
+        if case.staging == "none" and by_files.answer is False:
+            return f"this MPI library {by_files}; use staging=pinned"
+        return None
 
     def staging(self, benchmark: str) -> str:
         """The same for all operations. From the library's files: it is not loaded where cases are planned."""
@@ -94,14 +95,16 @@ class Mpi(Backend):
         aware = NOT_QUERIED if gpu is None else cuda_aware_by_query()
         return MpiCommunicator(mpi, mpi.COMM_WORLD.Dup(), gpu, aware)
 
-    def gpu(self, world: World) -> Gpu:
-        return TorchGpu(world)
+    def gpu(self, world: World) -> CudaDevice:
+        return CudaDevice.of(world)
 
 
 class MpiCommunicator:
     """See Communicator; hosts one rank. `gpu` has the buffers, None for host memory."""
 
-    def __init__(self, mpi: Any, communicator: Any, gpu: Gpu | None = None, aware: CudaAware = NOT_QUERIED) -> None:
+    def __init__(
+        self, mpi: Any, communicator: Any, gpu: CudaDevice | None = None, aware: CudaAware = NOT_QUERIED
+    ) -> None:
         self._mpi, self._comm, self._gpu, self._aware = mpi, communicator, gpu, aware
         self.size = int(communicator.size)
         self.hosted = (int(communicator.rank),)
@@ -116,13 +119,12 @@ class MpiCommunicator:
         return self._subsets[key]
 
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
-        return HostBuffer(spec, pool) if self._gpu is None else self._gpu.allocate(spec, pool)
+        if self._gpu is None:
+            return HostBuffer(spec, pool)
+        return DeviceBuffer(spec, pool, partial(CudaMemory, place=self._gpu.place))
 
     def prepare(
-        self,
-        programs: Mapping[int, Program],
-        buffers: Mapping[int, Mapping[str, Buffer]],
-        mode: Mode,
+        self, programs: Mapping[int, Program], buffers: Mapping[int, Mapping[str, Buffer]], mode: Mode
     ) -> Runner:
         rank = self.hosted[0]
         program = programs[rank]

@@ -17,23 +17,19 @@ import mmap
 import os
 import re
 import subprocess
-import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-
-from commbench.backends.torch.cuda import CudaDevice, CudaMemory
-from commbench.buffers.memory import DeviceBuffer, HostBuffer, rotation_pool
-from commbench.buffers.staging import CudaPageLock, PinnedBuffer, with_staging
-from commbench.core.case import Case, Mode, World
+from commbench.backends.torch.cuda import CudaDevice, gpu_runner, tensor_of_slot
+from commbench.core.case import Mode
 from commbench.core.errors import Unsupported
 from commbench.core.payload import dtype
-from commbench.core.program import BufferSpec, Copy, Program, Step, View
-from commbench.engines.device import Device, DeviceRunner, device_runner
+from commbench.core.program import Copy, Program, Step, View
+from commbench.core.protocols import Buffer
+from commbench.engines.device import DeviceRunner
 from commbench.engines.lowered import Call, Lowered, Rotating
 from commbench.hardware.cuda import includes_any
 from commbench.hardware.mpi_library import MpiLibrary
@@ -87,16 +83,12 @@ def _open_mpi_by_files(library: MpiLibrary) -> CudaAware:
         return CudaAware(None, f"neither {COMPONENT} nor ompi_info beside {library.path}")
     command = [program, "--parsable", "--all"]
     try:
-        listing = subprocess.run(command, capture_output=True, text=True, timeout=OMPI_INFO_TIMEOUT_S).stdout
+        done = subprocess.run(command, capture_output=True, timeout=OMPI_INFO_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         return CudaAware(None, f"{program}: {type(error).__name__}")
-    return CudaAware(built_with_cuda(listing), f"{Path(program).name}: built_with_cuda_support")
-
-
-def built_with_cuda(listing: str) -> bool | None:
-    """What the output of `ompi_info --parsable --all` says; None if it says nothing."""
-    match = BUILT_WITH_CUDA.search(listing)
-    return None if match is None else match[1] == "true"
+    match = BUILT_WITH_CUDA.search(done.stdout.decode(errors="replace"))  # folders may have any name
+    answer = None if match is None else match[1] == "true"
+    return CudaAware(answer, f"{Path(program).name}: built_with_cuda_support")
 
 
 @cache
@@ -142,104 +134,50 @@ def ucx_problem(maps: str, environ: Mapping[str, str]) -> str | None:
     return None if includes_any(transports, UCX_TRANSPORTS) else f"UCX_TLS={transports} leaves out cuda_copy"
 
 
-class Gpu(Protocol):
-    """A rank's GPU as MPI's communicator needs it."""
-
-    device: Device
-
-    def allocate(self, spec: BufferSpec, pool: int) -> DeviceBuffer:
-        """Raises MemoryError."""
-
-    def host(self, spec: BufferSpec, pool: int) -> HostBuffer:
-        """Page-locked host memory. Raises MemoryError."""
-
-    def bytes_of(self, buffer: Any, slot: int, copy: int, part: slice) -> Any:
-        """An argument of `move`: a part, in bytes, of a slot of a buffer in host or device memory."""
-
-    def move(self, target: Any, source: Any) -> None:
-        """Complete when it returns."""
-
-    def readings(self) -> dict[str, float]: ...
-
-
-class TorchGpu:
-    """See Gpu."""
-
-    def __init__(self, world: World) -> None:
-        self._cuda = CudaDevice.of(world)
-        self.device: Device = self._cuda
-        self.readings = self._cuda.readings
-        self._page_lock = CudaPageLock()
-
-    def allocate(self, spec: BufferSpec, pool: int) -> DeviceBuffer:
-        return DeviceBuffer(spec, pool, lambda size: CudaMemory(size, self._cuda.place))
-
-    def host(self, spec: BufferSpec, pool: int) -> HostBuffer:
-        return PinnedBuffer(spec, pool, self._page_lock)
-
-    def bytes_of(self, buffer: Any, slot: int, copy: int, part: slice) -> Any:
-        import torch
-
-        if isinstance(buffer, DeviceBuffer):
-            memory: Any = buffer.allocation
-            return memory.tensor[buffer.offset(slot, copy) :][part]
-        return torch.from_numpy(buffer.words(slot, copy).view(np.uint8)[part])
-
-    def move(self, target: Any, source: Any) -> None:
-        target.copy_(source, non_blocking=True)
-        self.device.synchronise()
-
-
 class CudaLowering(PythonLowering):
     """Messages by address, so that the same code serves host and device memory; copies are made by the GPU."""
 
-    def __init__(self, mpi: Any, communicator: Any, buffers: Mapping[str, Any], gpu: Gpu) -> None:
+    def __init__(self, mpi: Any, communicator: Any, buffers: Mapping[str, Any], gpu: CudaDevice) -> None:
         super().__init__(mpi, communicator, buffers)
         self._gpu = gpu
 
     def call(self, step: Step) -> Call:
         if isinstance(step, Copy):
-            return Call(self._gpu.move, (self._bytes(step.target), self._bytes(step.source)))
+            return Call(self._copy, (self._tensors(step.target), self._tensors(step.source)))
         return super().call(step)
 
+    def _copy(self, target: Any, source: Any) -> None:
+        """Complete when it returns."""
+        target.copy_(source, non_blocking=True)
+        self._gpu.synchronise()
+
     def _memory(self, view: View) -> Rotating:
-        buffer, part = self._buffers[view.buffer], self._byte_range(view)
-        addresses = (buffer.address(view.slot, copy) + part.start for copy in range(buffer.pool))
-        size_bytes = part.stop - part.start
-        return Rotating(tuple(self._mpi.buffer.fromaddress(address, size_bytes) for address in addresses))
-
-    def _bytes(self, view: View) -> Rotating:
-        buffer, part = self._buffers[view.buffer], self._byte_range(view)
-        return Rotating(tuple(self._gpu.bytes_of(buffer, view.slot, copy, part) for copy in range(buffer.pool)))
-
-    def _byte_range(self, view: View) -> slice:
-        """The bytes of the view in its slot."""
         buffer = self._buffers[view.buffer]
         itemsize = dtype(buffer.spec.dtype).itemsize
-        return slice(view.offset * itemsize, (view.offset + view.count_in(buffer.spec)) * itemsize)
+        addresses = (buffer.address(view.slot, copy) + view.offset * itemsize for copy in range(buffer.pool))
+        size_bytes = view.count_in(buffer.spec) * itemsize
+        return Rotating(tuple(self._mpi.buffer.fromaddress(address, size_bytes) for address in addresses))
 
-
-def cuda_skip_reason(case: Case, by_files: CudaAware) -> str | None:
-    """The reason to skip a case on device memory, from what is known of the library before it is loaded."""
-    if case.engine != "python":
-        return f"engine={case.engine} can neither copy between host and device nor time a GPU; use engine=python"
-    if case.timing_mode != "host_sync":
-        return f"MPI blocks the host, not a stream: timing_mode={case.timing_mode} would time nothing; use host_sync"
-    if case.staging == "none" and by_files.answer is False:
-        return f"this MPI library {by_files}; use staging=pinned"
-    return None
+    def _tensors(self, view: View) -> Rotating:
+        buffer = self._buffers[view.buffer]
+        tensors = (tensor_of_slot(buffer, view.slot, copy) for copy in range(buffer.pool))
+        return Rotating(tuple(tensor[view.elements] for tensor in tensors))
 
 
 def cuda_runner(
-    mpi: Any, communicator: Any, gpu: Gpu, aware: CudaAware, program: Program, buffers: Mapping[str, Any], mode: Mode
+    mpi: Any,
+    communicator: Any,
+    gpu: CudaDevice,
+    aware: CudaAware,
+    program: Program,
+    buffers: Mapping[str, Buffer],
+    mode: Mode,
 ) -> DeviceRunner:
     """Raises Unsupported if the library would be given device memory that it is not known to take."""
-    if mode.staging == "pinned":
-        program, buffers = with_staging(program, communicator.rank, buffers, gpu.host)
-    elif buffers and aware.answer is not True:
+    if mode.staging != "pinned" and buffers and aware.answer is not True:
         raise Unsupported(f"this MPI library {aware}; use staging=pinned")
-    lowering = CudaLowering(mpi, communicator, buffers, gpu)
-    calls = Lowered.of(program, mode.sync, lowering.call)
-    runner = device_runner(gpu.device, calls, rotation_pool(buffers), mode)
-    weakref.finalize(runner, dict(buffers).clear).atexit = False  # pages stay locked while the runner may use them
-    return runner
+
+    def lower(staged: Program, used: Mapping[str, Buffer]) -> Lowered[Call]:
+        return Lowered.of(staged, mode.sync, CudaLowering(mpi, communicator, used, gpu).call)
+
+    return gpu_runner(gpu, program, communicator.rank, buffers, mode, lower)

@@ -37,14 +37,7 @@ UNSUPPORTED_FORMS: UnsupportedForms = {
 }
 Argument = int | tuple[int, ...]
 Message = tuple[Argument, int, int]
-CCall = tuple[str, Sequence[Argument]]
 NULL = 0
-
-
-@dataclass(frozen=True)
-class TypedCount:
-    count: int
-    datatype: Any
 
 
 @dataclass(frozen=True)
@@ -57,8 +50,8 @@ class Memory:
     in_place: bool = False
 
 
-def typed(mpi: Any, dtype_name: str, count: int, reduction: str | None, limit: int = INT_MAX) -> TypedCount:
-    """`count` elements as a count and an MPI datatype; a contiguous type where the count exceeds `limit`.
+def typed(mpi: Any, dtype_name: str, count: int, reduction: str | None, limit: int = INT_MAX) -> tuple[int, Any]:
+    """`count` elements as a count and an MPI datatype: one contiguous type where the count exceeds `limit`.
 
     16-bit floats have no MPI type and travel as UINT16_T. Raises Unsupported for what MPI can't reduce.
     """
@@ -67,11 +60,17 @@ def typed(mpi: Any, dtype_name: str, count: int, reduction: str | None, limit: i
         raise Unsupported(problem)
     datatype = getattr(mpi, MPI_NAMES.get(dtype_name, "UINT16_T"))
     if count <= limit:
-        return TypedCount(count, datatype)
-    return TypedCount(1, _contiguous(mpi, datatype, count, dtype(dtype_name).itemsize, limit))
+        return count, datatype
+    # whole chunks and a rest, with both counts at or below the limit
+    chunks, rest = divmod(count, limit)
+    body = datatype.Create_contiguous(limit).Create_contiguous(chunks)
+    if rest:
+        offset = chunks * limit * dtype(dtype_name).itemsize
+        body = mpi.Datatype.Create_struct([1, rest], [0, offset], [body, datatype])
+    return 1, body.Commit()
 
 
-def typed_memory(mpi: Any, memory: Memory, buffers: Mapping[str, Any], limit: int) -> TypedCount:
+def typed_memory(mpi: Any, memory: Memory, buffers: Mapping[str, Any], limit: int) -> tuple[int, Any]:
     """The count of one block of that memory and its datatype; raises Unsupported as `typed` does."""
     spec = buffers[memory.view.buffer].spec
     return typed(mpi, spec.dtype, memory.view.count_in(spec) // memory.blocks, memory.reduction, limit)
@@ -122,16 +121,6 @@ def collective(step: Step, rank: int, size: int) -> tuple[str, tuple[Any, ...]]:
             raise Unsupported(f"MPI has no {type(step).__name__}")
 
 
-def _contiguous(mpi: Any, datatype: Any, count: int, itemsize: int, limit: int) -> Any:
-    """A type that holds `count` old ones: whole chunks and a rest, with both counts at or below the limit."""
-    chunk = datatype.Create_contiguous(limit)
-    chunks, rest = divmod(count, limit)
-    body = chunk.Create_contiguous(chunks)
-    if not rest:
-        return body.Commit()
-    return mpi.Datatype.Create_struct([1, rest], [0, chunks * limit * itemsize], [body, datatype]).Commit()
-
-
 class PythonLowering:
     """Raises Unsupported for what MPI does not have. `limit` is the largest count that one call takes."""
 
@@ -153,7 +142,7 @@ class PythonLowering:
             case steps.WaitAll(requests):
                 return Call(self._mpi.Request.Waitall, requests=requests)
             case steps.Copy(source, target):
-                return Call(np.copyto, (self._elements(target), self._elements(source)))
+                return Call(np.copyto, (self._memory(target), self._memory(source)))
             case _:
                 name, arguments = collective(step, comm.rank, comm.size)
                 return Call(getattr(comm, name), tuple(map(self._argument, arguments)))
@@ -167,16 +156,11 @@ class PythonLowering:
         """[memory, count of one block, datatype], made once: mpi4py then has nothing to infer."""
         if memory not in self._messages:
             kind = typed_memory(self._mpi, memory, self._buffers, self._limit)
-            self._messages[memory] = Rotating(
-                tuple([copy, kind.count, kind.datatype] for copy in self._memory(memory.view).values)
-            )
+            self._messages[memory] = Rotating(tuple([copy, *kind] for copy in self._memory(memory.view).values))
         return self._messages[memory]
 
     def _memory(self, view: View) -> Rotating:
         """What mpi4py takes the address of: numpy arrays, for buffers in host memory."""
-        return self._elements(view)
-
-    def _elements(self, view: View) -> Rotating:
         buffer = self._buffers[view.buffer]
         return Rotating(tuple(buffer.words(view.slot, copy)[view.elements] for copy in range(buffer.pool)))
 
@@ -228,33 +212,31 @@ class NativeLowering:
         self._datatypes: list[Any] = []
 
     def call(self, step: Step) -> NativeCall:
-        name, args = self._lower(step)
-        function = getattr(ctypes.CDLL(None) if name == "memcpy" else self._library, name)
-        address = ctypes.cast(function, ctypes.c_void_p).value or 0
-        return NativeCall(name, address, tuple(args), checked=name != "memcpy")
-
-    def _lower(self, step: Step) -> CCall:
+        args: Sequence[Argument]
         status = self._statuses.ctypes.data
         match step:
             case steps.Send(data, peer):
-                return "MPI_Send", (*self._message(Memory(data)), peer, 0, self._comm)
+                name, args = "MPI_Send", (*self._message(Memory(data)), peer, 0, self._comm)
             case steps.Recv(data, peer):
-                return "MPI_Recv", (*self._message(Memory(data)), peer, 0, self._comm, status)
+                name, args = "MPI_Recv", (*self._message(Memory(data)), peer, 0, self._comm, status)
             case steps.Isend(data, peer, request):
-                return "MPI_Isend", (*self._message(Memory(data)), peer, 0, self._comm, self._request(request))
+                name, args = "MPI_Isend", (*self._message(Memory(data)), peer, 0, self._comm, self._request(request))
             case steps.Irecv(data, peer, request):
-                return "MPI_Irecv", (*self._message(Memory(data)), peer, 0, self._comm, self._request(request))
+                name, args = "MPI_Irecv", (*self._message(Memory(data)), peer, 0, self._comm, self._request(request))
             case steps.WaitAll(requests):
                 if requests != tuple(range(requests[0], requests[0] + len(requests))):
                     raise Unsupported("the native engine can only wait for consecutive requests")
-                return "MPI_Waitall", (len(requests), self._request(requests[0]), status)
+                name, args = "MPI_Waitall", (len(requests), self._request(requests[0]), status)
             case steps.Copy(source, target):
                 buffer = self._buffers[target.buffer]
                 size = target.count_in(buffer.spec) * buffer.dtype.itemsize
-                return "memcpy", (self._address_of(target), self._address_of(source), size)
+                name, args = "memcpy", (self._address_of(target), self._address_of(source), size)
             case _:
-                name, arguments = collective(step, self._rank, self._size)
-                return f"MPI_{name}", (*self._c_arguments(arguments), self._comm)
+                operation_name, arguments = collective(step, self._rank, self._size)
+                name, args = f"MPI_{operation_name}", (*self._c_arguments(arguments), self._comm)
+        function = getattr(ctypes.CDLL(None) if name == "memcpy" else self._library, name)
+        address = ctypes.cast(function, ctypes.c_void_p).value or 0
+        return NativeCall(name, address, tuple(args), checked=name != "memcpy")
 
     def _c_arguments(self, arguments: Sequence[Any]) -> list[Argument]:
         match arguments:
@@ -271,10 +253,10 @@ class NativeLowering:
         """Address, count per block and datatype."""
         if memory is None:
             return NULL, 0, handle(self._mpi, self._mpi.BYTE)
-        kind = typed_memory(self._mpi, memory, self._buffers, self._limit)
-        self._datatypes.append(kind.datatype)  # a derived type lives as long as its handle is used
+        count, datatype = typed_memory(self._mpi, memory, self._buffers, self._limit)
+        self._datatypes.append(datatype)  # a derived type lives as long as its handle is used
         address = int(self._mpi.IN_PLACE) if memory.in_place else self._address_of(memory.view)
-        return address, kind.count, handle(self._mpi, kind.datatype)
+        return address, count, handle(self._mpi, datatype)
 
     def _address_of(self, view: View) -> tuple[int, ...]:
         buffer = self._buffers[view.buffer]

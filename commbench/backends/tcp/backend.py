@@ -12,7 +12,7 @@ from typing import Any, ClassVar, cast
 
 from commbench.buffers.memory import HostBuffer, rotation_pool
 from commbench.core.case import Case, Mode, World
-from commbench.core.errors import ConfigError, Unsupported, WorldBroken
+from commbench.core.errors import ConfigError, WorldBroken
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Control
 from commbench.engines.lowered import PythonRunner
@@ -75,14 +75,15 @@ class Tcp(Backend):
             problem = f"rank {world.rank} can't listen: {error}"
         mine = [problem, listener and listener.address, listener and listener.port]
         gathered = control.gather(mine, MEETING_S, "tcp addresses")
-        agreed = control.decide(_agree(gathered) if world.rank == 0 else None, MEETING_S, "tcp addresses")
-        if listener is None or "problem" in agreed:
+        states, secret = control.decide([gathered, secrets.token_hex(16)], MEETING_S, "tcp addresses")
+        reason = next((problem for problem, *_ in states if problem is not None), None)
+        if listener is None or reason is not None:
             if listener is not None:
                 listener.close()
-            raise ConfigError(agreed["problem"])
+            raise ConfigError(str(reason))
         options = Options(self.buffer_bytes, self.no_delay, float(self.timeout_s))
-        addresses = [(str(host), int(port)) for host, port in agreed["addresses"]]
-        endpoint = Endpoint(world.rank, listener, bytes.fromhex(agreed["secret"]), addresses, options)
+        addresses = [(str(host), int(port)) for _, host, port in states]
+        endpoint = Endpoint(world.rank, listener, bytes.fromhex(secret), addresses, options)
         try:
             return TcpCommunicator(endpoint, tuple(range(world.size)))
         except WorldBroken:
@@ -95,23 +96,10 @@ def listening_address(world: World, store: Any) -> str:
 
     Raises ConfigError if there is none.
     """
-    peers = [os.environ.get("MASTER_ADDR") or _store_host(store)] if len(world.nodes) > 1 else []
-    return meeting_address(os.environ.get(INTERFACE) or None, *peers)
-
-
-def _store_host(store: Any) -> str:
-    """torch wraps a TCPStore into prefix stores; only the innermost one has the host."""
-    while hasattr(store, "underlying_store"):
+    while hasattr(store, "underlying_store"):  # of torch's prefix stores only the innermost one has the host
         store = store.underlying_store
-    return str(getattr(store, "host", socket.gethostname()))
-
-
-def _agree(gathered: list[Any]) -> dict[str, Any]:
-    """On rank 0: what all ranks must know, or the first problem."""
-    problem = next((problem for problem, *_ in gathered if problem is not None), None)
-    if problem is not None:
-        return {"problem": problem}
-    return {"secret": secrets.token_hex(16), "addresses": [address for _, *address in gathered]}
+    host = os.environ.get("MASTER_ADDR") or str(getattr(store, "host", socket.gethostname()))
+    return meeting_address(os.environ.get(INTERFACE) or None, *([host] if len(world.nodes) > 1 else []))
 
 
 class TcpCommunicator:
@@ -133,14 +121,9 @@ class TcpCommunicator:
         return HostBuffer(spec, pool)
 
     def prepare(
-        self,
-        programs: Mapping[int, Program],
-        buffers: Mapping[int, Mapping[str, Buffer]],
-        mode: Mode,
+        self, programs: Mapping[int, Program], buffers: Mapping[int, Mapping[str, Buffer]], mode: Mode
     ) -> PythonRunner:
         """Also connects to the peers that the program names; raises WorldBroken if one can't be reached."""
-        if mode.engine != "python":
-            raise Unsupported(f"tcp has no {mode.engine} engine")
         rank = self.hosted[0]
         program, named_buffers = programs[rank], cast(Mapping[str, HostBuffer], buffers[rank])
         self._used = [(peer, stream) for peer in peers_of(program) for stream in range(mode.streams)]

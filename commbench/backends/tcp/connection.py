@@ -69,8 +69,12 @@ class Connection:
         self.outward = outward
         self._on_failure, self._timeout_s = on_failure, timeout_s
         self._ends = {outward, inward}
+        seconds, fraction = divmod(timeout_s, 1)
+        timeval = struct.pack("@ll", int(seconds), int(fraction * 1e6))
         for end in self._ends:
-            _set_kernel_timeouts(end, timeout_s)
+            end.settimeout(None)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
         self._sendall, self._sendmsg = outward.sendall, outward.sendmsg
         self._recv_into, self._recvmsg_into = inward.recv_into, inward.recvmsg_into
 
@@ -174,14 +178,6 @@ class Connection:
         return cast(OSError, self.cause)
 
 
-def _set_kernel_timeouts(connected: socket.socket, timeout_s: float) -> None:
-    connected.settimeout(None)
-    seconds, fraction = divmod(timeout_s, 1)
-    timeval = struct.pack("@ll", int(seconds), int(fraction * 1e6))
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
-
-
 @dataclass(frozen=True)
 class InfoField:
     """A number in struct tcp_info of Linux (include/uapi/linux/tcp.h): offset, format, and the factor to SI units."""
@@ -225,10 +221,6 @@ class Transfer:
     connection: Connection
     vectors: tuple[IoVector, ...]
 
-    @property
-    def size_bytes(self) -> int:
-        return sum(vector.size_bytes for vector in self.vectors)
-
 
 @dataclass(frozen=True, eq=False)
 class PendingTransfers:
@@ -239,7 +231,8 @@ class PendingTransfers:
 
     @property
     def small(self) -> bool:
-        return all(transfer.size_bytes <= SMALL_BYTES for transfer in (*self.sends, *self.receives))
+        sizes = (sum(vector.size_bytes for vector in transfer.vectors) for transfer in (*self.sends, *self.receives))
+        return all(size <= SMALL_BYTES for size in sizes)
 
 
 Job = Callable[[], None]

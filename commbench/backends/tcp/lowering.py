@@ -11,9 +11,9 @@ its own memory; the wire carries the same bytes). A blocking message alone is on
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -60,18 +60,25 @@ class Endpoint:
     def __getitem__(self, key: Key) -> Connection:
         return self._connections[key]
 
-    def connect(self, keys: Iterable[Key]) -> None:
+    def connect(self, keys: Collection[Key]) -> None:
         """Make the connections that are missing or broken. The peers must do so too; raises WorldBroken."""
-        missing = sorted(key for key in set(keys) if not self._is_connected(key))
+        timeout_s = self._options.timeout_s
+        broken = {key for key in keys if key in self._connections and not self._connections[key].alive()}
+        for key in broken:
+            self._connections.pop(key).close()
+        missing = sorted(set(keys) - set(self._connections))
         connected: dict[Key, socket.socket] = {}
         try:
             for key in missing:
                 if key[0] >= self.rank:
                     connected[key] = self._connect(*key)
             for key in missing:
-                inward = self._accepted(key) if key[0] <= self.rank else connected[key]
+                inward = self.listener.wait_for(key, timeout_s) if key[0] <= self.rank else connected[key]
+                if inward is None:
+                    reason = f"rank {key[0]} did not connect to rank {self.rank}"
+                    raise WorldBroken(f"{reason} within {timeout_s:g} s (backend.timeout_s)")
                 outward = connected.pop(key, inward)
-                self._connections[key] = Connection(key, outward, inward, self._options.timeout_s, self.abort)
+                self._connections[key] = Connection(key, outward, inward, timeout_s, self.abort)
         finally:
             for unused in connected.values():
                 unused.close()
@@ -93,13 +100,6 @@ class Endpoint:
         for connection in self._connections.values():
             connection.close()
 
-    def _is_connected(self, key: Key) -> bool:
-        connection = self._connections.get(key)
-        if connection is not None and not connection.alive():
-            self._connections.pop(key).close()
-            return False
-        return connection is not None
-
     def _connect(self, peer: int, stream: int) -> socket.socket:
         host, port = self._addresses[peer]
         connected = socket.socket(socket_family(host), socket.SOCK_STREAM)
@@ -114,13 +114,6 @@ class Endpoint:
             reason = f"rank {self.rank} can't reach rank {peer} at {host} port {port}: {error}"
             raise WorldBroken(f"{reason}; check for a firewall, or choose another interface=NAME") from error
         return connected
-
-    def _accepted(self, key: Key) -> socket.socket:
-        accepted = self.listener.wait_for(key, self._options.timeout_s)
-        if accepted is None:
-            reason = f"rank {key[0]} did not connect to rank {self.rank}"
-            raise WorldBroken(f"{reason} within {self._options.timeout_s:g} s (backend.timeout_s)")
-        return accepted
 
     def _admit(self, peer: int, stream: int, accepted: socket.socket) -> bool:
         if not (0 <= peer <= self.rank and BARRIER <= stream < MAX_STREAMS):
@@ -138,11 +131,8 @@ class Endpoint:
 
 
 def peers_of(program: Program) -> list[int]:
-    """All ranks that the program names; raises Unsupported if it has steps other than messages and barriers."""
-    steps = (*program.steps, *program.reset)
-    if any(not isinstance(step, (*MESSAGES, WaitAll, Barrier, Copy)) for step in steps):
-        raise Unsupported(NO_COLLECTIVES)
-    return sorted({step.peer for step in steps if isinstance(step, MESSAGES)})
+    """All ranks that the program's messages name."""
+    return sorted({step.peer for step in (*program.steps, *program.reset) if isinstance(step, MESSAGES)})
 
 
 def barrier_partners(rank: int, size: int) -> list[tuple[int, int]]:
@@ -166,15 +156,12 @@ class TcpLowering:
         self._waits: dict[tuple[Messages, Messages], Call] = {}
 
     def lower(self, program: Program, sync: str) -> Lowered[Call]:
-        lowered = Lowered.of(program, sync, self.call)
+        lowered = Lowered.of(program, sync, self._call)
         if self._sends or self._receives:
             raise Unsupported("tcp moves messages at waits: the program ends with messages that nobody waits for")
-        steps, before = (
-            tuple(call for call in part if call is not NO_CALL) for part in (lowered.steps, lowered.before)
-        )
-        return replace(lowered, steps=steps, before=before)
+        return lowered
 
-    def call(self, step: Step) -> Call:
+    def _call(self, step: Step) -> Call:
         match step:
             case Isend(data, peer, _):
                 self._sends.append((peer, data))
@@ -194,7 +181,9 @@ class TcpLowering:
             case _ if self._send_deferred:
                 raise Unsupported(f"tcp can't lower a {type(step).__name__} between a send and the wait that it needs")
             case Barrier():
-                return self._barrier()
+                pairs = barrier_partners(self._rank, len(self._ranks))
+                rounds = [tuple(self._endpoint[self._ranks[peer], BARRIER] for peer in pair) for pair in pairs]
+                return Call(_disseminate, (rounds, memoryview(bytearray(1)))) if rounds else NO_CALL
             case Copy(source, target):
                 return Call(np.copyto, (self._rotating_elements(target), self._rotating_elements(source)))
             case _:
@@ -237,13 +226,6 @@ class TcpLowering:
                 if len(part):
                     views.setdefault((self._ranks[peer], stream), []).append(part)
         return tuple(Transfer(self._endpoint[key], io_vectors(parts)) for key, parts in views.items())
-
-    def _barrier(self) -> Call:
-        partners = barrier_partners(self._rank, len(self._ranks))
-        if not partners:
-            return NO_CALL
-        rounds = [tuple(self._endpoint[self._ranks[peer], BARRIER] for peer in pair) for pair in partners]
-        return Call(_disseminate, (rounds, memoryview(bytearray(1))))
 
     def _elements(self, view: View, copy: int) -> Any:
         return self._buffers[view.buffer].words(view.slot, copy)[view.elements]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,18 +14,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.buffers.memory import DeviceBuffer
-from commbench.buffers.staging import CudaPageLock
-from commbench.core.case import World
+from commbench.buffers.memory import DeviceBuffer, rotation_pool
+from commbench.buffers.staging import CudaPageLock, PinnedBuffer, with_staging
+from commbench.core.case import Mode, World
 from commbench.core.errors import Unsupported
 from commbench.core.payload import dtype
+from commbench.core.program import Program
+from commbench.core.protocols import Buffer
 from commbench.core.terminal import first_line
-from commbench.engines.device import HOST_BOUND
+from commbench.engines.device import HOST_BOUND, DeviceRunner, device_runner
+from commbench.engines.lowered import Call, Lowered
 from commbench.hardware.cuda import CudaDriver, driver_missing, driver_too_old
 from commbench.hardware.gpu import VISIBLE_DEVICES
 from commbench.hardware.nvml import Monitor
 
-CUDA_OF_BUILD = re.compile(r"^cuda\b[^=\n]*=\s*['\"]?([^'\"\s]+)", re.MULTILINE)  # in torch/version.py
+# in torch/version.py
+CUDA_OF_BUILD = re.compile(r"^cuda\b[^=\n]*=\s*['\"]?(None|[0-9]+(?:\.[0-9]+)*)(?=['\"\s]|$)", re.MULTILINE)
 DEFAULT_SM_HZ = 2e9  # determines how long a kernel holds the stream where the clock rate is unknown
 NS_PER_MS = 1e6
 
@@ -37,7 +43,11 @@ def cuda_missing(instead: str) -> str | None:
     if driver is not None:
         return f"{driver}; use a machine or container with an NVIDIA GPU, or {instead}"
     spec = find_spec("torch")
-    built_for = "None" if spec is None or spec.origin is None else _cuda_of_build(Path(spec.origin))
+    built_for: str | None = "None"  # 13.0, or None as text for a build without CUDA; None where it does not say
+    if spec is not None and spec.origin is not None:
+        version = Path(spec.origin).with_name("version.py")
+        match = CUDA_OF_BUILD.search(version.read_text()) if version.exists() else None
+        built_for = None if match is None else match[1]
     if built_for == "None":
         return f"torch is built without CUDA; install a CUDA build (pytorch.org/get-started/locally), or {instead}"
     if built_for is not None:
@@ -50,21 +60,9 @@ def cuda_missing(instead: str) -> str | None:
     return None
 
 
-def _cuda_of_build(torch: Path) -> str | None:
-    """13.0, or None as text for a build without CUDA, from torch/version.py; None where it does not say."""
-    version = torch.with_name("version.py")
-    match = CUDA_OF_BUILD.search(version.read_text()) if version.exists() else None
-    return match[1] if match is not None and re.fullmatch(r"None|[0-9]+(\.[0-9]+)*", match[1]) else None
-
-
 def gpu_ordinal(world: World, visible: int) -> int:
     """CUDA's ordinal of this rank's GPU: ranks of a node take the visible GPUs in turn, and share them if need be."""
     return world.local_rank % max(visible, 1)
-
-
-def sm_clock_hz(properties: Any) -> float:
-    """From torch's device properties, which give it in kHz or not at all."""
-    return float(getattr(properties, "clock_rate", 0) or 0) * 1e3 or DEFAULT_SM_HZ
 
 
 class CudaEvent:
@@ -101,7 +99,7 @@ class CudaDevice:
         self.place = torch.device("cuda", index)
         properties = self._cuda.get_device_properties(index)
         self.name: str = properties.name
-        self._sm_hz = sm_clock_hz(properties)
+        self._sm_hz = float(getattr(properties, "clock_rate", 0) or 0) * 1e3 or DEFAULT_SM_HZ  # in kHz or not given
         self._stream: Any = self._cuda.current_stream(index)
         self.synchronise: Callable[[], None] = self._stream.synchronize
         self._failed_graphs: list[Any] = []
@@ -145,7 +143,7 @@ class CudaDevice:
     def side_stream(self) -> Any:
         return self._cuda.Stream(self.place)
 
-    def on_side_stream(self, stream: Any, enqueue: Callable[..., None], *args: Any) -> Any:
+    def on_side_stream(self, stream: Any, enqueue: Callable[..., Any], *args: Any) -> Any:
         """Enqueue work on another stream, behind what the current one has up to now; returns that stream for `join`."""
         stream.wait_stream(self._cuda.current_stream())  # in a capture that is not the stream of this device
         with self._cuda.stream(stream):
@@ -186,6 +184,23 @@ class CudaMemory:
     def download(self, offset: int, size: int) -> NDArray[np.uint8]:
         data: NDArray[np.uint8] = self.tensor[offset : offset + size].cpu().numpy()
         return data
+
+
+def gpu_runner(
+    gpu: CudaDevice,
+    program: Program,
+    rank: int,
+    buffers: Mapping[str, Buffer],
+    mode: Mode,
+    lower: Callable[[Program, Mapping[str, Buffer]], Lowered[Call]],
+) -> DeviceRunner:
+    """For a program of that rank, through pinned host memory where the mode says so. Raises Unsupported."""
+    used = dict(buffers)
+    if mode.staging == "pinned":
+        program, used = with_staging(program, rank, used, partial(PinnedBuffer, pages=gpu.pages()))
+    runner = device_runner(gpu, lower(program, used), rotation_pool(buffers), mode)
+    weakref.finalize(runner, used.clear).atexit = False  # pages stay locked as long as something runs on them
+    return runner
 
 
 def tensor_of_slot(buffer: Any, slot: int, copy: int) -> Any:

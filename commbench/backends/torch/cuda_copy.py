@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
-from commbench.buffers.memory import HostBuffer, rotation_pool
+from commbench.buffers.memory import HostBuffer
 from commbench.buffers.staging import PinnedBuffer
 from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import Case, Mode, World
 from commbench.core.errors import Unsupported
 from commbench.core.program import DEVICE, PINNED, Barrier, BufferSpec, Copy, Icopy, Program, Step, WaitAll
 from commbench.core.protocols import Backend, Buffer, Control, Runner
-from commbench.engines.device import device_runner
 from commbench.engines.lowered import NO_CALL, Call, Lowered
 
 from .cuda import CudaDevice, cuda_missing
@@ -23,6 +21,7 @@ from .distributed import CudaCommunicator, TorchLowering, start_group
 
 COPIES = ("copy_h2d", "copy_d2h", "copy_h2d_d2h", "copy_d2d")
 WITHIN_DEVICE = "copy_d2d"
+NON_BLOCKING = True  # of Tensor.copy_
 
 
 @dataclass(frozen=True)
@@ -64,11 +63,10 @@ class CopyCommunicator(CudaCommunicator):
         return PinnedBuffer(spec, pool, self._gpu.pages()) if spec.memory == PINNED else HostBuffer(spec, pool)
 
     def _runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
-        used = dict(buffers)
-        calls = Lowered.of(program, mode.sync, CopyLowering(self._group, used, self._gpu, self.size).call)
-        runner = device_runner(self._gpu, calls, rotation_pool(used), mode)
-        weakref.finalize(runner, used.clear).atexit = False  # pages stay locked as long as something runs on them
-        return runner
+        return super()._runner(program, buffers, replace(mode, staging="none"))  # its steps are the copies themselves
+
+    def _lowered(self, sync: str, program: Program, buffers: Mapping[str, Buffer]) -> Lowered[Call]:
+        return Lowered.of(program, sync, CopyLowering(self._group, buffers, self._gpu, self.size).call)
 
     def facts(self) -> dict[str, Any]:
         return {**super().facts(), "transport": "memcpy"}
@@ -81,26 +79,25 @@ class CopyLowering:
     """
 
     def __init__(self, group: Any, buffers: Mapping[str, Buffer], gpu: CudaDevice, size: int) -> None:
+        import torch
+
         self._torch, self._gpu, self._size = TorchLowering(group, buffers), gpu, size
+        self._copy = torch.Tensor.copy_
         self._streams: dict[int, Any] = {}
 
     def call(self, step: Step) -> Call:
         match step:
             case Copy(source, target):
-                return Call(_enqueue, (self._torch.tensors(target), self._torch.tensors(source)))
+                return Call(self._copy, (self._torch.tensors(target), self._torch.tensors(source), NON_BLOCKING))
             case Icopy(source, target, request):
                 if request not in self._streams:
                     self._streams[request] = self._gpu.side_stream()
                 stream = self._streams[request]
-                tensors = self._torch.tensors(target), self._torch.tensors(source)
-                return Call(partial(self._gpu.on_side_stream, stream, _enqueue), tensors, into=request)
+                args = self._torch.tensors(target), self._torch.tensors(source), NON_BLOCKING
+                return Call(partial(self._gpu.on_side_stream, stream, self._copy), args, into=request)
             case WaitAll(requests):
                 return Call(self._gpu.join, requests=requests)
             case Barrier():
                 return NO_CALL if self._size == 1 else self._torch.call(step)
             case _:
                 raise Unsupported(f"cuda_copy copies within a rank only; it has no {type(step).__name__}")
-
-
-def _enqueue(target: Any, source: Any) -> None:
-    target.copy_(source, non_blocking=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
@@ -10,16 +9,14 @@ from inspect import signature
 from typing import Any
 
 from commbench.buffers.memory import DeviceBuffer, HostBuffer, rotation_pool
-from commbench.buffers.staging import PinnedBuffer, with_staging
 from commbench.core import program as steps
 from commbench.core.case import Mode, World
 from commbench.core.errors import Unsupported
 from commbench.core.program import BufferSpec, Program, Step, View
 from commbench.core.protocols import GROUP_ORDER, Buffer, Control, Runner
-from commbench.engines.device import device_runner
 from commbench.engines.lowered import Call, Lowered, PythonRunner, Rotating, UnsupportedForms, check_form
 
-from .cuda import CudaDevice, CudaMemory, tensor_of_slot
+from .cuda import CudaDevice, CudaMemory, gpu_runner, tensor_of_slot
 
 CALL_TIMEOUT = timedelta(minutes=10)  # a last resort: the deadlines of the control plane are shorter
 UNSUPPORTED_FORMS: UnsupportedForms = {
@@ -56,10 +53,13 @@ def keeps_order() -> bool:
 
 
 class TorchCommunicator:
-    """See Communicator; hosts one rank. `ranks` are torch's numbers of its ranks, in its order; `rank` is its own."""
+    """See Communicator; hosts one rank. `ranks` are torch's numbers of its ranks, in its order; `rank` is its own.
 
-    def __init__(self, name: str, group: Any, ranks: tuple[int, ...], rank: int) -> None:
-        self._name, self._group, self._ranks, self._rank = name, group, ranks, rank
+    `more` are the further arguments of a subclass, with which it makes communicators of its subsets.
+    """
+
+    def __init__(self, name: str, group: Any, ranks: tuple[int, ...], rank: int, *more: Any) -> None:
+        self._name, self._group, self._ranks, self._rank, self._more = name, group, ranks, rank, more
         self.size = len(ranks)
         self.hosted = (ranks.index(rank),)
         self._subsets: dict[tuple[int, ...], TorchCommunicator | None] = {ranks: self}
@@ -76,12 +76,9 @@ class TorchCommunicator:
                 group = dist.new_group(list(members), timeout=CALL_TIMEOUT)
             else:
                 raise Unsupported(f"torch {torch.__version__} sorts the ranks of a group: {list(members)}")
-            self._subsets[members] = self._on_group(group, members) if self._rank in members else None
+            inside = self._rank in members
+            self._subsets[members] = type(self)(self._name, group, members, self._rank, *self._more) if inside else None
         return self._subsets[members]
-
-    def _on_group(self, group: Any, ranks: tuple[int, ...]) -> TorchCommunicator:
-        """A communicator of the same kind on a group that this rank is in."""
-        return type(self)(self._name, group, ranks, self._rank)
 
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         return HostBuffer(spec, pool)
@@ -89,16 +86,14 @@ class TorchCommunicator:
     def prepare(
         self, programs: Mapping[int, Program], buffers: Mapping[int, Mapping[str, Buffer]], mode: Mode
     ) -> Runner:
-        if mode.engine != "python":
-            raise Unsupported(f"{self._name} has no {mode.engine} engine")
         rank = self.hosted[0]
         return self._runner(programs[rank], buffers[rank], mode)
 
     def _runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
-        return PythonRunner(self._lowered(program, buffers, mode), rotation_pool(buffers))
+        return PythonRunner(self._lowered(mode.sync, program, buffers), rotation_pool(buffers))
 
-    def _lowered(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Lowered[Call]:
-        return Lowered.of(program, mode.sync, TorchLowering(self._group, buffers).call)
+    def _lowered(self, sync: str, program: Program, buffers: Mapping[str, Buffer]) -> Lowered[Call]:
+        return Lowered.of(program, sync, TorchLowering(self._group, buffers).call)
 
     def counters(self) -> dict[str, float]:
         return {}
@@ -123,24 +118,15 @@ class TorchCommunicator:
 class CudaCommunicator(TorchCommunicator):
     """The same with buffers and a clock on this rank's GPU."""
 
-    def __init__(self, name: str, group: Any, ranks: tuple[int, ...], rank: int, gpu: CudaDevice) -> None:
-        super().__init__(name, group, ranks, rank)
+    def __init__(self, name: str, group: Any, ranks: tuple[int, ...], rank: int, gpu: CudaDevice, *more: Any) -> None:
+        super().__init__(name, group, ranks, rank, gpu, *more)
         self._gpu = gpu
-
-    def _on_group(self, group: Any, ranks: tuple[int, ...]) -> TorchCommunicator:
-        return type(self)(self._name, group, ranks, self._rank, self._gpu)
 
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         return DeviceBuffer(spec, pool, partial(CudaMemory, place=self._gpu.place))
 
     def _runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
-        used = dict(buffers)
-        if mode.staging == "pinned":
-            pinned = partial(PinnedBuffer, pages=self._gpu.pages())
-            program, used = with_staging(program, self.hosted[0], used, pinned)
-        runner = device_runner(self._gpu, self._lowered(program, used, mode), rotation_pool(buffers), mode)
-        weakref.finalize(runner, used.clear).atexit = False  # pages stay locked as long as something runs on them
-        return runner
+        return gpu_runner(self._gpu, program, self.hosted[0], buffers, mode, partial(self._lowered, mode.sync))
 
     def counters(self) -> dict[str, float]:
         return self._gpu.readings()
@@ -156,9 +142,11 @@ class TorchLowering:
     """
 
     def __init__(self, group: Any, buffers: Mapping[str, Buffer]) -> None:
+        import torch
         import torch.distributed as dist
 
         self._dist, self._group, self._buffers = dist, group, buffers
+        self._copy = torch.Tensor.copy_
         self._rank, self._size = group.rank(), group.size()
         self._tensors: dict[View, Rotating] = {}
 
@@ -176,7 +164,7 @@ class TorchLowering:
             case steps.WaitAll(requests):
                 return Call(_wait_all, requests=requests)
             case steps.Copy(source, target):
-                return Call(_copy, (self.tensors(target), self.tensors(source)))
+                return Call(self._copy, (self.tensors(target), self.tensors(source)))
             case _:
                 return self._collective(step)
 
@@ -189,7 +177,9 @@ class TorchLowering:
             case steps.Broadcast(data, root):
                 return Call(dist.broadcast, (self.tensors(data), None, group, False, root))
             case steps.AllGather(send, recv):
-                return Call(self._on_one_tensor("all_gather"), (self.tensors(recv), self.tensors(send), group))
+                # newer torch renamed its calls on one tensor, and warns about the old names
+                all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+                return Call(all_gather, (self.tensors(recv), self.tensors(send), group))
             case steps.Gather(send, recv, root):
                 return Call(dist.gather, (self.tensors(send), self._blocks(recv, root), None, group, False, root))
             case steps.Scatter(send, recv, root):
@@ -203,14 +193,10 @@ class TorchLowering:
                 return Call(dist.reduce, (self.tensors(send), None, operation, group, False, root))
             case steps.ReduceScatter(send, recv, reduction):
                 tensors = self.tensors(recv), self.tensors(send)
-                return Call(self._on_one_tensor("reduce_scatter"), (*tensors, self._operation(reduction), group))
+                reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+                return Call(reduce_scatter, (*tensors, self._operation(reduction), group))
             case _:
                 raise Unsupported(f"torch.distributed has no {type(step).__name__}")
-
-    def _on_one_tensor(self, operation: str) -> Any:
-        """Newer torch renamed the calls on one tensor, and warns about the old names."""
-        old = {"all_gather": "all_gather_into_tensor", "reduce_scatter": "reduce_scatter_tensor"}[operation]
-        return getattr(self._dist, f"{operation}_single", None) or getattr(self._dist, old)
 
     def _operation(self, reduction: str) -> Any:
         return getattr(self._dist.ReduceOp, REDUCTIONS[reduction])
@@ -234,7 +220,3 @@ class TorchLowering:
 def _wait_all(works: list[Any]) -> None:
     for work in works:
         work.wait()
-
-
-def _copy(target: Any, source: Any) -> None:
-    target.copy_(source)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from typing import ClassVar
 
@@ -27,6 +27,7 @@ COPIED_BY_GLOO = frozenset(
     ("all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter", "scatter")
 )
 WITHOUT_MESSAGE = "barrier"
+torch_version = cache(partial(version, "torch"))
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,8 @@ class Gloo(Backend):
     name: ClassVar[str] = "gloo"
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     launchers: ClassVar[str] = "any"
-    threads_per_rank: ClassVar[int] = (
-        4  # the caller, two workers per group, an event loop per device (ProcessGroupGloo)
-    )
+    # the caller, two workers per group, an event loop per device (ProcessGroupGloo)
+    threads_per_rank: ClassVar[int] = 4
     library: str = "auto"
 
     def missing(self, device: str = "cpu") -> str | None:
@@ -51,7 +51,12 @@ class Gloo(Backend):
             return f"gloo copies on the host, so timing_mode={case.timing_mode} would not time all of it"
         if case.device == "cuda" and case.staging == "none" and case.benchmark != WITHOUT_MESSAGE:
             return "gloo can't send GPU memory directly; use staging=auto or staging=pinned"
-        return skip_reason(UNSUPPORTED_FORMS, case) or reduction_missing("gloo", case) or _needs_newer_torch(case)
+        reason = skip_reason(UNSUPPORTED_FORMS, case) or reduction_missing("gloo", case)
+        if reason is None and (case.benchmark, case.reduction) in SINCE_2_8:
+            release = torch_version()
+            if tuple(map(int, release.split(".")[:2])) < (2, 8):
+                return f"gloo has no {case.benchmark} with {case.reduction} before torch 2.8; this is {release}"
+        return reason
 
     def staging(self, benchmark: str) -> str:
         """Unknown operations are treated as messages."""
@@ -67,15 +72,3 @@ class Gloo(Backend):
             return TorchCommunicator(Gloo.name, *start_group(Gloo.name, world, control))
         gpu = CudaDevice.of(world)
         return CudaCommunicator(Gloo.name, *start_group(Gloo.name, world, control), gpu)
-
-
-def _needs_newer_torch(case: Case) -> str | None:
-    release = _torch_version()
-    if (case.benchmark, case.reduction) in SINCE_2_8 and tuple(map(int, release.split(".")[:2])) < (2, 8):
-        return f"gloo has no {case.benchmark} with {case.reduction} before torch 2.8; this is {release}"
-    return None
-
-
-@cache
-def _torch_version() -> str:
-    return version("torch")

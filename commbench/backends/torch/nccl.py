@@ -11,15 +11,14 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, ClassVar
 
 from commbench.backends.nccl_library import NcclBackend, NcclLog
-from commbench.core.case import Mode, World
+from commbench.core.case import World
 from commbench.core.errors import Unsupported
 from commbench.core.program import Barrier, Irecv, Isend, Program, Recv, Send, Step, WaitAll
 from commbench.core.protocols import Buffer, Control
-from commbench.engines.lowered import Call, Lowered, Rotating, UnsupportedForms
+from commbench.engines.lowered import NO_CALL, Call, Lowered, Rotating, UnsupportedForms
 from commbench.world.exit_protocol import FOLDER
 
 from .cuda import CudaDevice, cuda_missing
@@ -68,7 +67,7 @@ class NcclCommunicator(CudaCommunicator):
         import torch
         import torch.distributed as dist
 
-        super().__init__(name, group, ranks, rank, gpu)
+        super().__init__(name, group, ranks, rank, gpu, log)
         self._log = log
         # The first call of a group needs all its ranks, which a batch of messages does not involve. This one also
         # connects neighbours, so that the log names their transport; other pairs connect in the first call of a case.
@@ -76,11 +75,8 @@ class NcclCommunicator(CudaCommunicator):
         dist.all_reduce(self._barrier_tensor, group=group)
         gpu.synchronise()
 
-    def _on_group(self, group: Any, ranks: tuple[int, ...]) -> NcclCommunicator:
-        return type(self)(self._name, group, ranks, self._rank, self._gpu, self._log)
-
-    def _lowered(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Lowered[Call]:
-        return NcclLowering(self._group, buffers, self._barrier_tensor).lower(program, mode.sync)
+    def _lowered(self, sync: str, program: Program, buffers: Mapping[str, Buffer]) -> Lowered[Call]:
+        return NcclLowering(self._group, buffers, self._barrier_tensor).lower(program, sync)
 
     def facts(self) -> dict[str, Any]:
         import torch
@@ -105,70 +101,64 @@ class NcclLowering:
 
     def lower(self, program: Program, sync: str) -> Lowered[Call]:
         """The program in batches. Raises Unsupported."""
-        parts = Lowered.of(program, sync, self._calls)
+        lowered = Lowered.of(program, sync, self._call)
         self._refuse_posted()
-        steps, before, enter = (tuple(chain.from_iterable(part)) for part in (parts.steps, parts.before, parts.enter))
-        return Lowered(steps, before, enter, parts.windowed)
+        return lowered
 
-    def _calls(self, step: Step) -> tuple[Call, ...]:
+    def _call(self, step: Step) -> Call:
         """A message that is posted has no call: it is part of the batch that the wait starts."""
         match step:
             case Isend() | Irecv():
                 self._posted.append(step)
-                return ()
+                return NO_CALL
             case Send() | Recv() if self._posted:
                 # in the same batch, so that a rank can send to itself
                 shared = _buffer_names(self._posted, Irecv, Recv) & _buffer_names([step], Send)
                 if shared:
                     raise Unsupported(f"nccl sends from {', '.join(shared)} in the batch that receives into it")
                 self._posted.append(step)
-                return ()
+                return NO_CALL
             case WaitAll(requests):
                 return self._batch(set(requests))
             case Barrier():  # dist.barrier would block the host instead of the stream
                 self._refuse_posted()
-                return (Call(self._dist.all_reduce, (self._barrier_tensor, self._dist.ReduceOp.SUM, self._group)),)
+                return Call(self._dist.all_reduce, (self._barrier_tensor, self._dist.ReduceOp.SUM, self._group))
             case _:
                 self._refuse_posted()
-                return (self._torch.call(step),)
+                return self._torch.call(step)
 
     def _refuse_posted(self) -> None:
         if self._posted:
             raise Unsupported("nccl needs a WaitAll after Isend and Irecv before anything but messages follows")
 
-    def _batch(self, requests: set[int]) -> tuple[Call, ...]:
+    def _batch(self, requests: set[int]) -> Call:
         posted, self._posted = self._posted, []
         if {step.request for step in posted if isinstance(step, Isend | Irecv)} != requests:
             raise Unsupported("nccl can only wait for all messages posted since the last WaitAll")
         if not posted:
-            return ()
-        rows = [self._operations(step) for step in posted]
-        return (Call(self._exchange, (Rotating(tuple(list(batch) for batch in zip(*rows, strict=True))),)),)
-
-    def _operations(self, step: Message) -> list[Any]:
-        """One per copy of the rotation pool."""
-        kind = self._dist.isend if isinstance(step, Isend | Send) else self._dist.irecv
-        tensors = self._torch.tensors(step.data).values
-        return [self._dist.P2POp(kind, tensor, group=self._group, group_peer=step.peer) for tensor in tensors]
+            return NO_CALL
+        rows = []  # of each message one operation per copy of the rotation pool
+        for step in posted:
+            kind = self._dist.isend if isinstance(step, Isend | Send) else self._dist.irecv
+            tensors = self._torch.tensors(step.data).values
+            rows.append([self._dist.P2POp(kind, tensor, group=self._group, group_peer=step.peer) for tensor in tensors])
+        return Call(self._exchange, (Rotating(tuple(list(batch) for batch in zip(*rows, strict=True))),))
 
     def _exchange(self, operations: list[Any]) -> None:
         try:
             works = self._dist.batch_isend_irecv(operations)
         except Exception:
-            self._close_batch(operations[0].tensor.device)
+            # torch leaves a batch open in which an operation fails (_coalescing_manager has no `finally`): all later
+            # calls of the group would be added to it, in NCCL and in torch's own list, and never run
+            from torch.distributed import distributed_c10d
+
+            with suppress(Exception):
+                distributed_c10d._world.pg_coalesce_state.pop(self._group, None)
+            with suppress(Exception):  # what was posted may fail as well; the error that is told is the first one
+                self._group._end_coalescing(operations[0].tensor.device)
             raise
         for work in works:
             work.wait()
-
-    def _close_batch(self, device: Any) -> None:
-        """torch leaves a batch open in which an operation fails (_coalescing_manager has no `finally`): all later
-        calls of the group would be added to it, in NCCL and in torch's own list, and never run."""
-        from torch.distributed import distributed_c10d
-
-        with suppress(Exception):
-            distributed_c10d._world.pg_coalesce_state.pop(self._group, None)
-        with suppress(Exception):  # what was posted may fail as well; the error that is told is the first one
-            self._group._end_coalescing(device)
 
 
 def _buffer_names(steps: Iterable[Message], *kinds: type) -> set[str]:

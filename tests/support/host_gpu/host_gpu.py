@@ -13,7 +13,7 @@ from commbench.backends.torch.cuda_copy import CopyCommunicator, CudaCopy
 from commbench.backends.torch.distributed import CudaCommunicator, start_group
 from commbench.backends.torch.gloo import Gloo
 from commbench.backends.torch.nccl import Nccl, NcclCommunicator, NcclLowering
-from commbench.core.case import Mode, World
+from commbench.core.case import World
 from commbench.core.program import Program
 from commbench.core.protocols import Buffer, Control
 from commbench.engines.device import HOST_BOUND
@@ -123,8 +123,8 @@ class HostNcclLowering(NcclLowering):
 
 
 class HostNcclCommunicator(NcclCommunicator):
-    def _lowered(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Lowered[Call]:
-        return HostNcclLowering(self._group, buffers, self._barrier_tensor).lower(program, mode.sync)
+    def _lowered(self, sync: str, program: Program, buffers: Mapping[str, Buffer]) -> Lowered[Call]:
+        return HostNcclLowering(self._group, buffers, self._barrier_tensor).lower(program, sync)
 
     def facts(self) -> dict[str, Any]:
         return {**CudaCommunicator.facts(self), "log_file": os.environ.get("NCCL_DEBUG_FILE")}

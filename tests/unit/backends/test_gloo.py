@@ -71,11 +71,11 @@ def test_an_older_torch_lacks_some_reductions(
 ) -> None:
     reduction_case = case(benchmark=benchmark, reduction=reduction)
     assert Gloo().supports(reduction_case, 2) is None, "the installed torch has it"
-    monkeypatch.setattr(gloo, "_torch_version", lambda: "2.7.1+cpu")
+    monkeypatch.setattr(gloo, "torch_version", lambda: "2.7.1+cpu")
     reason = Gloo().supports(reduction_case, 2)
     assert (reason is None) == (since is None)
     assert reason is None or (f"before torch {since}" in reason and "2.7.1" in reason)
-    monkeypatch.setattr(gloo, "_torch_version", lambda: "2.10.0")
+    monkeypatch.setattr(gloo, "torch_version", lambda: "2.10.0")
     assert Gloo().supports(reduction_case, 2) is None
 
 

@@ -1,29 +1,31 @@
 """MPI on the memory of a device, in worlds of real libraries: by address, and through copies in host memory.
 
-The device is none (tests/support/queued): its memory is the host's, so the libraries may read it like device memory.
+The device is none (tests/support/host_gpu): its memory is the host's, so the libraries may read it like device memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from host_gpu import HostGpu
 from places import SUPPORT
 from shown_gpus import hgx, libraries
 
 from commbench.backends.mpi.backend import Mpi
-from commbench.backends.mpi.cuda import TorchGpu
-from commbench.buffers.memory import SENTINEL, HostBuffer
+from commbench.backends.mpi.cuda import CudaLowering
+from commbench.backends.torch.cuda import CudaMemory
+from commbench.buffers.memory import SENTINEL, DeviceBuffer, HostBuffer
 from commbench.core.case import Case
-from commbench.core.program import BufferSpec
+from commbench.core.program import BufferSpec, Copy, View
 from commbench.hardware.mpi_library import find
 
-QUEUED = SUPPORT / "queued"
-PLUGIN = ["--config-dir", str(QUEUED / "conf"), "allow=[mpi_on_host]", "backend=mpi_on_host"]
+HERE = SUPPORT / "host_gpu"
+PLUGIN = ["--config-dir", str(HERE / "conf"), "allow=[mpi_on_host]", "backend=mpi_on_host"]
 QUICK = ["timing=fixed", "timing.repetitions=4", "timing.warmup_repetitions=1", "timing.warmup_s=0"]
 LONG = pytest.mark.long
 SHORT = [*QUICK, "benchmark=p2p_latency", "sizes=[8]", "layout=1x2"]
@@ -39,7 +41,7 @@ CASE = Case(
 def env(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "machine").write_text(hgx(1))
     shown = {"LD_LIBRARY_PATH": str(libraries()), "SHOWN_GPUS": str(tmp_path / "machine")}
-    return {"PYTHONPATH": str(QUEUED), **shown}
+    return {"PYTHONPATH": str(HERE), **shown}
 
 
 @pytest.mark.parametrize(
@@ -84,33 +86,30 @@ def test_auto_takes_the_copies_where_they_are_needed(world: Callable[..., Any], 
     assert set(run.cases.status) == {"ok"} and set(run.cases.staging) == {"pinned"}
 
 
-class Still:
-    """A device without a queue."""
+class CountedGpu(HostGpu):
+    waits = 0
 
     def synchronise(self) -> None:
-        pass
+        self.waits += 1
 
 
-class OnCpu(TorchGpu):
-    """torch's tensors in host memory: the same slices and copies as on a GPU."""
-
-    def __init__(self) -> None:
-        self._cuda: Any = SimpleNamespace(place="cpu")
-        self.device: Any = Still()
-
-
-def test_torch_moves_a_part_of_a_slot_of_a_copy() -> None:
-    gpu, spec = OnCpu(), BufferSpec("data", 5, "int32", slots=2)
-    device, host = gpu.allocate(spec, 3), HostBuffer(spec, 3)
+def test_a_part_of_a_slot_of_a_copy_is_moved_and_waited_for() -> None:
+    spec, gpu = BufferSpec("data", 5, "int32", slots=2), CountedGpu()
+    device, host = DeviceBuffer(spec, 3, partial(CudaMemory, place=gpu.place)), HostBuffer(spec, 3)
     host.words(1, 2)[:] = [1, 2, 3, 4, 5]
-    gpu.move(gpu.bytes_of(device, 1, 2, slice(8, 16)), gpu.bytes_of(host, 1, 2, slice(8, 16)))
+
+    def move(target: View, source: View) -> None:
+        call = CudaLowering(None, None, {"device": device, "host": host}, gpu).call(Copy(source, target))  # type: ignore[arg-type]
+        call.function(*(argument.values[2] for argument in call.args))
+
+    move(View("device", 1, 2, 2), View("host", 1, 2, 2))
     start = device.offset(1, 2)
     seen = device.allocation.download(0, 3 * device.copy_bytes).copy()  # of host memory it is a view
     assert seen[start + 8 : start + 16].view("int32").tolist() == [3, 4]
     seen[start + 8 : start + 16] = SENTINEL
     assert (seen == SENTINEL).all(), "nothing else was written"
-    gpu.move(gpu.bytes_of(host, 0, 0, slice(0, 8)), gpu.bytes_of(device, 1, 2, slice(8, 16)))
-    assert host.words(0, 0)[:2].tolist() == [3, 4]
+    move(View("host", 0, 0, 2), View("device", 1, 2, 2))
+    assert host.words(0, 2)[:2].tolist() == [3, 4] and gpu.waits == 2
 
 
 def test_what_is_no_use_on_a_gpu_is_a_skip() -> None:

@@ -20,12 +20,12 @@ MPI = load(sys.argv[1], "funneled")
 for dtype, itemsize in (("float32", 4), ("uint8", 1), ("bfloat16", 2)):
     for count in (1, 9, 10, 11, 20, 25, 103):
         kind = typed(MPI, dtype, count, None, limit=10)
-        assert kind.count * kind.datatype.Get_size() == count * itemsize, (dtype, count)
-        assert kind.count <= 10
+        assert kind[0] * kind[1].Get_size() == count * itemsize, (dtype, count)
+        assert kind[0] <= 10
         sent = np.arange(count * itemsize, dtype=np.uint8)
         got = np.zeros_like(sent)
-        request = MPI.COMM_SELF.Irecv([got, kind.count, kind.datatype], 0, 0)
-        MPI.COMM_SELF.Send([sent, kind.count, kind.datatype], 0, 0)
+        request = MPI.COMM_SELF.Irecv([got, *kind], 0, 0)
+        MPI.COMM_SELF.Send([sent, *kind], 0, 0)
         request.Wait()
         assert (got == sent).all(), (dtype, count)
 for dtype, count in (("float32", 11), ("float16", 3)):

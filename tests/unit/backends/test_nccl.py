@@ -12,7 +12,7 @@ import pytest
 from places import SUPPORT
 from shown_gpus import ask, hgx, libraries
 
-from commbench.backends.nccl_library import NcclLog, log_variables
+from commbench.backends.nccl_library import NcclLog
 from commbench.backends.torch.nccl import ERROR_HANDLING, Nccl, NcclLowering
 from commbench.buffers.memory import HostBuffer
 from commbench.core.case import Case
@@ -28,6 +28,7 @@ QUICK = ["timing=fixed", "timing.repetitions=5", "timing.warmup_repetitions=1", 
 MODES = "timing_mode=[host_sync,device_event,graph,throughput]"
 QUIET = {"TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false"}
 FOREIGN = ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
+ASKED_FOR = {"COMMBENCH_NCCL_LOG": "1", "NCCL_DEBUG": "INFO"}  # a log
 SEND, RECV = View("send"), View("recv")
 
 
@@ -197,7 +198,7 @@ def test_interface_and_cuda_ipc_in_nccls_words(clean: pytest.MonkeyPatch) -> Non
 
 
 def test_a_log_grows_in_memory_and_has_no_name() -> None:
-    environ = log_variables({})
+    environ = dict(ASKED_FOR)
     log = NcclLog(environ)
     assert log.text() == ""
     with Path(environ["NCCL_DEBUG_FILE"]).open("wb", buffering=0) as nccl:
@@ -213,7 +214,7 @@ def test_no_file_no_log_on_standard_output(monkeypatch: pytest.MonkeyPatch) -> N
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr("os.memfd_create", refuse)
-    environ = log_variables({})
+    environ = dict(ASKED_FOR)
     assert NcclLog(environ).text() is None
     assert "NCCL_DEBUG" not in environ and "NCCL_DEBUG_FILE" not in environ
 

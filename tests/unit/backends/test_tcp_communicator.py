@@ -19,15 +19,12 @@ from rank_threads import SOON_S, no_error, together
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from commbench.backends.tcp.backend import Tcp, TcpCommunicator
-from commbench.backends.tcp.lowering import barrier_partners, cut, peers_of
+from commbench.backends.tcp.lowering import barrier_partners, cut
 from commbench.core.case import Mode, World
 from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.program import (
-    AllGather,
     AllReduce,
-    AllToAll,
     Barrier,
-    Broadcast,
     BufferSpec,
     Irecv,
     Isend,
@@ -138,14 +135,6 @@ def test_after_a_barrier_everybody_has_heard_of_everybody(size: int) -> None:
             known[rank] |= before[back]
     assert known == [set(range(size))] * size
     assert len(rounds[0]) == (size - 1).bit_length()
-
-
-def test_a_collective_is_refused_with_the_reason() -> None:
-    data = View("data")
-    for step in (AllReduce(data, data, "sum"), Broadcast(data, 0), AllGather(data, data), AllToAll(data, data)):
-        with pytest.raises(Unsupported, match="point to point only"):
-            peers_of(Program((), (Send(data, 1), step)))
-    assert peers_of(Program((), (Isend(data, 3, 0), Irecv(data, 1, 1), WaitAll((0, 1)), Barrier()))) == [1, 3]
 
 
 # ---------------------------------------------------------------- payload

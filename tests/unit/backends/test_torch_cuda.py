@@ -10,11 +10,9 @@ import pytest
 import torch
 
 from commbench.backends.torch.cuda import (
-    DEFAULT_SM_HZ,
     CudaDevice,
     CudaMemory,
     gpu_ordinal,
-    sm_clock_hz,
     tensor_of_slot,
 )
 from commbench.buffers.memory import DeviceBuffer, HostBuffer
@@ -28,18 +26,6 @@ CPU = torch.device("cpu")
 
 def device_buffer(spec: BufferSpec, pool: int = 1) -> DeviceBuffer:
     return DeviceBuffer(spec, pool, partial(CudaMemory, place=CPU))
-
-
-@pytest.mark.parametrize(
-    ("properties", "hz"),
-    [
-        (SimpleNamespace(clock_rate=1_980_000), 1.98e9),  # kHz
-        (SimpleNamespace(clock_rate=0), DEFAULT_SM_HZ),
-        (SimpleNamespace(), DEFAULT_SM_HZ),
-    ],
-)
-def test_the_clock_rate_of_a_gpu_is_told_in_khz_or_not_at_all(properties: SimpleNamespace, hz: float) -> None:
-    assert sm_clock_hz(properties) == pytest.approx(hz)
 
 
 @pytest.mark.parametrize(("rank", "gpus", "index"), [(0, 8, 0), (5, 8, 1), (7, 8, 3), (7, 2, 1), (3, 1, 0)])
@@ -92,13 +78,20 @@ def test_no_memory_is_a_memory_error(monkeypatch: pytest.MonkeyPatch) -> None:
         CudaMemory(80, CPU)
 
 
-def test_counters_are_those_of_the_pci_bus_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVML knows no UUID of a MIG part by the name that torch has for it."""
+@pytest.mark.parametrize(("clock", "cycles"), [({"clock_rate": 1_980_000}, 198), ({"clock_rate": 0}, 200), ({}, 200)])
+def test_a_stream_is_held_by_the_gpus_clock_and_its_counters_are_those_of_the_pci_bus_id(
+    monkeypatch: pytest.MonkeyPatch, clock: dict[str, int], cycles: int
+) -> None:
+    """torch gives the clock rate in kHz or not at all; NVML knows no UUID of a MIG part by torch's name for it."""
     place = "commbench.backends.torch.cuda"
     monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(name="A", uuid="MIG-1"))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(name="A", **clock))
     stream = SimpleNamespace(synchronize=lambda: None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda index: stream)
     monkeypatch.setattr(f"{place}.CudaDriver", lambda: SimpleNamespace(pci_bus_id=lambda index: f"0000:1b:0{index}.0"))
     monkeypatch.setattr(f"{place}.Monitor", lambda name: SimpleNamespace(readings=lambda: {name: 1.0}))
-    assert CudaDevice(1).readings() == {"0000:1b:01.0": 1.0, HOST_BOUND: 0.0}
+    held: list[int] = []
+    monkeypatch.setattr(torch.cuda, "_sleep", held.append)
+    device = CudaDevice(1)
+    device.hold(1e-7)
+    assert held == [cycles] and device.readings() == {"0000:1b:01.0": 1.0, HOST_BOUND: 0.0}
