@@ -23,7 +23,6 @@ class NcclBackend(Backend):
     """What the backends on NCCL declare: GPU memory, one GPU per rank."""
 
     devices: ClassVar[tuple[str, ...]] = ("cuda",)
-    launchers: ClassVar[str] = "any"
     threads_per_rank: ClassVar[int] = 2  # the caller and NCCL's proxy; its service thread and torch's watchdog sleep
     joins_messages: ClassVar[bool] = True  # one group, and kernel
     shares_gpu: ClassVar[bool] = False

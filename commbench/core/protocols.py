@@ -109,7 +109,7 @@ class Backend(Protocol):
     name: ClassVar[str]
     devices: ClassVar[tuple[str, ...]]  # of cpu and cuda
     # which launchers start its ranks: any, starts_mpi (see Launcher), none (it hosts all ranks itself)
-    launchers: ClassVar[str]
+    launchers: ClassVar[str] = "any"
     engines: ClassVar[tuple[str, ...]] = ("python",)  # the first is `auto`
     axes: ClassVar[tuple[str, ...]] = ()  # independent variables of its own, such as streams
     threads_per_rank: ClassVar[int] = 1  # that are busy during a measurement

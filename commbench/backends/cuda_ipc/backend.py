@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from commbench.buffers.cuda_ipc import CudaExporter, IpcMemory, probe_cuda_ipc, probe_refusals
-from commbench.buffers.memory import DeviceBuffer
+from commbench.buffers.memory import DeviceBuffer, rotation_pool
 from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import Case, Mode, World
 from commbench.core.errors import ConfigError, Unsupported
-from commbench.core.program import BufferSpec, Program
+from commbench.core.program import BufferSpec, Irecv, Isend, Program, Recv, Send
 from commbench.core.protocols import Backend, Buffer, Control
 from commbench.engines.lowered import PythonRunner
 from commbench.hardware.cuda import CudaError, driver_missing
 
-from .lowering import NO_COLLECTIVES, Channels, IpcLowering, Offer, check_program, make_offer, mismatch
+from .lowering import NO_COLLECTIVES, Channels, IpcLowering, Offer, check_program, mismatch, region_of
 from .protocol import Mailbox, NodeBarrier, ProgressEngine, ReceiveChannel, SendChannel, create_mailbox
 
 DEADLINE_S = 120.0  # of every exchange over the control plane
@@ -32,7 +33,6 @@ class IpcCopy(Backend):
 
     name: ClassVar[str] = "ipc_copy"
     devices: ClassVar[tuple[str, ...]] = ("cuda",)
-    launchers: ClassVar[str] = "any"
     library: str = "auto"
 
     def missing(self, device: str = "cuda") -> str | None:
@@ -92,7 +92,7 @@ def _open_mailbox(path: Path, world: World, control: Control) -> Mailbox:
     """The node's mailbox; its file is unlinked once all ranks have it. Raises ConfigError."""
     mailbox, problem = None, None
     try:
-        mailbox = Mailbox(path, len(world.neighbours))
+        mailbox = Mailbox(path, world.neighbours)
     except OSError as error:
         owner = world.neighbours[0]
         problem = f"rank {world.rank} does not see the shared memory of rank {owner}, its neighbour: {error}"
@@ -113,9 +113,6 @@ class IpcProcess:
     memory: IpcMemory
     mailbox: Mailbox
     facts: Mapping[str, Any] = field(default_factory=dict)
-
-    def local_rank(self, rank: int) -> int:
-        return self.node_ranks.index(rank)
 
 
 class IpcCommunicator:
@@ -169,29 +166,36 @@ class IpcCommunicator:
 
     def _offer(self, program: Program, buffers: Mapping[str, DeviceBuffer]) -> Offer:
         """A rank that can't run its program says so in its offer: the others would wait for it."""
-        process, mailbox, local = self._process, self._process.mailbox, self._process.local_rank(self._process.rank)
+        rank, process, mailbox = self._process.rank, self._process, self._process.mailbox
+        receives, sends = defaultdict(list), defaultdict(list)
         try:
             check_program(program, self._ranks, process.node_ranks)
-            offer = make_offer(program, buffers, self._ranks, process.memory, process.rank)
+            for step in program.steps:
+                if isinstance(step, Recv | Irecv):
+                    receives[str(self._ranks[step.peer])].append(region_of(buffers, step.data))
+                elif isinstance(step, Send | Isend):
+                    sends[str(self._ranks[step.peer])].append(region_of(buffers, step.data)[3])
+            shared = {name for source, regions in receives.items() if source != str(rank) for name, *_ in regions}
+            handles = {name: process.memory.export(buffers[name].allocation.address, rank) for name in sorted(shared)}
         except Unsupported as error:
             return Offer(problem=str(error))
-        peers = [process.local_rank(rank) for rank in self._ranks if rank in process.node_ranks]
-        written = [mailbox.posted(peer, local) for peer in peers] + [mailbox.sent(local, peer) for peer in peers]
-        offer.counters = {str(index): mailbox.counters[index] for index in (mailbox.arrived(local), *written)}
-        return offer
+        indices = [mailbox.arrived(rank)]
+        for peer in (peer for peer in self._ranks if peer in process.node_ranks):
+            indices += [mailbox.posted(peer, rank), mailbox.sent(rank, peer)]
+        counters = {str(index): mailbox.counters[index] for index in indices}
+        return Offer(dict(receives), dict(sends), handles, counters, rotation_pool(buffers))
 
     def _channels(self, own: Offer, offers: Offers) -> Channels:
         """One per peer and direction, each from the values of its two counters at the handshake."""
-        process, mailbox = self._process, self._process.mailbox
-        local = process.local_rank(process.rank)
+        rank, mailbox = self._process.rank, self._process.mailbox
         sends, receives = dict[int, SendChannel](), dict[int, ReceiveChannel]()
         for peer in map(int, own.sends):
-            posted, sent = (index(local, process.local_rank(peer)) for index in (mailbox.posted, mailbox.sent))
+            posted, sent = mailbox.posted(rank, peer), mailbox.sent(rank, peer)
             count = own.counters[str(sent)]
             offset = offers[peer]["counters"][str(posted)] - count
             sends[self._ranks.index(peer)] = SendChannel(posted, sent, count, offset)
         for peer in map(int, own.receives):
-            posted, sent = (index(process.local_rank(peer), local) for index in (mailbox.posted, mailbox.sent))
+            posted, sent = mailbox.posted(peer, rank), mailbox.sent(peer, rank)
             count = own.counters[str(posted)]
             offset = offers[peer]["counters"][str(sent)] - count
             receives[self._ranks.index(peer)] = ReceiveChannel(posted, sent, count, offset)
@@ -213,7 +217,7 @@ class IpcCommunicator:
         """Of this communicator's ranks on this node."""
         process, mailbox = self._process, self._process.mailbox
         here = [rank for rank in self._ranks if rank in process.node_ranks]
-        indices = {rank: mailbox.arrived(process.local_rank(rank)) for rank in here}
+        indices = {rank: mailbox.arrived(rank) for rank in here}
         counts = {rank: int(offers[rank]["counters"][str(index)]) for rank, index in indices.items()}
         own = counts[process.rank]
         others = [(indices[rank], counts[rank] - own) for rank in here if rank != process.rank]

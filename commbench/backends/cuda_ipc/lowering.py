@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from commbench.buffers.cuda_ipc import IpcMemory
-from commbench.buffers.memory import DeviceBuffer, rotation_pool
+from commbench.buffers.memory import DeviceBuffer
 from commbench.core.errors import Unsupported
 from commbench.core.payload import dtype
 from commbench.core.program import Barrier, Copy, Irecv, Isend, Program, Recv, Send, Step, View, WaitAll
@@ -60,21 +59,6 @@ def check_program(program: Program, ranks: Sequence[int], node_ranks: Sequence[i
         raise Unsupported(f"{ONE_NODE_ONLY}, and this barrier is of several")
 
 
-def make_offer(
-    program: Program, buffers: Mapping[str, DeviceBuffer], ranks: Sequence[int], memory: IpcMemory, rank: int
-) -> Offer:
-    """The offer of this rank, without its counters. Raises Unsupported where memory can't be exported."""
-    receives, sends = defaultdict(list), defaultdict(list)
-    for step in program.steps:
-        if isinstance(step, Recv | Irecv):
-            receives[str(ranks[step.peer])].append(region_of(buffers, step.data))
-        elif isinstance(step, Send | Isend):
-            sends[str(ranks[step.peer])].append(region_of(buffers, step.data)[3])
-    shared = {name for source, regions in receives.items() if source != str(rank) for name, *_ in regions}
-    handles = {name: memory.export(buffers[name].allocation.address, rank) for name in sorted(shared)}
-    return Offer(dict(receives), dict(sends), handles, pool=rotation_pool(buffers))
-
-
 def mismatch(offers: Mapping[int, Mapping[str, Any]]) -> str | None:
     """Why these programs do not fit together, by world rank; the same on all ranks."""
     for rank, offer in offers.items():
@@ -82,7 +66,7 @@ def mismatch(offers: Mapping[int, Mapping[str, Any]]) -> str | None:
             peer_offer = offers[int(peer)]
             expected = [region[3] for region in peer_offer["receives"].get(str(rank), [])]
             if sizes != expected:
-                sent, received = _messages_text(sizes), _messages_text(expected)
+                sent, received = (f"{len(part)} messages of {sum(part)} B" for part in (sizes, expected))
                 return f"rank {rank} sends {sent} to rank {peer}, which receives {received}"
             if offer["pool"] != peer_offer["pool"]:
                 return f"ranks {rank} and {peer} rotate through {offer['pool']} and {peer_offer['pool']} copies"
@@ -90,10 +74,6 @@ def mismatch(offers: Mapping[int, Mapping[str, Any]]) -> str | None:
         if silent:
             return f"rank {rank} receives from rank {silent[0]}, which sends nothing to it"
     return None
-
-
-def _messages_text(sizes: Sequence[int]) -> str:
-    return f"{len(sizes)} messages of {sum(sizes)} B"
 
 
 class IpcLowering:

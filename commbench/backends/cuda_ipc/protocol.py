@@ -25,25 +25,25 @@ SPINS_BEFORE_YIELD = 200
 
 
 class Mailbox:
-    """The counters of a node: `counters[index]`, with indices by local ranks."""
+    """The counters of a node: `counters[index]`. `node_ranks` are the world ranks of the node."""
 
-    def __init__(self, path: Path, ranks: int) -> None:
-        self._ranks = ranks
+    def __init__(self, path: Path, node_ranks: Sequence[int]) -> None:
+        self._position, self._ranks = {rank: position for position, rank in enumerate(node_ranks)}, len(node_ranks)
         with path.open("r+b") as file:
-            self._pages = mmap.mmap(file.fileno(), mailbox_bytes(ranks))
+            self._pages = mmap.mmap(file.fileno(), mailbox_bytes(self._ranks))
         self.counters = memoryview(self._pages).cast("q")
 
     def posted(self, source: int, target: int) -> int:
         """Index of how many messages from the source the target has posted memory for; the target writes it."""
-        return LINE_WORDS * (source * self._ranks + target)
+        return LINE_WORDS * (self._position[source] * self._ranks + self._position[target])
 
     def sent(self, source: int, target: int) -> int:
         """Index of how many messages have been copied; the source writes it."""
-        return LINE_WORDS * (self._ranks**2 + source * self._ranks + target)
+        return self.posted(source, target) + LINE_WORDS * self._ranks**2
 
     def arrived(self, rank: int) -> int:
         """Index of how many barriers the rank has entered; the rank writes it."""
-        return LINE_WORDS * (2 * self._ranks**2 + rank)
+        return LINE_WORDS * (2 * self._ranks**2 + self._position[rank])
 
     def wait(self, index: int, value: int) -> None:
         """Until the counter has that value: spins, then yields the core between reads.

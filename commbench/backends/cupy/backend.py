@@ -247,13 +247,11 @@ class CupyMemory:
         self.address = int(self._memory.ptr)
 
     def upload(self, offset: int, data: NDArray[np.uint8]) -> None:
-        direction = self._runtime.memcpyHostToDevice
-        self._runtime.memcpy(self.address + offset, data.ctypes.data, data.nbytes, direction)
+        self._runtime.memcpy(self.address + offset, data.ctypes.data, data.nbytes, self._runtime.memcpyHostToDevice)
         # from pageable memory the copy may return before its end, and this stream does not wait for the default one
         self._runtime.deviceSynchronize()
 
     def download(self, offset: int, size: int) -> NDArray[np.uint8]:
         data = np.empty(size, dtype=np.uint8)
-        direction = self._runtime.memcpyDeviceToHost
-        self._runtime.memcpy(data.ctypes.data, self.address + offset, size, direction)
+        self._runtime.memcpy(data.ctypes.data, self.address + offset, size, self._runtime.memcpyDeviceToHost)
         return data

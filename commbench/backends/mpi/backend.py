@@ -8,18 +8,18 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any, ClassVar, cast
 
-from commbench.backends.torch.cuda import CudaDevice, CudaMemory, cuda_missing
+from commbench.backends.torch.cuda import CudaDevice, CudaMemory, cuda_missing, gpu_runner
 from commbench.buffers.memory import DeviceBuffer, HostBuffer, rotation_pool
 from commbench.core.case import Case, Mode, World
-from commbench.core.errors import ConfigError
+from commbench.core.errors import ConfigError, Unsupported
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Control, Runner
-from commbench.engines.lowered import Lowered, PythonRunner, skip_reason
+from commbench.engines.lowered import Call, Lowered, PythonRunner, skip_reason
 from commbench.hardware.cuda import MPICH, MVAPICH, OPEN_MPI, UCX, cuda_ipc_exports
 from commbench.hardware.mpi_library import CHOICES, THREADS, find, library_name, load, mismatch
 from commbench.hardware.network import interface_name
 
-from .cuda import CudaAware, cuda_aware_by_files, cuda_aware_by_query, cuda_runner
+from .cuda import CudaAware, CudaLowering, cuda_aware_by_files, cuda_aware_by_query
 from .lowering import UNSUPPORTED_FORMS, NativeLowering, PythonLowering, reduction_problem
 
 # of Open MPI's TCP, of UCX below either library, of libfabric below MPICH, and of MPICH's older device
@@ -126,10 +126,17 @@ class MpiCommunicator:
     def prepare(
         self, programs: Mapping[int, Program], buffers: Mapping[int, Mapping[str, Buffer]], mode: Mode
     ) -> Runner:
+        """Raises Unsupported also if the library would be given device memory that it is not known to take."""
         rank = self.hosted[0]
-        program = programs[rank]
-        if self._gpu is not None:
-            return cuda_runner(self._mpi, self._comm, self._gpu, self._aware, program, buffers[rank], mode)
+        program, gpu = programs[rank], self._gpu
+        if gpu is not None:
+            if mode.staging != "pinned" and buffers[rank] and self._aware.answer is not True:
+                raise Unsupported(f"this MPI library {self._aware}; use staging=pinned")
+
+            def lower(staged: Program, used: Mapping[str, Buffer]) -> Lowered[Call]:
+                return Lowered.of(staged, mode.sync, CudaLowering(self._mpi, self._comm, used, gpu).call)
+
+            return gpu_runner(gpu, program, rank, buffers[rank], mode, lower)
         host_buffers = cast(Mapping[str, HostBuffer], buffers[rank])
         pool = rotation_pool(host_buffers)
         if mode.engine == "native":

@@ -23,14 +23,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from commbench.backends.torch.cuda import CudaDevice, gpu_runner, tensor_of_slot
-from commbench.core.case import Mode
-from commbench.core.errors import Unsupported
+from commbench.backends.torch.cuda import CudaDevice, tensor_of_slot
 from commbench.core.payload import dtype
-from commbench.core.program import Copy, Program, Step, View
-from commbench.core.protocols import Buffer
-from commbench.engines.device import DeviceRunner
-from commbench.engines.lowered import Call, Lowered, Rotating
+from commbench.core.program import Copy, Step, View
+from commbench.engines.lowered import Call, Rotating
 from commbench.hardware.cuda import includes_any
 from commbench.hardware.mpi_library import MpiLibrary
 
@@ -162,22 +158,3 @@ class CudaLowering(PythonLowering):
         buffer = self._buffers[view.buffer]
         tensors = (tensor_of_slot(buffer, view.slot, copy) for copy in range(buffer.pool))
         return Rotating(tuple(tensor[view.elements] for tensor in tensors))
-
-
-def cuda_runner(
-    mpi: Any,
-    communicator: Any,
-    gpu: CudaDevice,
-    aware: CudaAware,
-    program: Program,
-    buffers: Mapping[str, Buffer],
-    mode: Mode,
-) -> DeviceRunner:
-    """Raises Unsupported if the library would be given device memory that it is not known to take."""
-    if mode.staging != "pinned" and buffers and aware.answer is not True:
-        raise Unsupported(f"this MPI library {aware}; use staging=pinned")
-
-    def lower(staged: Program, used: Mapping[str, Buffer]) -> Lowered[Call]:
-        return Lowered.of(staged, mode.sync, CudaLowering(mpi, communicator, used, gpu).call)
-
-    return gpu_runner(gpu, program, communicator.rank, buffers, mode, lower)

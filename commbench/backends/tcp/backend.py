@@ -19,7 +19,7 @@ from commbench.engines.lowered import PythonRunner
 from commbench.hardware.network import meeting_address
 from commbench.world.peer_listener import Key, PeerListener
 
-from .lowering import BARRIER, NO_COLLECTIVES, Endpoint, Options, TcpLowering, barrier_partners, peers_of
+from .lowering import BARRIER, MESSAGES, NO_COLLECTIVES, Endpoint, Options, TcpLowering, barrier_partners
 
 INTERFACE = "COMMBENCH_TCP_INTERFACE"  # exported from the key `interface`
 MEETING_S = 120.0
@@ -36,7 +36,6 @@ class Tcp(Backend):
 
     name: ClassVar[str] = "tcp"
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
-    launchers: ClassVar[str] = "any"
     axes: ClassVar[tuple[str, ...]] = ("streams",)
     joins_messages: ClassVar[bool] = True  # one sendmsg
     library: str = "auto"
@@ -126,7 +125,8 @@ class TcpCommunicator:
         """Also connects to the peers that the program names; raises WorldBroken if one can't be reached."""
         rank = self.hosted[0]
         program, named_buffers = programs[rank], cast(Mapping[str, HostBuffer], buffers[rank])
-        self._used = [(peer, stream) for peer in peers_of(program) for stream in range(mode.streams)]
+        peers = {step.peer for step in (*program.steps, *program.reset) if isinstance(step, MESSAGES)}
+        self._used = [(peer, stream) for peer in sorted(peers) for stream in range(mode.streams)]
         self._endpoint.connect([*((self._ranks[peer], stream) for peer, stream in self._used), *self._barrier_keys()])
         lowering = TcpLowering(self._endpoint, self._ranks, rank, mode.streams, named_buffers)
         return PythonRunner(lowering.lower(program, mode.sync), rotation_pool(named_buffers))

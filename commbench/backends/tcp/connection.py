@@ -156,16 +156,14 @@ class Connection:
 
     def _receive_rest(self, views: Sequence[memoryview], received: int) -> None:
         """After a call that ended early: at the end of the stream, or after a timeout during which some bytes came."""
-        for view in remaining(views, received):
-            start = 0
-            while start < len(view):
-                try:
-                    more = self._recv_into(view[start:], 0, socket.MSG_WAITALL)
-                except OSError as error:
-                    raise self._failed(error) from error
-                if more == 0:
-                    raise self._failed(ConnectionResetError("it ended in the middle of a message"))
-                start += more
+        while rest := list(remaining(views, received)):
+            try:
+                more = self._recvmsg_into(rest, 0, socket.MSG_WAITALL)[0]
+            except OSError as error:
+                raise self._failed(error) from error
+            if more == 0:
+                raise self._failed(ConnectionResetError("it ended in the middle of a message"))
+            received += more
 
     def _failed(self, error: OSError) -> OSError:
         """The error with the name of the peer; if the failure of another connection ended this call, that failure."""

@@ -130,11 +130,6 @@ class Endpoint:
 # ---------------------------------------------------------------- steps
 
 
-def peers_of(program: Program) -> list[int]:
-    """All ranks that the program's messages name."""
-    return sorted({step.peer for step in (*program.steps, *program.reset) if isinstance(step, MESSAGES)})
-
-
 def barrier_partners(rank: int, size: int) -> list[tuple[int, int]]:
     """Receiver and sender of a byte in each round (dissemination barrier; Hensgen, Finkel, Manber 1988)."""
     distances = [1 << power for power in range((size - 1).bit_length())]

@@ -30,7 +30,6 @@ class CudaCopy(Backend):
 
     name: ClassVar[str] = "cuda_copy"
     devices: ClassVar[tuple[str, ...]] = ("cuda",)
-    launchers: ClassVar[str] = "any"
     axes: ClassVar[tuple[str, ...]] = ("staging",)
     library: str = "auto"
 

@@ -36,7 +36,6 @@ class Gloo(Backend):
 
     name: ClassVar[str] = "gloo"
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
-    launchers: ClassVar[str] = "any"
     # the caller, two workers per group, an event loop per device (ProcessGroupGloo)
     threads_per_rank: ClassVar[int] = 4
     library: str = "auto"

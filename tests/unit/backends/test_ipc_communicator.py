@@ -54,7 +54,7 @@ def communicators(size: int) -> list[IpcCommunicator]:
     made = []
     for rank in range(size):
         client = TCPStore("127.0.0.1", store.port, is_master=False, wait_for_workers=False)
-        process = IpcProcess(rank, tuple(range(size)), IpcMemory(FileExporter()), Mailbox(path, size))
+        process = IpcProcess(rank, tuple(range(size)), IpcMemory(FileExporter()), Mailbox(path, range(size)))
         made.append(IpcCommunicator(process, StoreControl(client, rank, size), tuple(range(size))))
         made[-1]._store = store  # type: ignore[attr-defined]
     path.unlink()
@@ -218,7 +218,7 @@ def test_memory_is_used_again_and_never_freed() -> None:
 @given(ranks=st.integers(1, 20))
 def test_no_counter_shares_a_cache_line(ranks: int) -> None:
     path = create_mailbox(ranks)
-    mailbox = Mailbox(path, ranks)
+    mailbox = Mailbox(path, range(ranks))
     path.unlink()
     pairs = [(source, target) for source in range(ranks) for target in range(ranks)]
     indices = [where(*pair) for pair in pairs for where in (mailbox.posted, mailbox.sent)]

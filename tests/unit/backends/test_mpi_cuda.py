@@ -41,7 +41,8 @@ CASE = Case(
 def env(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "machine").write_text(hgx(1))
     shown = {"LD_LIBRARY_PATH": str(libraries()), "SHOWN_GPUS": str(tmp_path / "machine")}
-    return {"PYTHONPATH": str(HERE), **shown}
+    # neither a rank that waits nor threads of torch, which copies in place of a GPU, take the cores of other ranks
+    return {"PYTHONPATH": str(HERE), "OMPI_MCA_mpi_yield_when_idle": "1", "OMP_NUM_THREADS": "1", **shown}
 
 
 @pytest.mark.parametrize(
