@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import mmap
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -125,14 +127,14 @@ class _EncodedPattern:
 
     def __init__(self, pattern: Pattern, kind: DType) -> None:
         self._kind, self._pattern = kind, pattern
-        self._starts = np.cumsum([0, *(segment.count for segment in pattern.segments)])
+        self._starts = [*accumulate((segment.count for segment in pattern.segments), initial=0)]
         self._tiles: dict[int, NDArray[Any]] = {}
 
     def words(self, start: int, count: int) -> NDArray[Any]:
-        index = int(np.searchsorted(self._starts, start, side="right")) - 1
+        index = bisect_right(self._starts, start) - 1
         parts: list[NDArray[Any]] = []
         while count > 0:
-            segment, offset = self._pattern.segments[index], start - int(self._starts[index])
+            segment, offset = self._pattern.segments[index], start - self._starts[index]
             tile, phase = self._tile(segment), (segment.shift + offset) % PERIOD
             length = min(count, segment.count - offset, len(tile) - phase)
             parts.append(tile[phase : phase + length])
@@ -147,8 +149,9 @@ class _EncodedPattern:
             values = self._kind.encode(segment.period)
             if self._pattern.divisor != 1:
                 values = self._kind.encode(self._kind.decode(values) / self._pattern.divisor)
-            repeats = 1 if self._pattern.count < PERIOD else 2 + CHUNK_BYTES // (PERIOD * self._kind.itemsize)
-            self._tiles[key] = np.tile(values, repeats)
+            if self._pattern.count >= PERIOD:
+                values = np.tile(values, 2 + CHUNK_BYTES // (PERIOD * self._kind.itemsize))
+            self._tiles[key] = values
         return self._tiles[key]
 
 

@@ -82,7 +82,7 @@ def test_too_much_is_an_out_of_memory_error(count: int) -> None:
 
 @EVERY_TYPE
 @pytest.mark.parametrize("reduction", ["message", "sum", "prod", "min", "max", "avg"])
-@pytest.mark.parametrize("size", [1, 3, 8, 40])
+@pytest.mark.parametrize("size", [1, 40])  # exact, and with the widest tolerance
 def test_the_sentinel_is_no_payload(dtype: str, reduction: str, size: int) -> None:
     """A library that did nothing must be wrong in every element, whatever the tolerance."""
     count = 2 * PERIOD

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,32 +17,22 @@ from commbench.core.errors import ConfigError
 from commbench.core.run_folder import check_output, new_folder, write_json
 
 STARTS = 20
-START = """
-import sys, time
-from commbench.core.run_folder import new_folder
-sys.stdin.readline()
-print(new_folder(sys.argv[1]))
-"""
 
 
-def test_runs_of_the_same_moment_have_folders_of_their_own(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", START, str(tmp_path / "results")]
-    starts = [subprocess.Popen(words, stdin=-1, stdout=-1, text=True) for _ in range(STARTS)]
-    for start in starts:  # all have been loaded, or nearly, when the first one is let go
-        assert start.stdin is not None
-        start.stdin.write("\n")
-        start.stdin.flush()
-    made = [start.communicate(timeout=60)[0].strip() for start in starts]
-    assert len({Path(path) for path in made}) == STARTS
-    assert sorted(str(path) for path in (tmp_path / "results").iterdir()) == sorted(made)
-
-
-def test_a_name_that_is_taken_leads_to_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = iter(["aaaa"] * 3 + ["bbbb"])
-    monkeypatch.setattr(folders.secrets, "token_hex", lambda _: next(names))
+def test_runs_of_the_same_moment_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And with names of which every other one is taken: 20 runs at once choose among 40."""
+    monkeypatch.setattr(folders.secrets, "token_hex", lambda _: f"{random.randrange(2 * STARTS):02d}")
     monkeypatch.setattr(folders, "TIMESTAMP", "one moment")
-    first, second = new_folder(str(tmp_path)), new_folder(str(tmp_path))
-    assert (Path(first).name, Path(second).name) == ("one moment-aaaa", "one moment-bbbb")
+    together = threading.Barrier(STARTS)
+
+    def start(_: int) -> str:
+        together.wait(30)
+        return new_folder(str(tmp_path / "results"))
+
+    with ThreadPoolExecutor(STARTS) as pool:
+        made = list(pool.map(start, range(STARTS)))
+    assert len(set(made)) == STARTS
+    assert sorted(str(path) for path in (tmp_path / "results").iterdir()) == sorted(made)
 
 
 @pytest.mark.parametrize("mask", [0o077, 0o002, 0o022])
