@@ -10,42 +10,28 @@ from places import HARDWARE_TEXTS
 import commbench
 from commbench.core.slow_pairs import OTHER_NODE, SAME_NODE, SELF, matrices
 from commbench.report.figures import ramp
+from commbench.report.load import row_dicts
 from commbench.report.slow_pairs import CLASS_RAMPS, pairs_table, wiring_table
 
 
-def colours(tmp_path: Path, *words: str) -> dict[tuple[int, int], tuple[str, bool]]:
-    """Of each cell that was measured: its fill, and whether it has a ring."""
-    given = (
-        "backend=simulated",
-        "writer=parquet",
-        "timing=quick",
-        "timing.warmup_s=0",
-        "benchmark=p2p_latency",
-        "sizes=[8]",
-    )
-    folder = commbench.run(*given, "layout=2x2", "pairs=all", f"output={tmp_path}", *words)
-    rows = [{str(name): value for name, value in row.items()} for row in commbench.load(folder).to_dict("records")]
-    (matrix,) = matrices(rows)
+def test_a_class_has_its_colour_and_its_slow_link_a_ring_and_the_darkest_shade(tmp_path: Path) -> None:
+    folder = commbench.run(
+        "backend=simulated", "benchmark=p2p_latency", "sizes=[8]", "layout=2x2", "pairs=all", "writer=parquet",
+        "timing=fixed", "timing.repetitions=20", "timing.warmup_s=0", "backend.model.slow_pair=0-2",
+        "backend.model.slow_factor=3", f"output={tmp_path}",
+    )  # fmt: skip
+    (matrix,) = matrices(row_dicts(commbench.load(folder)))
     table = pairs_table(matrix)
     assert table.title == "p2p_latency 8 B, simulated 2x2" and table.names == ["0", "1", "2", "3"]
     cells = {(first, second): cell for first, row in enumerate(table.rows) for second, cell in enumerate(row)}
-    assert all(cell.tip.startswith(f"{first} to {second}: ") for (first, second), cell in cells.items())
-    return {pair: (cell.fill, cell.slow) for pair, cell in cells.items()}
-
-
-def test_each_class_has_a_colour_of_its_own(tmp_path: Path) -> None:
-    seen = colours(tmp_path)
-    assert len(seen) == 16
+    assert len(cells) == 16
     hues = {name: {ramp(share / 100, stops)[0] for share in range(101)} for name, stops in CLASS_RAMPS.items()}
-    for (first, second), (fill, _) in seen.items():
+    for (first, second), cell in cells.items():
+        assert cell.tip.startswith(f"{first} to {second}: ")
         name = SELF if first == second else SAME_NODE if first // 2 == second // 2 else OTHER_NODE
-        assert any(near(fill, hue) for hue in hues[name]), (first, second, fill)
-
-
-def test_a_slow_link_has_a_ring_and_is_the_darkest_of_its_class(tmp_path: Path) -> None:
-    seen = colours(tmp_path, "backend.model.slow_pair=0-2", "backend.model.slow_factor=3")
-    assert [pair for pair, (_, ring) in seen.items() if ring] == [(0, 2), (2, 0)], "a ping-pong goes both ways"
-    light = {pair: sum(int(fill[at : at + 2], 16) for at in (1, 3, 5)) for pair, (fill, _) in seen.items()}
+        assert any(near(cell.fill, hue) for hue in hues[name]), (first, second, cell.fill)
+    assert [pair for pair, cell in cells.items() if cell.slow] == [(0, 2), (2, 0)], "a ping-pong goes both ways"
+    light = {pair: sum(int(cell.fill[at : at + 2], 16) for at in (1, 3, 5)) for pair, cell in cells.items()}
     assert max(light[0, 2], light[2, 0]) < min(value for pair, value in light.items() if pair not in ((0, 2), (2, 0)))
 
 

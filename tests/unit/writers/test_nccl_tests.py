@@ -175,8 +175,8 @@ def test_of_two_rows_of_a_case_the_later_one_is_printed(capsys: pytest.CaptureFi
 def test_a_run_prints_the_numbers_of_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = commbench.run(
         "backend=simulated", "benchmark=[all_reduce,all_gather,broadcast,barrier]", "layout=1x4", "sizes=[8,1KiB]",
-        "in_place=[true,false]", "timing=quick", "timing.warmup_s=0", "backend.model.noise=0.1",
-        "writer=[parquet,nccl_tests]", f"output={tmp_path}",
+        "in_place=[true,false]", "timing=fixed", "timing.repetitions=20", "timing.warmup_s=0",
+        "backend.model.noise=0.1", "writer=[parquet,nccl_tests]", f"output={tmp_path}",
     )  # fmt: skip
     text = capsys.readouterr().out.splitlines()
     cases = read_rows([folder])

@@ -149,8 +149,8 @@ def test_of_two_rows_of_a_case_the_later_one_is_printed(capsys: pytest.CaptureFi
 
 def test_every_case_of_a_run_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = commbench.run(
-        "backend=simulated", "benchmark=all", "layout=1x2", "sizes=[4,1KiB]", "timing=quick", "timing.warmup_s=0",
-        "writer=[parquet,osu]", "backend.model.noise=0.1", f"output={tmp_path}",
+        "backend=simulated", "benchmark=all", "layout=1x2", "sizes=[4,1KiB]", "timing=fixed", "timing.repetitions=20",
+        "timing.warmup_s=0", "writer=[parquet,osu]", "backend.model.noise=0.1", f"output={tmp_path}",
     )  # fmt: skip
     text = capsys.readouterr().out.splitlines()
     cases = commbench.load(folder)
