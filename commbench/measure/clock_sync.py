@@ -225,9 +225,8 @@ class GlobalClock:
         return [line.error_at(int(line.own(instant)[0])) for line in self.lines]
 
     def close(self) -> None:
-        for peer in (self._parent, *self._children.values()):
-            if peer is not None:
-                peer.close()
+        for peer in filter(None, (self._parent, *self._children.values())):
+            peer.close()
 
     # ------------------------------------------------------------ sockets
 
@@ -273,25 +272,20 @@ class GlobalClock:
             listener.serve(secret, lambda child, stream, _: child in children and stream == 0)
         if index > 0:
             host, port = addresses[parent_of(index, len(addresses))]
-            self._parent = _with_options(
-                socket.create_connection((host, port), _remaining_s(until)), _remaining_s(until)
-            )
+            self._parent = socket.create_connection((host, port), _remaining_s(until))
             greet(self._parent, secret, index)
         for child in children:
             accepted = listener.wait_for((child, 0), _remaining_s(until)) if listener is not None else None
             if accepted is None:
                 raise TimeoutError(f"rank {self.leaders[child]} did not connect in time")
-            self._children[child] = _with_options(accepted, _remaining_s(until))
+            self._children[child] = accepted
+        for peer in filter(None, (self._parent, *self._children.values())):
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            peer.settimeout(_remaining_s(until))
 
 
 def _remaining_s(until: float) -> float:
     return max(0.01, until - time.monotonic())
-
-
-def _with_options(peer: socket.socket, deadline_s: float) -> socket.socket:
-    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    peer.settimeout(deadline_s)
-    return peer
 
 
 class GlobalClocks:

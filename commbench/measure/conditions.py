@@ -144,11 +144,6 @@ class ConditionsReader:
         pairs = control.gather(self._log.pairs(), deadline_s, f"transports of {job.case}")
         return replace(conditions, evidence=conditions.evidence.extended(pairs, self._log))
 
-    def transports(self, conditions: Conditions) -> dict[str, Any]:
-        """For run.json: the transports of each pair that has communicated; empty on other ranks than 0."""
-        kinds = conditions.evidence.kinds.items()
-        return {"transports": {f"{a}-{b}": texts for (a, b), texts in sorted(kinds)}} if self._run else {}
-
 
 def copied_bytes(job: Planned) -> int:
     """Of the largest buffer of any rank with all its copies: what one operation after the other touches."""

@@ -153,11 +153,14 @@ def _axes(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[
     def axis(name: str, values: tuple[Any, ...], axes: tuple[str, ...] = benchmark.axes) -> tuple[Any, ...]:
         return values if name in axes else (None,)
 
-    together = tuple(filter(None, [pairs_text(_halves(settings, layout))]))
+    # pairs that run at once: those listed, else rank i of the first half with rank i of the second (osu_mbw_mr)
+    half = layout.size // 2
+    halves = [(rank, rank + half) for rank in range(half)] if isinstance(settings.pairs, str) else settings.pairs
+    together = (pairs_text(halves) or None,)
     point_to_point = {"pair", "pairs"} & set(benchmark.axes)
     in_place = tuple(benchmark.blocks(2) == 1 if choice is None else choice for choice in settings.in_place)
     return itertools.product(
-        axis("pairs", together or (None,)) if "pairs" in benchmark.axes else axis("pair", _pairs(settings, layout)),
+        axis("pairs", together) if "pairs" in benchmark.axes else axis("pair", _pairs(settings, layout)),
         axis("window", settings.windows),
         axis("buffers", settings.buffers),
         axis("streams", settings.streams, settings.backend.axes if point_to_point else ()),
@@ -177,14 +180,6 @@ def _pairs(settings: Settings, layout: Layout) -> tuple[str | None, ...]:
         chosen = [pair for pair in settings.pairs if isinstance(pair, tuple)]
     groups = rounds(chosen) if settings.schedule == "rounds" else [[pair] for pair in chosen]
     return tuple(pairs_text(group) for group in groups) or (None,)
-
-
-def _halves(settings: Settings, layout: Layout) -> list[tuple[int, int]]:
-    """Pairs that run at once: those listed, else rank i of the first half with rank i of the second (osu_mbw_mr)."""
-    if not isinstance(settings.pairs, str):
-        return list(settings.pairs)
-    half = layout.size // 2
-    return [(rank, rank + half) for rank in range(half)]
 
 
 def _window(window: object, message_bytes: int, buffers: object) -> int | None:
@@ -207,11 +202,11 @@ def _planned(
         return job
     specs = [job.program(rank).buffers for rank in range(job.size)]
     pool = _pool(case, specs, facts)
-    on_gpu = case.device == "cuda"
-    needs = [sum(buffer_bytes(spec, pool) for spec in own if spec.memory == DEVICE) for own in specs]
-    node_bytes = _fullest_node(world, members, [sum(_host_bytes(case, spec, pool) for spec in own) for own in specs])
+    of_hosts = dict(zip(members, (sum(_host_bytes(case, spec, pool) for spec in own) for own in specs), strict=True))
+    node_bytes = max(sum(CONTROL_BYTES + of_hosts.get(rank, 0) for rank in ranks) for ranks in world.nodes)
     reason = _too_large(settings, "a node", node_bytes, facts.memory_bytes)
-    if on_gpu and reason is None and facts.gpu_bytes is not None:
+    if case.device == "cuda" and reason is None and facts.gpu_bytes is not None:
+        needs = [sum(buffer_bytes(spec, pool) for spec in own if spec.memory == DEVICE) for own in specs]
         ranks = -(-layout.ranks_per_node // facts.gpus)
         reason = _too_large(settings, "a GPU", ranks * max(needs), facts.gpu_bytes)
     return replace(job, pool=pool, node_bytes=node_bytes, skip=reason)
@@ -229,12 +224,6 @@ def _too_large(settings: Settings, where: str, needed: int, free: int) -> str | 
     if needed <= int(free * share):
         return None
     return f"needs {needed} B on {where}, allowed are {int(free * share)} B (budget.memory_share={share})"
-
-
-def _fullest_node(world: World, members: tuple[int, ...], needs: list[int]) -> int:
-    """Bytes on the node that holds most of them; visits every rank once."""
-    needed = dict(zip(members, needs, strict=True))
-    return max(sum(CONTROL_BYTES + needed.get(rank, 0) for rank in ranks) for ranks in world.nodes)
 
 
 def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: Case) -> str | None:

@@ -72,7 +72,11 @@ def preflight(
         mine |= own_gpu(world.local_rank)
     cache_bytes = mine.get("gpu.own.l2_bytes") or mine.get("host.cpu_llc_bytes") or 0
     machine = [resource_limits.memory_limit_bytes() or sys.maxsize, cache_bytes]
-    gathered = control.gather([mine, machine, cores, request.problem or missing_gpu(mine)], MEETING_S, "preflight")
+    problem = request.problem
+    if problem is None and mine.get("gpu.own.reason") is not None:
+        no_gpu = f"no GPU for device=cuda: {mine['gpu.own.reason']}"
+        problem = f"{no_gpu}; make one visible, or take device=cpu"
+    gathered = control.gather([mine, machine, cores, problem], MEETING_S, "preflight")
     problem, agreed, run = _compare_ranks(settings, request, world, gathered) if world.rank == 0 else (None, [], {})
     problem = control.agree(problem, MEETING_S, "preflight")
     if problem is not None:
@@ -149,19 +153,20 @@ def _difference_problem(
     differing: Mapping[str, Mapping[str, list[int]]], facts: list[dict[str, Any]], settings: Settings
 ) -> str | None:
     """None where the ranks agree in all that changes a measurement, or where preflight is off or only warns."""
-    same_interface = "/" not in (settings.interface or "")  # a network such as 10.0.0.0/24: names differ by host
-    errors = ("error", "network") if same_interface else ("error",)
-    errors_only = {key: ranks for key, ranks in differing.items() if scope_of(key).ranks in errors}
-    if not errors_only or settings.preflight == "off":
+    if settings.preflight == "off":
         return None
-    for key in [key for key in errors_only if scope_of(key).ranks == "network"]:
-        same_network = same_network_text(key, facts)
+    same_interface = "/" not in (settings.interface or "")  # a network such as 10.0.0.0/24: names differ by host
+    errors = {}
+    for key, ranks in differing.items():
+        scope = scope_of(key).ranks
+        same_network = same_network_text(key, facts) if scope == "network" and same_interface else None
         if same_network is not None:
             print(f"commbench: {same_network}", file=sys.stderr)
-            del errors_only[key]
-    if not errors_only:
+        elif scope == "error" or (scope == "network" and same_interface):
+            errors[key] = ranks
+    if not errors:
         return None
-    table = difference_table(errors_only, facts)
+    table = difference_table(errors, facts)
     text = f"ranks differ:\n{table}\nmake them equal, or accept it with preflight=warn"
     if settings.preflight == "warn":
         print(f"commbench: {text}", file=sys.stderr)
@@ -210,12 +215,6 @@ def clock_skew_warning(times_s: Sequence[float], facts: Sequence[Mapping[str, An
 
 
 # ---------------------------------------------------------------- GPUs that a rank can't use, or not alone
-
-
-def missing_gpu(facts: Mapping[str, Any]) -> str | None:
-    """Why a rank that needs a GPU has none."""
-    reason = facts.get("gpu.own.reason")
-    return None if reason is None else f"no GPU for device=cuda: {reason}; make one visible, or take device=cpu"
 
 
 def shared_gpu(facts: Sequence[Mapping[str, Any]], nodes: Sequence[Sequence[int]], backend: str) -> str | None:

@@ -160,9 +160,12 @@ class _Session:
             self._measure_reference(number)
             remaining, number = self._next_pass(remaining, begun_s), number + 1
         self._recorder.flag_disturbed(self._jobs, self._conditions)
-        self._run |= self._reader.transports(self._conditions)
-        status = self._control.decide(self._finish() if self._world.rank == 0 else 0, self._deadline_s, "end of run")
-        return int(status)
+        status = 0
+        if self._world.rank == 0:
+            kinds = sorted(self._conditions.evidence.kinds.items())  # of each pair that has communicated
+            self._run["transports"] = {f"{first}-{second}": texts for (first, second), texts in kinds}
+            status = self._finish()
+        return int(self._control.decide(status, self._deadline_s, "end of run"))
 
     def _begin_writing(self, imports_bytes: int | None) -> None:
         """Complete the record of the run with what the opened library reports, and start the writers."""

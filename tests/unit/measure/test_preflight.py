@@ -13,7 +13,6 @@ from commbench.measure.preflight import (
     busy_gpus,
     clock_skew_warning,
     difference_table,
-    missing_gpu,
     same_network_text,
     shared_gpu,
     small_shm_lines,
@@ -146,13 +145,6 @@ def test_a_busy_gpu_is_said_once_with_its_host_and_processes() -> None:
         f"a: GPU 0 (NVIDIA L4, {uuid(0)}) is in use by 4711 (40000000000 B); they disturb what is measured"
     ]
     assert len(busy_gpus([rank("a", 0, users="1 (1 B)"), rank("a", 1, users="1 (1 B)")])) == 2
-
-
-def test_a_rank_without_gpu() -> None:
-    assert missing_gpu({"gpu.own.reason": "cuInit: CUDA_ERROR_NO_DEVICE (100)"}) == (
-        "no GPU for device=cuda: cuInit: CUDA_ERROR_NO_DEVICE (100); make one visible, or take device=cpu"
-    )
-    assert missing_gpu(rank("a", 0)) is None and missing_gpu({}) is None
 
 
 # ---------------------------------------------------------------- the whole preflight
