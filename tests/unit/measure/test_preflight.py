@@ -150,12 +150,12 @@ def test_a_busy_gpu_is_said_once_with_its_host_and_processes() -> None:
 # ---------------------------------------------------------------- the whole preflight
 
 PREFLIGHT = """
-import contextlib, io
+import contextlib, io, socket
 from dataclasses import replace
-from datetime import timedelta
-from torch.distributed import TCPStore
 from commbench.core.case import World
 from commbench.world.control import StoreControl
+from commbench.world.rendezvous import hosted_world
+from commbench.world.store import hosted_store
 from commbench.config.compose import ConfigComposer
 from commbench.measure.preflight import Request, preflight
 from rank_threads import together
@@ -168,9 +168,10 @@ def checked(size, shares=False, device="cuda", mode="strict", nodes=None):
     with ConfigComposer() as door:
         settings = door.jobs(["backend=gloo", f"preflight={mode}", f"output={OUTPUT}"], multirun=False)[0].settings
     settings = replace(settings, backend=Wire(shares), device=device)
-    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = hosted_store("127.0.0.1", listener.getsockname()[1], listener.detach())
     def one(rank):
-        store = TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=20))
+        store = server.clone()
         world = World(rank, size, nodes or (tuple(range(size)),), (rank,))
         facts = {"host.hostname": "here", "host.boot_id": "1"}
         return preflight(settings, Request((), {}, "digest"), world, StoreControl(store, rank, size), facts, [0])
@@ -179,21 +180,25 @@ def checked(size, shares=False, device="cuda", mode="strict", nodes=None):
         ends = together(one, range(size))
     errors = sorted({f"{type(end).__name__}: {end}" for end in ends if isinstance(end, BaseException)})
     return {"errors": errors, "said": said.getvalue(), "run": ends[0][1] if not errors else None}
+
+world, control = hosted_world(1, 4)
+with ConfigComposer() as door:
+    settings = door.jobs(["backend=simulated", f"output={OUTPUT}"], multirun=False)[0].settings
+settings = replace(settings, backend=Wire(False))
 """
 
 
-def _imports(folder: Path) -> tuple[str, str]:
-    return f"sys.path.insert(0, {str(SUPPORT)!r}); OUTPUT = {str(folder)!r}", PREFLIGHT
-
-
 def preflighted(folder: Path, machine: str, code: str, **more: Any) -> Any:
-    return ask(folder, machine, code, *_imports(folder), **more)
+    return ask(
+        folder, machine, code, f"sys.path.insert(0, {str(SUPPORT)!r}); OUTPUT = {str(folder)!r}", PREFLIGHT, **more
+    )
 
 
 def test_preflight_on_equal_gpus(tmp_path: Path) -> None:
-    whole, more, shared, cpu = preflighted(
-        tmp_path, hgx(4), "[checked(4), checked(5), checked(5, shares=True), checked(5, device='cpu')]"
-    )
+    hosted = "preflight(settings, Request((), {}, 'x'), world, control, {'host.hostname': 'here'}, [0])[1]['status']"
+    code = f"[checked(4), checked(5), checked(5, shares=True), checked(5, device='cpu'), {hosted}]"
+    whole, more, shared, cpu, simulated = preflighted(tmp_path, hgx(4), code)
+    assert simulated == "running", "one process hosts all ranks: there are the facts of one, and none of GPUs"
     assert (whole["errors"], whole["said"]) == ([], "")
     assert whole["run"]["provenance"]["nodes"][0]["gpu.own.uuid"] == uuid(0)
     owners = whole["run"]["provenance"]["differences"]["gpu.own.uuid"]
@@ -203,18 +208,6 @@ def test_preflight_on_equal_gpus(tmp_path: Path) -> None:
     )
     assert shared["errors"] == [] and shared["run"]["provenance"]["nodes"][0]["gpu.own.visible"] == 4
     assert cpu["errors"] == [] and not [key for key in cpu["run"]["provenance"]["nodes"][0] if key.startswith("gpu.")]
-
-
-def test_preflight_of_simulated_ranks_knows_no_gpus(tmp_path: Path) -> None:
-    """One process hosts them all, so there are the facts of one."""
-    code = "preflight(settings, Request((), {}, 'x'), world, control, {'host.hostname': 'here'}, [0])[1]['status']"
-    more = "from commbench.world.rendezvous import hosted_world\nworld, control = hosted_world(1, 4)\n"
-    more += "with ConfigComposer() as door:\n    "
-    more += "settings = door.jobs(['backend=simulated', f'output={OUTPUT}'], multirun=False)[0].settings\n"
-    assert (
-        ask(tmp_path, hgx(1), code, *_imports(tmp_path), more + "settings = replace(settings, backend=Wire(False))")
-        == "running"
-    )
 
 
 def test_preflight_on_unequal_and_busy_gpus(tmp_path: Path) -> None:
@@ -233,10 +226,10 @@ def test_preflight_on_unequal_and_busy_gpus(tmp_path: Path) -> None:
     assert [result["said"].count(line) for result in (strict, warn)] == [1, 1]
 
 
-@pytest.mark.parametrize("mode", ["strict", "off"])
-def test_preflight_names_a_rank_without_gpu(tmp_path: Path, mode: str) -> None:
-    result = preflighted(tmp_path, hgx(1), f"checked(2, mode={mode!r})", CUDA_VISIBLE_DEVICES="")
-    assert result["errors"] == [
+def test_preflight_names_a_rank_without_gpu(tmp_path: Path) -> None:
+    code = "[checked(2, mode=mode)['errors'] for mode in ('strict', 'off')]"
+    errors = [
         "ConfigError: rank 0 on here: no GPU for device=cuda: cuInit: CUDA_ERROR_NO_DEVICE (100) "
         "(CUDA_VISIBLE_DEVICES='' hides every GPU); make one visible, or take device=cpu"
     ]
+    assert preflighted(tmp_path, hgx(1), code, CUDA_VISIBLE_DEVICES="") == [errors, errors]
