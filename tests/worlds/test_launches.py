@@ -67,7 +67,7 @@ def test_a_world_that_commbench_does_not_start_is_one_launch(tmp_path: Path) -> 
 def test_an_interrupted_launch_is_continued_and_loses_no_visit(
     tmp_path: Path, warm_executable: Path, launch: int
 ) -> None:
-    words = ["benchmark=[all_reduce,broadcast]", "sizes=[2MiB]", *TIMING, "timing.case_s=4", "timing.target=1e-6"]
+    words = ["benchmark=[all_reduce,broadcast]", "sizes=[2MiB]", *TIMING, "timing.case_s=2", "timing.target=1e-6"]
     command = [str(warm_executable), "-m", "commbench"]
     output, seen = tmp_path / "results", False
     with subprocess.Popen([*command, *words, f"output={output}"], stderr=subprocess.PIPE, text=True) as process:

@@ -1,4 +1,4 @@
-"""Memory in real runs: a rank that gets none tells the others, and 1,000 cases leave nothing behind."""
+"""Memory in real runs: a rank that gets none tells the others, and hundreds of cases leave nothing behind."""
 
 from __future__ import annotations
 
@@ -63,19 +63,19 @@ def test_a_rank_that_gets_no_memory_makes_the_case_a_skip_on_all(world: Callable
 
 
 @pytest.mark.long
-def test_a_thousand_cases_leave_no_memory_behind(tmp_path: Path) -> None:
+def test_hundreds_of_cases_leave_no_memory_behind(tmp_path: Path) -> None:
     (tmp_path / "rss_writer.py").write_text(RSS_WRITER)
     (tmp_path / "writer").mkdir()
     log = tmp_path / "rss"
     (tmp_path / "writer" / "rss.yaml").write_text(f"# @package writers.rss\n_target_: rss_writer.Rss\nfile: {log}\n")
-    sizes = ",".join(str(4 * number) for number in range(1, 1001))
+    sizes = ",".join(str(4 * number) for number in range(1, 401))
     words = ["backend=simulated", "benchmark=all_reduce", f"sizes=[{sizes}]", *FIXED, f"output={tmp_path / 'out'}"]
     command = [sys.executable, "-m", "commbench", "--config-dir", str(tmp_path), "allow=[rss_writer]", "writer=rss"]
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run([*command, *words], capture_output=True, text=True, env=environment, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = [line.split() for line in log.read_text().splitlines()]
-    assert len(lines) == 1000 and {status for _, status in lines} == {"ok"}
+    assert len(lines) == 400 and {status for _, status in lines} == {"ok"}
     resident = [int(rss) for rss, _ in lines]
     growth = max(resident[-100:]) - max(resident[:100])
-    assert growth < 16 * MIB, f"{growth / MIB:.1f} MiB in 900 cases"
+    assert growth < 5 * MIB, f"{growth / MIB:.1f} MiB in 300 cases"

@@ -19,6 +19,7 @@ import pytest
 
 import commbench
 from commbench.core.errors import CommbenchError, ConfigError
+from commbench.measure.recorder import Recorder
 from commbench.report.load import find_runs, load_run
 
 FIXED = ("timing=fixed", "timing.repetitions=40", "timing.warmup_repetitions=2", "timing.warmup_s=0")
@@ -32,7 +33,8 @@ def test_a_run_from_python_returns_its_folder(tmp_path: Path) -> None:
     folder = simulated(tmp_path, "sizes=[8,1KiB]", *FIXED)
     assert folder.parent == tmp_path
     assert {file.name for file in folder.iterdir()} == {"run.json", "cases.parquet", "samples.parquet"}
-    assert len(commbench.load(tmp_path)) == 6
+    cases = commbench.load(tmp_path)
+    assert sorted(cases.order) == list(range(6)) and cases.sort_values("started_at").order.is_monotonic_increasing
 
 
 def test_python_gets_configuration_errors_as_exceptions(tmp_path: Path) -> None:
@@ -113,12 +115,11 @@ def test_memory_is_refused_before_it_is_allocated(tmp_path: Path) -> None:
     assert "memory_share" in cases.reason[4 * 2**40]
 
 
-def test_expectations_decide_the_exit_status(world: Callable[..., Any]) -> None:
-    words = ("backend=simulated", "benchmark=all_reduce", "sizes=[8]", *FIXED)
-    assert world("commbench", *words, "expect=median_s<1").status == 0
-    missed = world("commbench", *words, "expect=all_reduce:median_s>1")
-    assert missed.status == 1
-    assert "expect all_reduce:median_s>1: all_reduce 1x2 8 B has" in missed.stderr
+def test_expectations_decide_the_exit_status(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ("benchmark=all_reduce", "sizes=[8]", *FIXED)
+    assert load_run(simulated(tmp_path, *words, "expect=median_s<1"))["exit_status"] == 0
+    assert load_run(simulated(tmp_path, *words, "expect=all_reduce:median_s>1"))["exit_status"] == 1
+    assert "expect all_reduce:median_s>1: all_reduce 1x2 8 B has" in capfd.readouterr().err
 
 
 def test_a_plan_starts_nothing(world: Callable[..., Any]) -> None:
@@ -128,18 +129,16 @@ def test_a_plan_starts_nothing(world: Callable[..., Any]) -> None:
     assert not run.output.exists()
 
 
-def test_order_is_shuffled_by_seed_and_rows_keep_it(tmp_path: Path) -> None:
-    orders = []
-    for seed in (1, 2, 1):
-        cases = commbench.load(simulated(tmp_path / f"{len(orders)}", f"seed={seed}", "sizes=[8,16,24]", *FIXED))
-        orders.append(list(cases.sort_values("order").case_id))
-    assert orders[0] == orders[2] != orders[1]
-    assert sorted(orders[0]) == sorted(orders[1])
-
-
 @pytest.mark.long
-def test_two_agents_on_loopback_are_two_nodes(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d"]
+def test_two_agents_on_loopback_are_two_nodes(tmp_path: Path, warm_executable: Path) -> None:
+    words = [
+        str(warm_executable),
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=2",
+        "--nproc-per-node=1",
+        "--rdzv-backend=c10d",
+    ]
     words += [f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--local-addr=127.0.0.1", "--rdzv-id=two", "-m", "commbench"]
     words += ["layout=2x1", "benchmark=all_reduce", "sizes=[8]", f"output={tmp_path}", *FIXED]
     agents = [subprocess.Popen(["timeout", "-k", "5", "90", *words], stdout=-1, stderr=-1, text=True) for _ in range(2)]
@@ -168,7 +167,7 @@ def test_results_are_readable_while_the_run_goes_on(tmp_path: Path, warm_executa
             if any(tmp_path.glob("*/run.json")):
                 seen.add(len(commbench.load(tmp_path)))
                 commbench.load(tmp_path, table="samples")
-            time.sleep(0.02)
+            time.sleep(0.05)
     seen.add(len(commbench.load(tmp_path)))
     assert len(seen) > 2 and max(seen) == 22
 
@@ -214,9 +213,6 @@ def test_a_rank_that_differs_is_named(world: Callable[..., Any]) -> None:
     refused = world(*words)
     assert refused.status != 0
     assert "ranks differ" in refused.stderr and "NCCL_ODD" in refused.stderr
-    warned = world(*words, "preflight=warn", *FIXED)
-    assert warned.status == 0, warned.explain()
-    assert "environment.NCCL_ODD" in load_run(find_runs(warned.output)[0])["provenance"]["differences"]
 
 
 @pytest.mark.parametrize(
@@ -328,21 +324,23 @@ def test_a_terminated_run_ends_soon_and_leaves_nobody_behind(tmp_path: Path, war
         time.sleep(0.1)
     run.terminate()
     assert run.wait(20) == 143
-    time.sleep(1)
-    assert [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(tmp_path)] == []
+    deadline = time.monotonic() + 2
+    while remaining := [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(tmp_path)]:
+        assert time.monotonic() < deadline, remaining
+        time.sleep(0.1)
 
 
 def test_an_interrupted_sweep_of_a_hosted_world_has_its_table_and_can_be_resumed(
     tmp_path: Path, warm_executable: Path
 ) -> None:
-    words = ["-m", "backend=simulated", "seed=0,1", "layout=[1x8,1x16]", "benchmark=all", "sizes=8..1MiB"]
+    words = ["-m", "backend=simulated", "seed=0,1", "layout=1x2", "benchmark=all_reduce", "sizes=[8]", "timing=soak"]
     command = [str(warm_executable), "-m", "commbench", *words, "writer=parquet", f"output={tmp_path}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         until = time.monotonic() + 60
         while not any(tmp_path.glob("*/in_flight")):
             assert process.poll() is None and time.monotonic() < until
             time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)  # in a case that lasts a minute
         stdout, stderr = process.communicate(timeout=60)
     (run,) = tmp_path.iterdir()
     assert process.returncode == 130
@@ -364,10 +362,10 @@ def test_samples_read_from_a_part_and_from_the_merged_file_count_once(tmp_path: 
 
 
 def test_a_round_of_pairs_gives_every_pair_a_row_and_samples_of_its_own(tmp_path: Path) -> None:
-    words = ("benchmark=p2p_latency", "pairs=all", "sizes=[8]", "layout=1x4", *FIXED)
+    words = ("benchmark=p2p_latency", "pairs=all", "sizes=[8]", "layout=1x3", *FIXED)
     rounds = commbench.load(simulated(tmp_path / "rounds", *words, "schedule=rounds"))
     serial = commbench.load(simulated(tmp_path / "serial", *words))
-    assert sorted(rounds.pair) == sorted(serial.pair) == sorted(f"{a}-{b}" for a in range(4) for b in range(4))
+    assert sorted(rounds.pair) == sorted(serial.pair) == sorted(f"{a}-{b}" for a in range(3) for b in range(3))
     times = [frame.set_index("pair").median_s.sort_index() for frame in (rounds, serial)]
     assert times[0].to_numpy() == pytest.approx(times[1].to_numpy()), "in the model links don't disturb each other"
     samples = commbench.load(tmp_path / "rounds", table="samples")
@@ -376,19 +374,21 @@ def test_a_round_of_pairs_gives_every_pair_a_row_and_samples_of_its_own(tmp_path
     assert ranks.to_dict() == own
 
 
-def test_a_soak_keeps_a_time_line_of_all_repetitions(world: Callable[..., Any]) -> None:
-    """5.5 s: it is saved once while it runs."""
-    soak = ("timing=soak", "timing.duration_s=5.5", "timing.interval_s=0.1")
-    run = world("commbench", "benchmark=p2p_latency", "sizes=[1KiB]", "layout=1x2", *soak)
-    assert run.status == 0, run.explain()
-    (case,) = run.cases.to_dict("records")
-    assert (case["stop_reason"], case["status"]) == ("duration", "ok")
-    counters = commbench.load(run.output, table="counters").pivot(index="t_ns", columns="name", values="value")
+def test_a_soak_keeps_a_time_line_of_all_repetitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("commbench.measure.soak.FLUSH_S", 0.1)
+    monkeypatch.setattr("commbench.measure.case.BLOCK_STAMPS", 2000)
+    real, begin, saves = Recorder.record, time.monotonic(), []
+    monkeypatch.setattr(Recorder, "record", lambda self, job, *rest: (saves.append(job), real(self, job, *rest)))
+    soak = ("timing=soak", "timing.duration_s=0.6", "timing.interval_s=0.1", "backend.model.latency_s=1e-3")
+    folder = simulated(tmp_path, "benchmark=p2p_latency", "sizes=[1KiB]", "layout=1x2", *soak)
+    (case,) = commbench.load(folder).to_dict("records")
+    assert (case["stop_reason"], case["status"]) == ("duration", "ok") and len(saves) > 2
+    assert time.monotonic() - begin >= 0.6 and case["unmeasured_s"] < time.monotonic() - begin
+    counters = commbench.load(folder, table="counters").pivot(index="t_ns", columns="name", values="value")
     assert counters["interval.repetitions"].sum() == case["repetitions"]
-    assert set(np.diff(counters.index) % 100_000_000) == {0}
-    assert 5 < (counters.index[-1] - counters.index[0]) * 1e-9 < 20, "generous: a block may be slowed down tenfold"
-    assert case["unmeasured_s"] < 0.1 * 5.5, "generous: other tests run beside this one"
-    measured = run.samples[(run.samples.phase == "measure") & (run.samples["rank"] == 0)]
+    assert set(np.diff(counters.index)) == {100_000_000}, "a virtual clock has no gaps"
+    samples = commbench.load(folder, table="samples")
+    measured = samples[(samples.phase == "measure") & (samples["rank"] == 0)]
     assert len(measured) == case["repetitions"]
     assert list(measured.repetition) == list(range(len(measured))), "saved in pieces, and every repetition once"
     assert counters["interval.busy_s"].sum() == pytest.approx(measured.elapsed_ns.sum() * 1e-9)
@@ -411,14 +411,14 @@ def test_a_soak_measures_99_percent_of_the_time(world: Callable[..., Any], backe
 
 
 @pytest.mark.long
-def test_a_soak_that_is_interrupted_has_lost_nothing(tmp_path: Path) -> None:
+def test_a_soak_that_is_interrupted_has_lost_nothing(tmp_path: Path, warm_executable: Path) -> None:
     output = tmp_path / "results"
-    words = [sys.executable, "-m", "commbench", "benchmark=p2p_latency", "sizes=[8]", f"output={output}"]
+    words = [str(warm_executable), "-m", "commbench", "benchmark=p2p_latency", "sizes=[8]", f"output={output}"]
     begin = time.monotonic()
     with subprocess.Popen([*words, "timing=soak", "timing.duration_s=100"], stderr=subprocess.DEVNULL) as process:
         while not list(output.glob("*/parts/*.cases.parquet")) and time.monotonic() < begin + 60:
             time.sleep(0.1)
-        time.sleep(1)
+        time.sleep(0.5)  # measured after what is saved already
         interrupted = time.monotonic()
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130

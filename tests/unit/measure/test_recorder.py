@@ -240,7 +240,8 @@ def test_who_can_not_begin_ends_the_run_and_is_not_ended(tmp_path: Path) -> None
 def test_a_format_alone_names_the_folder_and_can_be_reported(
     tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    folder = commbench.run(backend="simulated", sizes=[8], timing="quick", writer=name, output=tmp_path)
+    words = ("benchmark=all_reduce", "sizes=[8]", "timing=fixed", "timing.repetitions=20", f"writer={name}")
+    folder = commbench.run("backend=simulated", *words, f"output={tmp_path}")
     out, err = capfd.readouterr()
     assert err.splitlines()[-1] == f"results: {folder}" and str(folder) not in out
     assert load_run(folder)["status"] == "done" and set(commbench.load(folder)["message_bytes"]) == {8}
