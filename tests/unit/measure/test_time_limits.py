@@ -158,8 +158,8 @@ def coverage(ends: list[Series], corrected: bool) -> float:
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.8])
-def test_the_reported_interval_keeps_its_promise_which_the_plain_one_breaks_on_correlated_series(rho: float) -> None:
-    """300 series, stopped at 2.5 % by the rule itself."""
+def test_the_reported_interval_keeps_its_promise(rho: float) -> None:
+    """300 series, stopped at 2.5 % by the rule itself; a plain interval breaks it where they are correlated."""
     rule = StopRule(target=0.025, z=1.96, max_repetitions=6000, budget_s=math.inf)
     ends = [outcome(times, rule) for times in ar1_lognormal(default_rng(11), rho, 300, 6000)]
     assert {reason for _, _, reason in ends} == {"ci"}
