@@ -30,7 +30,7 @@ from commbench.world.heartbeat import Progress
 from .clock_sync import GlobalClocks
 from .samples import Counts, Failure, MeasuredCounters, Outcome, Refused, Samples, Timeline
 from .soak import RUNNING_TIMES, SOAK_BLOCK_S, Pace, SoakTimeline
-from .time_limits import BLOCK_S, block_deadline_s, samples_per_stamp, stop_rule, warm_up_rule
+from .time_limits import block_deadline_s, samples_per_stamp, stop_rule, warm_up_rule
 from .window import Window
 
 BLOCK_STAMPS = 1_000_000  # of all ranks together: what rank 0 receives in one meeting
@@ -314,7 +314,7 @@ class _Case:
         return decided
 
     def _next_block(self, values: NDArray[np.float64], spent_s: float, hint_s: float | None) -> int:
-        return self._bounded(self.rule.next_block(values, spent_s, BLOCK_S, hint_s, self.meeting_s))
+        return self._bounded(self.rule.next_block(values, spent_s, hint_s, self.meeting_s))
 
     def _bounded(self, n: int) -> int:
         most = n if self.window is None else self.window.most(n)

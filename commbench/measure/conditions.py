@@ -169,23 +169,18 @@ def empty_samples_s(engines: Collection[str]) -> dict[str, float]:
 
 
 def call_overheads_s(communicator: Communicator, jobs: Iterable[Planned]) -> dict[str, float]:
-    """Seconds per call, by the engines of the jobs that are not skipped; without staging where a job has none."""
-    overheads: dict[str, float] = {}
+    """Seconds of an all_reduce on a group of one rank, by the host's clock, for each engine of the jobs that are not
+    skipped; without staging where a job has none."""
+    overheads, data = dict[str, float](), View("data")
+    program = Program((BufferSpec("data", 1, "float32"),), (AllReduce(data, data, "sum"),))
     modes = sorted((job.case.mode for job in jobs if not job.skip), key=lambda mode: mode.staging, reverse=True)
     for engine, mode in {mode.engine: mode for mode in modes}.items():
+        timing_mode = "host" if mode.device == "cpu" else "host_sync"
         with suppress(Unsupported, MemoryError):
-            overheads[engine] = call_overhead_s(communicator, mode)
+            buffers = {0: {"data": communicator.allocate(program.buffers[0], 1)}}
+            runner = communicator.prepare({0: program}, buffers, replace(mode, sync="none", timing_mode=timing_mode))
+            overheads[engine] = _median_elapsed_s(runner(CALL_REPETITIONS))
     return overheads
-
-
-def call_overhead_s(communicator: Communicator, mode: Mode) -> float:
-    """Seconds of an all_reduce on a group of one rank, by the host's clock. Raises Unsupported."""
-    timing_mode = "host" if mode.device == "cpu" else "host_sync"
-    data = View("data")
-    program = Program((BufferSpec("data", 1, "float32"),), (AllReduce(data, data, "sum"),))
-    buffers = {0: {"data": communicator.allocate(program.buffers[0], 1)}}
-    runner = communicator.prepare({0: program}, buffers, replace(mode, sync="none", timing_mode=timing_mode))
-    return _median_elapsed_s(runner(CALL_REPETITIONS))
 
 
 def copy_gb_per_s(communicator: Communicator, jobs: Iterable[Planned]) -> float | None:

@@ -69,15 +69,21 @@ def duration_s(settings: Settings, job: Planned) -> float:
 
 def _cases(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[Case]:
     schedule = settings.schedule if "pair" in benchmark.axes else None
+    if settings.device == "cpu":
+        usual_engine, staging = settings.backend.engines[0], "none"
+    else:  # what enqueues work on a GPU is Python
+        own = settings.staging != "auto"
+        usual_engine, staging = "python", settings.staging if own else settings.backend.staging(benchmark.name)
     for engine, mode in itertools.product(settings.engines, settings.timing_modes):
         for (kind, message_bytes, elements), values in itertools.product(
             _messages(settings, layout, benchmark), _axes(settings, layout, benchmark)
         ):
             pair, window, buffers, streams, in_place, reduction, root = values
+            usual_cache = "warm" if buffers == "shared" else benchmark.cache  # one buffer is meant to be the same again
             yield Case(
                 benchmark=benchmark.name,
                 backend=settings.backend.name,
-                engine=_engine(settings) if engine == "auto" else engine,
+                engine=usual_engine if engine == "auto" else engine,
                 timing_mode=mode,
                 timing=settings.timing.name,
                 sync=_sync(settings, benchmark, schedule, mode),
@@ -93,8 +99,8 @@ def _cases(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator
                 root=root,
                 schedule=schedule,
                 streams=streams,
-                staging=_staging(settings, benchmark),
-                cache=_cache(settings, benchmark, buffers),
+                staging=staging,
+                cache=usual_cache if settings.cache == "auto" else settings.cache,
                 cuda_ipc=settings.cuda_ipc,
                 interface=settings.interface,
                 env=settings.recorded_env,
@@ -102,24 +108,6 @@ def _cases(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator
                 backend_options=settings.backend.options,
                 buffers=buffers,
             )
-
-
-def _engine(settings: Settings) -> str:
-    """The backend's first; what enqueues work on a GPU is Python."""
-    return settings.backend.engines[0] if settings.device == "cpu" else "python"
-
-
-def _staging(settings: Settings, benchmark: Benchmark) -> str:
-    if settings.device == "cpu" or settings.staging != "auto":
-        return "none" if settings.device == "cpu" else settings.staging
-    return settings.backend.staging(benchmark.name)
-
-
-def _cache(settings: Settings, benchmark: Benchmark, buffers: object) -> str:
-    """One buffer for all messages is meant to be the same one again."""
-    if settings.cache != "auto":
-        return settings.cache
-    return "warm" if buffers == "shared" else benchmark.cache
 
 
 def _sync(settings: Settings, benchmark: Benchmark, schedule: str | None, timing_mode: str) -> str:

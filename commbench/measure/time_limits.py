@@ -74,13 +74,12 @@ class StopRule:
         self,
         values: Series,
         spent_s: float,
-        block_limit_s: float = 0.5,
         hint_s: float | None = None,
         meeting_s: float = 0.0,
     ) -> int:
         """Repetitions of the next block, at least 1: half the least number, the rest of it, then growth by 1.25.
 
-        Judged by the times so far, it lasts no longer than `block_limit_s` or the rest of the budget. `hint_s`
+        Judged by the times so far, it lasts no longer than half a second or the rest of the budget. `hint_s`
         is a sample's time in the warm-up, for the first block; if nothing is known, a block has 1 repetition. It lasts
         no shorter than the meeting of the ranks that follows it, of about `meeting_s`, where repetitions are left.
         """
@@ -94,7 +93,7 @@ class StopRule:
         cost_s = max(sample_s, spent_s / n if n else 0.0)
         if cost_s > 0:
             wanted = max(wanted, round(min(meeting_s, LONGEST_MEETING_S) / max(sample_s, 1e-9)))
-            wanted = math.floor(min(wanted, block_limit_s / cost_s, (self.budget_s - spent_s) / cost_s))
+            wanted = math.floor(min(wanted, BLOCK_S / cost_s, (self.budget_s - spent_s) / cost_s))
         return max(1, min(wanted, (self.fixed or self.max_repetitions) - n))
 
     def after_warm_up(self, warmup_s: float) -> StopRule:
