@@ -78,4 +78,4 @@ def test_hundreds_of_cases_leave_no_memory_behind(tmp_path: Path) -> None:
     assert len(lines) == 400 and {status for _, status in lines} == {"ok"}
     resident = [int(rss) for rss, _ in lines]
     growth = max(resident[-100:]) - max(resident[:100])
-    assert growth < 5 * MIB, f"{growth / MIB:.1f} MiB in 300 cases"
+    assert growth < 6 * MIB, f"{growth / MIB:.1f} MiB in 300 cases"
