@@ -143,7 +143,19 @@ def _title(step: Step, dtype: str, by_params: bool) -> str:
 def _table(rows: Sequence[Row], shown: Sequence[str], terminal: Terminal) -> str:
     texts = (*ALWAYS, *shown)
     columns = [*(Column(name) for name in texts), *NUMBERS, Column("notes")]
-    cells = [(*("" if row[name] is None else str(row[name]) for name in texts), *_cells(row)) for row in rows]
+    cells = []
+    for row in rows:
+        known, low_s, high_s = not math.isnan(row["step_s"]), row["low_s"], row["high_s"]
+        unknown_interval = math.isnan(low_s) or math.isnan(high_s)
+        interval = "-" if unknown_interval else f"{format_number(1e3 * low_s)} .. {format_number(1e3 * high_s)}"
+        extrapolated = any(warning.startswith("extrapolated") for warning in row["warnings"])
+        notes = ["extrapolated"] if extrapolated and known else [] if known else ["unknown"]
+        notes += [f"{row['runs']} launches"] if row["runs"] > 1 else []
+        cells.append((
+            *("" if row[name] is None else str(row[name]) for name in texts), str(row["bucket_bytes"]),
+            str(row["buckets"]), format_number(1e3 * row["step_s"] if known else None), interval,
+            format_number(row["gb_per_s"] if known else None), " ".join(notes),
+        ))  # fmt: skip
     return table_text(columns, cells, terminal)
 
 
@@ -151,19 +163,6 @@ def _place(row: Row) -> tuple[Any, ...]:
     nodes, _, ranks = str(row["layout"]).partition("x")
     layout = (int(nodes), int(ranks)) if nodes.isdigit() and ranks.isdigit() else (0, 0)
     return layout, str(row["layout"]), row["bucket_bytes"], math.isnan(row["step_s"]), row["step_s"]
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    known, low_s, high_s = not math.isnan(row["step_s"]), row["low_s"], row["high_s"]
-    unknown_interval = math.isnan(low_s) or math.isnan(high_s)
-    interval = "-" if unknown_interval else f"{format_number(1e3 * low_s)} .. {format_number(1e3 * high_s)}"
-    extrapolated = any(warning.startswith("extrapolated") for warning in row["warnings"])
-    notes = ["extrapolated"] if extrapolated and known else [] if known else ["unknown"]
-    notes += [f"{row['runs']} launches"] if row["runs"] > 1 else []
-    return (
-        str(row["bucket_bytes"]), str(row["buckets"]), format_number(1e3 * row["step_s"] if known else None),
-        interval, format_number(row["gb_per_s"] if known else None), " ".join(notes),
-    )  # fmt: skip
 
 
 def _groups(rows: Sequence[Row], *names: str) -> list[list[Row]]:

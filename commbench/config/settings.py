@@ -31,7 +31,10 @@ MAX_REPETITIONS = 10**12
 MAX_VISITS = 1000
 MAX_PAIRS = 10**6  # of all layouts and sizes together: each is a case of its own
 NUMERIC_COLUMNS = tuple(column.name for column in CASES if column.kind in ("integer", "number"))
-UNCHANGED = ("sizes_per", "schedule", "buffers", "streams", "in_place", "sync", "cache", "staging", "cuda_ipc")
+UNCHANGED = (  # keys whose values are settings as they are read
+    "sizes_per", "schedule", "buffers", "streams", "in_place", "sync", "cache", "staging", "cuda_ipc", "launch", "bind",
+    "preflight", "on_error", "plan", "verbose", "seed",
+)  # fmt: skip
 NORMAL = "normal"  # expect=normal
 EXPECTATION = re.compile(r"\s*(?:(\w+):)?(\w+)\s*(>=|<=|>|<)\s*([-+0-9.eE]+)\s*")
 
@@ -219,16 +222,9 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         device=device,
         interface=None if raw.get("interface") is None else check_interface(read("interface")),
         env=_environment(read("env")),
-        launch=read("launch"),
-        bind=read("bind"),
         expect=_expectations(read("expect"), [benchmark.name for benchmark in benchmarks]),
         expect_normal=NORMAL in read("expect"),
-        preflight=read("preflight"),
-        on_error=read("on_error"),
-        plan=read("plan"),
-        verbose=read("verbose"),
         label=read("label") or "",
-        seed=read("seed"),
         output=read("output") or "results",
     )
 
