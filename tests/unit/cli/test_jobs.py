@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 
 from commbench.cli.jobs import starts_ranks
+from commbench.cli.main import main
 from commbench.config.compose import ConfigComposer
 
 pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="pip install 'commbench[slurm]'")
@@ -20,10 +19,15 @@ SLURM = "hydra/launcher=submitit_slurm"
 FAST = ("benchmark=p2p_latency", "sizes=[8]", "timing=fixed", "timing.repetitions=5", "timing.warmup_s=0")
 
 
-def commbench(python: Path, folder: Path, *words: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    command = [str(python), "-m", "commbench", "-m", *words, *FAST, f"output={folder / 'results'}"]
-    environment = {**os.environ, **env}
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, cwd=folder, check=False)
+@pytest.fixture
+def swept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """swept(words): exit status, stdout and stderr of `commbench -m`, in this process: no job of it starts."""
+
+    def sweep(*words: str) -> tuple[int, str, str]:
+        status = main(["-m", *words, *FAST, f"output={tmp_path / 'results'}"])
+        return (status, *capsys.readouterr())
+
+    return sweep
 
 
 @pytest.mark.parametrize(
@@ -35,29 +39,28 @@ def test_only_slurm_jobs_start_the_ranks(launcher: str, starts: bool) -> None:
         assert starts_ranks(door.hydra_config([f"hydra/launcher={launcher}", "layout=1x2,2x1"])) is starts
 
 
-def test_without_srun_one_line_says_so(tmp_path: Path, warm_executable: Path) -> None:
-    (tmp_path / "bin").mkdir()
-    run = commbench(warm_executable, tmp_path, SLURM, "layout=1x2,2x1", env={"PATH": str(tmp_path / "bin")})
+def test_without_srun_one_line_says_so(
+    swept: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
     expected = "commbench: hydra/launcher=submitit_slurm: there is no srun here; start on a host of the Slurm cluster\n"
-    assert (run.returncode, run.stdout, run.stderr) == (2, "", expected)
+    assert swept(SLURM, "layout=1x2,2x1") == (2, "", expected)
     assert not (tmp_path / "results").exists()
 
 
-def test_a_layout_that_this_machine_has_not_is_planned_for_the_cluster(tmp_path: Path, warm_executable: Path) -> None:
-    words = (SLURM, "layout=1x2,4x2", "pairs=[[0,1]]", "plan=true")
-    run = commbench(warm_executable, tmp_path, *words, env={})
-    assert run.returncode == 0, run.stderr
-    assert (
-        "p2p_latency 4x2 0-1 float32 8 B" in " ".join(run.stdout.split())
-        and run.stdout.count("nothing was started") == 2
-    )
+def test_a_layout_that_this_machine_has_not_is_planned_for_the_cluster(
+    swept: Callable[..., tuple[int, str, str]],
+) -> None:
+    status, out, err = swept(SLURM, "layout=1x2,4x2", "pairs=[[0,1]]", "plan=true")
+    assert status == 0, err
+    assert "p2p_latency 4x2 0-1 float32 8 B" in " ".join(out.split()) and out.count("nothing was started") == 2
 
 
-def test_a_launcher_that_is_not_installed_is_named(tmp_path: Path, warm_executable: Path) -> None:
-    run = commbench(warm_executable, tmp_path, "hydra/launcher=pbs", "layout=1x2", env={})
-    assert run.returncode == 2
-    assert run.stderr.startswith("commbench: hydra/launcher=pbs is unknown; allowed: ")
-    assert "submitit_slurm" in run.stderr and run.stderr.count("\n") == 1
+def test_a_launcher_that_is_not_installed_is_named(swept: Callable[..., tuple[int, str, str]]) -> None:
+    status, _, err = swept("hydra/launcher=pbs", "layout=1x2")
+    assert status == 2
+    assert err.startswith("commbench: hydra/launcher=pbs is unknown; allowed: ")
+    assert "submitit_slurm" in err and err.count("\n") == 1
 
 
 def test_a_launcher_of_processes_runs_all_jobs_and_the_worst_is_the_status(world: Callable[..., Any]) -> None:

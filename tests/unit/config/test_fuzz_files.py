@@ -88,8 +88,8 @@ def commands(path: Path, good: Path) -> list[list[str]]:
     ]
 
 
-def check(path: Path, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words in commands(path, good):
+def check(path: Path, lines: list[list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+    for words in lines:
         status = main(words)
         out, err = capsys.readouterr()
         assert status in (0, 1, 2)
@@ -111,14 +111,18 @@ RUNS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("change", RUNS.values(), ids=RUNS)
-def test_a_run_json_of_wrong_types(
-    change: dict[str, Any], good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(good, run)
-    (run / "run.json").write_text(json.dumps(json.loads((good / "run.json").read_text()) | change))
-    check(run, good, capsys)
+def test_runs_of_wrong_types_and_hostile_texts(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All in one folder, whose runs every command reads, and each in the commands that end with its first error."""
+    record, results = json.loads((good / "run.json").read_text()), tmp_path / "results"
+    for name, change in RUNS.items():
+        shutil.copytree(good, results / name)
+        (results / name / "run.json").write_text(json.dumps(record | change | {"run_id": name}))
+    for damage in (pickled, deep, escaping):
+        shutil.copytree(good, results / damage.__name__)
+        damage(results / damage.__name__ / "cases.parquet")
+    check(results, commands(results, good), capsys)
+    for run in results.iterdir():
+        check(run, [["show", str(run)], ["export", str(run), "--csv", "-"]], capsys)
 
 
 TEXTS = {
@@ -137,7 +141,7 @@ def test_a_run_json_that_is_none(
     run = tmp_path / "run"
     shutil.copytree(good, run)
     (run / "run.json").write_bytes(content)
-    check(run, good, capsys)
+    check(run, commands(run, good), capsys)
 
 
 def foreign(file: Path) -> None:
@@ -178,11 +182,12 @@ def escaping(file: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [foreign, truncated, folder, loop, pickled, deep, escaping])
-@pytest.mark.parametrize("alone", [True, False])
-def test_hostile_parquet(
-    damage: Callable[[Path], None], alone: bool, good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_hostile_file_of_cases(
+    damage: Callable[[Path], None], good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(good, run)
     damage(run / "cases.parquet")
-    check(run / "cases.parquet" if alone else run, good, capsys)
+    check(run / "cases.parquet", commands(run / "cases.parquet", good), capsys)
+    if damage in (foreign, truncated, folder, loop):  # nothing of the run can be read
+        check(run, commands(run, good), capsys)
