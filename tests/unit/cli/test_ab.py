@@ -25,10 +25,6 @@ SLOWER = (
     "backend.model.latency_s=2.2e-6", "backend.model.call_s=1.1e-7", "backend.model.bandwidth_gb_per_s=9.09",
     "backend.seed=7${launch}",
 )  # fmt: skip
-FASTER = (
-    "backend.model.latency_s=1.8e-6", "backend.model.call_s=0.9e-7", "backend.model.bandwidth_gb_per_s=11.1",
-    "backend.seed=7${launch}",
-)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -64,20 +60,15 @@ def test_the_order_is_drawn_by_the_seed() -> None:
 # ---------------------------------------------------------------- verdicts
 
 
-@pytest.mark.parametrize(
-    ("change", "verdict", "status"), [(SLOWER, "SLOWER", 1), pytest.param(FASTER, "FASTER", 0, marks=pytest.mark.long)]
-)
-def test_a_planted_tenth_is_found(
-    change: tuple[str, ...], verdict: str, status: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_planted_tenth_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     """Seven pairs are the fewest that show it for two cases."""
-    words = ["ab", *SIMULATED, LUCK, "--vs", *change, "--launches", "7", "--fail-on", "slower"]
-    assert main(words) == status
+    words = ["ab", *SIMULATED, LUCK, "--vs", *SLOWER, "--launches", "7", "--fail-on", "slower"]
+    assert main(words) == 1
     out, err = capsys.readouterr()
-    assert f"2 of 2 cases {verdict}" in out and "7 / 7" in out
+    assert "2 of 2 cases SLOWER" in out and "7 / 7" in out
     assert "ab: run 14 of 14" in err
     rows = commbench.compare(folder() / "base", folder() / "new", paired=True)
-    assert list(rows.verdict) == [verdict] * 2
+    assert list(rows.verdict) == ["SLOWER"] * 2
     assert "commbench compare" in out and "--paired" in out  # how to ask again
 
 

@@ -55,8 +55,8 @@ def test_a_slower_side_is_found_and_fails(sides: dict[str, str], capsys: pytest.
     assert text.count("SLOWER") == 3  # two rows, one sentence
     sentence = r"\n2 of 4 cases SLOWER, worst \w+ 1x2 (0-1 )?8 B: 1\.\d{3} x \(1\.\d{3} \.\. 1\.\d{3}\); 2 SAME\n"
     assert re.search(sentence, text)
-    assert run_compare(capsys, sides["base"], sides["slow"])[0] == 0
-    assert run_compare(capsys, sides["slow"], sides["base"], "--fail-on=slower")[0] == 0
+    status, text = run_compare(capsys, sides["slow"], sides["base"], "--fail-on=slower")
+    assert status == 0 and "2 of 4 cases FASTER" in text
 
 
 def test_a_gate_counts_what_so_many_cases_do_not_show_by_chance(
@@ -77,7 +77,7 @@ def test_the_gate_of_pairs_agrees_with_their_verdict(
 ) -> None:
     """The machine drifts by 18 % from launch to launch, and NEW takes 10 % longer each time."""
     source = next(Path(sides["base"]).iterdir())
-    for launch in range(10):
+    for launch in range(8):
         for name, factor in (("base", 1.0), ("new", 1.1)):
             with_times(source, tmp_path / name / f"{name}{launch}", launch, factor * 1.18**launch)
     words = [str(tmp_path / "base"), str(tmp_path / "new"), "--fail-on=slower"]
@@ -102,8 +102,8 @@ def test_a_table_is_plain_and_fits(
     sides: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(TERMINAL, "80")
-    _, text = run_compare(capsys, sides["base"], sides["slow"])
-    assert text.isascii()
+    status, text = run_compare(capsys, sides["base"], sides["slow"])
+    assert status == 0 and text.isascii(), "without --fail-on no verdict is a failure"
     table = text[text.index("backend simulated") : text.index("NEW / BASE, p95")]
     assert max(map(len, table.splitlines())) <= 80
     row = next(line for line in table.splitlines() if line.startswith("all_reduce") and " 8 " in line)
@@ -131,7 +131,6 @@ def test_a_baseline_file_is_kept_and_used(
     _, text = run_compare(capsys, sides["base"], sides["same"], "--save", file)
     assert f"saved: {file}: NEW, 20 rows, without samples" in text
     assert run_compare(capsys, sides["slow"], "--against", file, "--fail-on", "slower")[0] == 1
-    assert run_compare(capsys, sides["base"], "--against", file, "--fail-on", "slower")[0] == 0
 
 
 def test_the_first_baseline_has_nothing_to_be_compared_with(
@@ -249,8 +248,10 @@ def test_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_reading_loads_no_torch(sides: dict[str, str]) -> None:
-    code = "import sys; from commbench.cli.compare import command\n"
-    code += f"command([{sides['base']!r}, {sides['slow']!r}])\nassert 'torch' not in sys.modules"
+    launches = [str(next(Path(sides[name]).iterdir())) for name in ("base", "slow")]
+    code = (
+        f"from commbench.cli.compare import command; command({launches}); import sys; assert 'torch' not in sys.modules"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
 
