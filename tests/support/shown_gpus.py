@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -35,7 +36,8 @@ def libraries(old: bool = False) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="shown-gpus-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for name in LIBRARIES:
-        command = [compiler, "-shared", "-fPIC", *(["-DOLD"] if old else []), "-o", str(folder / name), str(SOURCE)]
+        words = ["-shared", "-fPIC", f"-Wl,-soname,{name}", *(["-DOLD"] if old else [])]
+        command = [compiler, *words, "-o", str(folder / name), str(SOURCE)]
         subprocess.run(command, check=True, timeout=CHILD_S)
     return folder
 
@@ -57,6 +59,15 @@ def hgx(count: int = 8, *more: str) -> str:
     return "\n".join([*more, *(h100(index) for index in range(count)), *pairs])
 
 
+@cache
+def asked_python() -> subprocess.Popen[str]:
+    """Answers the questions of all tests of this process, each in a fork."""
+    process = subprocess.Popen([sys.executable, str(SUPPORT / "asked_python.py")], stdin=-1, stdout=-1, text=True)
+    atexit.register(process.wait)
+    atexit.register(process.kill)
+    return process
+
+
 def ask(
     folder: Path,
     machine: str | None,
@@ -64,22 +75,35 @@ def ask(
     *imports: str,
     old: bool = False,
     libs: Iterable[str] = LIBRARIES,
+    fresh: bool = False,
     **env: str,
 ) -> Any:
     """What `code`, an expression, is worth as JSON in a process on that machine; None is a machine without driver.
 
-    `imports` are statements before it, `libs` the libraries that the machine has.
+    `imports` are statements before it, `libs` the libraries that the machine has. `fresh`: a process that has imported
+    and loaded nothing.
     """
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")} | env
+    files: list[Path] = []
     if machine is not None:
         (folder / "machine").write_text(machine)
         (folder / "lib").mkdir(exist_ok=True)
-        for name in libs:
-            shutil.copy(libraries(old) / name, folder / "lib")
-        clean |= {"LD_LIBRARY_PATH": str(folder / "lib"), "SHOWN_GPUS": str(folder / "machine")}
+        files = [Path(shutil.copy(str(libraries(old) / name), folder / "lib")) for name in libs]
+        environment |= {"LD_LIBRARY_PATH": str(folder / "lib"), "SHOWN_GPUS": str(folder / "machine")} | env
     program = "\n".join(["import json, os, sys", *imports, f"print(json.dumps({code}))"])
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=clean | env, capture_output=True, text=True, timeout=CHILD_S, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    if fresh or "PYTHONPATH" in env:  # which is read at the start
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=CHILD_S
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+    python = asked_python()
+    assert python.stdin is not None and python.stdout is not None
+    question = {"program": program, "environment": environment, "libraries": [str(file) for file in files]}
+    python.stdin.write(json.dumps(question) + "\n")
+    python.stdin.flush()
+    if not select.select([python.stdout], [], [], CHILD_S)[0]:
+        raise TimeoutError(f"no answer within {CHILD_S} s to {code}")
+    answer = json.loads(python.stdout.readline())
+    assert not isinstance(answer, dict) or "failed" not in answer, answer["failed"]
+    return answer

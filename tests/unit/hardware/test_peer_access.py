@@ -54,7 +54,7 @@ def test_what_this_process_may_see_does_not_matter(tmp_path: Path) -> None:
 
 def test_this_process_itself_does_not_open_cuda(tmp_path: Path) -> None:
     code = "[len(gpu.collect_peer_access()), 'libcuda' in open('/proc/self/maps').read()]"
-    assert ask(tmp_path, hgx(2), code, "from commbench.hardware import gpu") == [8, False]
+    assert ask(tmp_path, hgx(2), code, "from commbench.hardware import gpu", fresh=True) == [8, False]
 
 
 @pytest.mark.parametrize("machine", [None, h100(0), "error nvmlInitWithFlags 9", "driver 580"])
