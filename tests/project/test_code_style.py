@@ -6,6 +6,7 @@ import ast
 import re
 import statistics
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,13 @@ BACKENDS = {"gloo", "nccl", "mpi", "cupy_nccl", "ipc_copy", "tcp", "simulated"} 
 }
 
 
+@cache
+def nodes_of(source: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(source)))
+
+
 def functions(source: str) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
 
@@ -39,7 +45,7 @@ def test_files_are_short(file: str) -> None:
 
 def vague_names(source: str) -> set[str]:
     """Names of variables and parameters that do not say what they hold."""
-    nodes = list(ast.walk(ast.parse(source)))
+    nodes = nodes_of(source)
     names = {node.id for node in nodes if isinstance(node, ast.Name)} | {
         node.arg for node in nodes if isinstance(node, ast.arg)
     }
@@ -54,7 +60,7 @@ def test_names_say_what_they_hold() -> None:
 def decisions(source: str) -> list[str]:
     """Comparisons with a backend's name: `x == "gloo"`, `x in ("gloo", "nccl")`, `case "gloo":`."""
     lines = []
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         parts: list[ast.AST] = []
         if isinstance(node, ast.Compare):
             parts = [node.left, *node.comparators]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,18 +78,31 @@ def test_what_is_possible_is_checked_and_packed(tmp_path: Path) -> None:
     assert not any("samples" in name or "/site/" in name for name in names)
 
 
-@pytest.mark.long
-def test_a_failed_check_is_told_and_the_next_ones_go_on(tmp_path: Path) -> None:
-    out, driver = tmp_path / "out", library_folder(tmp_path)
-    done = gpu_check(out, "ipc_copy", "bad_ipc_off", LD_LIBRARY_PATH=str(driver), COMMBENCH_BYTES="1")
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert {name: line["verdict"] for name, line in table(out).items()} == {"ipc_copy": "failed", "bad_ipc_off": "ok"}
-    assert "CUDA_ERROR_OUT_OF_MEMORY" in table(out)["ipc_copy"]["detail"]
+def test_a_failed_check_is_told_and_the_next_ones_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "ends.py"
+    script.write_text("import sys; print('commbench: CUDA_ERROR_OUT_OF_MEMORY', file=sys.stderr); sys.exit(3)")
+    made = [Check(name, (), (ends_with(status),), program=str(script)) for name, status in (("bad", 0), ("good", 3))]
+    program = runpy.run_path(str(TOOLS / "gpu" / "__main__.py"))
+    monkeypatch.setitem(program["run_step"].__globals__, "evidence", lambda *_: {})
+    monkeypatch.setitem(STEPS, 2, replace(STEPS[2], checks=lambda machine: made))
+    assert program["run_step"](2, Machine(1), tmp_path, dict(os.environ), (), time.monotonic()) == 1
+    seen = table(tmp_path / "step2")
+    assert {name: line["verdict"] for name, line in seen.items()} == {"bad": "failed", "good": "ok"}
+    assert seen["bad"]["detail"] == "exit 0: exit 3: commbench: CUDA_ERROR_OUT_OF_MEMORY"
+    assert "2 checks, 1 failed" in capsys.readouterr().out
 
 
-def test_an_unknown_check_is_refused(tmp_path: Path) -> None:
-    done = gpu_check(tmp_path / "out", "nosuch", LD_LIBRARY_PATH=str(library_folder(tmp_path)))
-    assert done.returncode == 2 and "unknown checks: nosuch; allowed: doctor, " in done.stderr
+def test_an_unknown_check_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = runpy.run_path(str(TOOLS / "gpu" / "__main__.py"))["main"]
+    monkeypatch.setitem(main.__globals__, "gpu_count", lambda: 1)
+    monkeypatch.setitem(main.__globals__, "look", lambda gpus, env: Machine(gpus))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert main([str(tmp_path / "out"), "nosuch"]) == 2
+    assert "unknown checks: nosuch; allowed: doctor, " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -103,8 +117,9 @@ def test_every_command_line_is_one(name: str, monkeypatch: pytest.MonkeyPatch) -
             with pytest.raises(ConfigError, match="timing_mode=graph needs device=cuda"):
                 door.jobs(given, multirun=False)
             return
-        for job in door.jobs(given, multirun="-m" in ALL[name].words):
-            settings = job.settings
+        jobs = door.jobs(given, multirun="-m" in ALL[name].words)
+        assert len(jobs) == (2 if name == "nccl_ipc_on_off" else 1)
+        for settings in (job.settings for job in jobs):
             layouts = settings.layouts or (Layout(1, 2),)
             world = hosted_world(1, max(layout.size for layout in layouts))[0]
             cases = plan(replace(settings, layouts=layouts), world, Facts(2**42, 2**26, 64, 2**40))
@@ -201,6 +216,10 @@ def test_torch_is_asked_for_nccl_by_its_own_name(monkeypatch: pytest.MonkeyPatch
 def test_a_probe_runs_to_its_end(on_host: dict[str, str], tmp_path: Path, name: str) -> None:
     """Sleeping is no kernel, so what the clocks show is not judged here."""
     check = ALL[name]
+    if name == "clocks_cupy":
+        (tmp_path / "few.py").write_text("import clocks; clocks.REPETITIONS = 20; clocks.main('cupy')")
+        path = os.pathsep.join([str(PROBES), on_host["PYTHONPATH"]])
+        check, on_host = replace(check, program=str(tmp_path / "few.py")), {**on_host, "PYTHONPATH": path}
     end = run(check, tmp_path, on_host, LIMIT_S)
     assert end.status == 0, end.stderr
     assert end.answer["library"] == "cupy"
@@ -304,11 +323,11 @@ def test_a_step_counts_the_time_before_its_checks(tmp_path: Path, monkeypatch: p
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+def outcome(tmp_path_factory: pytest.TempPathFactory, warm: Callable[[str | None], Path]) -> Outcome:
     """A real run of a case, and of one that is skipped."""
     folder = tmp_path_factory.mktemp("simulated")
     words = ["backend=simulated", "benchmark=p2p_latency", "layout=[1x1,1x2]", "sizes=[8]"]
-    command = [sys.executable, "-m", "commbench", *words, "timing=quick", f"output={folder / 'results'}"]
+    command = [warm(None), "-m", "commbench", *words, "timing=quick", f"output={folder / 'results'}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     return Outcome(
         folder, done.returncode, done.stdout, done.stderr + "commbench: Rank 0 and rank 1 have one GPU\n", 1.0

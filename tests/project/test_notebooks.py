@@ -128,7 +128,8 @@ def test_nothing_tells_whose_machine_it_was() -> None:
             frame = read_rows([run], table)
             for name in frame.select_dtypes(include=["object", "str"]):
                 if name not in ("env", "warnings"):
-                    assert not frame[name].dropna().astype(str).str.contains(PRIVATE).any(), (run, name)
+                    texts = map(str, frame[name].dropna().drop_duplicates())
+                    assert not any(map(PRIVATE.search, texts)), (run, name)
 
 
 def test_the_sets_are_of_real_runs() -> None:

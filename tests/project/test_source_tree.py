@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -53,40 +52,3 @@ def test_the_checks_of_gpus_find_all_they_need(uninstalled: dict[str, str], name
     )
     assert done.returncode == 0, done.stderr
     assert "nccl  " in done.stdout if name == "doctor" else "nothing was started" in done.stdout
-
-
-COMPOSE = """
-import json, sys
-from itertools import groupby
-from commbench.config.compose import ConfigComposer
-
-def folder(line):
-    return line[1][1] if line[1][0] == "--config-dir" else ""
-
-for plugins, lines in groupby(sorted(json.loads(sys.stdin.read()).items(), key=folder), key=folder):
-    with ConfigComposer(plugins or None) as composer:
-        for name, words in lines:
-            given = [word for word in (words[2:] if plugins else words) if word != "-m"]
-            print(name, len(composer.jobs(given, multirun="-m" in words)))
-"""
-
-
-def test_every_check_of_gpus_composes(uninstalled: dict[str, str]) -> None:
-    """All command lines in one process; the one that contradicts itself is for test_gpu_check.py."""
-    every = {check.name: check for step in STEPS.values() for check in step.checks(Machine(4))}
-    words = {name: check.words for name, check in every.items() if check.program is None}
-    given = {name: list(arguments) for name, arguments in words.items() if name not in ("doctor", "bad_graph_on_cpu")}
-    more = {"PYTHONPATH": f"{uninstalled['PYTHONPATH']}{os.pathsep}{PLUGINS}"}
-    command = [sys.executable, "-S", "-c", COMPOSE]
-    done = subprocess.run(
-        command, input=json.dumps(given), capture_output=True, text=True, env=uninstalled | more, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    counts = dict(line.split() for line in done.stdout.splitlines())
-    assert counts == {name: "2" if name == "nccl_ipc_on_off" else "1" for name in given}
-
-
-def test_the_configuration_is_found(uninstalled: dict[str, str]) -> None:
-    done = python(uninstalled, "-m", "commbench", "plan=true", "layout=1x2")
-    assert done.returncode == 0, done.stderr
-    assert "p2p_latency 1x2" in " ".join(done.stdout.split())
