@@ -73,7 +73,8 @@ def play(combination: Combination, folder: Path) -> Scene:
     environment = _environment(scene, traces.token)
     where = virtual_hosts(2, folder / "hosts") if combination.world in HOSTS else nullcontext()
     with where as hosts, _terminal(combination) as ends:
-        words = [*TIMING, *_budget(combination), as_given(scene.sizes), f"output={scene.output}"]
+        budget = [f"budget.restarts={combination.restarts}", f"budget.late_s={LATE_S if combination.waits else 60.0:g}"]
+        words = [*TIMING, *budget, as_given(scene.sizes), f"output={scene.output}"]
         lines = (
             [command(combination.world, words)] if hosts is None else commands_on_hosts(combination.world, hosts, words)
         )
@@ -88,11 +89,6 @@ def play(combination: Combination, folder: Path) -> Scene:
             for process in processes:
                 process.wait()
     return scene
-
-
-def _budget(combination: Combination) -> list[str]:
-    late_s = LATE_S if combination.waits else 60.0
-    return [f"budget.restarts={combination.restarts}", f"budget.late_s={late_s:g}"]
 
 
 def _environment(scene: Scene, token: str) -> dict[str, str]:
@@ -193,7 +189,9 @@ def _watch(
     while running and not scene.stays and time.time() < scene.begun + LIMIT_S:
         time.sleep(TICK_S)
         running = any(process.poll() is None for process in processes)
-        scene.stays = running and remaining is not None and bool(scene.marks) and not _ranks(remaining)
+        scene.stays = (
+            running and remaining is not None and bool(scene.marks) and not any(map(_is_rank, remaining.pids()))
+        )
         _read_on(scene, read)
         if _new_marks(scene) and act is not None:
             traces.look()
@@ -208,10 +206,6 @@ def _watch(
 def _remaining_host(combination: Combination, hosts: VirtualHosts | None) -> Host | None:
     """The remaining host, if mpirun was started on it: it waits for the other host for minutes."""
     return hosts.hosts[0] if hosts is not None and STACKS[combination.world].library is not None else None
-
-
-def _ranks(host: Host) -> list[int]:
-    return [pid for pid in host.pids() if _is_rank(pid)]
 
 
 def _is_rank(pid: int) -> bool:

@@ -76,7 +76,7 @@ def evidence(machine: Machine, env: dict[str, str]) -> dict[str, Any]:
         "import json; from commbench.hardware import machine_facts; print(json.dumps(machine_facts.collect()))", env
     )
     return {
-        "machine": machine.plain(),
+        "machine": asdict(machine),
         "python": sys.version,
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "copy_in_one_process": answer(REFERENCE, env) if machine.torch_cuda else None,

@@ -100,7 +100,11 @@ def run(check: Check, out: Path, environment: Mapping[str, str], left_s: float) 
         command.append(f"output={folder / 'results'}")
     (folder / "command.txt").write_text(" ".join([*(f"{k}={v}" for k, v in check.env.items()), *command]) + "\n")
     env = {**environment, **check.env}
-    companion = _companion(check.beside, env)
+    companion = None
+    if check.beside is not None:
+        companion = subprocess.Popen([sys.executable, "-c", check.beside], env=env, stdout=subprocess.PIPE, text=True)
+        assert companion.stdout is not None
+        companion.stdout.readline()
     begin = time.monotonic()
     try:
         status, stdout, stderr = _finished(command, env, folder, min(check.timeout_s, left_s), check.meanwhile)
@@ -133,15 +137,6 @@ def _finished(
         os.killpg(process.pid, signal.SIGKILL)
         stdout, stderr = process.communicate()
     return None, stdout, stderr
-
-
-def _companion(program: str | None, env: Mapping[str, str]) -> subprocess.Popen[str] | None:
-    if program is None:
-        return None
-    process = subprocess.Popen([sys.executable, "-c", program], env=env, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    process.stdout.readline()
-    return process
 
 
 def kill_a_rank(folder: Path, rank: int = 0, patience_s: float = 60.0) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +60,6 @@ class Machine:
     cupy_nccl: int | None = None
     mpi4py: str | None = None
     mpi_library: str | None = None
-
-    def plain(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def gpu_count() -> int | str:
