@@ -147,11 +147,10 @@ class LaunchedWorld(RunningWorld):
             self._process.terminate()
             self._process.send_signal(signal.SIGCONT)  # if it is stopped
             self.wait_for_end(patience_s)
-        else:
-            self.signal_ranks(signal.SIGTERM)
         if self.status is None:
             self._process.kill()
             self.status = self._process.wait()
+        self.signal_ranks(signal.SIGTERM)  # it may have left them alive
         for process in psutil.wait_procs(self._processes, max(0.0, until - time.monotonic()))[1]:
             with suppress(psutil.Error):  # psutil compares start times: never another process with the same number
                 process.kill()

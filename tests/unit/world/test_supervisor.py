@@ -101,7 +101,10 @@ def test_of_ranks_that_end_at_once_the_one_that_its_launcher_names_is_blamed(tmp
 
 
 @pytest.mark.long
-def test_a_rank_that_ends_early_ends_the_world_even_with_status_0(tmp_path: Path) -> None:
+def test_a_rank_that_ends_early_ends_the_world_even_with_status_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commbench.world.supervisor.EARLY_S", 0.5)
     end = supervised(tmp_path, "time.sleep(1.5); ranks[0].send_signal(10); ranks[0].wait(); time.sleep(60)")
     assert [(failure.rank, failure.how) for failure in end.failures] == [(0, "exited with status 0")]
 
