@@ -88,7 +88,8 @@ def run_warm(words):
             signal.signal(number, lambda number, frame: server.send(bytes([number])))
     status = struct.unpack("i", server.recv(4, socket.MSG_WAITALL))[0]
     if status < 0:
-        signal.signal(-status, signal.SIG_DFL)
+        if -status != signal.SIGKILL:  # which has no other handler
+            signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     os._exit(status)
 

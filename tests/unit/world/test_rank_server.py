@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -40,22 +39,22 @@ def test_ranks_get_what_torchrun_would_export() -> None:
 
 @contextmanager
 def running(
-    folder: Path, *words: str, forked: bool = True, python: str | Path = sys.executable
+    folder: Path, python: Path, *words: str, forked: bool = True
 ) -> Iterator[tuple[subprocess.Popen[str], psutil.Process, list[psutil.Process]]]:
     """The command, its rank server and its two ranks, as soon as they have been forked; or its launcher alone.
 
-    With a warm python the rank server is the process that it has forked, which ends with the command's child.
+    The warm python forks both the command and its server, which ends with the command's child.
     """
     command = [str(python), "-m", "commbench", *SOAK, f"output={folder}", *words]
-    parent = None if python == sys.executable else psutil.Process(int((Path(python).parent / "pid").read_text()))
+    warm = psutil.Process(int((python.parent / "pid").read_text()))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder) as process:
         try:
-            if parent is None:
-                server = wait_for(lambda: psutil.Process(process.pid).children())[0]
-            else:  # the command, then its server
-                server = wait_for(lambda: children_in(folder, parent)[1:])[0]
-            ranks = wait_for(lambda: two if len(two := server.children()) == 2 else []) if forked else []
-            yield process, server, ranks
+            if not forked:
+                (own,) = wait_for(lambda: children_in(folder, warm)[:1])
+                yield process, wait_for(own.children)[0], []
+                return
+            server = wait_for(lambda: children_in(folder, warm)[1:])[0]
+            yield process, server, wait_for(lambda: two if len(two := server.children()) == 2 else [])
         finally:
             process.kill()
 
@@ -106,7 +105,7 @@ def assert_all_gone(processes: list[psutil.Process]) -> None:
 def test_a_killed_rank_is_one_line_with_rank_and_signal(
     tmp_path: Path, warm_executable: Path, rank: int, phase: str
 ) -> None:
-    with running(tmp_path, python=warm_executable) as (process, server, ranks):
+    with running(tmp_path, warm_executable) as (process, server, ranks):
         if phase == "measuring":
             measuring(tmp_path)
         ranks[rank].kill()
@@ -121,30 +120,23 @@ def test_a_killed_rank_is_one_line_with_rank_and_signal(
 
 @pytest.mark.long
 def test_a_rank_that_is_stopped_before_its_first_heartbeat_is_named(tmp_path: Path, warm_executable: Path) -> None:
-    with running(tmp_path, python=warm_executable) as (process, server, ranks):
+    with running(tmp_path, warm_executable, "budget.silence_s=5") as (process, server, ranks):
         ranks[1].suspend()
         begun = time.monotonic()
         status, _, lines = ended(process)
-        assert status == 3 and time.monotonic() - begun < 10
+        assert status == 3 and time.monotonic() - begun < 7
         (line,) = lines
         assert f"rank 1 on {os.uname().nodename} (pid {ranks[1].pid}) is stopped by a signal" in line
         assert_all_gone([server, *ranks])
 
 
-def test_nothing_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
-    with running(tmp_path) as (process, server, ranks):
-        measuring(tmp_path)
-        process.kill()
-        assert_all_gone([server, *ranks])
-
-
-def test_a_killed_server_is_named(tmp_path: Path) -> None:
-    with running(tmp_path) as (process, server, ranks):
+def test_a_killed_server_is_named(tmp_path: Path, warm_executable: Path) -> None:
+    with running(tmp_path, warm_executable) as (process, server, ranks):
         measuring(tmp_path)
         server.kill()
         status, _, (line,) = ended(process)
-        killed = f"commbench: the rank server (pid {server.pid}) was killed by SIGKILL while measuring all_reduce"
-        assert status == 3 and line.startswith(killed)
+        killed = r"commbench: the rank server \(pid \d+\) was killed by SIGKILL while measuring all_reduce"
+        assert status == 3 and re.match(killed, line), line
         assert_all_gone(ranks)
 
 
@@ -154,14 +146,14 @@ def test_a_killed_server_is_named(tmp_path: Path) -> None:
 def test_a_signal_to_the_command_keeps_and_shows_what_was_measured(
     tmp_path: Path, warm_executable: Path, number: int, status: int
 ) -> None:
-    with running(tmp_path, python=warm_executable) as (process, server, ranks):
+    with running(tmp_path, warm_executable) as (process, server, ranks):
         check_interrupted(tmp_path, process, number, status)
         assert_all_gone([server, *ranks])
 
 
 @pytest.mark.long
-def test_a_signal_to_a_command_with_a_launcher_does_the_same(tmp_path: Path) -> None:
-    with running(tmp_path, "backend=mpi", forked=False) as (process, launcher, _):
+def test_a_signal_to_a_command_with_a_launcher_does_the_same(tmp_path: Path, warm_executable: Path) -> None:
+    with running(tmp_path, warm_executable, "backend=mpi", forked=False) as (process, launcher, _):
         check_interrupted(tmp_path, process, signal.SIGINT, 130)
         assert_all_gone([launcher])
 
@@ -180,7 +172,7 @@ def check_interrupted(folder: Path, process: subprocess.Popen[str], number: int,
 
 
 def test_an_interrupted_sweep_has_its_table(tmp_path: Path, warm_executable: Path) -> None:
-    with running(tmp_path, "-m", "seed=0,1", python=warm_executable) as (process, server, ranks):
+    with running(tmp_path, warm_executable, "-m", "seed=0,1") as (process, server, ranks):
         measuring(tmp_path)
         time.sleep(1.0)
         process.send_signal(signal.SIGINT)
@@ -192,7 +184,7 @@ def test_an_interrupted_sweep_has_its_table(tmp_path: Path, warm_executable: Pat
 
 
 def test_the_stacks_of_a_lost_rank_stand_below_its_line(tmp_path: Path, warm_executable: Path) -> None:
-    with running(tmp_path, "verbose=true", python=warm_executable) as (process, _, ranks):
+    with running(tmp_path, warm_executable, "verbose=true") as (process, _, ranks):
         measuring(tmp_path)
         time.sleep(2.5)  # until the heartbeats have told where the ranks are in the case
         ranks[1].kill()

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from commbench.config.compose import ConfigComposer
@@ -113,29 +114,36 @@ def test_what_the_user_asks_for_with_env_wins_over_what_the_command_inherits(mon
     assert (exports["LD_LIBRARY_PATH"], exports["NCCL_DEBUG"]) == ("/asked", "WARN")
 
 
-def test_each_job_of_a_sweep_has_its_own_environment_before_its_library_is_opened(tmp_path: Path) -> None:
+def test_each_job_of_a_sweep_has_its_own_environment_and_nothing_outlives_a_parent_that_is_killed(
+    tmp_path: Path,
+) -> None:
+    """One real start for both: a second job that never ends, in which the command is killed."""
     (tmp_path / "probe_backend.py").write_text(PROBE)
     (tmp_path / "backend").mkdir()
     (tmp_path / "backend" / "probe.yaml").write_text("_target_: probe_backend.Probe\n")
     (tmp_path / "seen").mkdir()
     command = [
         sys.executable, "-m", "commbench", "-m", "--config-dir", str(tmp_path), "allow=[probe_backend]",
-        "backend=probe", "benchmark=all_reduce", "sizes=[8]", "timing=fixed", "timing.repetitions=2", "layout=1x2",
-        "+env.NCCL_DEBUG=WARN,INFO", "+env.GLOO_DEVICE_TRANSPORT=TCP", "+env.OMPI_MCA_pml=ob1",
-        f"output={tmp_path / 'results'}",
+        "backend=probe", "benchmark=all_reduce", "sizes=[8]", "timing=soak", "timing.duration_s=0.2,100",
+        "timing.warmup_s=0", "layout=1x2", "+env.NCCL_DEBUG=${timing.duration_s}", "+env.GLOO_DEVICE_TRANSPORT=TCP",
+        "+env.OMPI_MCA_pml=ob1", f"output={tmp_path / 'results'}",
     ]  # fmt: skip
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": path, "PROBE_FOLDER": str(tmp_path / "seen"), "LABEL": "of the command"}
     environment["OMP_NUM_THREADS"] = "4"
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=START_S, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    with (tmp_path / "log").open("w+") as log, subprocess.Popen(command, env=environment, stderr=log) as process:
+        until, runs = time.monotonic() + START_S, tmp_path / "results"
+        try:
+            while not (any(runs.glob("*/samples.parquet")) and any(runs.glob("*/in_flight"))):
+                assert process.poll() is None and time.monotonic() < until, (tmp_path / "log").read_text()
+                time.sleep(0.05)
+            children = psutil.Process(process.pid).children(recursive=True)
+        finally:
+            process.kill()
+    assert len(children) == 3 and not psutil.wait_procs(children, timeout=5)[1], "a server and two ranks"
     seen = [json.loads(file.read_text()) for file in (tmp_path / "seen").iterdir()]
-    assert sorted((record["rank"], record["NCCL_DEBUG"]) for record in seen) == [
-        (0, "INFO"),
-        (0, "WARN"),
-        (1, "INFO"),
-        (1, "WARN"),
-    ]
+    of_ranks = [(record["rank"], record["NCCL_DEBUG"]) for record in seen]
+    assert sorted(of_ranks) == [(0, "0.2"), (0, "100"), (1, "0.2"), (1, "100")]
     assert {(record["GLOO_DEVICE_TRANSPORT"], record["OMPI_MCA_pml"], record["label"]) for record in seen} == {
         ("TCP", "ob1", "of the command")
     }
