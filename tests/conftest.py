@@ -97,8 +97,10 @@ def run_command(
 def started_world(tmp_path: Path) -> Callable[..., World]:
     """As `world`, and every process is started as a user's is: for tests of launchers and of starting."""
 
-    def start(*words: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> World:
-        return run_command(tmp_path, words, env or {}, cwd, str(BIN))  # an activated environment
+    def start(
+        *words: str, env: dict[str, str] | None = None, cwd: Path | None = None, timeout_s: int = WORLD_S
+    ) -> World:
+        return run_command(tmp_path, words, env or {}, cwd, str(BIN), timeout_s)  # an activated environment
 
     return start
 

@@ -27,11 +27,11 @@ def launchers() -> list[str]:
     return [launcher.name for launcher in built("launcher")]
 
 
-def pairs() -> list[tuple[str, str]]:
-    """(launcher, backend) that go together by the backends' own tables, on this machine: srun needs a cluster."""
+def pairs() -> list[tuple[str, list[str]]]:
+    """Launchers that need no cluster, with the backends that they start here by the backends' own tables."""
     here = [launcher.name for launcher in built("launcher") if launcher.reach == 1]
     usable = [backend for backend in built("backend") if backend.missing(backend.devices[0]) is None]
-    return [(name, backend.name) for name in here for backend in usable if name in allowed(backend)]
+    return [(name, [backend.name for backend in usable if name in allowed(backend)]) for name in here]
 
 
 @pytest.mark.parametrize("name", launchers())
@@ -49,14 +49,16 @@ def test_it_makes_a_command_line(name: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("launcher", "backend"), pairs())
-def test_it_starts_a_real_world(started_world: Callable[..., Any], launcher: str, backend: str) -> None:
-    run = started_world("commbench", f"launcher={launcher}", f"backend={backend}", *QUICK)
+@pytest.mark.parametrize(("launcher", "backends"), pairs())
+def test_it_starts_a_real_world(started_world: Callable[..., Any], launcher: str, backends: list[str]) -> None:
+    words = [f"launcher={launcher}", f"backend={','.join(backends)}", *QUICK]
+    run = started_world("commbench", "-m", *words, timeout_s=120 * len(backends))
     assert run.status == 0, run.explain()
-    assert list(run.cases.status) == ["ok"] and list(run.cases.world_size) == [2]
+    cases = run.cases
+    assert sorted(cases.backend) == sorted(backends) and set(cases.status) == {"ok"} and set(cases.world_size) == {2}
 
 
-def test_a_backend_refuses_a_launcher_that_it_can_not_live_under(started_world: Callable[..., Any]) -> None:
-    run = started_world("commbench", "launcher=torchrun", "backend=mpi", *QUICK)
+def test_a_backend_refuses_a_launcher_that_it_can_not_live_under(world: Callable[..., Any]) -> None:
+    run = world("commbench", "launcher=torchrun", "backend=mpi", *QUICK)
     assert run.status == 2
     assert "launcher=torchrun can't start mpi; allowed: mpirun" in run.stderr

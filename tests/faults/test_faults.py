@@ -108,7 +108,8 @@ def test_a_bad_end_is_seen(finished: Scene, change: dict[str, object], message: 
 
 
 @pytest.mark.long
-def test_what_is_left_over_is_found_and_ended(tmp_path: Path) -> None:
+def test_what_is_left_over_is_found_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("traces.GONE_S", 0.2)
     shared = Path("/dev/shm") / f"commbench-test-{os.getpid()}"
     code = (
         "import mmap, pathlib, socket, sys, time\n"

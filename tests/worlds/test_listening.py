@@ -102,7 +102,7 @@ def connected_to(processes: list[psutil.Process]) -> set[int]:
 
 @pytest.mark.long
 def test_a_stranger_at_a_tcp_port_of_a_real_run_changes_nothing_and_is_told_once(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "commbench", "backend=tcp", *SOAK[:2], "timing=soak", "timing.duration_s=6"]
+    words = [sys.executable, "-m", "commbench", "backend=tcp", *SOAK[:2], "timing=soak", "timing.duration_s=3"]
     with running(tmp_path, *words, "timing.interval_s=0.5") as process:
         until_measuring(tmp_path)
         places = listening(ranks_of(process))

@@ -113,15 +113,13 @@ def table() -> Iterator[Combination]:
 
 
 def quick() -> list[Combination]:
-    """The combinations of `make test`: the fast ones, with every kind of world."""
+    """The combinations of the test suites: fast ones, in worlds of every kind of launcher."""
     return [
         Combination("kill", "in a call", 1, "gloo"),
         Combination("kill", "in a call", 0, "openmpi", restarts=0),
         Combination("segfault", "in a call", 1, "mpich", restarts=0),
-        Combination("exit 0", "in a call", 1, "tcp", restarts=0),
         Combination("raise", "in a check", 0, "gloo", restarts=0),
         Combination("no memory", "preparing", 1, "openmpi"),
-        Combination("SIGTERM", "in a call", 0, "mpich"),
         Combination("kill", "in a call", 1, "torchrun"),
     ]
 
