@@ -13,9 +13,13 @@ import pytest
 from places import ROOT
 from shown_gpus import ask, hgx, uuid
 
+from commbench.backends.cuda_ipc.backend import IpcCopy
+from commbench.backends.cupy.backend import CupyNccl
 from commbench.backends.mpi.backend import Mpi
 from commbench.backends.simulated import Simulated
+from commbench.backends.tcp.backend import Tcp
 from commbench.backends.torch.gloo import Gloo
+from commbench.backends.torch.nccl import Nccl
 from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Settings
 from commbench.core.case import RankIdentity
@@ -60,13 +64,11 @@ def test_the_launcher_is_the_chosen_one_or_the_default_or_that_of_the_allocation
     assert registry.launcher_of(replace(settings, layouts=(Layout(2, 1),))).name == "srun"
 
 
-@pytest.mark.parametrize("backend", ["gloo", "tcp", "nccl", "cupy_nccl", "ipc_copy"])
-def test_on_one_machine_ranks_that_need_no_mpi_are_forked(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
-    monkeypatch.delenv(ALLOCATED, raising=False)
-    with ConfigComposer() as composer:
-        settings = composer.jobs([f"backend={backend}", "layout=1x2"], multirun=False)[0].settings
-    likely = registry.likely_launcher([f"backend={backend}"])
-    assert registry.launcher_of(settings).name == "local" and likely is not None and likely.name == "local"
+def test_on_one_machine_ranks_that_need_no_mpi_are_forked(settings: Settings) -> None:
+    for backend in (Gloo(), Tcp(), Nccl(), CupyNccl(), IpcCopy()):
+        likely = registry.likely_launcher([f"backend={backend.name}"])
+        assert registry.launcher_of(replace(settings, backend=backend)).name == "local"
+        assert likely is not None and likely.name == "local"
 
 
 @dataclass(frozen=True)
@@ -107,17 +109,12 @@ def test_a_new_launcher_is_found_recognised_and_offered(settings: Settings) -> N
 
 
 @pytest.mark.parametrize(
-    ("machine", "visible", "count"),
+    ("machine", "visible", "counts"),
     [
-        (None, None, None),
-        (hgx(8), None, 8),
-        (hgx(8), "2,3", 2),
-        (hgx(8), "", 0),
-        (hgx(2), "0,7,1", 1),
-        (hgx(2), uuid(1), 1),
-        (hgx(1), "MIG-0e0d,MIG-0e0e", 2),
+        (None, [None], [None]),
+        (hgx(8), [None, "2,3", "", "0,9,1", uuid(1), "MIG-0e0d,MIG-0e0e"], [8, 2, 0, 1, 1, 2]),
     ],
 )
-def test_visible_gpus(tmp_path: Path, machine: str | None, visible: str | None, count: int | None) -> None:
-    env = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert ask(tmp_path, machine, "visible_gpus(os.environ)", IMPORT, **env) == count
+def test_visible_gpus(tmp_path: Path, machine: str | None, visible: list[str | None], counts: list[int | None]) -> None:
+    environments = [{} if value is None else {"CUDA_VISIBLE_DEVICES": value} for value in visible]
+    assert ask(tmp_path, machine, f"[visible_gpus(environ) for environ in {environments}]", IMPORT) == counts

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -117,7 +117,7 @@ def test_a_missing_rank_is_named_within_its_deadline(size: int, absent: set[int]
         begin = time.monotonic()
         try:
             control.gather(None, 0.5, "the check")
-            control.decide(None, 1.0, "the check")
+            control.decide(None, 0.5, "the check")
         except Missing as missing:
             assert missing.ranks == (tuple(sorted(absent)) if control.rank == 0 else (0,))
             assert "'the check'" in str(missing) and all(str(rank) in str(missing) for rank in missing.ranks)
@@ -127,7 +127,7 @@ def test_a_missing_rank_is_named_within_its_deadline(size: int, absent: set[int]
     with connected(size) as (_, controls):
         waited = no_error(together(work, controls))
     assert 0.45 <= waited[0] < 1.5
-    assert all(0.9 <= waited[rank] < 3.0 for rank in range(1, size) if rank not in absent)
+    assert all(0.7 <= waited[rank] < 3.0 for rank in range(1, size) if rank not in absent)
 
 
 def test_waiting_costs_no_processor_time() -> None:
@@ -148,17 +148,18 @@ def test_a_late_rank_is_only_missed_after_the_deadline() -> None:
 
 
 OWNER = """
-import sys, time
+import time
 from torch.distributed import TCPStore
 store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 print(store.port, flush=True)
-sys.stdin.read()
+time.sleep(100)
 """
 
 
-def test_a_store_that_is_gone_took_rank_0_with_it() -> None:
-    command = [sys.executable, "-c", OWNER]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+def test_a_store_that_is_gone_took_rank_0_with_it(tmp_path: Path, warm_executable: Path) -> None:
+    (tmp_path / "owner.py").write_text(OWNER)
+    command = [str(warm_executable), str(tmp_path / "owner.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         client = TCPStore("127.0.0.1", int(owner.stdout.readline()), is_master=False, timeout=timedelta(seconds=10))
         control = StoreControl(client, 1, 2)
@@ -179,12 +180,12 @@ def test_a_store_that_is_gone_took_rank_0_with_it() -> None:
 # ---------------------------------------------------------------- what stays behind
 
 
-@pytest.mark.parametrize("size", [2, 4])
-def test_keys_are_cleaned_up(size: int) -> None:
+def test_keys_are_cleaned_up() -> None:
+    size = 4
     counts: list[int] = []
 
     def work(control: StoreControl) -> None:
-        for turn in range(200):
+        for turn in range(60):
             control.collect(np.zeros((1, 3, 2), dtype=np.int64), SOON_S)
             control.decide([turn, None], SOON_S)
             if control.rank == 0:
@@ -192,7 +193,7 @@ def test_keys_are_cleaned_up(size: int) -> None:
 
     with connected(size) as (_, controls):
         no_error(together(work, controls))
-    assert len(counts) == 200
+    assert len(counts) == 60
     assert max(counts) <= counts[0] + 2 * size  # ranks may be one turn ahead
 
 
@@ -328,7 +329,7 @@ class Noise:
         return np.stack([start, start + (1e6 * self._rng.lognormal(0, 0.1, n)).astype(np.int64)], axis=-1)[None]
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [2, 8])
 def test_all_ranks_run_the_same_counts_and_stop_together(size: int) -> None:
     with ConfigComposer() as door:
         words = ["benchmark=[all_reduce]", "sizes=[8]", f"layout=1x{size}", "engine=python", "timing.target=0.02"]

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -153,7 +154,7 @@ def wait_for(reports: list[Any], seconds: float = 10) -> None:
 
 def test_who_beats_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     with beating(3, monkeypatch) as (_, _, reports):
-        time.sleep(3 * SILENCE_S)
+        time.sleep(2 * SILENCE_S)
         assert reports == [[], [], []]
 
 
@@ -192,10 +193,10 @@ def test_a_call_that_takes_too_long_ends_the_world_with_every_place(monkeypatch:
 
 
 OWNER = """
-import sys, time
+import os, time
 from torch.distributed import TCPStore
 store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-print(store.port, flush=True)
+print(store.port, os.getpid(), flush=True)
 time.sleep(60)
 """
 
@@ -205,15 +206,18 @@ time.sleep(60)
     [(signal.SIGSTOP, f"got no answer for {SILENCE_S:g} s"), (signal.SIGKILL, "lost its connection")],
 )
 def test_a_meeting_point_that_is_gone_is_told(
-    monkeypatch: pytest.MonkeyPatch, number: signal.Signals, expected: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, warm_executable: Path, number: signal.Signals, expected: str
 ) -> None:
-    with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True) as owner:
+    (tmp_path / "owner.py").write_text(OWNER)
+    command = [str(warm_executable), str(tmp_path / "owner.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
         try:
             assert owner.stdout is not None
-            with beating(2, monkeypatch, int(owner.stdout.readline())) as (heartbeats, _, reports):
+            port, pid = map(int, owner.stdout.readline().split())
+            with beating(2, monkeypatch, port) as (heartbeats, _, reports):
                 time.sleep(0.5)
                 assert reports == [[], []]
-                owner.send_signal(number)
+                os.kill(pid, number)
                 for rank in range(2):
                     wait_for(reports[rank])
                     ((reason, from_rank_0),) = reports[rank]

@@ -15,6 +15,8 @@ import pytest
 from small_disk import small_disk
 
 import commbench
+from commbench.cli.run import resume
+from commbench.core.errors import ConfigError
 from commbench.report.load import find_runs, load_run
 from commbench.world.recovery import IN_FLIGHT, EarlierStarts, clear_in_flight, count_suspect, mark_in_flight
 
@@ -100,25 +102,25 @@ def test_a_case_that_kills_a_rank_costs_itself_and_nothing_else(world: Callable[
 @pytest.mark.long
 def test_a_run_that_was_ended_is_finished_by_resume(tmp_path: Path, warm_executable: Path) -> None:
     output = tmp_path / "results"
-    words = ["benchmark=[p2p_latency,all_reduce]", "sizes=[8,64,512]", *FIXED, f"output={output}"]
+    words = ["benchmark=all_reduce", "sizes=[8,64,512]", *FIXED, f"output={output}"]
     slow = ("timing.case_s=100", "timing.repetitions=1000")
     with subprocess.Popen(
         [str(warm_executable), "-m", "commbench", *words, *slow], stderr=subprocess.DEVNULL
     ) as process:
         begin = time.monotonic()
         while not list(output.glob("*/parts/*.cases.parquet")) and time.monotonic() < begin + 60:
-            time.sleep(0.05)
+            time.sleep(0.02)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 143
     (folder,) = find_runs(output)
     before = commbench.load(folder)
-    assert 1 <= len(before) < 6
+    assert 1 <= len(before) < 3
     again = subprocess.run(
         [str(warm_executable), "-m", "commbench", "resume", str(folder)], capture_output=True, text=True, timeout=120
     )
     assert again.returncode == 0, again.stderr
     cases = commbench.load(folder)
-    assert len(cases) == 6 and set(cases.status) == {"ok"}
+    assert len(cases) == 3 and set(cases.status) == {"ok"}
     kept = cases[cases.segment == 0].case_id
     assert set(kept) == set(before.case_id), "what was measured is not measured again"
     assert set(cases.segment) == {0, 1}
@@ -186,14 +188,14 @@ def test_a_disk_that_takes_no_word_ends_no_run_and_blames_nobody(tmp_path: Path)
     assert count_suspect(folder + "/nowhere") is None
 
 
-@pytest.mark.parametrize("key", ["overrides", "layouts", "config", "config_dir"])
-def test_resume_refuses_a_run_json_of_somebody_else(tmp_path: Path, warm_executable: Path, key: str) -> None:
+def test_resume_refuses_a_run_json_of_somebody_else(tmp_path: Path) -> None:
     folder = commbench.run("backend=simulated", "writer=parquet", "sizes=[8]", f"output={tmp_path}", *FIXED)
-    (folder / "run.json").write_text(json.dumps(load_run(folder) | {key: 7}))
-    command = [str(warm_executable), "-m", "commbench", "resume", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
-    assert key in done.stderr
+    run = load_run(folder)
+    for key in ("overrides", "layouts", "config", "config_dir"):
+        (folder / "run.json").write_text(json.dumps(run | {key: 7}))
+        with pytest.raises(ConfigError, match=key) as refused:
+            resume([str(folder)])
+        assert "\n" not in str(refused.value)
 
 
 @pytest.mark.long

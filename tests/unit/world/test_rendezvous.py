@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from places import DATA
+from rank_threads import no_error, together
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from commbench.backends.mpi.backend import Mpi
@@ -166,34 +165,12 @@ def test_rank_0_owns_the_store_where_the_launcher_names_an_address(backend: type
     del probe
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     places = [RankIdentity("srun", rank, 2, rank) for rank in range(2)]
-    controls: list[StoreControl] = in_threads(2, lambda rank: connect(places[rank], backend(), environ=meeting))
-    decisions = in_threads(2, lambda rank: controls[rank].decide({"from": rank}, 5.0))
+    controls: list[StoreControl] = no_error(together(lambda place: connect(place, backend(), environ=meeting), places))
+    decisions = no_error(together(lambda control: control.decide({"from": control.rank}, 5.0), controls))
     assert decisions == [{"from": 0}, {"from": 0}]
 
 
 # ---------------------------------------------------------------- nodes
-
-
-def in_threads(size: int, work: Any) -> list[Any]:
-    """work(rank) in a thread for each rank; what they returned, or the first exception."""
-    results: list[Any] = [None] * size
-
-    def run(rank: int) -> None:
-        try:
-            results[rank] = work(rank)
-        except BaseException as error:
-            results[rank] = error
-
-    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert not any(thread.is_alive() for thread in threads), "a rank hangs"
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return results
 
 
 def assembled(hints: list[str | None]) -> list[World]:
@@ -205,8 +182,7 @@ def assembled(hints: list[str | None]) -> list[World]:
             RankIdentity("torchrun", rank, len(hints), 0, hints[rank]), StoreControl(client, rank, len(hints))
         )
 
-    worlds: list[World] = in_threads(len(hints), meet)
-    return worlds
+    return no_error(together(meet, range(len(hints))))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -29,24 +28,31 @@ from commbench.world.supervisor import (
     supervise,
 )
 
-# a launcher with three ranks, which exit with 0 on SIGUSR1
+# a launcher with three ranks, which exit with 0 on SIGUSR1; it acts once its parent has found them
 HEAD = """
 import json, os, pathlib, signal, subprocess, sys, time
 code = "import signal, sys, time; signal.signal(10, lambda *_: sys.exit(0)); time.sleep(60)"
-words, names = [sys.executable, "-c", code], [os.environ | {"FAKE_RANK": str(number)} for number in range(3)]
+words, folder = [sys.executable, "-c", code], pathlib.Path(sys.argv[1])
+names = [os.environ | {"FAKE_RANK": str(number), "FAKE_FOLDER": sys.argv[1]} for number in range(3)]
 ranks = [subprocess.Popen(words, env=one) for one in names]
 run = {"processes": {str(one.pid): "" for one in ranks}, "status": "running", **json.loads(sys.argv[2])}
-pathlib.Path(sys.argv[1], "run.json").write_text(json.dumps(run))
+(folder / "run.json").write_text(json.dumps(run))
 def end_all():
     for one in ranks:
         one.kill()
     for one in ranks:
         one.wait()
+while len(list(folder.glob("found-*"))) < 3:
+    time.sleep(0.02)
+time.sleep(0.2)
 """
 
 
 def rank_of(environ: Mapping[str, str]) -> int | None:
-    return int(environ["FAKE_RANK"]) if "FAKE_RANK" in environ else None
+    if "FAKE_RANK" not in environ:
+        return None
+    Path(environ["FAKE_FOLDER"], f"found-{environ['FAKE_RANK']}").touch()
+    return int(environ["FAKE_RANK"])
 
 
 def launched(folder: Path, script: str, ranks: int = 3, **run: object) -> LaunchedWorld:
@@ -84,9 +90,7 @@ def supervised(
     ],
 )
 def test_the_rank_that_a_launcher_lost_is_named_with_its_signal(tmp_path: Path, act: str, how: str) -> None:
-    end = supervised(
-        tmp_path, f"time.sleep(1.5); {act}; os.wait(); time.sleep(0.7); end_all(); print('log'); sys.exit(7)"
-    )
+    end = supervised(tmp_path, f"{act}; os.wait(); time.sleep(0.7); end_all(); print('log'); sys.exit(7)")
     assert end.status == 7 and end.cause is None and end.launcher.startswith("fake (pid ")
     (failure,) = end.failures
     assert (failure.rank, failure.how) == (1, how)
@@ -94,9 +98,7 @@ def test_the_rank_that_a_launcher_lost_is_named_with_its_signal(tmp_path: Path, 
 
 
 def test_of_ranks_that_end_at_once_the_one_that_its_launcher_names_is_blamed(tmp_path: Path) -> None:
-    end = supervised(
-        tmp_path, "time.sleep(1.5); end_all(); print('=   PID', ranks[2].pid, 'RUNNING AT vm'); sys.exit(9)"
-    )
+    end = supervised(tmp_path, "end_all(); print('=   PID', ranks[2].pid, 'RUNNING AT vm'); sys.exit(9)")
     assert [failure.rank for failure in end.failures] == [2]
 
 
@@ -105,28 +107,33 @@ def test_a_rank_that_ends_early_ends_the_world_even_with_status_0(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("commbench.world.supervisor.EARLY_S", 0.5)
-    end = supervised(tmp_path, "time.sleep(1.5); ranks[0].send_signal(10); ranks[0].wait(); time.sleep(60)")
+    end = supervised(tmp_path, "ranks[0].send_signal(10); ranks[0].wait(); time.sleep(60)")
     assert [(failure.rank, failure.how) for failure in end.failures] == [(0, "exited with status 0")]
 
 
 def test_a_stopped_rank_and_a_stopped_launcher_are_named(tmp_path: Path) -> None:
-    end = supervised(tmp_path, "time.sleep(1); ranks[2].send_signal(19); time.sleep(60)", stopped_s=1.0)
+    end = supervised(tmp_path, "ranks[2].send_signal(19); time.sleep(60)", stopped_s=1.0)
     assert [(failure.rank, failure.how) for failure in end.failures] == [(2, "is stopped by a signal")]
-    end = supervised(tmp_path, "time.sleep(1); os.kill(os.getpid(), 19)", stopped_s=1.0)
+    end = supervised(tmp_path, "os.kill(os.getpid(), 19)", stopped_s=1.0)
     assert end.cause is not None and end.cause.startswith("fake (pid ") and end.cause.endswith("is stopped by a signal")
 
 
 def test_a_launcher_that_is_killed_is_the_cause(tmp_path: Path) -> None:
-    end = supervised(tmp_path, "time.sleep(1); os.kill(os.getpid(), 9)")
+    end = supervised(tmp_path, "os.kill(os.getpid(), 9)")
     assert end.cause is not None and end.cause.endswith("was killed by SIGKILL")
 
 
-@pytest.mark.parametrize("how", ["run.json", "reason"])
-def test_a_broken_world_whose_launcher_goes_on_is_ended_with_all_its_processes(tmp_path: Path, how: str) -> None:
-    if how == "reason":
-        threading.Timer(1.5, exit_protocol.report_reason, [str(tmp_path), "rank 0 is silent"]).start()
-    broken = {"status": "broken", "exit_status": 3} if how == "run.json" else {}
-    assert supervised(tmp_path, "signal.signal(15, signal.SIG_IGN); time.sleep(60)", **broken).status == -signal.SIGKILL
+@pytest.mark.parametrize(
+    "tell",
+    [
+        "(folder / 'run.json').write_text(json.dumps(run | {'status': 'broken', 'exit_status': 3}))",
+        "(folder / 'reason').write_text('rank 0 is silent')",
+    ],
+    ids=["run.json", "reason"],
+)
+def test_a_broken_world_whose_launcher_goes_on_is_ended_with_all_its_processes(tmp_path: Path, tell: str) -> None:
+    end = supervised(tmp_path, f"signal.signal(15, signal.SIG_IGN); {tell}; time.sleep(60)")
+    assert end.status == -signal.SIGKILL
 
 
 def test_ranks_that_outlive_their_run_are_named_and_ended(tmp_path: Path) -> None:
