@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,7 +57,7 @@ class Measured:
 
     @property
     def median_s(self) -> float:
-        return float(np.median(self.medians)) if self.stated_s is None else self.stated_s
+        return statistics.median(self.medians) if self.stated_s is None else self.stated_s
 
 
 @dataclass(frozen=True)

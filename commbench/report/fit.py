@@ -54,7 +54,7 @@ class Family:
     """
 
     variables: Mapping[str, Any]
-    sizes: NDArray[np.int64]
+    sizes: Sizes
     times: tuple[Measured, ...]
 
     @functools.cached_property

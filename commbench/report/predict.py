@@ -18,15 +18,13 @@ from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.payload import dtype as dtype_of
 from commbench.core.units import format_bytes
 
-from .fit import GOOD_FIT, SHARED, Family, answerable, families, key, pieces
+from .fit import GOOD_FIT, Family, answerable, families, key, pieces
 
 if TYPE_CHECKING:
     import pandas as pd
 
 OPERATION = "all_reduce"
 FARTHEST = 10.0  # times the largest measured size
-PREDICTED = ("bucket_bytes", "buckets", "total_bytes", "step_s", "low_s", "high_s", "gb_per_s", "runs",
-             "interval_level", "warnings")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -87,11 +85,10 @@ def predict(cases: pd.DataFrame, steps: Sequence[Step], dtype: str = "float32") 
     dtype_of(dtype)
     candidates = _candidates(cases, steps, dtype)
     rows = [{**family.variables, **_predicted(family, step, dtype)} for step in steps for family in candidates]
-    frame = pd.DataFrame(rows, columns=[*SHARED, *PREDICTED])
-    if frame["step_s"].isna().all():
-        reasons = dict.fromkeys(warning for warnings in frame["warnings"] for warning in warnings)
+    if all(math.isnan(row["step_s"]) for row in rows):
+        reasons = dict.fromkeys(warning for row in rows for warning in row["warnings"])
         raise CommbenchError(f"no prediction: {'; '.join(reasons)}; measure {OPERATION} with sizes=octaves")
-    return frame
+    return pd.DataFrame(rows)
 
 
 def _candidates(cases: pd.DataFrame, steps: Sequence[Step], dtype: str) -> list[Family]:
@@ -117,7 +114,7 @@ def _candidates(cases: pd.DataFrame, steps: Sequence[Step], dtype: str) -> list[
 
 
 def _predicted(family: Family, step: Step, dtype: str) -> dict[str, Any]:
-    """The columns PREDICTED. All buckets of a size share one median, so its error does not average out."""
+    """The columns after the variables. All buckets of a size share one median, so its error does not average out."""
     times = {size: time_of(family, size) for size in step.buckets}
     seconds, low, high = (
         sum(getattr(times[size], name) * count for size, count in step.buckets.items())
@@ -127,10 +124,11 @@ def _predicted(family: Family, step: Step, dtype: str) -> dict[str, Any]:
     if family.variables["dtype"] != dtype:
         measured = f"{family.variables['dtype']} was measured, not {dtype}"
         warnings.append(f"{measured}: equal bytes are assumed to take equal time, but the summation may differ")
-    rate = step.total_bytes / seconds / 1e9
-    values = (max(step.buckets), step.count, step.total_bytes, seconds, low, high, rate, family.launches,
-              min(time.level for time in family.times), tuple(warnings))  # fmt: skip
-    return dict(zip(PREDICTED, values, strict=True))
+    return {
+        "bucket_bytes": max(step.buckets), "buckets": step.count, "total_bytes": step.total_bytes, "step_s": seconds,
+        "low_s": low, "high_s": high, "gb_per_s": step.total_bytes / seconds / 1e9, "runs": family.launches,
+        "interval_level": min(time.level for time in family.times), "warnings": tuple(warnings),
+    }  # fmt: skip
 
 
 def time_of(family: Family, size: int) -> PredictedTime:

@@ -47,6 +47,22 @@ def run_of(output: Path, number: int, hostname: str = "node", launches: int = 1,
     return folder
 
 
+def relaunched(run: Path, launch: int) -> Path:
+    """The cases and the record of a run once more, as another launch of it."""
+    folder = run.with_name(f"{run.name}-{launch}")
+    folder.mkdir()
+    record = json.loads((run / "run.json").read_text()) | {"run_id": folder.name, "launch": launch}
+    cases = pq.read_table(run / "cases.parquet")
+    for name in ("run_id", "launch"):
+        at = cases.schema.get_field_index(name)
+        field = cases.schema.field(at)
+        cases = cases.set_column(at, field, pa.array([record[name]] * len(cases), field.type))
+    metadata = cases.schema.metadata | {b"commbench_run": json.dumps(record).encode()}
+    pq.write_table(cases.replace_schema_metadata(metadata), folder / "cases.parquet")
+    (folder / "run.json").write_text(json.dumps(record))
+    return folder
+
+
 def row(run_id: str, benchmark: str, way: Any, layout: str, size: int, rng: np.random.Generator) -> dict[str, Any]:
     """One measured case: alpha + size / rate with 3 % of noise."""
     backend, engine, alpha, rate = way
