@@ -142,7 +142,10 @@ def compare_sides(base: Side, new: Side, rules: Rules) -> pd.DataFrame:
     tested = [row for row in compared if row["p_value"] is not None]
     for row, adjusted in zip(tested, holm([row["p_value"] for row in tested]), strict=True):
         row["p_holm"] = adjusted
-    compared.sort(key=_variable_order)
+    order = sorted(NAMES, key=lambda name: name in SIZES)  # the size last; numbers by size, nulls first
+    compared.sort(key=lambda row: [
+        f"{row[name]:020d}" if isinstance(row[name], int) else str(row[name] or "") for name in order
+    ])  # fmt: skip
     texts = {variable.name for variable in by}  # a variable that is compared is text: BASE -> NEW
     whole = [column.name for column in VARIABLES if column.kind == "integer" and column.name not in texts]
     return pd.DataFrame(compared, columns=list(COLUMNS)).astype(TYPES | dict.fromkeys(whole, "Int64"))
@@ -266,12 +269,6 @@ def case_name(row: Mapping[Any, Any]) -> str:
     size = plain(row["message_bytes"])
     pair = row["pair"] if isinstance(row["pair"], str) else ""
     return " ".join(filter(None, [row["benchmark"], row["layout"], pair, format_bytes(size) if size else ""]))
-
-
-def _variable_order(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Sort key: by variables, the size last; numbers by size, nulls first."""
-    order = sorted(NAMES, key=lambda name: name in SIZES)
-    return tuple(f"{row[name]:020d}" if isinstance(row[name], int) else str(row[name] or "") for name in order)
 
 
 # ---------------------------------------------------------------- which rows belong together

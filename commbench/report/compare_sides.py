@@ -150,7 +150,7 @@ def save(side: Side, target: str | Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    metadata = {"schema_version": str(SCHEMA_VERSION), RUNS: json.dumps(side.runs)}
+    metadata = {b"schema_version": str(SCHEMA_VERSION), RUNS: json.dumps(side.runs)}
     schema = arrow_schema("cases")
     path = Path(target)
     aside = path.with_name(f".{path.name}.tmp")

@@ -44,8 +44,8 @@ NULLABLE = {"integer": "Int64", "flag": "boolean"}
 HASHABLE: dict[str, Callable[[Any], object]] = {
     "map": functools.partial(json.dumps, sort_keys=True), "texts": " ".join, "numbers": tuple,
 }  # fmt: skip
-RUN = "commbench_run"  # metadata of a run's own cases.parquet: its run.json
-RUNS = "commbench_runs"  # metadata of a saved baseline: the run.json of each of its launches
+RUN = b"commbench_run"  # metadata of a run's own cases.parquet: its run.json
+RUNS = b"commbench_runs"  # metadata of a saved baseline: the run.json of each of its launches
 
 Columns = tuple[str, ...] | None  # None: all
 Paths = str | Path | Sequence["Paths"]
@@ -346,8 +346,8 @@ def _column(file: Path, rows: Mapping[str, Any], count: int, field: Any, metadat
 
 def _run_records(metadata: Mapping[bytes, bytes], file: Path | None) -> list[dict[str, Any]]:
     """The records of the runs whose cases a file has: in the file, else in the folder of its run."""
-    records = json.loads(metadata.get(RUNS.encode(), b"[]"))
-    records += [json.loads(metadata[RUN.encode()])] if RUN.encode() in metadata else []
+    records = json.loads(metadata.get(RUNS, b"[]"))
+    records += [json.loads(metadata[RUN])] if RUN in metadata else []
     for folder in (file.parent, file.parent.parent) if file is not None and not records else ():
         records += [json.loads((folder / "run.json").read_text())] if (folder / "run.json").is_file() else []
     return [record for record in records if record]
