@@ -115,7 +115,8 @@ def test_every_copy_is_exact_on_one_rank_and_on_two(
     world: Callable[..., Any], shown: dict[str, str], layout: str, modes: tuple[str, ...]
 ) -> None:
     cache = "rotate" if layout == "1x1" else "warm"
-    words = ("sizes=[40kB]", f"layout={layout}", f"cache={cache}", f"timing_mode=[{','.join(modes)}]")
+    size = "1MB" if cache == "rotate" else "40kB"  # the pool of copies is twice the cache
+    words = (f"sizes=[{size}]", f"layout={layout}", f"cache={cache}", f"timing_mode=[{','.join(modes)}]")
     run = world("commbench", *PLUGIN, *QUICK, COPIES, *words, env=shown)
     assert run.status == 0, run.explain()
     assert set(run.cases.timing_mode) == set(modes) and len(run.cases) == 4 * len(modes)
