@@ -206,35 +206,23 @@ def torch_facts(_: Path) -> Facts:
 
 
 def git_facts(tree: Path) -> Facts:
-    """The commit of commbench's own checkout, and whether its code was changed since. Empty if it is not a checkout, or
-    git is not installed, refuses (another owner), or hangs on a filesystem."""
-    if not (tree / ".git").exists():
+    """The commit of commbench's own checkout, and whether its code was changed since; empty if it is not a checkout."""
+    if not (tree / ".git").exists() or not (commit := _git_output(tree, "rev-parse", "--verify", "HEAD")):
         return {}
+    # only the code counts: a folder of results beside it is not a change; on a slow filesystem this may take too long
+    changed = _git_output(tree, "status", "--porcelain", "--", "commbench", "conf")
+    return {"versions.git_commit": commit, "versions.git_dirty": None if changed is None else changed != ""}
+
+
+def _git_output(tree: Path, *arguments: str) -> str | None:
+    """What git prints; None if it is not installed, refuses (another owner), or hangs on a filesystem."""
     # a git hook's GIT_DIR would name another repository; locks would disturb the user's own git
     environ = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-    # only the code counts: a folder of results beside it is not a change
-    words = [
-        "git",
-        "--no-optional-locks",
-        "-C",
-        str(tree),
-        "status",
-        "--porcelain=v2",
-        "--branch",
-        "--",
-        "commbench",
-        "conf",
-    ]
     try:
-        finished = run_command(words, GIT_TIMEOUT_S, environ)
+        finished = run_command(["git", "--no-optional-locks", "-C", str(tree), *arguments], GIT_TIMEOUT_S, environ)
     except OSError:
-        return {}
-    status = finished.stdout if finished and finished.returncode == 0 else ""
-    commit = re.search(r"^# branch\.oid ([0-9a-f]+)$", status, re.MULTILINE)  # (initial) before the first commit
-    if commit is None:
-        return {}
-    changed = re.search(r"^[^#]", status, re.MULTILINE) is not None
-    return {"versions.git_commit": commit[1], "versions.git_dirty": changed}
+        return None
+    return fact_text(finished.stdout) if finished and finished.returncode == 0 else None
 
 
 VERSION_SOURCES = (package_facts, torch_facts, git_facts)

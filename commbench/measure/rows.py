@@ -272,10 +272,8 @@ def _machine_flags(
     timer_s = EVENT_S if case.timing_mode in EVENT_TIMED else conditions.empty_sample_s.get(case.engine, 0.0)
     sample_s = median_s * job.shape.operations_per_sample * record.block_k
     threads = Layout.parse(case.layout).ranks_per_node * conditions.threads_per_rank * (case.streams or 1)
-    on_nodes, late = (
-        Counter(conditions.world.node_of(job.members[rank]) for rank in job.active),
-        record.late_repetitions or 0,
-    )
+    on_nodes = Counter(conditions.world.node_of(job.members[rank]) for rank in job.active)
+    late = record.late_repetitions or 0
     unmeasured_s = (record.latest.unmeasured_s if record.latest else None) or 0.0
     raised = {
         "oversubscribed": threads > conditions.cores,

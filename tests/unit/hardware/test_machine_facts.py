@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import timeit
@@ -161,6 +163,16 @@ def test_a_clean_and_a_changed_checkout(checkout):
 def test_a_git_hook_does_not_point_elsewhere(checkout, monkeypatch):
     monkeypatch.setenv("GIT_DIR", "/nowhere")
     assert machine_facts.git_facts(checkout)["versions.git_commit"]
+
+
+def test_the_commit_is_known_where_looking_for_changes_takes_too_long(checkout, tmp_path, monkeypatch):
+    slow = tmp_path / "git"
+    slow.write_text(f'#!/bin/sh\ncase "$*" in *status*) sleep 9;; esac\nexec {shutil.which("git")} "$@"\n')
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(machine_facts, "GIT_TIMEOUT_S", 0.2)
+    facts = machine_facts.git_facts(checkout)
+    assert len(facts["versions.git_commit"]) == 40 and facts["versions.git_dirty"] is None
 
 
 def test_no_commit_yet(tmp_path):
