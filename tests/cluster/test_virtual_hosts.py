@@ -47,11 +47,15 @@ def test_the_agent_runs_a_shell_line_on_the_other_host(cluster: Callable[..., Vi
 @pytest.mark.serial
 def test_a_link_is_as_fast_as_it_was_asked_to_be(cluster: Callable[..., VirtualHosts]) -> None:
     first, second = cluster(2, rate_mbit=200).hosts
-    receive = second.command(sys.executable, "-c", RECEIVE)
-    with subprocess.Popen(receive, stdout=subprocess.PIPE, text=True) as receiver:
-        assert receiver.stdout is not None and receiver.stdout.readline() == "ready\n"
-        output_of(first.command(sys.executable, "-c", SEND, second.name, str(10_000_000)))
-        seen_mbit = float(receiver.communicate(timeout=20)[0]) * 8e-6
+    seen_mbit = 0.0
+    for _ in range(3):  # what disturbs the two ends makes the link slow, never fast
+        receive = second.command(sys.executable, "-c", RECEIVE)
+        with subprocess.Popen(receive, stdout=subprocess.PIPE, text=True) as receiver:
+            assert receiver.stdout is not None and receiver.stdout.readline() == "ready\n"
+            output_of(first.command(sys.executable, "-c", SEND, second.name, str(10_000_000)))
+            seen_mbit = max(seen_mbit, float(receiver.communicate(timeout=20)[0]) * 8e-6)
+        if seen_mbit > 160:
+            break
     assert 160 < seen_mbit <= 210
 
 
