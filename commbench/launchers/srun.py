@@ -21,7 +21,6 @@ from commbench.world.rendezvous import exported_identity, store_at
 
 ALLOCATED = "SLURM_JOB_NUM_NODES"
 PMI = {"openmpi": "pmix", "mpich": "pmi2"}  # how a rank of that library finds its world under srun
-NO_PMI_GROUPS = "MPIR_CVAR_PMI_DISABLE_GROUP"
 PORTS = range(15000, 30000)  # below the ephemeral ports of Linux
 STEPS = 97  # keeps the ports of neighbouring jobs and steps apart
 FIRST_SPECIAL_STEP = 0xFFFFFFF0  # the batch, interactive and extern steps count down from the top (slurm.h)
@@ -75,10 +74,7 @@ class Srun(Launcher):
 
     def environment(self, nodes: int, ranks_per_node: int, library: str | None) -> dict[str, str]:
         """A port of its own for each world: an earlier one may not have released its port yet."""
-        exports = {"MASTER_PORT": str(secrets.choice(PORTS)), "OMP_NUM_THREADS": "1"}
-        if pmi(library) == PMI["mpich"]:  # MPICH 5 exchanges addresses through groups, which Slurm's PMI does not have
-            exports[NO_PMI_GROUPS] = os.environ.get(NO_PMI_GROUPS, "1")
-        return exports
+        return {"MASTER_PORT": str(secrets.choice(PORTS)), "OMP_NUM_THREADS": "1"}
 
     def manual_command(self, nodes: int, ranks_per_node: int, worker: Sequence[str]) -> str:
         return f"srun -N {nodes} --ntasks-per-node {ranks_per_node} commbench {shlex.join(worker)}"

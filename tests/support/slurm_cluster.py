@@ -47,6 +47,7 @@ JobCompType=jobcomp/none
 MpiDefault=none
 SlurmdParameters=config_overrides
 ReturnToService=2
+FirstJobId={first_job}
 KillWait=10
 SchedulerParameters=batch_sched_delay=0,sched_interval=1
 """
@@ -112,7 +113,9 @@ def _configure(cluster: SlurmCluster) -> None:
     with (cluster.folder / "hosts" / "hosts").open("a") as file:
         file.writelines(f"{host.address} {name}\n" for name, host in pairs)
     first = cluster.hosts.hosts[0]
-    text = CONFIGURATION.format(first=first.name, address=first.address, folder=cluster.folder)
+    # MPICH names its shared memory by the job's number: what a killed world of another cluster has left must not match
+    first_job = 1 + secrets.randbelow(50_000_000)
+    text = CONFIGURATION.format(first=first.name, address=first.address, folder=cluster.folder, first_job=first_job)
     where = [f"NodeName={name} NodeHostname={host.name} NodeAddr={host.address}" for name, host in pairs]
     text += "".join(f"{line} CPUS={CPUS} RealMemory=1000 State=UNKNOWN\n" for line in where)
     text += "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from places import ROOT
 
 from commbench.core.errors import ConfigError
-from commbench.launchers.srun import NO_PMI_GROUPS, PORTS, Srun, first_host, step_address
+from commbench.launchers.srun import PORTS, first_host, step_address
 
 WORD = st.from_regex(r"[a-z]([a-z0-9-]{0,6}[a-z-])?", fullmatch=True)
 NUMBER = st.integers(0, 120)
@@ -105,13 +105,3 @@ def test_the_shipped_scripts_are_valid_bash() -> None:
     for script in scripts:
         assert "set -euo pipefail" in script.read_text()
         subprocess.run(["bash", "-n", str(script)], check=True, timeout=10)
-
-
-@pytest.mark.parametrize(("library", "value"), [("mpich", "1"), ("openmpi", None), (None, None)])
-def test_mpich_exchanges_addresses_without_groups_unless_the_user_has_set_it(
-    monkeypatch: pytest.MonkeyPatch, library: str | None, value: str | None
-) -> None:
-    monkeypatch.delenv(NO_PMI_GROUPS, raising=False)
-    assert Srun().environment(2, 2, library).get(NO_PMI_GROUPS) == value
-    monkeypatch.setenv(NO_PMI_GROUPS, "0")
-    assert Srun().environment(2, 2, library).get(NO_PMI_GROUPS) == (value and "0")
