@@ -21,8 +21,8 @@ SCRIPT = ROOT / "deploy" / "slurm" / "commbench.sbatch"
 AMOUNT = ("benchmark=[p2p_latency,all_reduce]", "sizes=[8,64KiB]", "timing=fixed", "timing.repetitions=5")
 # no binding: the virtual hosts share this machine's cores
 SHORT = (*AMOUNT, "timing.warmup_repetitions=1", "timing.warmup_s=0", "bind=none")
-# the virtual hosts have one kernel, through whose memory UCX would send; the other one: docs/clusters.md
-# one device: Slurm would cut an address of several (docs/clusters.md)
+# the virtual hosts have one kernel, through whose memory UCX would send; Slurm would cut an address of several devices
+# (docs/clusters.md)
 MPICH = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
 PATIENCE_S = 60
 pytestmark = pytest.mark.long
