@@ -28,7 +28,6 @@ def staged_program(program: Program, rank: int) -> Program:
     """The program of that rank with all messages in host memory.
 
     `reset` stays on the device. Staging buffers follow the buffers of the program, under their names with @host.
-    Raises Unsupported for a receive without a WaitAll.
     """
     staged: list[Step] = []
     pending: dict[int, View] = {}  # request -> what it receives
@@ -43,8 +42,6 @@ def staged_program(program: Program, rank: int) -> Program:
         if isinstance(step, steps.WaitAll):
             received = tuple(pending.pop(request) for request in step.requests if request in pending)
         staged += [steps.Copy(_staging_view(view), view) for view in received]
-    if pending:
-        raise Unsupported(f"no WaitAll for the receives {sorted(pending)}: their data would stay in host memory")
     used = {view.buffer for step in staged for view in _views(step).values()}
     staging = (replace(spec, name=spec.name + SUFFIX) for spec in program.buffers)
     buffers = (*program.buffers, *(spec for spec in staging if spec.name in used))

@@ -183,6 +183,17 @@ class Program:
     steps: tuple[Step, ...] = ()
     reset: tuple[Step, ...] = ()
 
+    @property
+    def unfinished(self) -> set[int]:
+        """The requests that no later WaitAll names."""
+        pending: set[int] = set()
+        for step in self.steps:
+            if isinstance(step, Isend | Irecv | Icopy):
+                pending.add(step.request)
+            elif isinstance(step, WaitAll):
+                pending -= set(step.requests)
+        return pending
+
     def repeated(self, k: int) -> Program:
         """The program with k samples between two stamps (block_k)."""
         return replace(self, steps=self.steps * k)

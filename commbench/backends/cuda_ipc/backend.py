@@ -15,7 +15,7 @@ from commbench.core.case import Case, Mode, World
 from commbench.core.errors import ConfigError, Unsupported
 from commbench.core.program import BufferSpec, Irecv, Isend, Program, Recv, Send
 from commbench.core.protocols import Backend, Buffer, Control
-from commbench.engines.lowered import PythonRunner
+from commbench.engines.lowered import Lowered, PythonRunner
 from commbench.hardware.cuda import CudaError, driver_missing
 
 from .lowering import NO_COLLECTIVES, Channels, IpcLowering, Offer, check_program, mismatch, region_of
@@ -152,7 +152,7 @@ class IpcCommunicator:
         }
         barrier = self._barrier(offers)
         lowering = IpcLowering(rank, own_buffers, own_offer.pool, engine, barrier, channels, targets)
-        return PythonRunner(lowering.lower(program, mode.sync), own_offer.pool)
+        return PythonRunner(Lowered.of(program, mode.sync, lowering.call), own_offer.pool)
 
     def counters(self) -> dict[str, float]:
         return self._process.memory.exporter.readings()

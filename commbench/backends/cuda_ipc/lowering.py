@@ -14,7 +14,7 @@ from commbench.buffers.memory import DeviceBuffer
 from commbench.core.errors import Unsupported
 from commbench.core.payload import dtype
 from commbench.core.program import Barrier, Copy, Irecv, Isend, Program, Recv, Send, Step, View, WaitAll
-from commbench.engines.lowered import Call, Lowered, Rotating
+from commbench.engines.lowered import Call, Rotating
 
 from .protocol import NodeBarrier, ProgressEngine, ReceiveChannel, SendChannel, Transfer
 
@@ -95,14 +95,7 @@ class IpcLowering:
         self._count: Counter[Direction] = Counter()  # messages so far
         self._open: dict[int, tuple[Direction, int]] = {}  # request -> its channel and its number there
 
-    def lower(self, program: Program, sync: str) -> Lowered[Call]:
-        """Raises Unsupported for messages without a WaitAll."""
-        lowered = Lowered.of(program, sync, self._call)
-        if self._open:
-            raise Unsupported("ipc_copy completes messages in waits: the program ends with messages without a WaitAll")
-        return lowered
-
-    def _call(self, step: Step) -> Call:
+    def call(self, step: Step) -> Call:
         engine, pending = self._engine, self._sends_pending()
         match step:
             case Send(data, peer):

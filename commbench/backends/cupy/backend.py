@@ -26,7 +26,7 @@ from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Buffer, Control
 from commbench.core.terminal import first_line
 from commbench.engines.device import HOST_BOUND, DeviceRunner, device_runner
-from commbench.engines.lowered import UnsupportedForms
+from commbench.engines.lowered import Lowered, UnsupportedForms
 from commbench.hardware.cuda import driver_missing, driver_too_old
 from commbench.hardware.machine_facts import installed_version
 from commbench.hardware.nvml import Monitor
@@ -110,7 +110,8 @@ class CupyCommunicator:
         if mode.timing_mode in EVENT_TIMED:
             self._device.ready_to_hold()
         lowering = CupyLowering(self._nccl, self._comm, self._device, own, self._barrier_memory.address)
-        return device_runner(self._device, lowering.lower(programs[rank], mode.sync), rotation_pool(own), mode)
+        lowered = Lowered.of(programs[rank], mode.sync, lowering.call)
+        return device_runner(self._device, lowered, rotation_pool(own), mode)
 
     def counters(self) -> dict[str, float]:
         return self._device.readings()

@@ -14,8 +14,8 @@ from commbench.buffers.memory import DeviceBuffer
 from commbench.core import program as steps
 from commbench.core.errors import Unsupported
 from commbench.core.payload import dtype
-from commbench.core.program import Program, Step, View
-from commbench.engines.lowered import NO_CALL, Call, Lowered, Rotating, UnsupportedForms, check_form, in_place
+from commbench.core.program import Step, View
+from commbench.engines.lowered import NO_CALL, Call, Rotating, UnsupportedForms, check_form, in_place
 
 UNSUPPORTED_FORMS: UnsupportedForms = {("all_to_all", True): "NCCL receives into blocks that it has not sent yet"}
 TYPES = {  # names in cupy.cuda.nccl; an older CuPy may lack the newer ones
@@ -63,14 +63,7 @@ class CupyLowering:
         self._posted: list[Message] = []  # since the first Isend or Irecv behind the last WaitAll
         self._addresses: dict[View, Rotating] = {}
 
-    def lower(self, program: Program, sync: str) -> Lowered[Call]:
-        """Raises Unsupported also for messages without a WaitAll: their group would never run."""
-        lowered = Lowered.of(program, sync, self._call)
-        if self._posted:
-            raise Unsupported("NCCL needs a WaitAll after Isend and Irecv")
-        return lowered
-
-    def _call(self, step: Step) -> Call:
+    def call(self, step: Step) -> Call:
         """What is posted is one group of calls, which the next WaitAll starts."""
         match step:
             case steps.Isend() | steps.Irecv() | steps.Send() | steps.Recv():

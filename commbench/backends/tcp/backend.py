@@ -15,7 +15,7 @@ from commbench.core.case import Case, Mode, World
 from commbench.core.errors import ConfigError, WorldBroken
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Control
-from commbench.engines.lowered import PythonRunner
+from commbench.engines.lowered import Lowered, PythonRunner
 from commbench.hardware.network import meeting_address
 from commbench.world.peer_listener import Key, PeerListener
 
@@ -129,7 +129,7 @@ class TcpCommunicator:
         self._used = [(peer, stream) for peer in sorted(peers) for stream in range(mode.streams)]
         self._endpoint.connect([*((self._ranks[peer], stream) for peer, stream in self._used), *self._barrier_keys()])
         lowering = TcpLowering(self._endpoint, self._ranks, rank, mode.streams, named_buffers)
-        return PythonRunner(lowering.lower(program, mode.sync), rotation_pool(named_buffers))
+        return PythonRunner(Lowered.of(program, mode.sync, lowering.call), rotation_pool(named_buffers))
 
     def counters(self) -> dict[str, float]:
         """TCP_INFO of the connections of the program prepared last, counted since each was made."""

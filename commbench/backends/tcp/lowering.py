@@ -21,8 +21,8 @@ import numpy as np
 
 from commbench.buffers.memory import HostBuffer, rotation_pool
 from commbench.core.errors import Unsupported, WorldBroken
-from commbench.core.program import Barrier, Copy, Irecv, Isend, Program, Recv, Send, Step, View, WaitAll
-from commbench.engines.lowered import NO_CALL, Call, Lowered, Rotating
+from commbench.core.program import Barrier, Copy, Irecv, Isend, Recv, Send, Step, View, WaitAll
+from commbench.engines.lowered import NO_CALL, Call, Rotating
 from commbench.world.peer_listener import Key, PeerListener, greet, set_buffers, socket_family
 
 from .connection import Connection, PendingTransfers, ThreadPool, Transfer, io_vectors
@@ -150,13 +150,7 @@ class TcpLowering:
         self._send_deferred = False
         self._waits: dict[tuple[Messages, Messages], Call] = {}
 
-    def lower(self, program: Program, sync: str) -> Lowered[Call]:
-        lowered = Lowered.of(program, sync, self._call)
-        if self._sends or self._receives:
-            raise Unsupported("tcp moves messages at waits: the program ends with messages that nobody waits for")
-        return lowered
-
-    def _call(self, step: Step) -> Call:
+    def call(self, step: Step) -> Call:
         match step:
             case Isend(data, peer, _):
                 self._sends.append((peer, data))

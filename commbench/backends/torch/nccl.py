@@ -76,7 +76,7 @@ class NcclCommunicator(CudaCommunicator):
         gpu.synchronise()
 
     def _lowered(self, sync: str, program: Program, buffers: Mapping[str, Buffer]) -> Lowered[Call]:
-        return NcclLowering(self._group, buffers, self._barrier_tensor).lower(program, sync)
+        return Lowered.of(program, sync, NcclLowering(self._group, buffers, self._barrier_tensor).call)
 
     def facts(self) -> dict[str, Any]:
         import torch
@@ -99,14 +99,8 @@ class NcclLowering:
         self._torch = TorchLowering(group, buffers)
         self._posted: list[Message] = []  # since the last wait
 
-    def lower(self, program: Program, sync: str) -> Lowered[Call]:
-        """The program in batches. Raises Unsupported."""
-        lowered = Lowered.of(program, sync, self._call)
-        self._refuse_posted()
-        return lowered
-
-    def _call(self, step: Step) -> Call:
-        """A message that is posted has no call: it is part of the batch that the wait starts."""
+    def call(self, step: Step) -> Call:
+        """A message that is posted has no call: it is part of the batch that the wait starts. Raises Unsupported."""
         match step:
             case Isend() | Irecv():
                 self._posted.append(step)

@@ -124,7 +124,7 @@ class HostNcclLowering(NcclLowering):
 
 class HostNcclCommunicator(NcclCommunicator):
     def _lowered(self, sync: str, program: Program, buffers: Mapping[str, Buffer]) -> Lowered[Call]:
-        return HostNcclLowering(self._group, buffers, self._barrier_tensor).lower(program, sync)
+        return Lowered.of(program, sync, HostNcclLowering(self._group, buffers, self._barrier_tensor).call)
 
     def facts(self) -> dict[str, Any]:
         return {**CudaCommunicator.facts(self), "log_file": os.environ.get("NCCL_DEBUG_FILE")}

@@ -24,7 +24,7 @@ from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.payload import DTYPES
 from commbench.core.program import AllReduce, BufferSpec, Gather, Irecv, Isend, Program, Recv, Send, View, WaitAll
 from commbench.engines.device import HostSync
-from commbench.engines.lowered import skip_reason
+from commbench.engines.lowered import Lowered, skip_reason
 
 with ConfigComposer() as _composer:
     BENCHMARKS = _composer.jobs(["benchmark=all", "backend=simulated"], multirun=False)[0].settings.benchmarks
@@ -49,7 +49,7 @@ class Ranks:
         device: Any = Device(log)
         held: Any = self.buffers[rank]
         lowering = CupyLowering(Nccl(log), Communicator(log, rank, size), device, held, self.met.address())
-        return HostSync(device, lowering.lower(program, sync), pool)
+        return HostSync(device, Lowered.of(program, sync, lowering.call), pool)
 
     def run(self, n: int) -> list[list[Entry]]:
         for runner in self.runners:
@@ -126,7 +126,7 @@ def test_the_end_of_a_group_ends_all_of_it() -> None:
 
 
 def test_messages_that_nobody_waits_for_are_refused() -> None:
-    with pytest.raises(Unsupported, match="NCCL needs a WaitAll"):
+    with pytest.raises(Unsupported, match="without a WaitAll"):
         Ranks([Program((SPEC,), (Irecv(DATA, 0, 0),))])
 
 
@@ -142,7 +142,7 @@ def test_a_call_that_fails_does_not_leave_its_group_open() -> None:
     device: Any = Device(log)
     lowering = CupyLowering(Nccl(log), Failing(log, 0, 2), device, held, 0)
     steps = (Irecv(DATA, 1, 0), Isend(DATA, 1, 1), WaitAll((0, 1)))
-    calls = lowering.lower(Program((SPEC,), steps), "barrier")
+    calls = Lowered.of(Program((SPEC,), steps), "barrier", lowering.call)
     with pytest.raises(CommunicationError, match="unhandled cuda error"):
         HostSync(device, calls, 1)(1)
     assert [name for name, _ in log][-3:] == ["groupStart", "recv", "groupEnd"]

@@ -20,6 +20,7 @@ from commbench.core.errors import Unsupported
 from commbench.core.payload import DTYPES
 from commbench.core.program import AllReduce, Barrier, BufferSpec, Irecv, Isend, Program, Send, Step, View, WaitAll
 from commbench.core.protocols import Backend
+from commbench.engines.lowered import Lowered
 from commbench.world.exit_protocol import FOLDER
 
 HERE = SUPPORT / "host_gpu"
@@ -230,7 +231,8 @@ def group() -> Iterator[Any]:
 
 def steps_of(group: Any, *steps: Step, pool: int = 1) -> list[Any]:
     buffers = {name: HostBuffer(BufferSpec(name, 4, "float32", 3), pool) for name in ("send", "recv")}
-    return list(NcclLowering(group, buffers, "cpu").lower(Program(steps=steps), "none").steps)
+    lowering = NcclLowering(group, buffers, "cpu")
+    return list(Lowered.of(Program(steps=steps), "none", lowering.call).steps)
 
 
 def operations(call: Any, copy: int = 0) -> list[tuple[str, int]]:
@@ -266,11 +268,11 @@ def test_two_windows_are_two_batches_and_nothing_is_no_call(group: Any) -> None:
 @pytest.mark.parametrize(
     ("steps", "reason"),
     [
-        ((Isend(SEND, 0, 0), Irecv(RECV, 0, 1), WaitAll((0,))), "only wait for all messages posted"),
+        ((Isend(SEND, 0, 0), Irecv(RECV, 0, 1), WaitAll((0,)), WaitAll((1,))), "only wait for all messages posted"),
         ((WaitAll((7,)),), "only wait for all messages posted"),
         ((Irecv(RECV, 0, 0), AllReduce(SEND, SEND, "sum"), WaitAll((0,))), "needs a WaitAll"),
         ((Irecv(RECV, 0, 0), Barrier(), WaitAll((0,))), "needs a WaitAll"),
-        ((Irecv(RECV, 0, 0),), "needs a WaitAll"),
+        ((Irecv(RECV, 0, 0),), "without a WaitAll"),
         ((Irecv(RECV, 0, 0), Send(RECV, 0), WaitAll((0,))), "sends from recv in the batch that receives into it"),
         ((AllReduce(SEND, RECV, "sum"),), "in place only"),
     ],

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commbench.core.errors import CommunicationError
-from commbench.core.program import Barrier, Copy, Program, Send, Step, View
+from commbench.core.errors import CommunicationError, Unsupported
+from commbench.core.program import Barrier, Copy, Irecv, Isend, Program, Send, Step, View, WaitAll
 from commbench.engines.lowered import Call, Lowered, PythonRunner, Rotating, now_ns
 
 SEND, RESET = Send(View("data"), 1), Copy(View("source"), View("data"))
@@ -33,6 +33,16 @@ def test_each_step_is_lowered_by_itself() -> None:
     seen: list[Step] = []
     Lowered.of(PROGRAM, "barrier", seen.append)
     assert seen == [SEND, SEND, RESET, Barrier()]
+
+
+def test_messages_that_nobody_waits_for_are_refused_for_every_library() -> None:
+    """Libraries complete them at waits: NCCL's group would never run, tcp would move nothing."""
+    view = View("data")
+    posted = (Irecv(view, 1, 0), Isend(view, 1, 1))
+    for steps in ((*posted, WaitAll((0,))), (*posted, WaitAll((0, 1)), posted[1])):
+        with pytest.raises(Unsupported, match=r"without a WaitAll for its requests \[1\]"):
+            Lowered.of(Program(steps=steps), "none", kind)
+    Lowered.of(Program(steps=(*posted, WaitAll((1,)), WaitAll((0,)))).repeated(2), "none", kind)
 
 
 def test_a_program_with_agreed_starts_has_a_barrier_before_each_block_and_waits_for_them() -> None:
