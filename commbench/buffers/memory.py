@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from commbench.core.case import Planned
 from commbench.core.payload import DType, dtype
-from commbench.core.program import PERIOD, BufferSpec, Pattern, Program, Segment
+from commbench.core.program import PERIOD, BufferSpec, Pattern, Program, Segment, View
 from commbench.core.protocols import Buffer, Communicator
 
 PAGE_BYTES = mmap.PAGESIZE
@@ -61,14 +61,38 @@ def rotation_pool(buffers: Mapping[str, Any]) -> int:
     return max((buffer.pool for buffer in buffers.values()), default=1)
 
 
-class HostBuffer:
+class AddressedBuffer:
+    """Where the elements of a buffer lie: copies, and the slots in each, are laid out alike on a host and a device."""
+
+    first_address: int  # of the memory, as soon as there is some
+
+    def __init__(self, spec: BufferSpec, pool: int) -> None:
+        self.spec, self.pool = spec, pool
+        self.dtype: DType = dtype(spec.dtype)
+        self.payload_bytes = spec.count * self.dtype.itemsize  # of a slot
+        self.copy_bytes = slot_bytes(spec) * spec.slots
+
+    def offset(self, slot: int = 0, copy: int = 0) -> int:
+        """Bytes from the start of the memory to that slot."""
+        return copy * self.copy_bytes + slot * slot_bytes(self.spec)
+
+    def address(self, slot: int = 0, copy: int = 0) -> int:
+        return self.first_address + self.offset(slot, copy)
+
+    def addresses(self, view: View) -> tuple[int, ...]:
+        """Where the view begins in each copy of the pool."""
+        begin = view.offset * self.dtype.itemsize
+        return tuple(self.address(view.slot, copy) + begin for copy in range(self.pool))
+
+    def size_bytes(self, view: View) -> int:
+        return view.count_in(self.spec) * self.dtype.itemsize
+
+
+class HostBuffer(AddressedBuffer):
     """See Buffer. Raises MemoryError where the system refuses the pages."""
 
     def __init__(self, spec: BufferSpec, pool: int = 1) -> None:
-        self.spec, self.pool = spec, pool
-        self.dtype: DType = dtype(spec.dtype)
-        self.payload_bytes = spec.count * self.dtype.itemsize
-        self.copy_bytes = slot_bytes(spec) * spec.slots
+        super().__init__(spec, pool)
         try:
             # private: shared anonymous memory is shmem, which has other rules for huge pages
             pages = mmap.mmap(-1, self.copy_bytes * pool, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -76,6 +100,7 @@ class HostBuffer:
             raise MemoryError(f"{self.copy_bytes * pool} B for buffer {spec.name!r}: {error}") from error
         self._bytes = np.frombuffer(pages, dtype=np.uint8).reshape(pool, spec.slots, slot_bytes(spec))
         self._bytes.fill(SENTINEL)  # touches every page from the thread that will use it
+        self.first_address = int(self._bytes.ctypes.data)
 
     def words(self, slot: int | slice = 0, copy: int | slice = 0) -> NDArray[Any]:
         """The elements of one slot, as the dtype's machine words; slices of slots or copies are dimensions before."""
@@ -86,9 +111,6 @@ class HostBuffer:
         """All bytes, copy after copy."""
         every: NDArray[np.uint8] = self._bytes.reshape(-1)
         return every
-
-    def address(self, slot: int = 0, copy: int = 0) -> int:
-        return int(self._bytes[copy, slot].ctypes.data)
 
     def write(self, pattern: Pattern | None) -> None:
         if pattern is None:
@@ -174,22 +196,15 @@ class Allocation(Protocol):
     def download(self, offset: int, size: int) -> NDArray[np.uint8]: ...
 
 
-class DeviceBuffer:
-    """See Buffer. Laid out like host memory; while written or checked, the host holds one of its copies or 1 MiB."""
+class DeviceBuffer(AddressedBuffer):
+    """See Buffer. While it is written or checked, the host holds one of its copies or 1 MiB."""
 
     def __init__(self, spec: BufferSpec, pool: int, allocate: Callable[[int], Allocation]) -> None:
         """`allocate` makes an allocation of so many bytes and raises MemoryError."""
-        self.spec, self.pool = spec, pool
-        self.copy_bytes = slot_bytes(spec) * spec.slots
+        super().__init__(spec, pool)
         self.allocation = allocate(self.copy_bytes * pool)
+        self.first_address = self.allocation.address
         self.write(None)
-
-    def offset(self, slot: int = 0, copy: int = 0) -> int:
-        """Bytes from the start of the allocation to that slot."""
-        return copy * self.copy_bytes + slot * slot_bytes(self.spec)
-
-    def address(self, slot: int = 0, copy: int = 0) -> int:
-        return self.allocation.address + self.offset(slot, copy)
 
     def write(self, pattern: Pattern | None) -> None:
         host = HostBuffer(self.spec, min(self.pool, max(1, CHUNK_BYTES // self.copy_bytes)))

@@ -78,7 +78,8 @@ class Communicator(Protocol):
     def subset(self, ranks: Sequence[int]) -> Communicator | None:
         """The same library on some ranks, None where this process hosts none of them.
 
-        All ranks call it, in the same order: torch names a group by how many groups the process knows already.
+        All ranks call it, in the same order: torch names a group by how many groups the process knows already. Each
+        call opens a new group, but for all ranks.
         """
 
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:

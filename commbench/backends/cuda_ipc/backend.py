@@ -24,7 +24,7 @@ from .protocol import Mailbox, NodeBarrier, ProgressEngine, ReceiveChannel, Send
 DEADLINE_S = 120.0  # of every exchange over the control plane
 CONTRADICTION = "cuda_ipc=off contradicts backend=ipc_copy, which copies through CUDA IPC; use cuda_ipc=auto or on"
 HOST_CLOCK = "ipc_copy notifies its receiver from the host, so only timing_mode=host_sync times a message"
-Offers = Mapping[int, Mapping[str, Any]]  # by world rank, each an Offer as JSON
+Offers = Mapping[int, Offer]  # by world rank
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,8 @@ class IpcCommunicator:
         own_offer = self._offer(program, own_buffers)
         gathered = self._control.gather(asdict(own_offer), DEADLINE_S, "IPC handles")
         decided = self._control.decide(gathered or None, DEADLINE_S, "IPC handles")
-        offers = dict(zip(self._ranks, decided, strict=True))
-        problem = next((offer["problem"] for offer in decided if offer["problem"]), None) or mismatch(offers)
+        offers = {peer: Offer(**fields) for peer, fields in zip(self._ranks, decided, strict=True)}
+        problem = next((offer.problem for offer in offers.values() if offer.problem), None) or mismatch(offers)
         if problem is not None:
             raise Unsupported(problem)
         channels = self._channels(own_offer, offers)
@@ -151,7 +151,7 @@ class IpcCommunicator:
             self._ranks.index(int(peer)): self._targets(int(peer), offers, own_buffers) for peer in own_offer.sends
         }
         barrier = self._barrier(offers)
-        lowering = IpcLowering(rank, own_buffers, own_offer.pool, engine, barrier, channels, targets)
+        lowering = IpcLowering(rank, own_buffers, engine, barrier, channels, targets)
         return PythonRunner(Lowered.of(program, mode.sync, lowering.call), own_offer.pool)
 
     def counters(self) -> dict[str, float]:
@@ -176,7 +176,7 @@ class IpcCommunicator:
                 elif isinstance(step, Send | Isend):
                     sends[str(self._ranks[step.peer])].append(region_of(buffers, step.data)[3])
             shared = {name for source, regions in receives.items() if source != str(rank) for name, *_ in regions}
-            handles = {name: process.memory.export(buffers[name].allocation.address, rank) for name in sorted(shared)}
+            handles = {name: process.memory.export(buffers[name].address(), rank) for name in sorted(shared)}
         except Unsupported as error:
             return Offer(problem=str(error))
         indices = [mailbox.arrived(rank)]
@@ -192,25 +192,22 @@ class IpcCommunicator:
         for peer in map(int, own.sends):
             posted, sent = mailbox.posted(rank, peer), mailbox.sent(rank, peer)
             count = own.counters[str(sent)]
-            offset = offers[peer]["counters"][str(posted)] - count
+            offset = offers[peer].counters[str(posted)] - count
             sends[self._ranks.index(peer)] = SendChannel(posted, sent, count, offset)
         for peer in map(int, own.receives):
             posted, sent = mailbox.posted(peer, rank), mailbox.sent(peer, rank)
             count = own.counters[str(posted)]
-            offset = offers[peer]["counters"][str(sent)] - count
+            offset = offers[peer].counters[str(sent)] - count
             receives[self._ranks.index(peer)] = ReceiveChannel(posted, sent, count, offset)
         return sends, receives
 
     def _targets(self, peer: int, offers: Offers, buffers: Mapping[str, DeviceBuffer]) -> list[list[int]]:
         """The addresses of this rank's messages at that peer, in its opened memory or this rank's own."""
-        offer, rank = offers[peer], self._process.rank
+        offer, rank, memory = offers[peer], self._process.rank, self._process.memory
         targets = []
-        for name, offset, stride, _ in offer["receives"][str(rank)]:
-            if peer == rank:
-                base = buffers[name].allocation.address
-            else:
-                base = self._process.memory.open(offer["handles"][name], rank)
-            targets.append([base + offset + copy * stride for copy in range(offer["pool"])])
+        for name, offset, stride, _ in offer.receives[str(rank)]:
+            base = buffers[name].address() if peer == rank else memory.open(offer.handles[name], rank)
+            targets.append([base + offset + copy * stride for copy in range(offer.pool)])
         return targets
 
     def _barrier(self, offers: Offers) -> NodeBarrier:
@@ -218,7 +215,7 @@ class IpcCommunicator:
         process, mailbox = self._process, self._process.mailbox
         here = [rank for rank in self._ranks if rank in process.node_ranks]
         indices = {rank: mailbox.arrived(rank) for rank in here}
-        counts = {rank: int(offers[rank]["counters"][str(index)]) for rank, index in indices.items()}
+        counts = {rank: offers[rank].counters[str(index)] for rank, index in indices.items()}
         own = counts[process.rank]
         others = [(indices[rank], counts[rank] - own) for rank in here if rank != process.rank]
         return NodeBarrier(mailbox, indices[process.rank], own, others)

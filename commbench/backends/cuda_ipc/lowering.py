@@ -6,13 +6,11 @@ Addresses and the messages of a wait are determined in advance.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from commbench.buffers.memory import DeviceBuffer
 from commbench.core.errors import Unsupported
-from commbench.core.payload import dtype
 from commbench.core.program import Barrier, Copy, Irecv, Isend, Program, Recv, Send, Step, View, WaitAll
 from commbench.engines.lowered import Call, Rotating
 
@@ -40,9 +38,7 @@ class Offer:
 
 def region_of(buffers: Mapping[str, DeviceBuffer], view: View) -> Region:
     buffer = buffers[view.buffer]
-    itemsize = dtype(buffer.spec.dtype).itemsize
-    offset = buffer.offset(view.slot) + view.offset * itemsize
-    return view.buffer, offset, buffer.copy_bytes, view.count_in(buffer.spec) * itemsize
+    return view.buffer, buffer.addresses(view)[0] - buffer.address(), buffer.copy_bytes, buffer.size_bytes(view)
 
 
 def check_program(program: Program, ranks: Sequence[int], node_ranks: Sequence[int]) -> None:
@@ -59,18 +55,18 @@ def check_program(program: Program, ranks: Sequence[int], node_ranks: Sequence[i
         raise Unsupported(f"{ONE_NODE_ONLY}, and this barrier is of several")
 
 
-def mismatch(offers: Mapping[int, Mapping[str, Any]]) -> str | None:
+def mismatch(offers: Mapping[int, Offer]) -> str | None:
     """Why these programs do not fit together, by world rank; the same on all ranks."""
     for rank, offer in offers.items():
-        for peer, sizes in offer["sends"].items():
+        for peer, sizes in offer.sends.items():
             peer_offer = offers[int(peer)]
-            expected = [region[3] for region in peer_offer["receives"].get(str(rank), [])]
+            expected = [region[3] for region in peer_offer.receives.get(str(rank), [])]
             if sizes != expected:
                 sent, received = (f"{len(part)} messages of {sum(part)} B" for part in (sizes, expected))
                 return f"rank {rank} sends {sent} to rank {peer}, which receives {received}"
-            if offer["pool"] != peer_offer["pool"]:
-                return f"ranks {rank} and {peer} rotate through {offer['pool']} and {peer_offer['pool']} copies"
-        silent = [peer for peer in offer["receives"] if str(rank) not in offers[int(peer)]["sends"]]
+            if offer.pool != peer_offer.pool:
+                return f"ranks {rank} and {peer} rotate through {offer.pool} and {peer_offer.pool} copies"
+        silent = [peer for peer in offer.receives if str(rank) not in offers[int(peer)].sends]
         if silent:
             return f"rank {rank} receives from rank {silent[0]}, which sends nothing to it"
     return None
@@ -83,13 +79,12 @@ class IpcLowering:
         self,
         rank: int,
         buffers: Mapping[str, DeviceBuffer],
-        pool: int,
         engine: ProgressEngine,
         barrier: NodeBarrier,
         channels: Channels,
         targets: Mapping[int, Sequence[Sequence[int]]],
     ) -> None:
-        self._rank, self._buffers, self._pool = rank, buffers, pool
+        self._rank, self._buffers = rank, buffers
         self._engine, self._barrier, self._targets = engine, barrier, targets
         self._sends, self._receives = channels
         self._count: Counter[Direction] = Counter()  # messages so far
@@ -100,9 +95,9 @@ class IpcLowering:
         match step:
             case Send(data, peer):
                 function = engine.send_while_pending if pending else engine.send
-                return Call(function, (self._sends[peer], self._transfers(data, peer)))
+                return Call(function, (self._sends[peer], self._message(data, peer)))
             case Isend(data, peer, request):
-                call = Call(engine.isend, (self._sends[peer], self._transfers(data, peer)))
+                call = Call(engine.isend, (self._sends[peer], self._message(data, peer)))
                 self._open[request] = ("send", peer), self._count["send", peer] - 1
                 return call
             case Recv(_, peer):
@@ -117,12 +112,8 @@ class IpcLowering:
             case Barrier():
                 return Call(self._barrier.wait)
             case Copy():
-                source, target = region_of(self._buffers, step.source), region_of(self._buffers, step.target)
-                size = source[3]
-                transfers = self._rotating(
-                    lambda copy: Transfer(self._address(target, copy), self._address(source, copy), size)
-                )
-                return Call(engine.copy, (transfers,))
+                targets = self._buffers[step.target.buffer].addresses(step.target)
+                return Call(engine.copy, (self._transfers(step.source, targets),))
             case _:
                 raise Unsupported(NO_COLLECTIVES)
 
@@ -141,18 +132,16 @@ class IpcLowering:
         receives = tuple((self._receives[peer], count) for (kind, peer), count in newer.items() if kind == "receive")
         return Call(self._engine.wait, (sends, receives)) if pending else Call(self._engine.wait_receives, (receives,))
 
-    def _transfers(self, data: View, peer: int) -> Rotating:
+    def _message(self, data: View, peer: int) -> Rotating:
         """The next message to that peer; counts it."""
         number = self._count["send", peer]
         if peer == self._rank and self._count["receive", peer] <= number:
             raise Unsupported("ipc_copy can't send to its own rank before the receive: post the receive first")
         self._count["send", peer] += 1
-        source, targets = region_of(self._buffers, data), self._targets[peer][number]
-        return self._rotating(lambda copy: Transfer(targets[copy], self._address(source, copy), source[3]))
+        return self._transfers(data, self._targets[peer][number])
 
-    def _address(self, region: Region, copy: int) -> int:
-        name, offset, stride, _ = region
-        return self._buffers[name].allocation.address + offset + copy * stride
-
-    def _rotating(self, transfer: Callable[[int], Transfer]) -> Rotating:
-        return Rotating(tuple(transfer(copy) for copy in range(self._pool)))
+    def _transfers(self, source: View, targets: Sequence[int]) -> Rotating:
+        """From the view to an address for each copy of the pool."""
+        buffer = self._buffers[source.buffer]
+        ends = zip(targets, buffer.addresses(source), strict=True)
+        return Rotating(tuple(Transfer(target, begin, buffer.size_bytes(source)) for target, begin in ends))

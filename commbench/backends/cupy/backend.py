@@ -82,7 +82,7 @@ class CupyCommunicator:
 
         self._nccl, self._device, self._control, self._log = nccl, device, control, log
         self.size, self.hosted = control.size, (control.rank,)
-        self._subsets: dict[tuple[int, ...], CupyCommunicator | None] = {tuple(range(self.size)): self}
+        self._subsets: list[CupyCommunicator] = []
         own_id = id_to_json(nccl.get_unique_id()) if control.rank == 0 else None
         unique_id = id_from_json(control.decide(own_id, ID_DEADLINE_S, "the id of a communicator"))
         try:
@@ -92,12 +92,12 @@ class CupyCommunicator:
         self._barrier_memory = CupyMemory(BARRIER_BYTES)
 
     def subset(self, ranks: Sequence[int]) -> CupyCommunicator | None:
-        members = tuple(ranks)
-        if members not in self._subsets:
-            inside = self.hosted[0] in members
-            group = CupyCommunicator(self._device, self._control.subset(members), self._log) if inside else None
-            self._subsets[members] = group
-        return self._subsets[members]
+        if tuple(ranks) == tuple(range(self.size)):
+            return self
+        if self.hosted[0] not in ranks:
+            return None
+        self._subsets.append(CupyCommunicator(self._device, self._control.subset(ranks), self._log))
+        return self._subsets[-1]
 
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         return DeviceBuffer(spec, pool, CupyMemory)
@@ -126,10 +126,8 @@ class CupyCommunicator:
         """Does nothing to NCCL in a broken world: destroying it waits for work that never ends."""
         if abort:
             return
-        for communicator in self._subsets.values():
-            if communicator is not None:
-                communicator._comm.destroy()
-        self._subsets.clear()
+        for communicator in (self, *self._subsets):
+            communicator._comm.destroy()
 
 
 def id_to_json(unique_id: bytes | tuple[int, ...]) -> str | list[int]:

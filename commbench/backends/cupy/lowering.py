@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from commbench.buffers.memory import DeviceBuffer
 from commbench.core import program as steps
 from commbench.core.errors import Unsupported
-from commbench.core.payload import dtype
 from commbench.core.program import Step, View
 from commbench.engines.lowered import NO_CALL, Call, Rotating, UnsupportedForms, check_form, in_place
 
@@ -78,7 +77,7 @@ class CupyLowering:
                 posted, self._posted = self._posted, []
                 return self._grouped(posted)
             case steps.Copy(source, target):
-                size = self._count(target) * self._itemsize(target)
+                size = self._buffers[target.buffer].size_bytes(target)
                 return Call(self._device.move, (self._address(target), self._address(source), size))
             case _:
                 return self._collective(step)
@@ -132,15 +131,16 @@ class CupyLowering:
 
     def _grouped(self, messages: Sequence[Message], block_count: int | None = None) -> Call:
         """One group of messages of `block_count` elements each, or of as many as their views have."""
-        rows = []
+        if not messages:
+            return NO_CALL
+        rows = []  # of each message one call per copy of the rotation pool
         for function, view, block, peer in messages:
-            count, kind = self._count(view) if block_count is None else block_count, self._kind(view)
-            begin, addresses = block * count * self._itemsize(view), self._address(view).values
-            rows.append([(function, (address + begin, count, kind, peer, self._stream)) for address in addresses])
-        # buffers that do not rotate have one copy, which belongs to every copy of the others
-        copies = max((len(row) for row in rows), default=0)
-        groups = tuple([row[copy % len(row)] for row in rows] for copy in range(copies))
-        return Call(self._group, (Rotating(groups),)) if groups else NO_CALL
+            buffer, kind = self._buffers[view.buffer], self._kind(view)
+            count = self._count(view) if block_count is None else block_count
+            begin = block * count * buffer.dtype.itemsize
+            calls = [(function, (at + begin, count, kind, peer, self._stream)) for at in buffer.addresses(view)]
+            rows.append(calls)
+        return Call(self._group, (Rotating(tuple(list(group) for group in zip(*rows, strict=True))),))
 
     def _group(self, calls: list[tuple[Any, tuple[int, ...]]]) -> None:
         """A call that fails must not leave the group open: later calls would only be added to it."""
@@ -161,16 +161,11 @@ class CupyLowering:
     def _address(self, view: View) -> Rotating:
         """The same object for the same view: the engine rotates each once."""
         if view not in self._addresses:
-            buffer, offset = self._buffers[view.buffer], view.offset * self._itemsize(view)
-            copies = range(buffer.pool)
-            self._addresses[view] = Rotating(tuple(buffer.address(view.slot, copy) + offset for copy in copies))
+            self._addresses[view] = Rotating(self._buffers[view.buffer].addresses(view))
         return self._addresses[view]
 
     def _count(self, view: View) -> int:
         return view.count_in(self._buffers[view.buffer].spec)
-
-    def _itemsize(self, view: View) -> int:
-        return dtype(self._buffers[view.buffer].spec.dtype).itemsize
 
     def _kind(self, view: View) -> int:
         return self._constant(TYPES[self._buffers[view.buffer].spec.dtype])

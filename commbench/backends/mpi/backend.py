@@ -108,15 +108,16 @@ class MpiCommunicator:
         self._mpi, self._comm, self._gpu, self._aware = mpi, communicator, gpu, aware
         self.size = int(communicator.size)
         self.hosted = (int(communicator.rank),)
-        self._subsets: dict[tuple[int, ...], MpiCommunicator | None] = {tuple(range(self.size)): self}
+        self._subsets: list[MpiCommunicator] = []
 
     def subset(self, ranks: Sequence[int]) -> MpiCommunicator | None:
-        key = tuple(ranks)
-        if key not in self._subsets:
-            communicator = self._comm.Create(self._comm.group.Incl(list(ranks)))
-            inside = communicator != self._mpi.COMM_NULL
-            self._subsets[key] = MpiCommunicator(self._mpi, communicator, self._gpu, self._aware) if inside else None
-        return self._subsets[key]
+        if tuple(ranks) == tuple(range(self.size)):
+            return self
+        communicator = self._comm.Create(self._comm.group.Incl(list(ranks)))
+        if communicator == self._mpi.COMM_NULL:
+            return None
+        self._subsets.append(MpiCommunicator(self._mpi, communicator, self._gpu, self._aware))
+        return self._subsets[-1]
 
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         if self._gpu is None:
@@ -167,8 +168,6 @@ class MpiCommunicator:
     def close(self, abort: bool = False) -> None:
         if abort:
             return
-        for communicator in self._subsets.values():
-            if communicator is not None and communicator is not self:
-                communicator._comm.Free()
-        self._subsets.clear()
+        for communicator in self._subsets:
+            communicator.close()
         self._comm.Free()

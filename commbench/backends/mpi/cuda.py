@@ -23,8 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from commbench.backends.torch.cuda import CudaDevice, tensor_of_slot
-from commbench.core.payload import dtype
+from commbench.backends.torch.cuda import CudaDevice, view_tensors
 from commbench.core.program import Copy, Step, View
 from commbench.engines.lowered import Call, Rotating
 from commbench.hardware.cuda import includes_any
@@ -148,13 +147,8 @@ class CudaLowering(PythonLowering):
         self._gpu.synchronise()
 
     def _memory(self, view: View) -> Rotating:
-        buffer = self._buffers[view.buffer]
-        itemsize = dtype(buffer.spec.dtype).itemsize
-        addresses = (buffer.address(view.slot, copy) + view.offset * itemsize for copy in range(buffer.pool))
-        size_bytes = view.count_in(buffer.spec) * itemsize
-        return Rotating(tuple(self._mpi.buffer.fromaddress(address, size_bytes) for address in addresses))
+        buffer, at = self._buffers[view.buffer], self._mpi.buffer.fromaddress
+        return Rotating(tuple(at(address, buffer.size_bytes(view)) for address in buffer.addresses(view)))
 
     def _tensors(self, view: View) -> Rotating:
-        buffer = self._buffers[view.buffer]
-        tensors = (tensor_of_slot(buffer, view.slot, copy) for copy in range(buffer.pool))
-        return Rotating(tuple(tensor[view.elements] for tensor in tensors))
+        return view_tensors(self._buffers[view.buffer], view)

@@ -131,14 +131,10 @@ class PythonLowering:
     def call(self, step: Step) -> Call:
         comm = self._comm
         match step:
-            case steps.Send(data, peer):
-                return Call(comm.Send, (self._message(Memory(data)), peer, 0))
-            case steps.Recv(data, peer):
-                return Call(comm.Recv, (self._message(Memory(data)), peer, 0))
-            case steps.Isend(data, peer, request):
-                return Call(comm.Isend, (self._message(Memory(data)), peer, 0), into=request)
-            case steps.Irecv(data, peer, request):
-                return Call(comm.Irecv, (self._message(Memory(data)), peer, 0), into=request)
+            case steps.Send() | steps.Recv() | steps.Isend() | steps.Irecv():
+                function = getattr(comm, type(step).__name__)  # steps have the names of MPI's calls
+                args = self._message(Memory(step.data)), step.peer, 0
+                return Call(function, args, into=getattr(step, "request", None))
             case steps.WaitAll(requests):
                 return Call(self._mpi.Request.Waitall, requests=requests)
             case steps.Copy(source, target):
@@ -219,18 +215,16 @@ class NativeLowering:
                 name, args = "MPI_Send", (*self._message(Memory(data)), peer, 0, self._comm)
             case steps.Recv(data, peer):
                 name, args = "MPI_Recv", (*self._message(Memory(data)), peer, 0, self._comm, status)
-            case steps.Isend(data, peer, request):
-                name, args = "MPI_Isend", (*self._message(Memory(data)), peer, 0, self._comm, self._request(request))
-            case steps.Irecv(data, peer, request):
-                name, args = "MPI_Irecv", (*self._message(Memory(data)), peer, 0, self._comm, self._request(request))
+            case steps.Isend(data, peer, request) | steps.Irecv(data, peer, request):
+                name = "MPI_Isend" if isinstance(step, steps.Isend) else "MPI_Irecv"
+                args = (*self._message(Memory(data)), peer, 0, self._comm, self._request(request))
             case steps.WaitAll(requests):
                 if requests != tuple(range(requests[0], requests[0] + len(requests))):
                     raise Unsupported("the native engine can only wait for consecutive requests")
                 name, args = "MPI_Waitall", (len(requests), self._request(requests[0]), status)
             case steps.Copy(source, target):
-                buffer = self._buffers[target.buffer]
-                size = target.count_in(buffer.spec) * buffer.dtype.itemsize
-                name, args = "memcpy", (self._address_of(target), self._address_of(source), size)
+                size = self._buffers[target.buffer].size_bytes(target)
+                name, args = "memcpy", (self._addresses(target), self._addresses(source), size)
             case _:
                 operation_name, arguments = collective(step, self._rank, self._size)
                 name, args = f"MPI_{operation_name}", (*self._c_arguments(arguments), self._comm)
@@ -242,8 +236,8 @@ class NativeLowering:
         match arguments:
             case (Memory() as source, target, str(name), *root):  # a reduction has one count and datatype for both
                 address, *kind = self._message(source)
-                target_address = NULL if target is None else self._address_of(target.view)
-                return [address, target_address, *kind, handle(self._mpi, operation(self._mpi, name)), *root]
+                target_addresses = NULL if target is None else self._addresses(target.view)
+                return [address, target_addresses, *kind, handle(self._mpi, operation(self._mpi, name)), *root]
             case (*messages, int(root)):
                 return [*self._c_arguments(messages), root]
             case _:
@@ -255,13 +249,11 @@ class NativeLowering:
             return NULL, 0, handle(self._mpi, self._mpi.BYTE)
         count, datatype = typed_memory(self._mpi, memory, self._buffers, self._limit)
         self._datatypes.append(datatype)  # a derived type lives as long as its handle is used
-        address = int(self._mpi.IN_PLACE) if memory.in_place else self._address_of(memory.view)
+        address = int(self._mpi.IN_PLACE) if memory.in_place else self._addresses(memory.view)
         return address, count, handle(self._mpi, datatype)
 
-    def _address_of(self, view: View) -> tuple[int, ...]:
-        buffer = self._buffers[view.buffer]
-        offset = view.offset * buffer.dtype.itemsize
-        return tuple(buffer.address(view.slot, copy) + offset for copy in range(buffer.pool))
+    def _addresses(self, view: View) -> tuple[int, ...]:
+        return self._buffers[view.buffer].addresses(view)
 
     def _request(self, index: int) -> int:
         return int(self._requests.ctypes.data) + index * self._request_bytes

@@ -176,39 +176,31 @@ class Connection:
         return cast(OSError, self.cause)
 
 
-@dataclass(frozen=True)
-class InfoField:
-    """A number in struct tcp_info of Linux (include/uapi/linux/tcp.h): offset, format, and the factor to SI units."""
-
-    offset: int
-    format: str
-    factor: float = 1.0
-
-
-# the struct has only ever grown at its end, so an offset holds for every kernel that has the field
+# numbers in struct tcp_info of Linux (include/uapi/linux/tcp.h): offset, format, and the factor to SI units; the struct
+# has only ever grown at its end, so an offset holds for every kernel that has the field
 INFO_FIELDS = {
-    "mss": InfoField(16, "=I"),
-    "rtt_s": InfoField(68, "=I", 1e-6),
-    "cwnd": InfoField(80, "=I"),  # segments
-    "retransmits": InfoField(100, "=I"),  # segments, since the connection was made
-    "bytes_acked": InfoField(120, "=Q"),
-    "bytes_received": InfoField(128, "=Q"),
-    "min_rtt_s": InfoField(148, "=I", 1e-6),
-    "delivery_bytes_per_s": InfoField(160, "=Q"),  # the kernel's newest estimate
-    "busy_s": InfoField(168, "=Q", 1e-6),  # with data in flight, and of that:
-    "receiver_limited_s": InfoField(176, "=Q", 1e-6),  # ... waiting for the receive window
-    "buffer_limited_s": InfoField(184, "=Q", 1e-6),  # ... waiting for the send buffer
+    "mss": (16, "=I", 1.0),
+    "rtt_s": (68, "=I", 1e-6),
+    "cwnd": (80, "=I", 1.0),  # segments
+    "retransmits": (100, "=I", 1.0),  # segments, since the connection was made
+    "bytes_acked": (120, "=Q", 1.0),
+    "bytes_received": (128, "=Q", 1.0),
+    "min_rtt_s": (148, "=I", 1e-6),
+    "delivery_bytes_per_s": (160, "=Q", 1.0),  # the kernel's newest estimate
+    "busy_s": (168, "=Q", 1e-6),  # with data in flight, and of that:
+    "receiver_limited_s": (176, "=Q", 1e-6),  # ... waiting for the receive window
+    "buffer_limited_s": (184, "=Q", 1e-6),  # ... waiting for the send buffer
 }
 
 
 def parse_info(raw: bytes) -> dict[str, float]:
     """The fields that lie within `raw`; the shorter struct of an older kernel gives fewer."""
     values = {}
-    for name, field in INFO_FIELDS.items():
-        if field.offset + struct.calcsize(field.format) <= len(raw):
-            (value,) = struct.unpack_from(field.format, raw, field.offset)
+    for name, (offset, kind, factor) in INFO_FIELDS.items():
+        if offset + struct.calcsize(kind) <= len(raw):
+            (value,) = struct.unpack_from(kind, raw, offset)
             if value != UNKNOWN:
-                values[name] = value * field.factor
+                values[name] = value * factor
     return values
 
 

@@ -18,12 +18,11 @@ from commbench.buffers.memory import DeviceBuffer, rotation_pool
 from commbench.buffers.staging import CudaPageLock, PinnedBuffer, with_staging
 from commbench.core.case import Mode, World
 from commbench.core.errors import Unsupported
-from commbench.core.payload import dtype
-from commbench.core.program import Program
+from commbench.core.program import Program, View
 from commbench.core.protocols import Buffer
 from commbench.core.terminal import first_line
 from commbench.engines.device import HOST_BOUND, DeviceRunner, device_runner
-from commbench.engines.lowered import Call, Lowered
+from commbench.engines.lowered import Call, Lowered, Rotating
 from commbench.hardware.cuda import CudaDriver, driver_missing, driver_too_old
 from commbench.hardware.gpu import VISIBLE_DEVICES
 from commbench.hardware.nvml import Monitor
@@ -203,13 +202,15 @@ def gpu_runner(
     return runner
 
 
-def tensor_of_slot(buffer: Any, slot: int, copy: int) -> Any:
-    """The elements of a slot as a tensor in the buffer's own memory, on the host or on a GPU."""
+def view_tensors(buffer: Any, view: View) -> Rotating:
+    """The view as a tensor in the buffer's own memory, on the host or on a GPU, in each copy of the pool."""
     import torch
 
+    def of_slot(copy: int) -> Any:
+        if isinstance(buffer, DeviceBuffer) and isinstance(buffer.allocation, CudaMemory):
+            start = buffer.offset(view.slot, copy)
+            return buffer.allocation.tensor[start : start + buffer.payload_bytes]
+        return torch.from_numpy(buffer.words(view.slot, copy))
+
     kind = getattr(torch, buffer.spec.dtype)
-    if isinstance(buffer, DeviceBuffer) and isinstance(buffer.allocation, CudaMemory):
-        start = buffer.offset(slot, copy)
-        size = buffer.spec.count * dtype(buffer.spec.dtype).itemsize
-        return buffer.allocation.tensor[start : start + size].view(kind)
-    return torch.from_numpy(buffer.words(slot, copy)).view(kind)
+    return Rotating(tuple(of_slot(copy).view(kind)[view.elements] for copy in range(buffer.pool)))

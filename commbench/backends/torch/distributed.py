@@ -16,7 +16,7 @@ from commbench.core.program import BufferSpec, Program, Step, View
 from commbench.core.protocols import GROUP_ORDER, Buffer, Control, Runner
 from commbench.engines.lowered import Call, Lowered, PythonRunner, Rotating, UnsupportedForms, check_form
 
-from .cuda import CudaDevice, CudaMemory, gpu_runner, tensor_of_slot
+from .cuda import CudaDevice, CudaMemory, gpu_runner, view_tensors
 
 CALL_TIMEOUT = timedelta(minutes=10)  # a last resort: the deadlines of the control plane are shorter
 UNSUPPORTED_FORMS: UnsupportedForms = {
@@ -62,23 +62,23 @@ class TorchCommunicator:
         self._name, self._group, self._ranks, self._rank, self._more = name, group, ranks, rank, more
         self.size = len(ranks)
         self.hosted = (ranks.index(rank),)
-        self._subsets: dict[tuple[int, ...], TorchCommunicator | None] = {ranks: self}
 
     def subset(self, ranks: Sequence[int]) -> TorchCommunicator | None:
         import torch
         import torch.distributed as dist
 
         members = tuple(self._ranks[rank] for rank in ranks)
-        if members not in self._subsets:
-            if keeps_order():
-                group = dist.new_group(list(members), timeout=CALL_TIMEOUT, sort_ranks=False)
-            elif list(members) == sorted(members):
-                group = dist.new_group(list(members), timeout=CALL_TIMEOUT)
-            else:
-                raise Unsupported(f"torch {torch.__version__} sorts the ranks of a group: {list(members)}")
-            inside = self._rank in members
-            self._subsets[members] = type(self)(self._name, group, members, self._rank, *self._more) if inside else None
-        return self._subsets[members]
+        if members == self._ranks:
+            return self
+        if keeps_order():
+            group = dist.new_group(list(members), timeout=CALL_TIMEOUT, sort_ranks=False)
+        elif list(members) == sorted(members):
+            group = dist.new_group(list(members), timeout=CALL_TIMEOUT)
+        else:
+            raise Unsupported(f"torch {torch.__version__} sorts the ranks of a group: {list(members)}")
+        if self._rank not in members:
+            return None
+        return type(self)(self._name, group, members, self._rank, *self._more)
 
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         return HostBuffer(spec, pool)
@@ -153,14 +153,10 @@ class TorchLowering:
     def call(self, step: Step) -> Call:
         dist, group = self._dist, self._group
         match step:
-            case steps.Send(data, peer):
-                return Call(dist.send, (self.tensors(data), None, group, 0, peer))
-            case steps.Recv(data, peer):
-                return Call(dist.recv, (self.tensors(data), None, group, 0, peer))
-            case steps.Isend(data, peer, request):
-                return Call(dist.isend, (self.tensors(data), None, group, 0, peer), into=request)
-            case steps.Irecv(data, peer, request):
-                return Call(dist.irecv, (self.tensors(data), None, group, 0, peer), into=request)
+            case steps.Send() | steps.Recv() | steps.Isend() | steps.Irecv():
+                function = getattr(dist, type(step).__name__.lower())
+                args = self.tensors(step.data), None, group, 0, step.peer
+                return Call(function, args, into=getattr(step, "request", None))
             case steps.WaitAll(requests):
                 return Call(_wait_all, requests=requests)
             case steps.Copy(source, target):
@@ -204,10 +200,7 @@ class TorchLowering:
     def tensors(self, view: View) -> Rotating:
         """One tensor per copy of the pool; the same object for the same view."""
         if view not in self._tensors:
-            buffer = self._buffers[view.buffer]
-            part = slice(view.offset, view.offset + view.count_in(buffer.spec))
-            copies = range(buffer.pool)
-            self._tensors[view] = Rotating(tuple(tensor_of_slot(buffer, view.slot, copy)[part] for copy in copies))
+            self._tensors[view] = view_tensors(self._buffers[view.buffer], view)
         return self._tensors[view]
 
     def _blocks(self, view: View, root: int) -> Rotating | None:

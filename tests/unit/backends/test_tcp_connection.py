@@ -46,7 +46,7 @@ def test_any_bytes_give_numbers_that_are_finite_and_not_negative(raw: bytes) -> 
 def test_a_shorter_struct_gives_fewer_fields_with_the_same_values(raw: bytes, length: int) -> None:
     whole, part = parse_info(raw), parse_info(raw[:length])
     assert part.items() <= whole.items()
-    assert all(INFO_FIELDS[name].offset + struct.calcsize(INFO_FIELDS[name].format) <= length for name in part)
+    assert all(INFO_FIELDS[name][0] + struct.calcsize(INFO_FIELDS[name][1]) <= length for name in part)
 
 
 def test_values_lie_where_the_kernel_writes_them() -> None:

@@ -13,12 +13,12 @@ from commbench.backends.torch.cuda import (
     CudaDevice,
     CudaMemory,
     gpu_ordinal,
-    tensor_of_slot,
+    view_tensors,
 )
 from commbench.buffers.memory import DeviceBuffer, HostBuffer
 from commbench.core.case import World
 from commbench.core.payload import DTYPES, dtype, message
-from commbench.core.program import BufferSpec
+from commbench.core.program import BufferSpec, View
 from commbench.engines.device import HOST_BOUND
 
 CPU = torch.device("cpu")
@@ -49,8 +49,8 @@ def test_a_slot_is_a_tensor_of_its_elements_in_the_buffers_own_memory(kind: str)
     host.write(pattern)
     device.write(pattern)
     for slot in range(3):
-        for copy in range(2):
-            tensor, other = tensor_of_slot(host, slot, copy), tensor_of_slot(device, slot, copy)
+        tensors = (view_tensors(buffer, View("data", slot)).values for buffer in (host, device))
+        for copy, (tensor, other) in enumerate(zip(*tensors, strict=True)):
             assert tensor.dtype == other.dtype == getattr(torch, kind) and tensor.numel() == other.numel() == 1000
             assert torch.equal(tensor, other)
             assert tensor.data_ptr() == host.address(slot, copy) and other.data_ptr() == device.address(slot, copy)
@@ -62,7 +62,8 @@ def test_what_a_library_writes_into_a_tensor_is_seen_by_the_check() -> None:
     assert buffer.count_wrong(pattern) > 0
     buffer.write(pattern)
     assert buffer.count_wrong(pattern) == 0
-    tensor_of_slot(buffer, 1, 0)[9] += 1
+    (tensor,) = view_tensors(buffer, View("data", 1, 8)).values
+    tensor[1] += 1
     assert buffer.count_wrong(pattern) == 1
     size = 10 * dtype("float32").itemsize
     buffer.allocation.upload(buffer.offset(1) + size, np.zeros(1, dtype=np.uint8))
