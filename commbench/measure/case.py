@@ -28,14 +28,15 @@ from commbench.hardware.network import byte_counters
 from commbench.world.heartbeat import Progress
 
 from .clock_sync import GlobalClocks
-from .samples import Counts, Failure, MeasuredCounters, Outcome, Refused, Samples, Timeline
-from .soak import RUNNING_TIMES, SOAK_BLOCK_S, Pace, SoakTimeline
+from .samples import Counts, Failure, MeasuredCounters, Outcome, Pace, Refused, Samples, SoakTimeline, Timeline
 from .time_limits import block_deadline_s, samples_per_stamp, stop_rule, warm_up_rule
 from .window import Window
 
 BLOCK_STAMPS = 1_000_000  # of all ranks together: what rank 0 receives in one meeting
 SLOW_COUNTERS_NS = 1_000_000  # some drivers take tens of ms for a GPU's counters, a fifth of a short block
 SALTS_OF_VISIT = 16  # more than a visit uses, unless it is a soak
+SOAK_BLOCK_S = 1.0  # the longest time of a soak without a decision
+RUNNING_TIMES = 10_000  # evenly spaced ones, from which the row of an unfinished soak is made
 
 Sink = Callable[[Samples], None]  # receives what a soak has so far, on rank 0
 
@@ -287,7 +288,7 @@ class _Case:
         self.last_n = n
         self.failed = sum(part.shape[1] != n for part in parts)
         if parts and not self.failed:
-            (self.window or self.timeline).add_parts(phase, parts, self.job.active)
+            (self.window or self.timeline).add_parts(phase, parts)
         if self.window is not None and self.window.problem:
             self.problem, self.failed = self.window.problem, self.control.size
 
@@ -337,7 +338,7 @@ class _Case:
         for rank, (wrong, readings) in enumerate(gathered):
             self.wrong += wrong
             for t_ns, counters in readings:
-                self.timeline.count(Counts.of(rank, t_ns, counters))
+                self.timeline.count(Counts(rank, t_ns, counters))
         self.pace.check_s = time.monotonic() - begin_s
 
     def _check_with_payload(self) -> None:

@@ -21,7 +21,7 @@ from commbench.hardware.nvml import throttled
 
 from .case_record import CaseRecord
 from .conditions import Conditions, copied_bytes
-from .samples import Counts, Failure, Outcome, Refused, Samples
+from .samples import Failure, Outcome, Refused, Samples
 from .statistics import summarise, tukey_outliers
 from .visits import Estimate, estimate, flags, levels_text, spread
 
@@ -89,11 +89,8 @@ def split_rounds(job: Planned, outcome: Outcome) -> list[tuple[Planned, Outcome]
     for single in singles:
         rows = [outcome.ranks.index(rank) for rank in single.active]
         blocks = tuple(replace(block, stamps=block.stamps[rows]) for block in outcome.blocks if block.decided is None)
-        kept = []
-        for counts in outcome.counts:
-            chosen = np.isin(counts.rank, single.active)
-            kept.append(Counts(counts.rank[chosen], counts.t_ns[chosen], counts.name[chosen], counts.value[chosen]))
-        own = replace(outcome, ranks=single.active, blocks=blocks, counts=tuple(kept), series=None, first_call_s=None)
+        counts = tuple(counts for counts in outcome.counts if counts.rank in single.active)
+        own = replace(outcome, ranks=single.active, blocks=blocks, counts=counts, series=None, first_call_s=None)
         parts.append((single, own))
     return parts
 
@@ -143,12 +140,15 @@ def count_table(job: Planned, samples: Samples, run_id: str) -> dict[str, NDArra
     """The columns of counters.parquet."""
     if not samples.counts:
         return {}
-    table = {
-        name: np.concatenate([getattr(counts, name) for counts in samples.counts])
-        for name in ("rank", "t_ns", "name", "value")
+    lengths = [len(counts.values) for counts in samples.counts]
+    return {
+        "run_id": _constant(run_id, sum(lengths)),
+        "case_id": _constant(job.case.case_id, sum(lengths)),
+        "rank": np.repeat([counts.rank for counts in samples.counts], lengths),
+        "t_ns": np.repeat([counts.t_ns for counts in samples.counts], lengths),
+        "name": np.array([name for counts in samples.counts for name in counts.values], dtype=object),
+        "value": np.array([value for counts in samples.counts for value in counts.values.values()], dtype=np.float64),
     }
-    length = len(table["rank"])
-    return {"run_id": _constant(run_id, length), "case_id": _constant(job.case.case_id, length), **table}
 
 
 def _constant(value: str | None, length: int) -> NDArray[np.object_]:

@@ -1,13 +1,19 @@
 """What measuring a case yields: stamps of all ranks, one time per repetition, and both in bounded memory.
 
-Stamps are raw: every statistic can be computed again from the blocks. Whose clock counts is the case's headline.
+Stamps are raw: every statistic can be computed again from the blocks. Whose clock counts is the case's headline. A soak
+measures all the time: a thread adds its stamps to its timeline and saves them while the next block runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
+from queue import Queue
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +33,11 @@ KEPT_REPETITIONS = 1_000_000  # times for the statistics; beyond it every second
 RETRANSMITS, MEASURED_HOST_BOUND = "measured.retransmits", "measured.host_bound_repetitions"
 # of a rank's own times in a block of which only the deciding rank's stamps are kept
 QUANTILES = {"rank.min_s": 0.0, "rank.median_s": 0.5, "rank.p90_s": 0.9, "rank.p99_s": 0.99, "rank.max_s": 1.0}
+# of a soak
+FLUSH_S = 5.0  # what an interruption could lose
+CHECK_SHARE = 0.003  # that the checks of its payload may take
+MOST_WAITING = 6  # blocks; beyond it the ranks wait for the thread, which counts as unmeasured
+SWITCH_S = 1e-4  # the longest that the thread keeps the GIL from the loop that measures
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,21 +55,13 @@ class Block:
     decided: NDArray[np.int64] | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Counts:
-    """Readings of counters: four columns of equal length. `t_ns` is on the rank's own clock."""
+    """The counters of one rank, read at the same time; `t_ns` is on its own clock."""
 
-    rank: NDArray[np.int64]
-    t_ns: NDArray[np.int64]
-    name: NDArray[np.object_]
-    value: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, rank: int, t_ns: int, readings: Mapping[str, float]) -> Counts:
-        """All counters of one rank at the same time."""
-        n = len(readings)
-        names = np.array(list(readings), dtype=object)
-        return cls(np.full(n, rank), np.full(n, t_ns), names, np.array(list(readings.values()), dtype=np.float64))
+    rank: int
+    t_ns: int
+    values: Mapping[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,9 +97,7 @@ class Samples:
 
     def readings(self, name: str) -> list[tuple[int, float]]:
         """The values of a counter, in the order of time, each with its rank."""
-        return [
-            (int(counts.rank[0]), float(value)) for counts in self.counts for value in counts.value[counts.name == name]
-        ]
+        return [(counts.rank, float(counts.values[name])) for counts in self.counts if name in counts.values]
 
 
 @dataclass(frozen=True)
@@ -203,9 +204,9 @@ class Timeline:
         if self._intervals is not None and phase == "measure":
             self._counts += self._intervals.add(stamps[0, :, 0], times, self.operations)
 
-    def add_parts(self, phase: str, parts: Sequence[NDArray[np.int64]], rows: Sequence[int]) -> None:
-        """Add some rows of the stamps of all processes."""
-        self.add(phase, np.concatenate(parts, axis=0)[list(rows)])
+    def add_parts(self, phase: str, parts: Sequence[NDArray[np.int64]]) -> None:
+        """Add those of the stamps of all processes that belong to `ranks`."""
+        self.add(phase, np.concatenate(parts)[self._ranks])
 
     def times(self, phase: str) -> Series:
         """Seconds of each sample by the headline rule, or of every 2^k-th where there are too many."""
@@ -251,10 +252,8 @@ class Timeline:
             return
         self._condensed += n
         elapsed = (stamps[:, :, 1] - stamps[:, :, 0]) / (NS_PER_S * self.operations)
-        begin_ns = np.full(ranks, int(stamps[0, 0, 0]))
-        values = np.quantile(elapsed, list(QUANTILES.values()), axis=1)
-        for name, of_ranks in zip(QUANTILES, values, strict=True):
-            self._counts.append(Counts(self._ranks, begin_ns, np.full(ranks, name, dtype=object), of_ranks))
+        for rank, values in zip(self._ranks, np.quantile(elapsed, list(QUANTILES.values()), axis=1).T, strict=True):
+            self._counts.append(Counts(int(rank), int(stamps[0, 0, 0]), dict(zip(QUANTILES, values, strict=True))))
         if self._condensed <= KEPT_REPETITIONS:
             self._blocks.append(Block(phase, index, decided[np.newaxis], first, self._ranks[rows]))
 
@@ -307,4 +306,88 @@ class _Intervals:
         }
         self._times = np.zeros(0)
         begin_ns = self._open * self._interval_ns
-        return [Counts.of(self._rank, begin_ns, {name: float(value) for name, value in aggregates.items()})]
+        return [Counts(self._rank, begin_ns, aggregates)]
+
+
+# ---------------------------------------------------------------- a soak
+
+
+class SoakTimeline(Timeline):
+    """A timeline whose measured repetitions are added by a thread. `close` waits for it; read nothing before."""
+
+    def __init__(self, headline: str, ranks: Sequence[int], senders: Sequence[int], interval_s: float) -> None:
+        super().__init__(headline, ranks, senders, interval_s)
+        self._waiting: Queue[Callable[[], None]] = Queue(MOST_WAITING)
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None  # of the thread
+
+    def add(self, phase: str, stamps: NDArray[np.int64], times: Series | None = None) -> None:
+        add = partial(super().add, phase, stamps, times)
+        if phase in ("measure", LATE):
+            self.later(add)
+        else:  # what is decided during the warm-up depends on its times
+            add()
+
+    def add_parts(self, phase: str, parts: Sequence[NDArray[np.int64]]) -> None:
+        if phase == "measure":  # the thread copies them, too
+            self.later(lambda: super(SoakTimeline, self).add(phase, np.concatenate(parts)[self._ranks]))
+        else:
+            super().add_parts(phase, parts)
+
+    def count(self, counts: Counts) -> None:
+        self.later(partial(super().count, counts))
+
+    def close(self) -> None:
+        self._waiting.join()
+        self._raise_error()
+        super().close()
+
+    def later(self, function: Callable[[], None]) -> None:
+        """Call a function in the thread, after those before it. Raises what one of them has raised."""
+        self._raise_error()
+        if self._thread is None:
+            sys.setswitchinterval(SWITCH_S)
+            self._thread = threading.Thread(target=self._call_all, name="commbench-soak", daemon=True)
+            self._thread.start()
+        self._waiting.put(function)
+
+    def _call_all(self) -> None:
+        while True:
+            function = self._waiting.get()
+            try:
+                if self._error is None:
+                    function()
+            except BaseException as error:  # raised again in the main thread
+                self._error = error
+            finally:
+                self._waiting.task_done()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+@dataclass
+class Pace:
+    """When a soak is saved, and when its payload is checked. Times of time.monotonic(); `check_s` is of one check."""
+
+    begun_s: float = 0.0
+    saved_s: float = 0.0
+    checked_s: float = 0.0
+    check_s: float = 0.0
+
+    def begin(self) -> float:
+        """Begin now; returns the time spent so far, 0."""
+        self.begun_s = self.saved_s = self.checked_s = time.monotonic()
+        return 0.0
+
+    def save_due(self, now_s: float) -> bool:
+        due = now_s - self.saved_s >= FLUSH_S
+        self.saved_s = now_s if due else self.saved_s
+        return due
+
+    def check_due(self, now_s: float) -> bool:
+        """A check includes filling the buffers again, which takes about as long."""
+        due = now_s - self.checked_s >= max(FLUSH_S, 2 * self.check_s / CHECK_SHARE)
+        self.checked_s = now_s if due else self.checked_s
+        return due

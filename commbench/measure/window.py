@@ -55,9 +55,9 @@ class Window:
         self._starts = first + length_ns * np.arange(n, dtype=np.int64)
         return self._clock.lines[self._control.rank].own(self._starts)
 
-    def add_parts(self, phase: str, parts: Sequence[NDArray[np.int64]], rows: Sequence[int]) -> None:
-        """The same for the stamps of each process."""
-        self.add(phase, np.concatenate(parts, axis=0)[list(rows)])
+    def add_parts(self, phase: str, parts: Sequence[NDArray[np.int64]]) -> None:
+        """The same for the stamps of all processes."""
+        self.add(phase, np.concatenate(parts)[list(self._ranks)])
 
     def add(self, phase: str, stamps: NDArray[np.int64]) -> None:
         """Add stamps [ranks, n, 2] of the last block, in ns, to the timeline; late ones as a phase of their own."""
@@ -104,11 +104,11 @@ class Window:
         A line is that of a node's first rank: clock.offset_s at t_ns on its own clock, clock.slope, clock.error_s.
         """
         length_s = float(np.diff(self._starts[:2]).sum()) * 1e-9
-        counts = [Counts.of(0, int(self._starts[0]), {"window.length_s": length_s})]
+        counts = [Counts(0, int(self._starts[0]), {"window.length_s": length_s})]
         if self._counted_lines is not self._clock.lines:
             self._counted_lines = self._clock.lines
             for rank in self._clock.leaders[1:]:
                 line = self._clock.lines[rank]
                 values = {"offset_s": line.offset_ns * 1e-9, "slope": line.slope, "error_s": line.error_ns * 1e-9}
-                counts.append(Counts.of(rank, line.at_ns, {f"clock.{name}": value for name, value in values.items()}))
+                counts.append(Counts(rank, line.at_ns, {f"clock.{name}": value for name, value in values.items()}))
         return counts

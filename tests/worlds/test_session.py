@@ -375,7 +375,7 @@ def test_a_round_of_pairs_gives_every_pair_a_row_and_samples_of_its_own(tmp_path
 
 
 def test_a_soak_keeps_a_time_line_of_all_repetitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("commbench.measure.soak.FLUSH_S", 0.1)
+    monkeypatch.setattr("commbench.measure.samples.FLUSH_S", 0.1)
     monkeypatch.setattr("commbench.measure.case.BLOCK_STAMPS", 2000)
     real, begin, saves = Recorder.record, time.monotonic(), []
     monkeypatch.setattr(Recorder, "record", lambda self, job, *rest: (saves.append(job), real(self, job, *rest)))

@@ -13,8 +13,7 @@ from commbench.config.compose import ConfigComposer
 from commbench.engines.virtual import VirtualRunner
 from commbench.measure.case import Turn, measure
 from commbench.measure.plan import Facts, plan
-from commbench.measure.samples import Samples
-from commbench.measure.soak import Pace
+from commbench.measure.samples import Pace, Samples
 from commbench.world.heartbeat import Progress
 from commbench.world.rendezvous import hosted_world
 

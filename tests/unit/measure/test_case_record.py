@@ -94,7 +94,7 @@ def test_retransmits_are_those_of_measured_repetitions_of_all_visits_and_ranks(j
         counter, phases = MeasuredCounters(), ("connect", "warmup", "measure", "measure")
         series = [counter.reading({"tcp.peer1.stream0.retransmits": total, "tcp.peer1.stream1.retransmits": 1}, phase)
                   for phase, total in zip(phases, totals, strict=True)]  # fmt: skip
-        return [Counts.of(rank, t_ns, reading) for t_ns, reading in enumerate(series)]
+        return [Counts(rank, t_ns, reading) for t_ns, reading in enumerate(series)]
 
     record = CaseRecord()
     record.add(job, replace(visit(1), counts=(*readings(0, [0, 3, 5, 8]), *readings(1, [9, 9, 9, 10]))))

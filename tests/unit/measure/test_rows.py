@@ -441,9 +441,9 @@ def test_events_that_began_before_the_host_was_done_are_told(bound: int, flagged
     counter, total, readings = MeasuredCounters(), 3.0, []
     for t_ns, (phase, more) in enumerate([("connect", 1), ("warmup", 9), ("measure", bound), ("check", 1)]):
         total += more
-        readings.append(Counts.of(1, t_ns, {HOST_BOUND: total} | counter.reading({HOST_BOUND: total}, phase)))
+        readings.append(Counts(1, t_ns, {HOST_BOUND: total} | counter.reading({HOST_BOUND: total}, phase)))
     job, calm = planned("all_reduce"), samples(CALM)
-    seen = replace(calm, counts=(Counts.of(0, 1, {HOST_BOUND: 7.0}), *readings), repetitions=20)
+    seen = replace(calm, counts=(Counts(0, 1, {HOST_BOUND: 7.0}), *readings), repetitions=20)
     assert ("python_bound" in row_of(job, seen)["warnings"]) == flagged
 
 
@@ -471,7 +471,7 @@ def test_counters_that_are_slow_are_read_at_both_ends_of_a_case_and_of_its_warm_
     communicator = Counting(cast(Simulated, settings.backend), (0, 0))
     outcome = measure(job, communicator, control, settings, AROUND.empty_sample_s, lambda _: None, Progress())
     assert isinstance(outcome, Samples)
-    seen = sum(len(counts.rank) for counts in outcome.counts)
+    seen = sum(len(counts.values) for counts in outcome.counts)
     assert seen == 3 if slow else seen > 3
 
 

@@ -1,6 +1,10 @@
-"""What a case yields: whose clock counts in each repetition, and samples in bounded memory."""
+"""What a case yields: whose clock counts in each repetition, samples in bounded memory, and the thread of a soak."""
 
 from __future__ import annotations
+
+import threading
+import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,7 +12,18 @@ from numpy.random import default_rng
 from numpy.typing import NDArray
 
 from commbench.measure import samples
-from commbench.measure.samples import Timeline, deciding_rows, repetition_times
+from commbench.measure.samples import (
+    CHECK_SHARE,
+    FLUSH_S,
+    LATE,
+    MOST_WAITING,
+    Counts,
+    Pace,
+    SoakTimeline,
+    Timeline,
+    deciding_rows,
+    repetition_times,
+)
 from commbench.measure.statistics import summarise
 
 
@@ -86,13 +101,11 @@ def test_beyond_it_the_deciding_rank_and_quantiles_of_every_rank_stay(monkeypatc
     assert condensed.decided.tolist() == (elapsed[:, 30:].argmax(axis=0) + 4).tolist()
     assert line.times("measure") == pytest.approx(elapsed.max(axis=0) * 1e-9)
     assert not line.complete
-    quantiles = {str(counts.name[0]): counts for counts in line.counts()}
+    assert [counts.rank for counts in line.counts()] == [4, 5, 6]
     shares = {"min": 0, "median": 50, "p90": 90, "p99": 99, "max": 100}
-    assert set(quantiles) == {f"rank.{name}_s" for name in shares}
-    for name, share in shares.items():
-        counts = quantiles[f"rank.{name}_s"]
-        assert counts.rank.tolist() == [4, 5, 6]
-        assert counts.value == pytest.approx(np.percentile(elapsed[:, 30:], share, axis=1) * 1e-9)
+    for counts, of_rank in zip(line.counts(), elapsed[:, 30:] * 1e-9, strict=True):
+        quantiles = {f"rank.{name}_s": np.percentile(of_rank, share) for name, share in shares.items()}
+        assert counts.values == pytest.approx(quantiles)
 
 
 def test_what_is_kept_of_a_sample_of_several_operations_is_per_operation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,11 +114,9 @@ def test_what_is_kept_of_a_sample_of_several_operations_is_per_operation(monkeyp
     elapsed[0, 0], line.operations = 2 * MS, 2
     line.add("measure", stamps_at(elapsed))
     line.close()
-    values = {
-        str(name): value for counts in line.counts() for name, value in zip(counts.name, counts.value, strict=True)
-    }
+    values = {name: value for counts in line.counts() for name, value in counts.values.items()}
     assert (values["rank.min_s"], values["rank.max_s"]) == (2e-3, 2e-3), "of the last rank"
-    intervals = [dict(zip(c.name, c.value, strict=True)) for c in line.counts() if c.name[0].startswith("interval.")]
+    intervals = [counts.values for counts in line.counts() if "interval.min_s" in counts.values]
     assert [[row[f"interval.{name}_s"] for name in ("min", "median", "max", "busy")] for row in intervals] == [
         pytest.approx([1e-3, 2e-3, 2e-3, 10e-3]), pytest.approx([2e-3, 2e-3, 2e-3, 8e-3]),
     ]  # fmt: skip
@@ -131,15 +142,15 @@ def test_intervals_hold_every_repetition_once_across_blocks_and_saves() -> None:
         line.forget()
     line.close()
     seen += line.counts()
-    intervals = [dict(zip(counts.name, counts.value, strict=True)) for counts in seen]
+    intervals = [counts.values for counts in seen]
     assert sum(interval["interval.repetitions"] for interval in intervals) == 400
     assert sum(interval["interval.busy_s"] for interval in intervals) == pytest.approx(elapsed[0].sum() * 1e-9)
-    edges = [int(counts.t_ns[0]) for counts in seen]
+    edges = [counts.t_ns for counts in seen]
     assert edges == sorted(set(edges)) and all(edge % (10 * MS) == 0 for edge in edges)
     inside = whole[0, :, 0] // (10 * MS) == 3
-    third = next(interval for counts, interval in zip(seen, intervals, strict=True) if counts.t_ns[0] == 30 * MS)
+    third = next(counts.values for counts in seen if counts.t_ns == 30 * MS)
     assert third["interval.median_s"] == pytest.approx(np.median(elapsed[0][inside]) * 1e-9)
-    assert all(set(counts.rank) == {3} for counts in seen)
+    assert {counts.rank for counts in seen} == {3}
     assert not line.blocks() and not line.complete, "what was saved is forgotten"
     assert len(line.times("measure")) == 400
 
@@ -164,3 +175,86 @@ def test_the_stamps_of_a_long_warm_up_are_those_of_its_beginning() -> None:
     kept = [(block.phase, block.index, block.first, block.stamps.shape[1]) for block in line.blocks()]
     assert kept == [("warmup", 0, 0, 1500), ("warmup", 1, 1500, 1500), ("measure", 2, 0, 10)]
     assert line.complete and line.repetitions("warmup") == len(line.times("warmup")) == 4500
+
+
+# ---------------------------------------------------------------- a soak
+
+
+OF_PAIR = ("initiator", (3, 7), (0,), 0.01)
+
+
+def blocks(n: int) -> list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
+    """n blocks of 37 repetitions of two ranks, in ns."""
+    edges = np.cumsum(default_rng(0).integers(1_000, 3_000_000, (2, 2 * 37 * n)), axis=1).reshape(2, -1, 2)
+    return np.split(edges, n, axis=1)
+
+
+def wait_for(event: threading.Event) -> None:
+    event.wait(10)
+
+
+def test_a_thread_keeps_what_a_timeline_keeps() -> None:
+    plain, threaded = Timeline(*OF_PAIR), SoakTimeline(*OF_PAIR)
+    for line in (plain, threaded):
+        for index, stamps in enumerate(blocks(12)):
+            line.add("warmup" if index < 2 else "measure", stamps)
+            line.count(Counts(7, index, {"x": float(index)}))
+            if index == 5:
+                line.add(LATE, stamps)
+        line.close()
+    for phase in ("warmup", "measure", LATE):
+        assert threaded.times(phase).tolist() == plain.times(phase).tolist()
+    assert [(block.phase, block.index, block.first) for block in threaded.blocks()] == [
+        (block.phase, block.index, block.first) for block in plain.blocks()
+    ]
+    assert threaded.counts() == plain.counts()
+
+
+def test_the_times_of_a_warm_up_are_there_at_once() -> None:
+    line, go_on = SoakTimeline(*OF_PAIR), threading.Event()
+    line.later(partial(wait_for, go_on))
+    line.add("warmup", blocks(1)[0])
+    assert len(line.times("warmup")) == 37
+    go_on.set()
+    line.close()
+
+
+def test_a_slow_disk_holds_the_loop_up_only_when_many_blocks_wait() -> None:
+    line, go_on = SoakTimeline(*OF_PAIR), threading.Event()
+    line.later(partial(wait_for, go_on))
+    begin = time.monotonic()
+    for stamps in blocks(MOST_WAITING):
+        line.add("measure", stamps)
+    assert time.monotonic() - begin < 5, "the first function still runs"
+    late = threading.Timer(0.3, go_on.set)
+    late.start()
+    line.add("measure", blocks(1)[0])
+    line.add("measure", blocks(1)[0])
+    assert go_on.is_set(), "memory is bounded: the loop waited"
+    line.close()
+    assert len(line.times("measure")) == 37 * (MOST_WAITING + 2)
+
+
+def test_an_error_of_the_thread_is_raised_by_the_loop() -> None:
+    line = SoakTimeline(*OF_PAIR)
+
+    def fail() -> None:
+        raise OSError("no space left")
+
+    line.later(fail)
+    with pytest.raises(OSError, match="no space left"):
+        line.close()
+    with pytest.raises(OSError, match="no space left"):
+        line.add("measure", blocks(1)[0])
+
+
+def test_long_checks_are_rare() -> None:
+    pace = Pace()
+    assert pace.begin() == 0
+    begin = pace.begun_s
+    assert not pace.save_due(begin + FLUSH_S - 1) and not pace.check_due(begin + FLUSH_S - 1)
+    assert pace.save_due(begin + FLUSH_S + 1) and pace.check_due(begin + FLUSH_S + 1)
+    assert not pace.save_due(begin + FLUSH_S + 2)
+    pace.check_s = 1.0
+    assert not pace.check_due(begin + 100)
+    assert pace.check_due(begin + FLUSH_S + 2 + 2 / CHECK_SHARE)
