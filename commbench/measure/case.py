@@ -27,10 +27,9 @@ from commbench.hardware.host import interference_counters
 from commbench.hardware.network import byte_counters
 from commbench.world.heartbeat import Progress
 
-from .clock_sync import GlobalClocks
 from .samples import Counts, Failure, MeasuredCounters, Outcome, Pace, Refused, Samples, SoakTimeline, Timeline
 from .time_limits import block_deadline_s, samples_per_stamp, stop_rule, warm_up_rule
-from .window import Window
+from .window import GlobalClocks, Window
 
 BLOCK_STAMPS = 1_000_000  # of all ranks together: what rank 0 receives in one meeting
 SLOW_COUNTERS_NS = 1_000_000  # some drivers take tens of ms for a GPU's counters, a fifth of a short block

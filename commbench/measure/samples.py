@@ -152,16 +152,6 @@ def repetition_times(stamps: NDArray[np.int64], headline: str, senders: Sequence
     return np.asarray((decided[:, 1] - decided[:, 0]) / (NS_PER_S * operations), dtype=np.float64)
 
 
-def window_times(stamps: NDArray[np.int64], starts: NDArray[np.int64]) -> Series:
-    """Seconds [n] from the common start to the end on the last rank: max over ranks(end) - start, on the global clock.
-
-    `starts` [ranks, n] is the agreed instant on each rank's own clock, where the difference is taken: an error of the
-    clocks shifts when a rank begins, not how long it takes. The rule is ReproMPI's for windows (Hunold and
-    Carpen-Amarie): a delay of the start counts, however small.
-    """
-    return np.asarray((stamps[:, :, 1] - starts).max(axis=0) / NS_PER_S, dtype=np.float64)
-
-
 def deciding_rows(stamps: NDArray[np.int64], headline: str, senders: Sequence[int]) -> NDArray[np.intp]:
     """For each repetition [n] the row whose clock counts; several initiators at once count as senders."""
     if headline not in HEADLINES:

@@ -36,7 +36,6 @@ from commbench.world.signals import SAVE_S, SIGNAL_STATUS, RunEnder, handled_sig
 from commbench.world.supervisor import mapped_shared_memory, remove_shared_memory
 
 from .case import Turn, measure
-from .clock_sync import GlobalClocks
 from .conditions import Conditions, ConditionsReader, ReferenceCase, disturbed_passes
 from .plan import Facts, duration_s, pass_order, plan
 from .preflight import MEETING_S, Request, preflight
@@ -45,6 +44,7 @@ from .rows import missed_expectations, row_ids
 from .samples import Failure, Outcome, Refused
 from .time_limits import case_deadline_s, spacing_s
 from .transports import library_record
+from .window import GlobalClocks
 
 LOCK_S = 5.0  # for a write of the main thread to end
 

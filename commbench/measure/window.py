@@ -1,23 +1,48 @@
-"""Repetitions that begin at agreed instants of a global clock (sync=window), and which of them count.
+"""sync=window: repetitions that begin at agreed instants of a global clock, and which of them count.
 
-Rank 0 sets the start of a block and the time from one repetition to the next; each rank converts them to its own clock
-and waits for them. A repetition that any rank begins later is late, and in no statistic. After ReproMPI (Hunold and
-Carpen-Amarie).
+The global clock is rank 0's CLOCK_MONOTONIC, and each node has a line that maps its own clock to it. Ranks of a node
+share its clock, so the first one of each measures: against a parent node, in a tree of depth log2, all of them at once,
+by ping-pongs over sockets of their own. The tree and the errors that add along it are HCA3's (Hunold and Carpen-Amarie,
+Hierarchical Clock Synchronization in MPI, 2018); a ping-pong's bounds are Cristian's (1989).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.core.case import World
+from commbench.core.errors import ConfigError, Unsupported, WorldBroken
 from commbench.core.protocols import Control
+from commbench.engines.lowered import now_ns
+from commbench.hardware.network import meeting_address
+from commbench.world.peer_listener import PeerListener, greet
 
-from .clock_sync import GlobalClock
-from .samples import LATE, Counts, Timeline, window_times
+from .samples import LATE, NS_PER_S, Counts, Timeline
 from .time_limits import BLOCK_S
 
+Clock = Callable[[], int]
+Nodes = Sequence[Sequence[int]]
+PINGS = 60  # per burst, of which the tightest counts: 3 to 6 ms
+STAR_NODES = 8  # a burst of each takes 3 to 6 ms of rank 0's time
+FIRST_BURSTS, FIRST_PAUSE_S = 4, 0.1  # of the first measurement
+MAX_AGE_S = 2.0  # of lines before another burst
+KEPT_S = 30.0  # of readings that a line is fitted to: clocks are not linear for longer
+MAX_WIDTH_RATIO = 1.5  # to the tightest reading: wider ones were disturbed
+UNKNOWN_DRIFT = 5e-4  # of clocks that were compared only once: an NTP client's largest correction
+RATE_CHANGE = 1e-6  # of a clock in the meantime, by its temperature
+TIME = struct.Struct("!q")
+PING = b"?"
+# of a window
 LATE_NS = 1_000  # an undisturbed wait ends within one read of the clock, 0.2 us at most
 LEAD_NS, MAX_LEAD_NS = 5_000_000, 80_000_000  # from the decision to a block's start: all ranks have to receive it
 MARGIN_NS = 10_000  # between two repetitions
@@ -28,8 +53,271 @@ MAX_GROWTH, MAX_LENGTH_NS = 64, 50_000_000  # of a window; a rank that is late b
 HOPELESS_BLOCKS = 20  # in a row without one repetition in time
 
 
+@dataclass(frozen=True)
+class Reading:
+    """At own_ns the other clock was ahead by low_ns to high_ns: it was read between two reads of this one."""
+
+    own_ns: int
+    low_ns: int
+    high_ns: int
+
+    @property
+    def width_ns(self) -> int:
+        return self.high_ns - self.low_ns
+
+
+@dataclass(frozen=True)
+class Line:
+    """reference = own + offset_ns + slope x (own - at_ns), in ns.
+
+    Its error was error_ns at most until until_ns on the own clock, and may have grown by `drift` per ns since.
+    """
+
+    at_ns: int = 0
+    offset_ns: int = 0
+    slope: float = 0.0
+    error_ns: float = 0.0
+    drift: float = 0.0
+    until_ns: int = 2**62  # a clock is its own reference for ever
+
+    def reference(self, own_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The times of the reference at times of the own clock."""
+        drifted = np.rint(self.slope * (own_ns - self.at_ns)).astype(np.int64)
+        return np.asarray(own_ns + self.offset_ns + drifted, dtype=np.int64)
+
+    def own(self, reference_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The inverse, to the nanosecond."""
+        since = reference_ns - (self.at_ns + self.offset_ns)
+        return np.asarray(self.at_ns + since - np.rint(since * (self.slope / (1 + self.slope))).astype(np.int64))
+
+    def error_at(self, own_ns: int) -> float:
+        """Nanoseconds."""
+        return self.error_ns + self.drift * max(0, own_ns - self.until_ns)
+
+    def onward(self, parent: Line) -> Line:
+        """The line from this own clock to the parent's reference; the errors add."""
+        middle = int(self.reference(np.array([self.at_ns]))[0])
+        end = int(parent.reference(np.array([middle]))[0])
+        slope = (1 + self.slope) * (1 + parent.slope) - 1
+        until = min(self.until_ns, int(self.own(np.array([parent.until_ns]))[0]))
+        error = self.error_ns + parent.error_ns
+        return Line(self.at_ns, end - self.at_ns, slope, error, self.drift + parent.drift, until)
+
+
+def fit(readings: Sequence[Reading]) -> Line:
+    """The line of least squares through the middles of the tight readings, at least the two tightest.
+
+    Its error is half of the widest of them plus the largest distance of a middle from the line. Half of the tightest
+    is a property of the path and constant: only what exceeds it can tilt the line, and grows after the last reading.
+    """
+    by_width = sorted(readings, key=lambda reading: reading.width_ns)
+    limit = MAX_WIDTH_RATIO * by_width[0].width_ns
+    used = [reading for rank, reading in enumerate(by_width) if rank < 2 or reading.width_ns <= limit]
+    last = max(used, key=lambda reading: reading.own_ns)
+    x = np.array([reading.own_ns - last.own_ns for reading in used], dtype=np.float64)
+    shifts = [(reading.low_ns - last.low_ns) + (reading.high_ns - last.high_ns) for reading in used]
+    y = np.array(shifts, dtype=np.float64) / 2
+    span = float(np.ptp(x))
+    slope = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum()) if span else 0.0
+    intercept = float(y.mean() - slope * x.mean())
+    residual = float(np.abs(y - intercept - slope * x).max())
+    widths = [reading.width_ns / 2 for reading in used]
+    drift = 2 * (max(widths) - min(widths) + residual) / span + RATE_CHANGE if span else UNKNOWN_DRIFT
+    offset = (last.low_ns + last.high_ns) // 2 + round(intercept)  # in integers: floats are exact up to 104 days
+    return Line(last.own_ns, offset, slope, max(widths) + residual + 1, drift, last.own_ns)
+
+
+def parent_of(index: int, count: int) -> int:
+    """The node that a node is compared with: 0 itself where they are few, as errors add from level to level.
+
+    Otherwise a binomial tree below 0: round k adds nodes 2^k to 2^(k+1)-1.
+    """
+    if count <= STAR_NODES:
+        return 0
+    return index - (1 << (index.bit_length() - 1))
+
+
+def children_of(index: int, count: int) -> list[int]:
+    return [child for child in range(index + 1, count) if parent_of(child, count) == index]
+
+
+def ask(peer: socket.socket, clock: Clock, pings: int = PINGS) -> Reading:
+    """The tightest of some ping-pongs, begun when the peer is ready."""
+    _receive(peer, len(PING))
+    readings = []
+    for _ in range(pings):
+        begin = clock()
+        peer.sendall(PING)
+        answered = _receive(peer, TIME.size)
+        end = clock()
+        other = TIME.unpack(answered)[0]
+        readings.append(Reading((begin + end) // 2, other - end, other - begin))
+    return min(readings, key=lambda reading: reading.width_ns)
+
+
+def answer(peer: socket.socket, clock: Clock, pings: int = PINGS) -> None:
+    """The other side of `ask`."""
+    peer.sendall(PING)
+    for _ in range(pings):
+        _receive(peer, len(PING))
+        peer.sendall(TIME.pack(clock()))
+
+
+def _receive(peer: socket.socket, size: int) -> bytes:
+    received = peer.recv(size)
+    while len(received) < size:
+        if not (more := peer.recv(size - len(received))):
+            raise ConnectionError("the other side has gone")
+        received += more
+    return received
+
+
+class GlobalClock:
+    """The clock of a group of ranks, which make all calls together. `lines` has one per rank, equal on all of them.
+
+    `nodes` are the group's ranks, node after node, rank 0 on the first; `leaders` the first of each. `now` is the
+    clock of this rank, in ns.
+    """
+
+    def __init__(
+        self, control: Control, nodes: Nodes, interface: str | None, deadline_s: float, clock: Clock = now_ns
+    ) -> None:
+        """Raises Unsupported, on all ranks, where nodes can't reach one another."""
+        self._control, self._nodes, self.now = control, nodes, clock
+        self.leaders = [node[0] for node in nodes]
+        self._index = self.leaders.index(control.rank) if control.rank in self.leaders else None
+        self._readings: list[Reading] = []
+        self._measured_s: float | None = None
+        self.lines = [Line()] * control.size
+        self._parent: socket.socket | None = None
+        self._children: list[socket.socket] = []
+        if len(nodes) > 1:
+            self._connect_nodes(interface, deadline_s)
+
+    @property
+    def due(self) -> bool:
+        """Whether the lines are missing or too old; rank 0's answer counts."""
+        old = self._measured_s is None or time.monotonic() - self._measured_s > MAX_AGE_S
+        return old and len(self._nodes) > 1
+
+    def refresh(self, deadline_s: float) -> None:
+        """Another burst between the nodes, at first several; sets new lines on all ranks. Raises WorldBroken."""
+        bursts = FIRST_BURSTS if self._measured_s is None else 1
+        try:
+            for burst in range(bursts):
+                if self._parent is not None:
+                    self._readings.append(ask(self._parent, self.now))
+                    oldest = self._readings[-1].own_ns - round(KEPT_S * 1e9)
+                    self._readings = [reading for reading in self._readings if reading.own_ns >= oldest]
+                for child in self._children:
+                    answer(child, self.now)
+                time.sleep(FIRST_PAUSE_S if burst < bursts - 1 else 0)
+        except OSError as error:
+            raise WorldBroken(f"the clocks of the nodes can't be compared: {error}") from error
+        line = fit(self._readings) if self._readings else Line()
+        to_parents = [Line(*values) for values in self._control.gather(astuple(line), deadline_s, "clocks")]
+        lines = []
+        if self._control.rank == 0:  # from the lines of the leaders to their parents
+            by_node = [Line()]
+            for index in range(1, len(self._nodes)):
+                by_node.append(to_parents[self.leaders[index]].onward(by_node[parent_of(index, len(self._nodes))]))
+            node_of = {rank: index for index, node in enumerate(self._nodes) for rank in node}
+            lines = [by_node[node_of[rank]] for rank in range(self._control.size)]
+        decided = self._control.decide([astuple(line) for line in lines], deadline_s, "clocks")
+        self.lines = [Line(*values) for values in decided]
+        self._measured_s = time.monotonic()
+
+    def errors_ns(self, at_ns: int) -> list[float]:
+        """The error of each rank's line at an instant of rank 0's clock."""
+        instant = np.array([at_ns])
+        return [line.error_at(int(line.own(instant)[0])) for line in self.lines]
+
+    def close(self) -> None:
+        for peer in filter(None, (self._parent, *self._children)):
+            peer.close()
+
+    def _connect_nodes(self, interface: str | None, deadline_s: float) -> None:
+        """Parents listen, children connect; addresses and a secret go over the control plane."""
+        until, here = time.monotonic() + deadline_s, socket.gethostname()
+        children = [] if self._index is None else children_of(self._index, len(self.leaders))
+        hosts = self._control.decide(self._control.gather(here, deadline_s), deadline_s)
+        listener, problem = None, None
+        try:
+            if children:
+                # on the chosen interface, else where the other nodes reach this one; loopback where all are here
+                others = [host for host in dict.fromkeys(hosts) if host != here]
+                meeting = [os.environ["MASTER_ADDR"]] if others and os.environ.get("MASTER_ADDR") else []
+                listener = PeerListener("clock", meeting_address(interface, *meeting, *others))
+        except (OSError, ConfigError) as error:
+            problem = f"rank {self._control.rank} can't listen for the clocks of other nodes: {error}"
+        address = listener and [listener.address, listener.port]
+        gathered = self._control.gather(address, deadline_s, "addresses of clocks")
+        addresses, secret = self._control.decide([gathered, secrets.token_hex(16)], deadline_s, "addresses of clocks")
+        problem = self._control.agree(problem, deadline_s, "addresses of clocks")
+        try:
+            if problem is None and self._index is not None:
+                leaders = [addresses[rank] for rank in self.leaders]
+                self._connect_tree(self._index, leaders, bytes.fromhex(secret), listener, until)
+        except OSError as error:
+            problem = f"rank {self._control.rank} on {here} reaches no other node's clock: {error}"
+        finally:
+            if listener is not None:
+                listener.close()
+        problem = self._control.agree(problem, deadline_s, "sockets of clocks")
+        if problem is not None:
+            self.close()
+            raise Unsupported(f"sync=window: {problem}")
+
+    def _connect_tree(
+        self, index: int, addresses: Sequence[Any], secret: bytes, listener: PeerListener | None, until: float
+    ) -> None:
+        """Connect to the parent node and wait for the children. Raises OSError."""
+        children = children_of(index, len(addresses))
+        if listener is not None:
+            listener.serve(secret, lambda child, stream, _: child in children and stream == 0)
+        if index > 0:
+            host, port = addresses[parent_of(index, len(addresses))]
+            self._parent = socket.create_connection((host, port), _remaining_s(until))
+            greet(self._parent, secret, index)
+        for child in children:
+            accepted = None if listener is None else listener.wait_for((child, 0), _remaining_s(until))
+            if accepted is None:
+                raise TimeoutError(f"rank {self.leaders[child]} did not connect in time")
+            self._children.append(accepted)
+        for peer in filter(None, (self._parent, *self._children)):
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            peer.settimeout(_remaining_s(until))
+
+
+def _remaining_s(until: float) -> float:
+    return max(0.01, until - time.monotonic())
+
+
+class GlobalClocks:
+    """The global clocks of a run, one per set of ranks that measure together, made when first needed."""
+
+    def __init__(self, world: World, interface: str | None) -> None:
+        self._world, self._interface = world, interface
+        self._known: dict[tuple[int, ...], GlobalClock] = {}
+
+    def of(self, members: tuple[int, ...], control: Control, deadline_s: float) -> GlobalClock:
+        """The clock of these world ranks, which all call it. Raises Unsupported on all of them."""
+        if members not in self._known:
+            by_node = [[rank for rank, world in enumerate(members) if world in node] for node in self._world.nodes]
+            self._known[members] = GlobalClock(control, sorted(filter(None, by_node)), self._interface, deadline_s)
+        return self._known[members]
+
+
+# ---------------------------------------------------------------- the window of a case
+
+
 class Window:
-    """The window of one case, made by all its ranks. Its length, and the timeline of `ranks`, are those of rank 0."""
+    """When the repetitions of one case begin; made by all its ranks. Its length and `timeline` are those of rank 0.
+
+    Rank 0 sets the start of a block and the time from one repetition to the next; each rank waits for them on its own
+    clock. A repetition that any rank begins later is late, and in no statistic; that of the others is measured from the
+    agreed instant to the end on the last rank. After ReproMPI (Hunold and Carpen-Amarie).
+    """
 
     def __init__(self, clock: GlobalClock, control: Control, ranks: tuple[int, ...], timeline: Timeline) -> None:
         self._clock, self._control, self._ranks, self._timeline = clock, control, ranks, timeline
@@ -72,7 +360,8 @@ class Window:
             return
         agreed = np.stack([self._clock.lines[rank].own(self._starts) for rank in self._ranks])
         late = np.asarray((stamps[:, :, 0] - agreed > LATE_NS).any(axis=0))
-        times = window_times(stamps, agreed)
+        # on each rank's own clock: an error of the clocks shifts when a rank begins, not how long it takes
+        times = (stamps[:, :, 1] - agreed).max(axis=0) / NS_PER_S
         for name, chosen in ((phase, ~late), (LATE, late)):
             if chosen.any():
                 self._timeline.add(name, stamps[:, chosen], times[chosen])
@@ -83,8 +372,7 @@ class Window:
             self._lead_ns *= 2
         elif late.mean() > MAX_LATE_SHARE:
             self._length_ns = min(2 * self._length_ns, self._longest_ns)
-        for counts in self._counts():
-            self._timeline.count(counts)
+        self._count()
 
     def most(self, n: int) -> int:
         """At most n repetitions, as a block has time for."""
@@ -98,17 +386,15 @@ class Window:
         length = f"a window of {self._length_ns * 1e-9:.3g} s"
         return f"no repetition of {self._late_blocks} blocks began in time, at last with {length}; use sync=barrier"
 
-    def _counts(self) -> list[Counts]:
-        """The window of the last block (t_ns is its first start), and the clocks' lines where they are new.
+    def _count(self) -> None:
+        """Record the window of the last block (t_ns is its first start), and the clocks' lines where they are new.
 
         A line is that of a node's first rank: clock.offset_s at t_ns on its own clock, clock.slope, clock.error_s.
         """
         length_s = float(np.diff(self._starts[:2]).sum()) * 1e-9
-        counts = [Counts(0, int(self._starts[0]), {"window.length_s": length_s})]
-        if self._counted_lines is not self._clock.lines:
-            self._counted_lines = self._clock.lines
-            for rank in self._clock.leaders[1:]:
-                line = self._clock.lines[rank]
-                values = {"offset_s": line.offset_ns * 1e-9, "slope": line.slope, "error_s": line.error_ns * 1e-9}
-                counts.append(Counts(rank, line.at_ns, {f"clock.{name}": value for name, value in values.items()}))
-        return counts
+        self._timeline.count(Counts(0, int(self._starts[0]), {"window.length_s": length_s}))
+        new_lines, self._counted_lines = self._counted_lines is not self._clock.lines, self._clock.lines
+        for rank in self._clock.leaders[1:] if new_lines else ():
+            line = self._clock.lines[rank]
+            values = {"offset_s": line.offset_ns * 1e-9, "slope": line.slope, "error_s": line.error_ns * 1e-9}
+            self._timeline.count(Counts(rank, line.at_ns, {f"clock.{name}": value for name, value in values.items()}))

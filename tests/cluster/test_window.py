@@ -31,7 +31,7 @@ import numpy as np
 from torch.distributed import TCPStore
 from commbench.engines.lowered import now_ns
 from commbench.world.control import StoreControl
-from commbench.measure.clock_sync import GlobalClock
+from commbench.measure.window import GlobalClock
 
 rank, size, fits, host, port = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
 control = StoreControl(TCPStore(host, port, is_master=rank == 0, wait_for_workers=False), rank, size)
