@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from commbench.config.compose import ConfigComposer
-from commbench.config.keys import GROUPS, TIMING_MODES
-from commbench.config.targets import construct
+from commbench.config.keys import GROUPS, TIMING_MODES, construct
 from commbench.core.errors import ConfigError
 from commbench.core.protocols import Backend
 from commbench.hardware import host, machine_facts, resource_limits

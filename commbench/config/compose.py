@@ -31,13 +31,11 @@ from commbench.core.errors import ConfigError
 from commbench.core.secrets import MASK, is_secret
 from commbench.core.terminal import first_line, one_line
 
-from .keys import AXIS_KINDS, GROUPS, OVERRIDES, Kind, list_refusal, unknown_key
+from .keys import GROUPS, OVERRIDES, Kind, check_file_override, check_file_settings, list_refusal, unknown_key
 from .settings import Job, job_of
-from .targets import ENV_SET, check_experiment_overrides, check_file_settings
 
 EVERY = "all"  # benchmark=all
 ENV_RESOLVER = "oc.env"
-RESTRICTED = ("allow", "backend.library", "launcher.agent", "launcher.options")
 COMPOSED_GROUPS = (*GROUPS, "experiment")
 EXPERIMENT = "experiment="
 CPU = "cpu"
@@ -70,39 +68,34 @@ class ConfigComposer:
     def jobs(self, overrides: Sequence[str], multirun: bool) -> list[Job]:
         """Every job of the command line, checked; raises ConfigError, in one line, if any is wrong."""
         try:
-            return self._jobs([_normalized(override) for override in overrides], multirun)
+            return self._jobs(overrides, multirun)
         except ConfigError as error:
             raise ConfigError(one_line(str(error))) from error
+        except OmegaConfBaseException as error:  # in a file, a reference to a key that does not exist
+            raise ConfigError(one_line(_hydra_message(error))) from error
 
-    def _jobs(self, overrides: list[str], multirun: bool) -> list[Job]:
+    def _jobs(self, overrides: Sequence[str], multirun: bool) -> list[Job]:
         from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
         parsed = self._parsed(overrides)
         try:
             self._check(parsed, multirun)
             # all combinations of a sweep, in Hydra's own reading of its grammar
-            batches = BasicSweeper.split_arguments(parsed, max_batch_size=None) if multirun else [[overrides]]
+            given = [override.input_line or "" for override in parsed]
+            batches = BasicSweeper.split_arguments(parsed, max_batch_size=None) if multirun else [[given]]
         except HydraException as error:  # a kind of sweep that can't be listed
             raise ConfigError(f"{_hydra_message(error)}; list the values: -m KEY=A,B") from error
         points = [list(point) for batch in batches for point in batch]
         if not points:
             raise ConfigError("this sweep has no jobs; give each key at least one value")
         if multirun and self._config_dir is not None:
-            hydra_config = self.hydra_config(overrides)
-            given = {ENV_SET for override in parsed if str(override.key_or_group).startswith(ENV_SET)}
-            check_file_settings([(ENV_SET, OmegaConf.select(hydra_config, ENV_SET))], given)
+            check_file_settings(self.hydra_config(overrides), self.keys_of(overrides))
         jobs = [self._job(self._with_all_benchmarks(point)) for point in points]
         return in_run_order(jobs) if multirun else jobs
 
     def _job(self, overrides: list[str]) -> Job:
         config = self.config(overrides)
-        try:
-            settings = [(key, OmegaConf.select(config, key)) for key in RESTRICTED]
-        except OmegaConfBaseException as error:
-            raise ConfigError(_hydra_message(error)) from error
-        env = config.get("env")
-        settings += [(f"env.{name!s}", None) for name in env] if isinstance(env, DictConfig) else []
-        check_file_settings(settings, [override.key_or_group for override in self._parsed(overrides)])
+        check_file_settings(config, self.keys_of(overrides))
         return job_of(resolved(config), overrides)
 
     def config(self, overrides: Iterable[str], hydra: bool = False) -> DictConfig:
@@ -137,11 +130,18 @@ class ConfigComposer:
 
     def keys_of(self, overrides: Sequence[str]) -> list[str]:
         """The key or group that each override sets."""
-        return [parsed.key_or_group for parsed in self._parsed([_normalized(override) for override in overrides])]
+        return [parsed.key_or_group for parsed in self._parsed(overrides)]
+
+    def keys_of_file(self, overrides: Sequence[str]) -> dict[str, str]:
+        """The same for the overrides in an experiment's file. Raises ConfigError for what only the user may give."""
+        keys = dict(zip(overrides, self.keys_of(overrides), strict=True))
+        for override, key in keys.items():
+            check_file_override(key, override)
+        return keys
 
     def plain(self, overrides: Sequence[str]) -> list[str]:
         """The overrides that are the same in every job of a sweep."""
-        parsed = self._parsed([_normalized(override) for override in overrides])
+        parsed = self._parsed(overrides)
         self._check(parsed, multirun=True)
         shared = [override.input_line or "" for override in parsed if not override.is_sweep_override()]
         return self._with_all_benchmarks(shared)
@@ -161,12 +161,13 @@ class ConfigComposer:
         parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
         for override in overrides:
             if override not in self._overrides:
+                text = _normalized(override)
                 try:
-                    (parsed,) = parser.parse_overrides([override])
+                    (parsed,) = parser.parse_overrides([text])
                 except (HydraException, ValueError, RecursionError) as error:  # a number of 5000 digits, 1000 brackets
-                    raise ConfigError(_unreadable(override)) from error
+                    raise ConfigError(_unreadable(text)) from error
                 if not parsed.key_or_group:
-                    raise ConfigError(_unreadable(override))
+                    raise ConfigError(_unreadable(text))
                 self._overrides[override] = parsed
         return [self._overrides[override] for override in overrides]
 
@@ -177,7 +178,7 @@ class ConfigComposer:
             key = OVERRIDES.get(name)
             if override.is_sweep_override() and not multirun:
                 raw = (override.input_line or "").partition("=")[2]
-                inside = f"in one world: {name}=[{raw}]; " if key is not None and key.kind in AXIS_KINDS else ""
+                inside = f"in one world: {name}=[{raw}]; " if key is not None and key.is_axis else ""
                 outside = f"in fresh worlds: commbench -m {name}={raw}; as text: \"{name}='{raw}'\""
                 raise ConfigError(f"{name}={raw} has commas: {inside}{outside}")
             single = name == "experiment" or (key is not None and (key.fresh_world or key.kind is Kind.GROUP))
@@ -359,7 +360,7 @@ def requested_jobs(composer: ConfigComposer, overrides: Sequence[str], multirun:
     if "," in names[-1]:
         raise ConfigError(f"{EXPERIMENT}{names[-1]} names several; run one experiment at a time")
     sweep = composer.sweep_of(overrides)
-    check_experiment_overrides(composer.keys_of(sweep), sweep)
+    composer.keys_of_file(sweep)
     part_jobs: list[Job] = []
     refused: list[str] = []
     for part in experiment_parts(composer, [*sweep, *overrides]):
@@ -386,13 +387,11 @@ def experiment_parts(composer: ConfigComposer, overrides: Sequence[str]) -> list
     lines = [str(line).split() for line in config.parts.get(str(config.scale)) or ()]
     if not lines:
         return [list(overrides)]
-    keys = [composer.keys_of(line) for line in lines]
-    for line, line_keys in zip(lines, keys, strict=True):
-        check_experiment_overrides(line_keys, line)
+    keys_of_lines = [composer.keys_of_file(line) for line in lines]
     given = set(composer.keys_of(overrides))
     parts = []
     for number in range(1, len(lines) + 1) if config.part is None else [config.part]:
-        words = zip(lines[number - 1], keys[number - 1], strict=True)
-        kept = [word for word, key in words if not given & {key, key.partition(".")[0]}]
+        keys = keys_of_lines[number - 1]
+        kept = [word for word, key in keys.items() if not given & {key, key.partition(".")[0]}]
         parts.append([f"part={number}", *kept, *overrides])
     return parts

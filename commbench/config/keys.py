@@ -1,22 +1,31 @@
 """All keys of the configuration in one table: how each is read, what it may hold, whether it needs a fresh world.
 
-conf/config.yaml has their defaults and meanings. Below the table: message sizes, which have a form of their own:
-presets, lists, and ranges such as 8..8GiB, 8..1MiB*4 and 8..max.
+conf/config.yaml has their defaults and meanings. Below the table: message sizes, which have a form of their own
+(presets, lists, and ranges such as 8..8GiB, 8..1MiB*4 and 8..max), and which code a configuration may bring in. A file
+can't run arbitrary code: targets lie inside of commbench or in a module of `allow=[...]`, and what makes a process load
+other code is accepted from the command line only.
 """
 
 from __future__ import annotations
 
 import difflib
+import importlib
 import re
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, fields
 from enum import Enum
+from functools import cache
 from typing import Any
 
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from commbench.core.case import Benchmark
 from commbench.core.errors import ConfigError
 from commbench.core.payload import dtype
+from commbench.core.protocols import Backend, Launcher, Writer
+from commbench.core.terminal import first_line
 from commbench.core.units import parse_bytes
-
-from .targets import construct
 
 INT64_MAX = 2**63 - 1
 PRESETS = {  # elements: 40 B to 40 MB, and to 4 GB, for float32
@@ -30,10 +39,23 @@ MAX_BYTES = 2**45  # of a range to TO_MEMORY
 EXAMPLES = (
     "a list like '[8,1KiB,4MB]' or a range like 8..8GiB (times 2), '8..1MiB*4' (times 4), 8..max (quotes for zsh)"
 )
+OWN_TARGETS = {  # group -> prefix of the targets that need no permission
+    "backend": "commbench.backends.",
+    "benchmark": "commbench.benchmarks.",
+    "writer": "commbench.writers.",
+    "launcher": "commbench.launchers.",
+    "timing": "commbench.config.settings.Timing",
+    "budget": "commbench.config.settings.Budget",
+}
+CONTRACTS = {"backend": Backend, "benchmark": Benchmark, "writer": Writer, "launcher": Launcher}
+# names of environment variables that make a process load or run something else
+LOADING = re.compile("^LD_|PATH|PRELOAD|PYTHON|PLUGIN|MODULE|LIBMPI|LIBRARY|COMMAND|AGENT|LAUNCH|SHELL|EXEC|ENV$")
+ENV_SET = "hydra.job.env_set"
+RESTRICTED = ("allow", "backend.library", "launcher.agent", "launcher.options", ENV_SET)
 
 
 class Kind(Enum):
-    """How a key is read. Those with a list of values are axes inside one run."""
+    """How a key is read."""
 
     GROUP = "one file of a group"
     GROUPS = "one or more files of a group"
@@ -49,9 +71,6 @@ class Kind(Enum):
     OTHER = "a value with a form of its own"
 
 
-AXIS_KINDS = (Kind.GROUPS, Kind.FLAGS, Kind.INTEGERS, Kind.CHOICES, Kind.LIST)
-
-
 @dataclass(frozen=True)
 class Key:
     """`fresh_world`: one value per run, swept with -m. `group`: the folder in conf/ of a key with another name."""
@@ -63,6 +82,11 @@ class Key:
     maximum: int = INT64_MAX
     fresh_world: bool = False
     group: str | None = None
+
+    @property
+    def is_axis(self) -> bool:
+        """Whether it takes a list of values inside one run."""
+        return self.kind in (Kind.GROUPS, Kind.FLAGS, Kind.INTEGERS, Kind.CHOICES, Kind.LIST)
 
     @property
     def override(self) -> str:
@@ -151,7 +175,7 @@ class ConfigReader:
             if not isinstance(value, dict) or not value:
                 raise ConfigError(f"{key.override}=[] leaves nothing to do; name at least one {key.override}")
             return tuple(construct(node, f"{key.override} {file}", self._allow) for file, node in value.items())
-        if key.kind in AXIS_KINDS:
+        if key.is_axis:
             if value == []:
                 raise ConfigError(f"{name}=[] measures nothing; give at least one value")
             return tuple(_checked(key, entry) for entry in (value if isinstance(value, list) else [value]))
@@ -229,12 +253,6 @@ def sizes_bytes(spec: Any, name: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(sizes))
 
 
-def reaches_memory(spec: Any) -> bool:
-    """Whether a range ends at TO_MEMORY."""
-    texts = (value for value in (spec if isinstance(spec, list) else [spec]) if isinstance(value, str))
-    return any((span := SIZE_RANGE.fullmatch(text)) is not None and span["last"] == TO_MEMORY for text in texts)
-
-
 def _range_bytes(span: re.Match[str], itemsize: int) -> list[int]:
     """The sizes of a range that are whole numbers of elements."""
     first = _parsed_size(span["first"])
@@ -258,3 +276,109 @@ def _parsed_size(value: Any) -> int:
         return parse_bytes(value)
     except ConfigError as error:
         raise ConfigError(f"sizes: {error}") from error
+
+
+# ---------------------------------------------------------------- what only the command line may set
+
+
+def why_restricted(key: str, value: Any) -> str | None:
+    """Why only the command line may set this key to this value; None if a file may, too."""
+    if key == "allow" and value:
+        return "permits foreign modules"
+    if key.startswith("env.") and LOADING.search(key.removeprefix("env.").upper()):
+        return "can load code"
+    if key == "backend.library" and isinstance(value, str) and "/" in value:
+        return "loads a library"
+    if key in ("launcher.agent", "launcher.options") and value:
+        return "starts programs"
+    if key == ENV_SET and value:
+        return "exports variables; use env.NAME=TEXT instead"
+    return None
+
+
+def check_file_settings(config: DictConfig, given: Collection[str]) -> None:
+    """Raises ConfigError for a restricted setting of a composed configuration whose key the user has not `given`.
+
+    Raises OmegaConfBaseException for one that refers to a key that does not exist.
+    """
+    settings = {key: OmegaConf.select(config, key) for key in RESTRICTED}
+    env = config.get("env")
+    settings |= {f"env.{name!s}": None for name in env} if isinstance(env, DictConfig) else {}
+    for key, value in settings.items():
+        why = why_restricted(key, value)
+        by_user = key in given or (key.startswith("env.") and "env" in given)
+        by_user |= key == ENV_SET and any(name.startswith(ENV_SET) for name in given)
+        if why is not None and not by_user:
+            seen = key if value is None else f"{key}={value}"
+            raise ConfigError(f"a file sets {seen}, which {why}; give {key}=... on the command line")
+
+
+def check_file_override(key: str, override: str) -> None:
+    """The same for an override in an experiment's file, which looks as if the user had given it.
+
+    Whole mappings, and all of Hydra's and the launcher's own keys, are refused.
+    """
+    whole = key in ("allow", "env") or key.startswith(("hydra", "launcher."))
+    if whole or why_restricted(key, override.partition("=")[2]) is not None:
+        raise ConfigError(f"an experiment's file sets {override}; what loads code is given on the command line only")
+
+
+# ---------------------------------------------------------------- targets
+
+
+def construct(node: Any, where: str, allow: tuple[str, ...]) -> Any:
+    """Build a node's `_target_` with typed fields; raises ConfigError for foreign modules, unknown keys, wrong types.
+
+    `where` begins with the key or group (`backend`, `writer console`), whose protocol the result must fulfil.
+    """
+    if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
+        raise ConfigError(f"{where}={node} has no _target_; choose a file of its group, e.g. {where}=NAME")
+    target, group = node["_target_"], where.partition(" ")[0]
+    kind = _dataclass_of(target, where, group, allow)
+    try:
+        given = {key: value for key, value in node.items() if key != "_target_"}
+        built = OmegaConf.to_object(OmegaConf.merge(_typed_node(kind), given))
+    except (OmegaConfBaseException, OverflowError, TypeError, AttributeError, ValueError) as error:
+        known = ", ".join(field.name for field in fields(kind)) or "none"
+        key = ".".join(filter(None, (where, getattr(error, "full_key", None))))
+        raise ConfigError(f"{key}: {first_line(error)}; its keys: {known}") from error
+    protocol = CONTRACTS.get(group)
+    required = set() if protocol is None else {*vars(protocol), *getattr(protocol, "__annotations__", ())}
+    missing = sorted(name for name in required if not name.startswith("_") and not hasattr(built, name))
+    if missing:
+        raise ConfigError(f"{where}: _target_ {target} is not a {group}: it has no {', '.join(missing)}")
+    return built
+
+
+def _dataclass_of(target: str, where: str, group: str, allow: tuple[str, ...]) -> type:
+    """The dataclass that `_target_` names; nothing is imported that is neither ours nor allowed."""
+    module, _, name = target.rpartition(".")
+    own = (OWN_TARGETS[group],) if group in OWN_TARGETS else tuple(OWN_TARGETS.values())
+    if module not in allow and not target.startswith(own):
+        raise ConfigError(f"{where}: _target_ {target} is outside {own[0]}*; permit it with allow=[{module}]")
+    try:
+        kind = getattr(importlib.import_module(module), name)
+        fields(kind)
+        if not isinstance(kind, type) or (module not in allow and kind.__module__ != module):
+            raise TypeError(f"{name} is not defined in {module}")
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{where}: _target_ {target} is not a dataclass that can be imported: {first_line(error)}"
+        ) from error
+    return kind
+
+
+@cache
+def _typed_node(kind: type) -> Any:
+    """An empty node with the fields of a dataclass. To make it takes OmegaConf ms, and each job of a sweep needs it."""
+    node = OmegaConf.structured(kind)
+    _make_writable(node)
+    return node
+
+
+def _make_writable(node: Any) -> None:
+    """At every depth: OmegaConf makes read-only nodes of frozen dataclasses."""
+    OmegaConf.set_readonly(node, False)
+    for name in node:
+        if not OmegaConf.is_missing(node, name) and isinstance(node[name], DictConfig):
+            _make_writable(node[name])

@@ -23,8 +23,7 @@ from commbench.core.secrets import recorded
 from commbench.core.terminal import one_line
 from commbench.hardware.network import check_interface
 
-from .keys import TIMING_MODES, ConfigReader, list_refusal, reaches_memory, sizes_bytes
-from .targets import construct
+from .keys import TIMING_MODES, TO_MEMORY, ConfigReader, construct, list_refusal, sizes_bytes
 
 MAX_DURATION_S = 1e8  # three years: a clock, a deadline and a store's timeout can still hold it
 MAX_REPETITIONS = 10**12
@@ -212,7 +211,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         dtypes=dtypes,
         sizes=sizes,
         **{name: read(name) for name in UNCHANGED},
-        sizes_to_memory=reaches_memory(raw.get("sizes")),
+        sizes_to_memory=f"..{TO_MEMORY}" in str(raw.get("sizes")),
         pairs=_pairs(raw.get("pairs"), layouts, sum(map(len, sizes))),
         windows=read("window"),
         reductions=read("reduction"),

@@ -11,7 +11,7 @@ import yaml
 from places import ROOT
 
 from commbench.config.compose import ConfigComposer
-from commbench.config.targets import construct
+from commbench.config.keys import construct
 from commbench.launchers.registry import allowed
 
 QUICK = ("benchmark=barrier", "sizes=[8]", "timing=fixed", "timing.repetitions=6", "timing.warmup_s=0")

@@ -10,7 +10,7 @@ import pytest
 
 import commbench
 from commbench.config.compose import ConfigComposer
-from commbench.config.targets import construct
+from commbench.config.keys import construct
 from commbench.core.columns import CASES, SCHEMA_VERSION
 from commbench.core.run_folder import write_json
 

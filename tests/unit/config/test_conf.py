@@ -13,9 +13,8 @@ import yaml
 
 import commbench
 from commbench.config.compose import COMPOSED_GROUPS, ConfigComposer, resolved
-from commbench.config.keys import KEYS, TABLE, Key, Kind
+from commbench.config.keys import KEYS, TABLE, Key, Kind, construct
 from commbench.config.settings import Settings, from_config
-from commbench.config.targets import construct
 from commbench.measure.visits import coverage
 
 CONF = Path(commbench.__file__).parent.parent / "conf"
