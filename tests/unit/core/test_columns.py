@@ -30,7 +30,7 @@ from commbench.core.columns import (
     check_version,
 )
 from commbench.core.errors import CommbenchError
-from commbench.measure import case, recorder, soak, time_limits
+from commbench.measure import case, recorder, time_limits
 from commbench.measure.statistics import summarise
 
 UNITS = {"_s": "s", "_ns": "ns", "_gb_per_s": "GB/s", "_bytes": "B", "_per_s": "1/s"}
@@ -55,7 +55,7 @@ EVERY_TABLE = pytest.mark.parametrize("table", TABLES)
 
 def test_every_reason_to_stop_is_in_the_description_of_its_column() -> None:
     (meaning,) = (column.meaning for column in RESULTS if column.name == "stop_reason")
-    sources = [inspect.getsource(module) for module in (case, time_limits, recorder, soak)]
+    sources = [inspect.getsource(module) for module in (case, time_limits, recorder)]
     assert all(reason in meaning for reason in (*STOP_REASONS, *UNFINISHED))
     assert all(any(f'"{reason}"' in source for source in sources) for reason in STOP_REASONS)
 
