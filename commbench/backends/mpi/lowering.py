@@ -1,26 +1,30 @@
 """Steps as calls of MPI: of mpi4py's communicator methods, and of the C functions below them for the native engine.
 
 Both agree on what MPI accepts: datatypes and counts, also beyond the int of MPI-3's calls, and reductions.
+
+MPI has no streams. It reads and writes device memory when it is called, so all work on a buffer must be complete by
+then (mpi4py's tutorial, CUDA-aware MPI + Python GPU arrays). Writes into buffers are complete when they return
+(Allocation), and so are copies in a program; the engine waits for the reset before a sample. What MPI returns is
+complete, so nothing waits after a call.
 """
 
 from __future__ import annotations
 
 import ctypes
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from commbench.backends.torch.cuda import CudaDevice, view_tensors
 from commbench.buffers.memory import HostBuffer
 from commbench.core import program as steps
-from commbench.core.errors import CommbenchError, Unsupported
+from commbench.core.errors import Unsupported
 from commbench.core.payload import dtype
 from commbench.core.program import Program, Step, View
 from commbench.engines.lowered import Call, NativeCall, Rotating, UnsupportedForms, check_form, in_place
+from commbench.hardware.mpi_library import loaded_library
 
 INT_MAX = 2**31 - 1
 MPI_NAMES = {
@@ -161,19 +165,29 @@ class PythonLowering:
         return Rotating(tuple(buffer.words(view.slot, copy)[view.elements] for copy in range(buffer.pool)))
 
 
-@cache
-def loaded_library() -> ctypes.CDLL:
-    """The libmpi in this process. mpi4py loads it privately, so its symbols are found by its path.
+class CudaLowering(PythonLowering):
+    """Messages by address, so that the same code serves host and device memory; copies are made by the GPU."""
 
-    Cached: a process has one, and its memory map takes milliseconds to read with torch loaded. Raises CommbenchError.
-    """
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    paths = sorted({line.split()[-1] for line in lines if re.search(r"/libmpi(ch|_cray)?\.so", line)})
-    for path in paths:
-        library = ctypes.CDLL(path)
-        if hasattr(library, "MPI_Send"):
-            return library
-    raise CommbenchError("no loaded MPI library has MPI_Send; use engine=python")
+    def __init__(self, mpi: Any, communicator: Any, buffers: Mapping[str, Any], gpu: CudaDevice) -> None:
+        super().__init__(mpi, communicator, buffers)
+        self._gpu = gpu
+
+    def call(self, step: Step) -> Call:
+        if isinstance(step, steps.Copy):
+            return Call(self._copy, (self._tensors(step.target), self._tensors(step.source)))
+        return super().call(step)
+
+    def _copy(self, target: Any, source: Any) -> None:
+        """Complete when it returns."""
+        target.copy_(source, non_blocking=True)
+        self._gpu.synchronise()
+
+    def _memory(self, view: View) -> Rotating:
+        buffer, at = self._buffers[view.buffer], self._mpi.buffer.fromaddress
+        return Rotating(tuple(at(address, buffer.size_bytes(view)) for address in buffer.addresses(view)))
+
+    def _tensors(self, view: View) -> Rotating:
+        return view_tensors(self._buffers[view.buffer], view)
 
 
 def handle(mpi: Any, mpi_object: Any) -> int:

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 from host_gpu import HostGpu
 
 from commbench.backends.mpi.backend import Mpi, MpiCommunicator
-from commbench.backends.mpi.cuda import CudaAware
 from commbench.core.case import World
 from commbench.core.protocols import Control
+from commbench.hardware.mpi_library import CudaAware
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from places import SUPPORT
 from shown_gpus import hgx, libraries
 
 from commbench.backends.mpi.backend import Mpi
-from commbench.backends.mpi.cuda import CudaLowering
+from commbench.backends.mpi.lowering import CudaLowering
 from commbench.backends.torch.cuda import CudaMemory
 from commbench.buffers.memory import SENTINEL, DeviceBuffer, HostBuffer
 from commbench.core.case import Case

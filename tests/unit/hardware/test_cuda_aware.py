@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from commbench.backends.mpi.cuda import CudaAware, cuda_aware_by_files, ucx_problem
-from commbench.hardware.mpi_library import MpiLibrary, find
+from commbench.hardware.mpi_library import CudaAware, MpiLibrary, cuda_aware_by_files, find, ucx_problem
 
 PARAM = "mca:opal:base:param:opal_built_with_cuda_support"
 LISTING = f"""
@@ -22,7 +21,7 @@ mca:accelerator:null:version:"mca:2.1.0"
 {PARAM}:synonym:name:mpi_built_with_cuda_support
 """
 ASK = "import json, sys; from commbench.hardware.mpi_library import load; load(sys.argv[1], 'funneled'); " + (
-    "from commbench.backends.mpi.cuda import cuda_aware_by_query as query; "
+    "from commbench.hardware.mpi_library import cuda_aware_by_query as query; "
     "one = query(); print(json.dumps([one.answer, one.source]))"
 )
 WITHOUT_CUDA = "UCX is loaded without libuct_cuda.so; set OMPI_MCA_pml=ob1 to run without UCX"
