@@ -52,9 +52,14 @@ class Wire:
     mbit_per_s: float
     count: int = 1
 
-    def __str__(self) -> str:
-        times = f"{self.count} x " if self.count > 1 else ""
-        return f"{times}{self.name} {self.mbit_per_s / 1e3:g} Gb/s"
+    @property
+    def limit(self) -> Limit:
+        return _times(self.count, (self.mbit_per_s / MBIT_PER_GB, f"{self.name} {self.mbit_per_s / 1e3:g} Gb/s"))
+
+
+def _times(count: int, limit: Limit) -> Limit:
+    """What several links alike carry together."""
+    return count * limit[0], f"{count} x {limit[1]}" if count > 1 else limit[1]
 
 
 def bandwidth_limit(
@@ -74,10 +79,10 @@ def bandwidth_limit(
     """
     if "staging" in job.benchmark.axes:
         return _host_copies_limit(job, gpus)
-    network = network_limit(job, wires, node_of, () if job.case.device == "cpu" else gpus)
-    if job.case.device == "cpu" and network is None:
-        return _core_copies_limit(job, node_of, core_copy_gb_per_s)
-    if job.case.device == "cpu" or not gpus or job.case.staging != "none":
+    if job.case.device == "cpu":
+        return network_limit(job, wires, node_of) or _core_copies_limit(job, node_of, core_copy_gb_per_s)
+    network = network_limit(job, wires, node_of, gpus)
+    if not gpus or job.case.staging != "none":
         return network
     nodes = {gpus[rank].node for rank in communicating_ranks(job)}
     if not nodes or (job.case.pairs and len(nodes) > 1):
@@ -105,10 +110,10 @@ def network_limit(
     ways_out: list[Limit | None] = []
     for node, ranks in ranks_by_node.items():
         wire = wires[node]
-        ways_out.append(None if wire is None else (wire.count * wire.mbit_per_s / MBIT_PER_GB, str(wire)))
+        ways_out.append(None if wire is None else wire.limit)
         to_host = _least([host_link(gpus[rank]) for rank in ranks]) if gpus else None
         if to_host is not None:
-            ways_out.append((len(ranks) * to_host[0], f"{len(ranks)} x {to_host[1]}" if len(ranks) > 1 else to_host[1]))
+            ways_out.append(_times(len(ranks), to_host))
     slowest = _least(ways_out)
     return (factor * slowest[0] / share, slowest[1]) if slowest is not None and share else None
 
@@ -255,8 +260,8 @@ def _pcie_limit(job: Planned, islands: Sequence[Sequence[RankGpu]]) -> Limit | N
     if slowest is None or factor is None or job.size % size or any(len(island) != size for island in islands):
         return None
     share = crossing_share(job, Layout(job.size // size, size))
-    name = slowest[1] if size == 1 else f"{size} x {slowest[1]}"
-    return (factor * size * slowest[0] / share, name) if share else None
+    rate, name = _times(size, slowest)
+    return (factor * rate / share, name) if share else None
 
 
 def _least(limits: Sequence[Limit | None]) -> Limit | None:
