@@ -155,7 +155,7 @@ def _nvml_facts(gpu: Gpu | None) -> Facts:
 
 def own_pids(proc: Path) -> list[int]:
     """This process's number in each PID namespace that `proc` shows: NSpid, the innermost last."""
-    text = read_text(proc / "self/status") or ""
+    text = read_text(proc / "self/status")
     match = re.search(r"^NSpid:((?:\s+[0-9]{1,10})+)", text, re.MULTILINE)
     return [int(number) for number in match[1].split()] if match else []
 

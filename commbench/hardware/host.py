@@ -15,19 +15,7 @@ from pathlib import Path
 
 from commbench.core.units import format_ranges, parse_ranges
 
-from .sources import (
-    ROOT,
-    Facts,
-    children,
-    exists,
-    gather,
-    parse_fields,
-    parse_float,
-    parse_int,
-    read_int,
-    read_line,
-    read_text,
-)
+from .sources import ROOT, Facts, children, exists, gather, parse_fields, parse_int, read_int, read_line, read_text
 
 SLOW_READ_S = 1e-3
 STAT_FIELDS = 8  # user nice system idle iowait irq softirq steal; guest time is part of user
@@ -80,7 +68,7 @@ def parse_stat(text: str) -> tuple[int, int] | None:
 
 def identity_facts(root: Path) -> Facts:
     """Names of this machine, this boot and this system."""
-    release = read_text(root / "etc/os-release") or read_text(root / "usr/lib/os-release") or ""
+    release = read_text(root / "etc/os-release") or read_text(root / "usr/lib/os-release")
     return {
         "host.hostname": platform.node() or None,
         "host.boot_id": read_line(root / "proc/sys/kernel/random/boot_id"),
@@ -92,8 +80,8 @@ def identity_facts(root: Path) -> Facts:
 
 def memory_facts(root: Path) -> Facts:
     """Total and available memory, and the policy for huge pages: madvise of `always [madvise] never`."""
-    sizes = parse_meminfo(read_text(root / "proc/meminfo") or "")
-    policy = re.search(r"\[(\w+)\]", read_text(root / "sys/kernel/mm/transparent_hugepage/enabled") or "")
+    sizes = parse_meminfo(read_text(root / "proc/meminfo"))
+    policy = re.search(r"\[(\w+)\]", read_text(root / "sys/kernel/mm/transparent_hugepage/enabled"))
     return {
         "host.memory_total_bytes": sizes.get("MemTotal"),
         "host.memory_available_bytes": sizes.get("MemAvailable"),
@@ -104,9 +92,10 @@ def memory_facts(root: Path) -> Facts:
 
 def load_facts(root: Path) -> Facts:
     """Load of the last minute, and time stolen by the hypervisor (compare two readings)."""
-    stat = parse_stat(read_text(root / "proc/stat") or "")
+    stat = parse_stat(read_text(root / "proc/stat"))
+    load = re.match(r"[0-9]{1,9}\.[0-9]{1,9}(?= )", read_text(root / "proc/loadavg"))
     return {
-        "host.load_1min": parse_float((read_line(root / "proc/loadavg") or "").partition(" ")[0]),
+        "host.load_1min": float(load[0]) if load else None,
         "host.cpu_steal_jiffies": stat[0] if stat else None,
         "host.cpu_total_jiffies": stat[1] if stat else None,
     }
@@ -120,7 +109,7 @@ def interference_counters(whole_host: bool = True, root: Path = ROOT) -> dict[st
     processor that it runs on now, and of the whole host the processor time that its hypervisor took away."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     counters = {"os.voluntary_switches": float(usage.ru_nvcsw), "os.involuntary_switches": float(usage.ru_nivcsw)}
-    stat = parse_stat(read_text(root / "proc/stat") or "") if whole_host else None
+    stat = parse_stat(read_text(root / "proc/stat")) if whole_host else None
     if stat is not None:
         counters["os.steal_s"] = stat[0] / os.sysconf("SC_CLK_TCK")
     if frequency_is_quick(root) and (khz := read_int(_frequency_file(root))):
@@ -155,7 +144,7 @@ def ulimit_facts(root: Path) -> Facts:
 
 def container(root: Path) -> str | None:
     """docker, podman, kubernetes, ..., chroot or none; None if only an overlay root suggests a container."""
-    text = read_text(root / "proc/self/cgroup") or ""
+    text = read_text(root / "proc/self/cgroup")
     cgroup = next((kind for kind, word in CONTAINER_CGROUPS if word in text), None)
     if cgroup == "kubernetes":
         return cgroup
@@ -173,7 +162,7 @@ def container(root: Path) -> str | None:
 
 def root_filesystem(root: Path) -> str | None:
     """The type of the filesystem at /: an overlay is mostly a container, but sometimes a diskless node."""
-    for line in (read_text(root / "proc/self/mountinfo") or "").splitlines():
+    for line in read_text(root / "proc/self/mountinfo").splitlines():
         mount, _, source = line.partition(" - ")
         if mount.split(" ")[4:5] == ["/"] and source:
             return source.split(" ")[0]
@@ -193,7 +182,7 @@ def virtualization_facts(root: Path) -> Facts:
     if name is None and exists(root / "proc/device-tree/hypervisor/compatible"):
         name = "kvm"
     if name is None:
-        flag = hypervisor_flag(parse_fields(read_text(root / "proc/cpuinfo") or ""))
+        flag = hypervisor_flag(parse_fields(read_text(root / "proc/cpuinfo")))
         name = {True: "unknown", False: "none", None: None}[flag]
     return {
         "host.container": container(root),
@@ -224,7 +213,7 @@ def hypervisor_flag(cpuinfo: Mapping[str, str]) -> bool | None:
 
 def model_facts(root: Path) -> Facts:
     """The model and clock in /proc/cpuinfo, and the governors and the top speed of all frequency domains."""
-    text = read_text(root / "proc/cpuinfo") or ""
+    text = read_text(root / "proc/cpuinfo")
     cpuinfo = parse_fields(text)
     clocks = [float(mhz) for mhz in re.findall(r"^cpu MHz\s*: ([0-9]{1,9}\.?[0-9]{0,9})$", text, re.MULTILINE)]
     policies = children(root / CPUS / "cpufreq", r"policy\d+")
@@ -248,7 +237,7 @@ def core_facts(root: Path) -> Facts:
     packages = {read_int(topology / "physical_package_id") for topology in topologies} - {None, -1}
     smt = read_int(root / CPUS / "smt/active")
     return {
-        "host.cpu_logical_cores": len(parse_ranges(read_text(root / CPUS / "online") or "")) or None,
+        "host.cpu_logical_cores": len(parse_ranges(read_text(root / CPUS / "online"))) or None,
         "host.cpu_physical_cores": len(siblings) or None,
         "host.cpu_sockets": len(packages) or None,
         "host.cpu_smt_active": None if smt is None else smt == 1,

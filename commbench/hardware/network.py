@@ -13,7 +13,7 @@ import psutil
 
 from commbench.core.errors import ConfigError
 
-from .sources import ROOT, Facts, children, gather, key_part, parse_int, read_int, read_line, read_link
+from .sources import ROOT, Facts, children, gather, key_part, parse_int, read_int, read_line, read_link, read_text
 
 LOOPBACK = "127.0.0.1"
 NAME = re.compile(r"[^/\s]{1,15}")  # IFNAMSIZ, linux/if.h
@@ -42,16 +42,12 @@ def check_interface(interface: str) -> str:
 
 
 def interface_name(interface: str) -> str:
-    """The interface with that name or with an address in that network; raises ConfigError if there is none."""
+    """The interface with that name or with an address in that network. Raises ConfigError if it has no address."""
     return _find_interface(interface)[0]
 
 
-def interface_address(interface: str) -> str:
-    """Its IPv4 address, else an IPv6 address that is not link-local; raises ConfigError if there is none."""
-    return _find_interface(interface)[1]
-
-
 def _find_interface(interface: str) -> tuple[str, str]:
+    """Its name and IPv4 address, else an IPv6 address that is not link-local."""
     addresses = _addresses()
     network = _parse_network(interface)
     if network is not None:
@@ -97,7 +93,7 @@ def meeting_address(interface: str | None, *peers: str) -> str:
     Raises ConfigError if there is no such address.
     """
     if interface is not None:
-        return interface_address(interface)
+        return _find_interface(interface)[1]
     return outer_address(*peers) if peers else LOOPBACK
 
 
@@ -254,9 +250,7 @@ def rdma_facts(root: Path) -> Facts:
         facts |= {f"{key}.firmware": read_line(device / "fw_ver"), f"{key}.numa_node": _numa_node(device)}
         for port in children(device / "ports", r"\d+"):
             state = read_line(port / "state") or ""
-            rate = re.match(
-                r"([0-9]{1,6}(?:\.[0-9]{1,6})?) Gb/sec", read_line(port / "rate") or ""
-            )  # 200 Gb/sec (4X HDR)
+            rate = re.match(r"([0-9]{1,6}(?:\.[0-9]{1,6})?) Gb/sec", read_text(port / "rate"))  # 200 Gb/sec (4X HDR)
             facts |= {
                 f"{key}:{port.name}.state": state.partition(": ")[2] or state or None,  # "4: ACTIVE"
                 f"{key}:{port.name}.link_layer": read_line(port / "link_layer"),

@@ -42,7 +42,7 @@ class Group(NamedTuple):
             limit = self._folder_limit_bytes(folder)
             if limit is not None:
                 used = read_int(folder / usage) or 0
-                statistics = parse_fields(read_text(folder / "memory.stat") or "", " ")
+                statistics = parse_fields(read_text(folder / "memory.stat"), " ")
                 rooms.append(max(0, limit - max(0, used - (parse_int(statistics.get(droppable, "")) or 0))))
         return min(rooms, default=None)
 
@@ -57,7 +57,7 @@ class Group(NamedTuple):
     def cpu_quota_cores(self) -> float | None:
         """The smallest processor quota in cores; None if there is none."""
         names = ("cpu.max",) if self.version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-        texts = (" ".join(read_text(folder / name) or "" for name in names) for folder in self.folders)
+        texts = (" ".join(read_text(folder / name) for name in names) for folder in self.folders)
         return _smallest(map(parse_cpu_max, texts))
 
 
@@ -75,11 +75,11 @@ def parse_cpu_max(text: str) -> float | None:
 def find_group(root: Path, controller: str) -> Group:
     """The control group that sets a controller (memory, cpu) for this process."""
     paths: dict[str, str] = {}  # by controller, of lines such as `4:cpu,cpuacct:/docker/abc`; version 2 has none
-    for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
+    for line in read_text(root / "proc/self/cgroup").splitlines():
         if match := re.fullmatch(r"[0-9]+:([^:]*):(/.*)", line):
             paths |= {name: match[2] for name in match[1].split(",") if name not in paths}
     group = Group()
-    for line in (read_text(root / "proc/self/mountinfo") or "").splitlines():
+    for line in read_text(root / "proc/self/mountinfo").splitlines():
         before, _, after = line.partition(" - ")
         mount, source = before.split(" "), after.split(" ")
         if len(mount) < 6 or len(source) < 3:
@@ -104,7 +104,7 @@ def _folders(root: Path, inside: str, point: str, path: str) -> tuple[Path, ...]
 
 def memory_limit_bytes(root: Path = ROOT) -> int | None:
     """What may be allocated now without swapping or being killed; None if unknown."""
-    available = parse_meminfo(read_text(root / "proc/meminfo") or "").get("MemAvailable")
+    available = parse_meminfo(read_text(root / "proc/meminfo")).get("MemAvailable")
     return _smallest((find_group(root, "memory").memory_room_bytes(), available))
 
 
@@ -133,7 +133,7 @@ def cpu_facts(root: Path) -> Facts:
 def memory_facts(root: Path) -> Facts:
     """The limits of the control group, what may be allocated now, and swap: a run that swaps measures a disk."""
     group = find_group(root, "memory")
-    sizes = parse_meminfo(read_text(root / "proc/meminfo") or "")
+    sizes = parse_meminfo(read_text(root / "proc/meminfo"))
     return {
         "limits.cgroup_memory_version": group.version,
         "limits.cgroup_memory_limit_bytes": group.memory_limit_bytes(),

@@ -27,22 +27,22 @@ def gather(noun: str, sources: Iterable[Source], root: Path) -> Facts:
     return facts | ({f"{noun}.error": "; ".join(errors)} if errors else {})
 
 
-def read_text(path: Path) -> str | None:
-    """The text of a file, or None if it cannot be read."""
+def read_text(path: Path) -> str:
+    """The text of a file, empty if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except (OSError, ValueError):
-        return None
+        return ""
 
 
 def read_line(path: Path) -> str | None:
     """The text of a short file as one line, or None if it is missing or empty."""
-    return fact_text(read_text(path) or "") or None
+    return fact_text(read_text(path)) or None
 
 
 def read_int(path: Path) -> int | None:
     """The number that a file consists of, or None."""
-    return parse_int(read_text(path) or "")
+    return parse_int(read_text(path))
 
 
 def read_link(path: Path) -> str | None:
@@ -78,12 +78,6 @@ def parse_int(text: str) -> int | None:
     """A decimal number of at most 19 digits; int() itself also accepts 1_000 and digits of other scripts."""
     match = re.fullmatch(r"\s*([+-]?[0-9]{1,19})\s*", text)
     return int(match[1]) if match else None
-
-
-def parse_float(text: str) -> float | None:
-    """A plain decimal number such as 2600.000, without exponent, inf or nan."""
-    match = re.fullmatch(r"\s*([+-]?[0-9]{1,19}(?:\.[0-9]{1,19})?)\s*", text)
-    return float(match[1]) if match else None
 
 
 def parse_fields(text: str, separator: str = ":") -> dict[str, str]:

@@ -14,7 +14,7 @@ import pytest
 from commbench.backends.tcp.backend import INTERFACE, Tcp, listening_address
 from commbench.core.case import World
 from commbench.core.errors import ConfigError
-from commbench.hardware.network import interface_address
+from commbench.hardware.network import meeting_address
 
 FIXED = ("timing=fixed", "timing.repetitions=7", "timing.warmup_repetitions=2", "timing.warmup_s=0", "cache=warm")
 
@@ -112,7 +112,7 @@ def test_a_chosen_interface_comes_first(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_an_unknown_interface_names_those_that_exist() -> None:
     with pytest.raises(ConfigError, match=r"interface=nosuch0 does not exist on this host; it has: .*lo"):
-        interface_address("nosuch0")
+        meeting_address("nosuch0")
 
 
 @pytest.mark.usefixtures("nothing_chosen")

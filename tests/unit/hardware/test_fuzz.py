@@ -38,7 +38,6 @@ PARSERS = (
     lambda text: parse_info(text.encode(errors="replace")),
     lambda text: mpi_library.library_name(SimpleNamespace(Get_library_version=lambda: text)),
     sources.parse_int,
-    sources.parse_float,
     sources.parse_fields,
     sources.key_part,
     topology.parse_topo,

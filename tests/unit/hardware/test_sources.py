@@ -17,7 +17,7 @@ def test_a_source_that_fails_leaves_the_others(tmp_path):
 
 
 def test_reading_what_cannot_be_read(tmp_path):
-    assert sources.read_text(tmp_path) is None  # a folder
+    assert sources.read_text(tmp_path) == ""  # a folder
     assert sources.read_line(tmp_path / "nothing") is None
     assert sources.read_int(tmp_path / "a\0b") is None
     assert sources.children(tmp_path / "nothing") == []
