@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -28,10 +29,8 @@ ZEROS = np.zeros(PERIOD, dtype=np.int64)
 
 def high_water_bytes() -> int | None:
     """Peak resident memory of this process (VmHWM); None where it is unknown. Not ru_maxrss, which survives an exec."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return None
+    peak = re.search(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(peak[1]) * 1024 if peak else None
 
 
 def slot_bytes(spec: BufferSpec) -> int:
@@ -48,12 +47,9 @@ def buffer_bytes(spec: BufferSpec, pool: int) -> int:
 
 def largest_bytes(jobs: Iterable[Planned], rank: int) -> int:
     """Of the buffers that a rank of the world holds in its largest case."""
-    needs = [0]
-    for job in jobs:
-        if not job.skip and rank in job.members:
-            buffers = job.program(job.members.index(rank)).buffers
-            needs.append(sum(buffer_bytes(spec, job.pool) for spec in buffers))
-    return max(needs)
+    own = (job for job in jobs if not job.skip and rank in job.members)
+    buffers = ((job.program(job.members.index(rank)).buffers, job.pool) for job in own)
+    return max((sum(buffer_bytes(spec, pool) for spec in specs) for specs, pool in buffers), default=0)
 
 
 def rotation_pool(buffers: Mapping[str, Any]) -> int:
@@ -247,11 +243,8 @@ class CheckedBuffers:
 
     def count_wrong(self, copies: int) -> int:
         """Elements of the first `copies` copies that are not what they must be."""
-        wrong = 0
-        for rank, name, buffer in self._all_buffers():
-            pattern = self._pattern("expected", rank, name)
-            wrong += 0 if pattern is None else buffer.count_wrong(pattern, copies)
-        return wrong
+        expected = ((buffer, self._pattern("expected", rank, name)) for rank, name, buffer in self._all_buffers())
+        return sum(buffer.count_wrong(pattern, copies) for buffer, pattern in expected if pattern is not None)
 
     def _pattern(self, rule: str, rank: int, name: str) -> Pattern | None:
         job = self._job

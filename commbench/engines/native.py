@@ -120,16 +120,9 @@ def _call(row: Any) -> Any:
     cache=True,
 )
 def run(
-    before: Any,
-    timed: Any,
-    clock: int,
-    clock_id: int,
-    timespec: Any,
-    starts: Any,
-    stamps: Any,
-    progress: Any,
-    failed: Any,
-) -> None:
+    before: Any, timed: Any, clock: int, clock_id: int, timespec: Any,
+    starts: Any, stamps: Any, progress: Any, failed: Any,
+) -> None:  # fmt: skip
     """One repetition per row of `stamps` [n, 2]; stops at the first error with failed = (step, code).
 
     Unless `starts` is empty, repetition r begins no earlier than starts[r] on the same clock.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -243,11 +243,8 @@ class VirtualBlock:
         return True
 
     def _wait(self, rank: int, step: steps.WaitAll) -> bool:
-        needed: dict[int, int] = {}
-        for request in step.requests:
-            pending = self.requests[rank, request]
-            if isinstance(pending, steps.Irecv):
-                needed[pending.peer] = needed.get(pending.peer, 0) + 1
+        requests = [self.requests[rank, request] for request in step.requests]
+        needed = Counter(pending.peer for pending in requests if isinstance(pending, steps.Irecv))
         if any(len(self.in_flight.get((peer, rank), ())) < count for peer, count in needed.items()):
             return False
         for request in step.requests:
