@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from .sources import fact_text
@@ -18,7 +18,6 @@ Pair = tuple[int, int]  # from rank, to rank
 MARK = "NCCL INFO "
 # src/collectives.cc; older versions log numbers
 ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
-PROTOCOLS = ("LL", "LL128", "SIMPLE")
 # transports in which a process accesses memory of another one; `P2P/direct pointer` is within one process
 MAPPED = ("P2P/IPC", "P2P/CUMEM", "P2P/MNNVL", "P2P/indirect")
 
@@ -36,19 +35,18 @@ _NETWORK = re.compile(r"Using network (\S.{0,60})")
 _PLUGIN = re.compile(r"NET/Plugin ?: Loaded net plugin (.{1,60}?) \(v\d+\)|P2P plugin (\S.{0,60})")
 _INTERFACES = re.compile(r"NET/(?:IB|Socket)\w* : Using(.+)")
 _INTERFACE = re.compile(r"\[\d+\]([\w.-]+)(:\d+/\w+)?")
-_NUMBERED = re.compile(rf"{_N} Bytes -> Algo (\d) proto (\d) time")
-_NAMED = re.compile(r"(\w{1,40}): (\d{1,18}) Bytes -> Algo (\w{1,40}) proto (\w{1,40})")
+_NUMBERED = re.compile(rf"{_N} Bytes -> Algo (\d) proto [0-2] time")
+_NAMED = re.compile(r"(\w{1,40}): (\d{1,18}) Bytes -> Algo (\w{1,40}) proto \w{1,40}")
 _SYMMETRIC = re.compile(r"(\w{1,40}) \[Symmetric\]: (\d{1,18}) Bytes -> Kernel (\w{1,80})")
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What NCCL chose for a call. `operation` (AllReduce) and `protocol` are None if the line does not name them."""
+    """What NCCL chose for a call. `operation` (AllReduce) is None if the line does not name it."""
 
     operation: str | None
     message_bytes: int
     algorithm: str
-    protocol: str | None
 
 
 @dataclass(frozen=True)
@@ -78,18 +76,16 @@ class Transport:
         ordered = sorted(counted, key=lambda kind: (-counted[kind], kind))
         return ", ".join([*ordered, *self.collnet]) or None
 
-    def algorithm(self, message_bytes: int, operation: str | None = None) -> str | None:
-        """The algorithm of all calls of this size; None if they differ or the log has none.
 
-        all_reduce and AllReduce are the same operation; a line that names no operation counts for each.
-        """
-        wanted = None if operation is None else operation.replace("_", "").lower()
-        names = {
-            call.algorithm
-            for call in self.algorithms
-            if call.message_bytes == message_bytes and (wanted is None or (call.operation or wanted).lower() == wanted)
-        }
-        return names.pop() if len(names) == 1 else None
+def common_algorithm(calls: Iterable[Chosen], message_bytes: int, operation: str) -> str | None:
+    """The algorithm of all calls of this operation and size; None if they differ or there are none.
+
+    all_reduce and AllReduce are the same operation; a line that names no operation counts for each.
+    """
+    wanted = operation.replace("_", "").lower()
+    same_size = (call for call in calls if call.message_bytes == message_bytes)
+    names = {call.algorithm for call in same_size if (call.operation or wanted).lower() == wanted}
+    return names.pop() if len(names) == 1 else None
 
 
 def parse_log(text: str) -> Transport:
@@ -132,19 +128,15 @@ def kind_of(text: str) -> str:
     return known[0] if known else fact_text(text).split(" ")[0][:60]
 
 
-def effective_ipc(
-    kinds: Mapping[Pair, tuple[str, ...]], node_of: Callable[[int], int] | None = None, multicast: bool = False
-) -> str | None:
+def effective_ipc(kinds: Mapping[Pair, tuple[str, ...]], node_of: Callable[[int], int], multicast: bool) -> str | None:
     """Whether processes of one node accessed one another's GPU memory: on, off, mixed, or None if unknown.
 
-    Without `node_of` the network is no evidence, as both ends may be on one node or not. `multicast`: the communicator
-    has NVLS channels, through which its collectives do.
+    `multicast`: the communicator has NVLS channels, through which its collectives do.
     """
     direct: set[bool] = {True} if multicast else set()
     for (first, second), texts in kinds.items():
-        if node_of is None or node_of(first) == node_of(second):
-            copied = ("SHM/",) if node_of is None else ("SHM/", "NET/")
-            direct |= {text in MAPPED for text in texts if text in MAPPED or text.startswith(copied)}
+        if node_of(first) == node_of(second):
+            direct |= {text in MAPPED for text in texts if text in MAPPED or text.startswith(("SHM/", "NET/"))}
     if len(direct) > 1:
         return "mixed"
     return ("on" if True in direct else "off") if direct else None
@@ -152,11 +144,9 @@ def effective_ipc(
 
 def _chosen(message: str) -> Chosen | None:
     if match := _NAMED.match(message):
-        return Chosen(match[1], int(match[2]), match[3].upper(), match[4].upper())
+        return Chosen(match[1], int(match[2]), match[3].upper())
     if match := _SYMMETRIC.match(message):
-        return Chosen(match[1], int(match[2]), match[3], None)
-    if match := _NUMBERED.match(message):
-        algorithm, protocol = int(match[2]), int(match[3])
-        known = algorithm < len(ALGORITHMS) and protocol < len(PROTOCOLS)
-        return Chosen(None, int(match[1]), ALGORITHMS[algorithm], PROTOCOLS[protocol]) if known else None
+        return Chosen(match[1], int(match[2]), match[3])
+    if (match := _NUMBERED.match(message)) and int(match[2]) < len(ALGORITHMS):
+        return Chosen(None, int(match[1]), ALGORITHMS[int(match[2])])
     return None

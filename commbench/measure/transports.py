@@ -15,7 +15,7 @@ from commbench.core.protocols import Control
 from commbench.hardware import nvml
 from commbench.hardware.cuda import CUDA_IPC_VALUES, cuda_ipc_without_effect
 from commbench.hardware.link_limits import Wire
-from commbench.hardware.nccl_log import Chosen, Pair, Transport, effective_ipc, parse_log
+from commbench.hardware.nccl_log import Chosen, Pair, common_algorithm, effective_ipc, parse_log
 from commbench.hardware.topology import RankGpu, Topology, from_records, shared_link
 
 # keys of a communicator's facts; the libraries are those of commbench.hardware.cuda
@@ -99,8 +99,7 @@ class TransportEvidence:
 
     def algorithm(self, job: Planned) -> str | None:
         """The one set by NCCL_ALGO, or named in NCCL's log (NCCL_DEBUG_SUBSYS=INIT,TUNING)."""
-        logged = Transport(algorithms=self.algorithms).algorithm(job.case.message_bytes, job.case.benchmark)
-        return self.forced or logged
+        return self.forced or common_algorithm(self.algorithms, job.case.message_bytes, job.case.benchmark)
 
     @property
     def cuda_ipc(self) -> dict[str, str | None]:

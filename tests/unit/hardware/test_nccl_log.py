@@ -10,9 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from places import HARDWARE_TEXTS
 
-from commbench.hardware.nccl_log import MAPPED, Chosen, Transport, effective_ipc, kind_of, parse_log
+from commbench.hardware.nccl_log import MAPPED, Chosen, Transport, common_algorithm, effective_ipc, kind_of, parse_log
 
 LOGS = sorted(path.name for path in HARDWARE_TEXTS.glob("nccl_*.txt"))
+
+
+def one_node(rank):
+    return 0
 
 
 def test_two_gpus_over_cuda_ipc(saved):
@@ -28,14 +32,14 @@ def test_two_gpus_over_cuda_ipc(saved):
         nvls_channels=0,
     )
     assert transport.summary == "P2P/IPC"
-    assert effective_ipc(transport.kinds) == "on"
+    assert effective_ipc(transport.kinds, one_node, False) == "on"
 
 
 def test_without_p2p_it_is_shared_memory(saved):
     transport = parse_log(saved("nccl_2.21_shm.txt"))
     assert (transport.version, transport.summary, transport.plugin) == ("2.21.5", "SHM/direct/direct", None)
     assert (transport.rings, transport.trees, transport.nvls_channels, transport.multicast) == (2, 2, 0, None)
-    assert effective_ipc(transport.kinds) == "off"
+    assert effective_ipc(transport.kinds, one_node, False) == "off"
 
 
 def test_two_nodes(saved):
@@ -45,16 +49,16 @@ def test_two_nodes(saved):
     assert transport.kinds[3, 1] == ("NET/IB",)
     assert transport.summary == "P2P/CUMEM, NET/IB/GDRDMA, NET/IB"
     assert (transport.rings, transport.trees) == (4, 4)
-    assert effective_ipc(transport.kinds) == effective_ipc(transport.kinds, lambda rank: rank // 2) == "on"
-    assert effective_ipc(transport.kinds, lambda rank: 0) == "mixed"
-    assert effective_ipc(transport.kinds, lambda rank: rank) is None
+    assert effective_ipc(transport.kinds, lambda rank: rank // 2, False) == "on"
+    assert effective_ipc(transport.kinds, one_node, False) == "mixed"
+    assert effective_ipc(transport.kinds, lambda rank: rank, False) is None
 
 
 def test_numbers_of_algorithms_are_told_by_name(saved):
     transport = parse_log(saved("nccl_2.21_two_nodes.txt"))
-    assert transport.algorithms == (Chosen(None, 8, "TREE", "LL"), Chosen(None, 16777216, "RING", "SIMPLE"))
-    assert transport.algorithm(8) == transport.algorithm(8, "all_gather") == "TREE"
-    assert transport.algorithm(33554432) is None  # a number that no version has
+    assert transport.algorithms == (Chosen(None, 8, "TREE"), Chosen(None, 16777216, "RING"))
+    assert common_algorithm(transport.algorithms, 8, "all_gather") == "TREE"
+    assert common_algorithm(transport.algorithms, 33554432, "all_gather") is None  # a number that no version has
 
 
 def test_nvlink_sharp(saved):
@@ -62,24 +66,23 @@ def test_nvlink_sharp(saved):
     assert (transport.version, transport.plugin, transport.network) == ("2.28.9", "Fabric One", "Fabric One")
     assert (transport.rings, transport.multicast, transport.nvls_channels) == (24, True, 16)
     assert transport.kinds == {(0, 1): ("P2P/CUMEM",), (1, 2): ("P2P/CUMEM",), (2, 0): ("P2P/CUMEM",)}
-    assert transport.algorithm(16777216, "all_reduce") == "NVLS"
-    assert transport.algorithm(16777216, "all_gather") == "RING"
-    assert transport.algorithm(16777216) is None  # the two differ
-    assert transport.algorithm(65536, "all_reduce") == "AllReduce_AGxLLMC_R"
-    assert transport.algorithm(40, "broadcast") is None
+    assert common_algorithm(transport.algorithms, 16777216, "all_reduce") == "NVLS"
+    assert common_algorithm(transport.algorithms, 16777216, "all_gather") == "RING"
+    assert common_algorithm(transport.algorithms, 65536, "all_reduce") == "AllReduce_AGxLLMC_R"
+    assert common_algorithm(transport.algorithms, 40, "broadcast") is None
 
 
 def test_sharp_and_one_process(saved):
     transport = parse_log(saved("nccl_2.19_sharp.txt"))
     assert (transport.plugin, transport.interfaces) == ("IBext", ("mlx5_4:1/IB",))
     assert transport.summary == "P2P/direct pointer, COLLNET/SHARP/GDRDMA"
-    assert effective_ipc(transport.kinds) is None  # one process has nothing to share
+    assert effective_ipc(transport.kinds, one_node, False) is None  # one process has nothing to share
 
 
 def test_without_a_gpu_it_says_nothing(saved):
     transport = parse_log(saved("nccl_2.28_no_gpu.txt"))
     assert transport == Transport()
-    assert transport.summary is transport.algorithm(8) is effective_ipc(transport.kinds) is None
+    assert transport.summary is effective_ipc(transport.kinds, one_node, False) is None
 
 
 @pytest.mark.parametrize(
@@ -125,7 +128,7 @@ def test_no_text_is_refused(text):
     transport = parse_log(text)
     json.dumps(asdict(transport) | {"kinds": list(transport.kinds.items())}, ensure_ascii=False).encode()
     assert (transport.summary is None) == (not transport.kinds and not transport.collnet)
-    assert effective_ipc(transport.kinds) in {None, "on", "off", "mixed"}
+    assert effective_ipc(transport.kinds, one_node, False) in {None, "on", "off", "mixed"}
 
 
 @given(
@@ -147,7 +150,7 @@ def test_ipc_is_on_where_every_pair_maps_and_off_where_none_does(mapped, copied)
     kinds = {(0, peer + 1): (MAPPED[peer],) for peer in range(mapped)}
     kinds |= {(9, peer): ("SHM/direct/direct",) for peer in range(copied)}
     expected = {(True, False): "on", (False, True): "off", (True, True): "mixed"}.get((mapped > 0, copied > 0))
-    assert effective_ipc(kinds) == expected
+    assert effective_ipc(kinds, one_node, False) == expected
 
 
 @pytest.mark.parametrize("piece", ["a:", "NCCL INFO ", " 1", "Trees [0] x", "[0]x", "0 Bytes -> Algo 0"])
