@@ -94,19 +94,14 @@ class HostBuffer(AddressedBuffer):
             pages = mmap.mmap(-1, self.copy_bytes * pool, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, ValueError, OverflowError) as error:
             raise MemoryError(f"{self.copy_bytes * pool} B for buffer {spec.name!r}: {error}") from error
-        self._bytes = np.frombuffer(pages, dtype=np.uint8).reshape(pool, spec.slots, slot_bytes(spec))
+        self.raw = np.frombuffer(pages, dtype=np.uint8)  # copy after copy
+        self._bytes = self.raw.reshape(pool, spec.slots, slot_bytes(spec))
         self._bytes.fill(SENTINEL)  # touches every page from the thread that will use it
         self.first_address = int(self._bytes.ctypes.data)
 
     def words(self, slot: int | slice = 0, copy: int | slice = 0) -> NDArray[Any]:
         """The elements of one slot, as the dtype's machine words; slices of slots or copies are dimensions before."""
         return self._bytes[copy, slot, : self.payload_bytes].view(self.dtype.word)
-
-    @property
-    def raw(self) -> NDArray[np.uint8]:
-        """All bytes, copy after copy."""
-        every: NDArray[np.uint8] = self._bytes.reshape(-1)
-        return every
 
     def write(self, pattern: Pattern | None) -> None:
         if pattern is None:

@@ -1,19 +1,14 @@
 """The physical limit of a case: what the network between its nodes and the links between its GPUs let through.
 
-Between nodes: a time cannot be shorter than the busiest node's bytes over its interface's rate. Each byte of the
-result that was made elsewhere has to enter, each byte that others need has to leave; an all_reduce of S bytes over N
-nodes moves at least 2 S (N - 1) / N through each of them (Patarasuk & Yuan 2009). With one rank per node this is the
-line rate. Ranks on GPUs reach the interfaces over their GPUs' own links to the host, so these bound a node, too: a rank
-alone on a node with eight interfaces can't fill them. Their line rates count there, and for copies between host and
-device: encoding and packets are not taken off, so a copy of 1 GiB reaches 85 to 90 % over PCIe.
+docs/method.md says which rates count where. Between nodes, each byte of the result that was made elsewhere must enter,
+and each byte that others need must leave; an all_reduce of S bytes over N nodes moves at least 2 S (N - 1) / N through
+each of them (Patarasuk & Yuan 2009). Ranks on GPUs reach the interfaces over their GPUs' own links to the host, so they
+bound a node, too: a rank alone on a node with eight interfaces can't fill them.
 
-Between GPUs: rates are those that NCCL plans with (src/graph/topo.h, topo.cc), which is what a link carries after
-protocol. Line rates are higher (NVLink 4: 25 GB/s per link against 20.6; PCIe 5 x16: 63 GB/s against 48), and a copy
-engine gets closer to them. A ring takes all links of a GPU, so a collective is limited by the GPU whose links to the
-others carry least, not by the worst pair: where NVLink joins all GPUs, pairs without a link of their own do not count.
-
-Between ranks of a node on CPUs: whatever the library does, a core copies each byte at least once, so what is measured
-is how fast one copies a message of that size. Ranks that share the memory's bandwidth stay below.
+The rates that NCCL plans with (src/graph/topo.h, topo.cc) are what a link carries after protocol: NVLink 4 20.6 GB/s a
+link of 25, PCIe 5 x16 48 GB/s of 63. A ring takes all links of a GPU, so a collective is limited by the GPU whose links
+to the others carry least, not by the worst pair: where NVLink joins all GPUs, pairs without a link of their own do not
+count.
 """
 
 from __future__ import annotations

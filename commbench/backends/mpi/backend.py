@@ -14,7 +14,7 @@ from commbench.core.case import Case, Mode, World
 from commbench.core.errors import ConfigError, Unsupported
 from commbench.core.program import BufferSpec, Program
 from commbench.core.protocols import Backend, Buffer, Control, Runner
-from commbench.engines.lowered import Call, Lowered, PythonRunner, skip_reason
+from commbench.engines.lowered import Lowered, PythonRunner, skip_reason
 from commbench.hardware import mpi_library
 from commbench.hardware.cuda import MPICH, MVAPICH, OPEN_MPI, UCX, cuda_ipc_exports
 from commbench.hardware.mpi_library import CHOICES, THREADS, CudaAware
@@ -133,11 +133,8 @@ class MpiCommunicator:
         if gpu is not None:
             if mode.staging != "pinned" and buffers[rank] and self._aware.answer is not True:
                 raise Unsupported(f"this MPI library {self._aware}; use staging=pinned")
-
-            def lower(staged: Program, used: Mapping[str, Buffer]) -> Lowered[Call]:
-                return Lowered.of(staged, mode.sync, CudaLowering(self._mpi, self._comm, used, gpu).call)
-
-            return gpu_runner(gpu, program, rank, buffers[rank], mode, lower)
+            lowering = partial(CudaLowering, self._mpi, self._comm, gpu=gpu)
+            return gpu_runner(gpu, program, rank, buffers[rank], mode, lambda used: lowering(used).call)
         host_buffers = cast(Mapping[str, HostBuffer], buffers[rank])
         pool = rotation_pool(host_buffers)
         if mode.engine == "native":

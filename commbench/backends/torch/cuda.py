@@ -18,7 +18,7 @@ from commbench.buffers.memory import DeviceBuffer, rotation_pool
 from commbench.buffers.staging import CudaPageLock, PinnedBuffer, with_staging
 from commbench.core.case import Mode, World
 from commbench.core.errors import Unsupported
-from commbench.core.program import Program, View
+from commbench.core.program import Program, Step, View
 from commbench.core.protocols import Buffer
 from commbench.core.terminal import first_line
 from commbench.engines.device import HOST_BOUND, DeviceRunner, device_runner
@@ -191,13 +191,16 @@ def gpu_runner(
     rank: int,
     buffers: Mapping[str, Buffer],
     mode: Mode,
-    lower: Callable[[Program, Mapping[str, Buffer]], Lowered[Call]],
+    lowering: Callable[[Mapping[str, Buffer]], Callable[[Step], Call]],
 ) -> DeviceRunner:
-    """For a program of that rank, through pinned host memory where the mode says so. Raises Unsupported."""
+    """For a program of that rank, through pinned host memory where the mode says so. Raises Unsupported.
+
+    `lowering` gives what lowers a step on these buffers.
+    """
     used = dict(buffers)
     if mode.staging == "pinned":
         program, used = with_staging(program, rank, used, partial(PinnedBuffer, pages=gpu.pages()))
-    runner = device_runner(gpu, lower(program, used), rotation_pool(buffers), mode)
+    runner = device_runner(gpu, Lowered.of(program, mode.sync, lowering(used)), rotation_pool(buffers), mode)
     weakref.finalize(runner, used.clear).atexit = False  # pages stay locked as long as something runs on them
     return runner
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ from commbench.core.case import Case, Mode, World
 from commbench.core.errors import Unsupported
 from commbench.core.program import DEVICE, PINNED, Barrier, BufferSpec, Copy, Icopy, Program, Step, WaitAll
 from commbench.core.protocols import Backend, Buffer, Control, Runner
-from commbench.engines.lowered import NO_CALL, Call, Lowered
+from commbench.engines.lowered import NO_CALL, Call
 
 from .cuda import CudaDevice, cuda_missing
 from .distributed import CudaCommunicator, TorchLowering, start_group
@@ -64,8 +64,8 @@ class CopyCommunicator(CudaCommunicator):
     def _runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
         return super()._runner(program, buffers, replace(mode, staging="none"))  # its steps are the copies themselves
 
-    def _lowered(self, sync: str, program: Program, buffers: Mapping[str, Buffer]) -> Lowered[Call]:
-        return Lowered.of(program, sync, CopyLowering(self._group, buffers, self._gpu, self.size).call)
+    def _lowering(self, buffers: Mapping[str, Buffer]) -> Callable[[Step], Call]:
+        return CopyLowering(self._group, buffers, self._gpu, self.size).call
 
     def facts(self) -> dict[str, Any]:
         return {**super().facts(), "transport": "memcpy"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from inspect import signature
@@ -90,10 +90,10 @@ class TorchCommunicator:
         return self._runner(programs[rank], buffers[rank], mode)
 
     def _runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
-        return PythonRunner(self._lowered(mode.sync, program, buffers), rotation_pool(buffers))
+        return PythonRunner(Lowered.of(program, mode.sync, self._lowering(buffers)), rotation_pool(buffers))
 
-    def _lowered(self, sync: str, program: Program, buffers: Mapping[str, Buffer]) -> Lowered[Call]:
-        return Lowered.of(program, sync, TorchLowering(self._group, buffers).call)
+    def _lowering(self, buffers: Mapping[str, Buffer]) -> Callable[[Step], Call]:
+        return TorchLowering(self._group, buffers).call
 
     def counters(self) -> dict[str, float]:
         return {}
@@ -126,7 +126,7 @@ class CudaCommunicator(TorchCommunicator):
         return DeviceBuffer(spec, pool, partial(CudaMemory, place=self._gpu.place))
 
     def _runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
-        return gpu_runner(self._gpu, program, self.hosted[0], buffers, mode, partial(self._lowered, mode.sync))
+        return gpu_runner(self._gpu, program, self.hosted[0], buffers, mode, self._lowering)
 
     def counters(self) -> dict[str, float]:
         return self._gpu.readings()

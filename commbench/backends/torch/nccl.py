@@ -8,7 +8,7 @@ A batch has no order inside.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 from commbench.backends.nccl_library import NcclBackend, NcclLog
 from commbench.core.case import World
 from commbench.core.errors import Unsupported
-from commbench.core.program import Barrier, Irecv, Isend, Program, Recv, Send, Step, WaitAll
+from commbench.core.program import Barrier, Irecv, Isend, Recv, Send, Step, WaitAll
 from commbench.core.protocols import Buffer, Control
-from commbench.engines.lowered import NO_CALL, Call, Lowered, Rotating, UnsupportedForms
+from commbench.engines.lowered import NO_CALL, Call, Rotating, UnsupportedForms
 from commbench.world.exit_protocol import FOLDER
 
 from .cuda import CudaDevice, cuda_missing
@@ -75,8 +75,8 @@ class NcclCommunicator(CudaCommunicator):
         dist.all_reduce(self._barrier_tensor, group=group)
         gpu.synchronise()
 
-    def _lowered(self, sync: str, program: Program, buffers: Mapping[str, Buffer]) -> Lowered[Call]:
-        return Lowered.of(program, sync, NcclLowering(self._group, buffers, self._barrier_tensor).call)
+    def _lowering(self, buffers: Mapping[str, Buffer]) -> Callable[[Step], Call]:
+        return NcclLowering(self._group, buffers, self._barrier_tensor).call
 
     def facts(self) -> dict[str, Any]:
         import torch

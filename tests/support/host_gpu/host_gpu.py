@@ -14,10 +14,10 @@ from commbench.backends.torch.distributed import CudaCommunicator, start_group
 from commbench.backends.torch.gloo import Gloo
 from commbench.backends.torch.nccl import Nccl, NcclCommunicator, NcclLowering
 from commbench.core.case import World
-from commbench.core.program import Program
+from commbench.core.program import Step
 from commbench.core.protocols import Buffer, Control
 from commbench.engines.device import HOST_BOUND
-from commbench.engines.lowered import Call, Lowered, now_ns
+from commbench.engines.lowered import Call, now_ns
 
 
 class HostEvent:
@@ -123,8 +123,8 @@ class HostNcclLowering(NcclLowering):
 
 
 class HostNcclCommunicator(NcclCommunicator):
-    def _lowered(self, sync: str, program: Program, buffers: Mapping[str, Buffer]) -> Lowered[Call]:
-        return Lowered.of(program, sync, HostNcclLowering(self._group, buffers, self._barrier_tensor).call)
+    def _lowering(self, buffers: Mapping[str, Buffer]) -> Callable[[Step], Call]:
+        return HostNcclLowering(self._group, buffers, self._barrier_tensor).call
 
     def facts(self) -> dict[str, Any]:
         return {**CudaCommunicator.facts(self), "log_file": os.environ.get("NCCL_DEBUG_FILE")}
