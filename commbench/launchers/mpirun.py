@@ -17,7 +17,7 @@ from commbench.core.protocols import Backend, Launcher
 from commbench.hardware.mpi_library import HYDRA_LOCAL_RANK, OPEN_MPI_RANK, PMI_RANK, MpiLibrary, find, launcher_kind
 from commbench.world.rendezvous import exported_address, exported_identity, store_at, store_over_mpi
 
-from .srun import is_step, step_address
+from .srun import is_step
 
 # More ranks than cores: a spinning rank keeps its peer from the core for a scheduler slice. Measured with 4 ranks on
 # 2 cores, 8 B all_reduce: MPICH 12 ms without, 26 us with its throttle.
@@ -61,22 +61,19 @@ class Mpirun(Launcher):
         return len(self._hosts()) or 1
 
     def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
-        """Open MPI, or PMI: MPICH's hydra exports it, and `srun --mpi=pmi2` does so beside Slurm's own variables."""
+        """Open MPI, or PMI, which MPICH's hydra exports; `srun --mpi=pmi2` does so too, and its ranks are srun's."""
         kind = launcher_kind(environ)
-        if kind is None:
-            return None
         if kind == "openmpi":
             others = "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"
             return exported_identity("mpirun", environ, OPEN_MPI_RANK, *others)
-        local_rank = HYDRA_LOCAL_RANK if HYDRA_LOCAL_RANK in environ else "SLURM_LOCALID"
-        return exported_identity("mpirun", environ, PMI_RANK, "PMI_SIZE", local_rank)
+        if kind is None or (HYDRA_LOCAL_RANK not in environ and is_step(environ)):
+            return None
+        return exported_identity("mpirun", environ, PMI_RANK, "PMI_SIZE", HYDRA_LOCAL_RANK)
 
     def open_store(
         self, identity: RankIdentity, environ: Mapping[str, str], backend: Backend, interface: str | None
     ) -> Any:
-        slurms_pmi = HYDRA_LOCAL_RANK not in environ and OPEN_MPI_RANK not in environ and is_step(environ)
-        # under Slurm's own PMI, ranks that don't load MPICH could not meet over it
-        address = step_address(environ) if slurms_pmi else exported_address(environ)
+        address = exported_address(environ)
         if address is None:
             return store_over_mpi(identity, backend, interface)
         return store_at(*address, identity.rank == 0, backend.needs_torch)

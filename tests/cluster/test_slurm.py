@@ -91,13 +91,13 @@ def test_mpich_in_an_allocation_meets_through_pmi(slurm: SlurmCluster, world: Ca
     cyclic = "launcher.options=['--distribution=cyclic']"
     words = ("launcher=srun", cyclic, "backend=mpi", f"backend.library={library}", "layout=2x2", *SHORT)
     run = world(*inside, *words, env=MPICH)
-    check(run, "mpirun", [[0, 2], [1, 3]])  # what its ranks see: PMI
+    check(run, "srun", [[0, 2], [1, 3]])
 
 
 def test_mpich_is_a_given_world_under_srun(slurm: SlurmCluster, world: Callable[..., Any]) -> None:
     library = library_or_skip(slurm, "mpich", "pmi2")
     step = slurm.command("srun", "--mpi=pmi2", "--nodes=2", "--ntasks-per-node=1", "python", "-m", "commbench")
-    check(world(*step, "backend=mpi", f"backend.library={library}", *SHORT, env=MPICH), "mpirun", [[0], [1]])
+    check(world(*step, "backend=mpi", f"backend.library={library}", *SHORT, env=MPICH), "srun", [[0], [1]])
 
 
 @pytest.mark.parametrize(("backend", "plugin"), [("gloo", None), ("tcp", None), ("mpich", "pmi2"), ("openmpi", "pmix")])

@@ -45,7 +45,7 @@ def saved(name: str) -> list[Environment]:
         ("openmpi4", "mpirun", [0, 1], [None, None]),
         ("mpich_hydra", "mpirun", [0, 1], [None, None]),
         ("srun_step", "srun", [0, 1, 0, 1], ["0", "0", "1", "1"]),
-        ("srun_step_pmi2", "mpirun", [0, 1, 0, 1], [None] * 4),
+        ("srun_step_pmi2", "srun", [0, 1, 0, 1], ["0", "0", "1", "1"]),
     ],
 )
 def test_every_rank_of_a_launcher_knows_its_place(
@@ -143,7 +143,7 @@ def test_ranks_that_slurms_pmi_started_meet_without_mpi(monkeypatch: pytest.Monk
     environ = saved("srun_step_pmi2")[1] | {"MASTER_ADDR": "127.0.0.1"}
     _, port = step_address(environ)
     place = detect(environ)
-    assert place is not None and place.launcher == "mpirun"
+    assert place is not None and place.launcher == "srun"
     with pytest.raises(WorldBroken, match=rf"127\.0\.0\.1, {port}\)"):
         connect(place, Gloo(), environ=environ)
 
