@@ -20,12 +20,12 @@ from commbench.config.settings import Job, job_of
 from commbench.core.columns import SCHEMA_VERSION, UNFINISHED
 from commbench.core.errors import CommbenchError, ConfigError, Options, WorldBroken
 from commbench.core.layout import Layout
-from commbench.core.run_folder import new_folder
+from commbench.core.run_folder import new_folder, read_record
 from commbench.core.terminal import Terminal
 from commbench.launchers.registry import check_experiment, check_startable, launcher_of, mpi_library, own_variables
 from commbench.report.load import load_run, read_rows
 from commbench.world import launch
-from commbench.world.exit_protocol import end_interrupted, has_launches_left, read_record
+from commbench.world.exit_protocol import end_interrupted, has_launches_left
 from commbench.world.launch import CONFIG_DIR, SWEEP, exported
 from commbench.world.output import print_error
 from commbench.world.rank_server import rest_rank_server, stop_rank_server
@@ -192,7 +192,7 @@ def _run_in_worlds(job: Job, folder: str | None = None, resume: str | None = Non
         try:
             with _naming_the_rest(folder):
                 status = launch.start(spec)
-            if not has_launches_left(read_record(Path(folder))):
+            if not has_launches_left(read_record(folder)):
                 return status
             stop_rank_server()  # forks of one process are no fresh ones
             resume = "launch"

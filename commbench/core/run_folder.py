@@ -83,6 +83,15 @@ def publish(temporary: Path, target: Path) -> None:
         os.close(folder)
 
 
+def read_record(folder: str | Path) -> dict[str, Any]:
+    """run.json; empty where there is none, or a damaged one."""
+    try:
+        run = json.loads((Path(folder) / "run.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return run if isinstance(run, dict) else {}
+
+
 def json_text(value: Mapping[str, Any]) -> str:
     """run.json as it is written."""
     return json.dumps(value, indent=1, default=str) + "\n"

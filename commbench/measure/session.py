@@ -27,7 +27,7 @@ from commbench.core.layout import Layout
 from commbench.core.protocols import Communicator, Control
 from commbench.hardware import machine_facts, resource_limits
 from commbench.launchers.registry import join_world
-from commbench.world.exit_protocol import BrokenAction, action_when_broken, process_text, report_reason
+from commbench.world.exit_protocol import Tell, process_text, report_reason, whom_to_tell
 from commbench.world.heartbeat import VERDICT_S, Heartbeat, Progress
 from commbench.world.output import print_error
 from commbench.world.recovery import EarlierStarts, clear_in_flight, mark_in_flight
@@ -361,11 +361,11 @@ class _Session:
 
     def _save_broken(self, reason: str, found_by_rank_0: bool) -> None:
         self._clean_up_host()
-        rank, node = self._world.rank, self._world.nodes[self._world.node_of(self._world.rank)]
-        action = action_when_broken(rank, node, self._has_parent, bool(self._recorder.writers.begun), found_by_rank_0)
-        if action in (BrokenAction.TELL_PARENT, BrokenAction.TELL_PARENT_AND_SAVE) and self._request.folder is not None:
+        rank, node = self._world.rank, self._world.neighbours
+        tell = whom_to_tell(rank, node, self._has_parent, bool(self._recorder.writers.begun), found_by_rank_0)
+        if tell is Tell.PARENT and self._request.folder is not None:
             report_reason(self._request.folder, reason)
-        if action in (BrokenAction.PRINT, BrokenAction.PRINT_AND_SAVE):
+        if tell is Tell.USER:
             self._print_end(reason)
         if rank == 0 and self._recorder.lock.acquire(timeout=LOCK_S):
             if self._current is not None:

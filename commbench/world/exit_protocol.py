@@ -34,15 +34,15 @@ where it has a parent, which prints one line for all:
                               says the same                          lives after RANK_0_FIRST_S
     another rank              any other WorldBroken                  the line with its rank and host, at once
 
-What a rank does when it finds the world broken (action_when_broken):
+Whom a rank tells that the world is broken (whom_to_tell); rank 0 saves then, too:
 
-    rank   started by     found by   action
+    rank   started by     found by   tells
     -----  -------------  ---------  ------------------------------------------------------------------
-    0      own launcher   any rank   prints and saves
-    0      a parent       any rank   saves, for the parent to read; leaves REASON_FILE where there is no run.json yet
-    other  either         rank 0     nothing
-    other  a parent       this rank  leaves REASON_FILE, for the parent to read
-    other  own launcher   this rank  prints, if it is the lowest on its node apart from rank 0
+    0      own launcher   any rank   the user
+    0      a parent       any rank   nobody: the parent reads run.json; the parent (REASON_FILE) where there is none yet
+    other  either         rank 0     nobody
+    other  a parent       this rank  the parent (REASON_FILE)
+    other  own launcher   this rank  the user, if it is the lowest on its node apart from rank 0
 
 Under the user's own launcher on several nodes rank 0 then lives until all ranks could read its verdict
 (heartbeat.VERDICT_S): with it the store ends, and ranks that had not read it would report rank 0 as lost.
@@ -66,7 +66,7 @@ from typing import Any
 
 from commbench.core.case import RankIdentity
 from commbench.core.errors import CommbenchError, Missing, WorldBroken
-from commbench.core.run_folder import write_json
+from commbench.core.run_folder import read_record, write_json
 from commbench.hardware.mpi_library import give_up
 
 from .output import LOG, print_error
@@ -137,15 +137,12 @@ class Print(Enum):
     NEVER = "never"
 
 
-class BrokenAction(Enum):
-    """What a rank does that has found the world broken."""
+class Tell(Enum):
+    """Whom a rank tells that the world is broken."""
 
-    SAVE = "save"
-    PRINT_AND_SAVE = "print and save"
-    TELL_PARENT = "tell the parent"
-    TELL_PARENT_AND_SAVE = "tell the parent and save"
-    PRINT = "print"
-    NOTHING = "nothing"
+    USER = "user"
+    PARENT = "parent"
+    NOBODY = "nobody"
 
 
 # ---------------------------------------------------------------- decisions
@@ -161,19 +158,15 @@ def who_prints(error: CommbenchError, identity: RankIdentity | None, mpi_loaded:
     return Print.AFTER_RANK_0 if same_on_rank_0 else Print.NOW
 
 
-def action_when_broken(
-    rank: int, node: Sequence[int], has_parent: bool, has_record: bool, found_by_rank_0: bool
-) -> BrokenAction:
+def whom_to_tell(rank: int, node: Sequence[int], has_parent: bool, has_record: bool, found_by_rank_0: bool) -> Tell:
     """The third table; `node` has the ranks of this rank's node, `has_record` says whether run.json was begun."""
-    if rank == 0 and not has_parent:
-        return BrokenAction.PRINT_AND_SAVE
     if rank == 0:
-        return BrokenAction.SAVE if has_record else BrokenAction.TELL_PARENT_AND_SAVE
+        return Tell.USER if not has_parent else Tell.NOBODY if has_record else Tell.PARENT
     if found_by_rank_0:
-        return BrokenAction.NOTHING
+        return Tell.NOBODY
     if has_parent:
-        return BrokenAction.TELL_PARENT
-    return BrokenAction.PRINT if rank == min(other for other in node if other != 0) else BrokenAction.NOTHING
+        return Tell.PARENT
+    return Tell.USER if rank == min(other for other in node if other != 0) else Tell.NOBODY
 
 
 # ---------------------------------------------------------------- the end of a command
@@ -368,15 +361,6 @@ def exit_text(code: int | None) -> str:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:  # a real-time signal has no name
         return f"was killed by signal {-code}"
-
-
-def read_record(folder: Path) -> dict[str, Any]:
-    """run.json; empty where there is none."""
-    try:
-        run = json.loads((folder / "run.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return run if isinstance(run, dict) else {}
 
 
 def _remove(folder: Path, *names: str) -> None:

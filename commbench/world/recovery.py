@@ -11,7 +11,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from commbench.core.run_folder import write_json
+from commbench.core.run_folder import read_record, write_json
 
 MAX_BREAKS = 2  # a case that broke the world this often is not tried again
 GIVEN_UP = "broke the world"
@@ -112,19 +112,15 @@ def count_suspect(folder: str) -> str | None:
 
     None where no case was in flight, or nothing can be written: a fresh world could not write either.
     """
-    case, record = case_in_flight(folder), Path(folder) / "run.json"
-    try:
-        run = json.loads(record.read_text())
-    except (OSError, ValueError):
-        return None
-    if case is None:
+    case, run = case_in_flight(folder), read_record(folder)
+    if case is None or not run:
         return None
     case_id, text = case
     clear_in_flight(folder)
     broken = dict(run.get("broken", {}))
     broken[case_id] = broken.get(case_id, 0) + 1
     try:
-        write_json(record, run | {"broken": broken})
+        write_json(Path(folder) / "run.json", run | {"broken": broken})
     except OSError:
         return None
     return text

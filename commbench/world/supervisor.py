@@ -24,8 +24,9 @@ from typing import Any, ClassVar
 import psutil
 
 from commbench.core.errors import WorldBroken
+from commbench.core.run_folder import read_record
 
-from .exit_protocol import RankFailure, WorldEnd, exit_text, has_ended, is_broken, process_text, read_record
+from .exit_protocol import RankFailure, WorldEnd, exit_text, has_ended, is_broken, process_text
 from .heartbeat import STOPPED, stat_fields
 from .output import LOG, Relay
 from .signals import SAVE_S, SIGNAL_STATUS, die_with_parent

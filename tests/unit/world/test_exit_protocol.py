@@ -1,4 +1,4 @@
-"""The tables of world/exit_protocol.py: who prints, what a rank does in a broken world, what the parent reads."""
+"""The tables of world/exit_protocol.py: who prints, whom a rank tells about a broken world, what the parent reads."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from commbench.world.exit_protocol import (
     REASON_FILE,
     RESUME,
     STATUS_FILE,
-    BrokenAction,
     Print,
     RankFailure,
+    Tell,
     WorldEnd,
-    action_when_broken,
     end_interrupted,
     exit_text,
     leave_status,
@@ -29,6 +28,7 @@ from commbench.world.exit_protocol import (
     report_refusal,
     run_status,
     who_prints,
+    whom_to_tell,
 )
 from commbench.world.output import LOG
 from commbench.world.recovery import mark_in_flight
@@ -62,28 +62,28 @@ def test_who_prints(error: CommbenchError, identity: RankIdentity | None, mpi_lo
 
 
 @pytest.mark.parametrize(
-    ("rank", "has_parent", "has_record", "found_by_rank_0", "action"),
+    ("rank", "has_parent", "has_record", "found_by_rank_0", "tells"),
     [
-        (0, False, True, False, BrokenAction.PRINT_AND_SAVE),
-        (0, True, False, False, BrokenAction.TELL_PARENT_AND_SAVE),
-        (0, True, True, False, BrokenAction.SAVE),
-        (1, False, False, True, BrokenAction.NOTHING),
-        (1, True, False, True, BrokenAction.NOTHING),
-        (1, True, False, False, BrokenAction.TELL_PARENT),
-        (2, True, False, False, BrokenAction.TELL_PARENT),
-        (1, False, False, False, BrokenAction.PRINT),
-        (2, False, False, False, BrokenAction.NOTHING),
+        (0, False, True, False, Tell.USER),
+        (0, True, False, False, Tell.PARENT),
+        (0, True, True, False, Tell.NOBODY),
+        (1, False, False, True, Tell.NOBODY),
+        (1, True, False, True, Tell.NOBODY),
+        (1, True, False, False, Tell.PARENT),
+        (2, True, False, False, Tell.PARENT),
+        (1, False, False, False, Tell.USER),
+        (2, False, False, False, Tell.NOBODY),
     ],
 )
-def test_what_a_rank_does_when_the_world_is_broken(
-    rank: int, has_parent: bool, has_record: bool, found_by_rank_0: bool, action: BrokenAction
+def test_whom_a_rank_tells_that_the_world_is_broken(
+    rank: int, has_parent: bool, has_record: bool, found_by_rank_0: bool, tells: Tell
 ) -> None:
-    assert action_when_broken(rank, (0, 1, 2), has_parent, has_record, found_by_rank_0) is action
+    assert whom_to_tell(rank, (0, 1, 2), has_parent, has_record, found_by_rank_0) is tells
 
 
 def test_a_node_without_rank_0_has_a_rank_that_prints() -> None:
-    actions = [action_when_broken(rank, (4, 5), False, False, False) for rank in (4, 5)]
-    assert actions == [BrokenAction.PRINT, BrokenAction.NOTHING]
+    tells = [whom_to_tell(rank, (4, 5), False, False, False) for rank in (4, 5)]
+    assert tells == [Tell.USER, Tell.NOBODY]
 
 
 def write_run(folder: Path, **values: object) -> None:
