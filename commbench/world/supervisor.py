@@ -36,6 +36,7 @@ PIDFD_GET_INFO, PIDFD_INFO_EXIT, PIDFD_INFO = 0xC040FF0B, 1 << 3, "QQ11Ii"
 STARTUP_POLL_S = 0.5
 POLL_S = 1.0
 STATES_S = 1.0  # between two looks at the states of all processes
+AT_ONCE_S = 0.2  # between the ends of ranks that one process has killed
 EARLY_S = 3.0  # between the end of a rank and that of its world, where the run has not ended
 TERMINATE_S = 10.0  # between SIGTERM and SIGKILL
 BROKEN_TERMINATE_S = 2.0  # where rank 0 has ended already, or a launcher waits for a rank that is stopped
@@ -240,6 +241,7 @@ class _Supervisor:
         self._shared_memory = set[Path]()
         self._first: list[int] = []  # process ids of the ranks that ended before all others
         self._ended_at: float | None = None  # since when a rank is gone
+        self._last_ended_at = 0.0
         self._stopped: dict[int, float] = {}  # since when, by process id
         self._failure: RankFailure | None = None
         self._cause: str | None = None  # what happened to the launcher
@@ -250,8 +252,9 @@ class _Supervisor:
         world, folder, recorded = self._world, self._folder, False
         while world.status is None:
             ended = world.wait(POLL_S if recorded else STARTUP_POLL_S)
+            self._last_ended_at = time.monotonic() if ended else self._last_ended_at
             if ended and not self._first and len(ended) < len(world.ranks):  # where all end at once, nobody was first
-                self._first, self._ended_at = ended, time.monotonic()
+                self._first, self._ended_at = ended, self._last_ended_at
             if world.status is not None:
                 if world.status in (*range(-64, 0), SIGNAL_STATUS + signal.SIGTERM):
                     self._cause = f"{world} {exit_text(world.status)}"
@@ -308,6 +311,9 @@ class _Supervisor:
             with suppress(OSError):
                 text = (self._folder / LOG).read_text(errors="replace")
             named = [pid for pid in own if re.search(rf"\bpid\W{{0,3}}{pid}\b", text, re.IGNORECASE)]
+            killed_at_once = self._last_ended_at - (self._ended_at or 0.0) < AT_ONCE_S and {*codes.values()} == {-signal.SIGKILL}
+            if killed_at_once and not named:  # mpirun names a rank that it has lost, but not those that it kills itself
+                return []
             return named if len(named) == 1 else self._first
         return self._first if len(self._first) == 1 or len(own) >= max(2, len(codes)) else own or self._first
 

@@ -17,7 +17,6 @@ from commbench.world.rendezvous import hosted_world
 
 
 @cache
-@cache
 def settings_of(benchmark: str, *words: str) -> Settings:
     with ConfigComposer() as door:
         sizes = [] if benchmark == "barrier" else ["sizes=[4kB]"]

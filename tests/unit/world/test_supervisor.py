@@ -29,9 +29,12 @@ from commbench.world.supervisor import (
 )
 
 # a launcher with three ranks, which exit with 0 on SIGUSR1; it acts once its parent has found them
-HEAD = """
+HEAD = '''
 import json, os, pathlib, signal, subprocess, sys, time
-code = "import signal, sys, time; signal.signal(10, lambda *_: sys.exit(0)); time.sleep(60)"
+code = """import os, pathlib, signal, sys, time
+signal.signal(10, lambda *_: sys.exit(0))
+pathlib.Path(os.environ["FAKE_FOLDER"], "ready-" + os.environ["FAKE_RANK"]).touch()
+time.sleep(60)"""
 words, folder = [sys.executable, "-c", code], pathlib.Path(sys.argv[1])
 names = [os.environ | {"FAKE_RANK": str(number), "FAKE_FOLDER": sys.argv[1]} for number in range(3)]
 ranks = [subprocess.Popen(words, env=one) for one in names]
@@ -42,10 +45,10 @@ def end_all():
         one.kill()
     for one in ranks:
         one.wait()
-while len(list(folder.glob("found-*"))) < 3:
+while len(list(folder.glob("found-*")) + list(folder.glob("ready-*"))) < 6:
     time.sleep(0.02)
 time.sleep(0.2)
-"""
+'''
 
 
 def rank_of(environ: Mapping[str, str]) -> int | None:
@@ -100,6 +103,12 @@ def test_the_rank_that_a_launcher_lost_is_named_with_its_signal(tmp_path: Path, 
 def test_of_ranks_that_end_at_once_the_one_that_its_launcher_names_is_blamed(tmp_path: Path) -> None:
     end = supervised(tmp_path, "end_all(); print('=   PID', ranks[2].pid, 'RUNNING AT vm'); sys.exit(9)")
     assert [failure.rank for failure in end.failures] == [2]
+
+
+def test_ranks_that_their_launcher_kills_at_its_own_end_are_not_blamed(tmp_path: Path) -> None:
+    pauses = "for one in ranks: one.kill(); one.wait(); time.sleep(0.02)"  # the parent sees one end after the other
+    end = supervised(tmp_path, f"{pauses}\nsys.exit(1)")
+    assert (end.failures, end.status, end.cause) == ((), 1, None)
 
 
 @pytest.mark.long
