@@ -311,7 +311,9 @@ class _Supervisor:
             with suppress(OSError):
                 text = (self._folder / LOG).read_text(errors="replace")
             named = [pid for pid in own if re.search(rf"\bpid\W{{0,3}}{pid}\b", text, re.IGNORECASE)]
-            killed_at_once = self._last_ended_at - (self._ended_at or 0.0) < AT_ONCE_S and {*codes.values()} == {-signal.SIGKILL}
+            killed_at_once = self._last_ended_at - (self._ended_at or 0.0) < AT_ONCE_S and {*codes.values()} == {
+                -signal.SIGKILL
+            }
             if killed_at_once and not named:  # mpirun names a rank that it has lost, but not those that it kills itself
                 return []
             return named if len(named) == 1 else self._first
