@@ -80,8 +80,7 @@ def run_in_world(settings: Settings, request: Request, identity: RankIdentity | 
             raise
         except Exception as error:  # a full disk on rank 0 must not leave the others waiting for a run that is over
             ender.claim()
-            name = f"{process_text(0)}: " if world.rank == 0 else ""  # of other ranks the command line adds it
-            broken = error if isinstance(error, WorldBroken) else WorldBroken(f"{name}{type(error).__name__}: {error}")
+            broken = session.located(error)
             broken.recorded = session.broken(str(broken))
             raise broken from error
         session.end(status)
@@ -172,7 +171,7 @@ class _Session:
         self._run["backend"] = {"name": self._settings.backend.name, **library_record(self._communicator.facts())}
         self._run["cuda_ipc"] = {**self._run.get("cuda_ipc", {}), **self._conditions.evidence.cuda_ipc}
         if self._conditions.evidence.ignored:
-            print(f"commbench: {self._conditions.evidence.ignored}", file=sys.stderr)
+            print_error(self._conditions.evidence.ignored)
         own = {os.getpid(): process_text(0)} if self._world.size == 1 else {}  # empty where it hosts several ranks
         self._run["processes"] = self._heartbeat.names() if self._heartbeat is not None else own
         self._run["cases"] = sum(len(row_ids(job)) for job in self._jobs)
@@ -191,10 +190,7 @@ class _Session:
         reason = self._recorder.stopped or self._budget_spent()
         if self._control.decide(reason, self._deadline_s, "the reference case") is not None:
             return
-        try:
-            self._reference.measure(number, self._communicators, self._control, self._progress)
-        except Missing as error:
-            raise self._with_places(error) from error
+        self._reference.measure(number, self._communicators, self._control, self._progress)
         self._conditions = replace(self._conditions, disturbed=disturbed_passes(self._reference.passes))
         if self._world.rank == 0:
             self._run["reference"] = self._reference.record()
@@ -230,8 +226,8 @@ class _Session:
         if communicator is None:
             return
         control = self._control.subset(job.members)
+        self._current = job, started
         try:
-            self._current = job, started
             outcome = measure(
                 job,
                 communicator,
@@ -244,12 +240,10 @@ class _Session:
                 Turn(number, self._recorder.block_k(job), self._conditions.evidence.starts_slowly(job)),
             )
             self._conditions = self._reader.after(self._conditions, job, control, self._deadline_s)
-        except WorldBroken as error:
-            broken = self._with_places(error) if isinstance(error, Missing) else error
-            self._record_broken(job, str(broken), started)
-            raise broken from error
-        finally:
+        except (KeyboardInterrupt, SystemExit):  # what there is of a soak has been recorded
             self._current = None
+            raise
+        self._current = None
         self._record(job, outcome, started)
 
     def _budget_spent(self, later_s: float = 0.0) -> str | None:
@@ -257,19 +251,9 @@ class _Session:
         spent_s = time.monotonic() - self._begun_s + later_s
         return f"budget.total_s={total_s:g} is spent" if total_s is not None and spent_s > total_s else None
 
-    def _with_places(self, missing: Missing) -> Missing:
-        """With the hosts and the last known places of the ranks that did not come."""
-        heartbeat = self._heartbeat if self._world.rank == 0 else None
-        places = "" if heartbeat is None else heartbeat.describe(missing.ranks)
-        return Missing(missing.ranks, missing.meeting, missing.deadline_s, places)
-
     def _record(self, job: Planned, outcome: Outcome, started: datetime) -> None:
         if self._world.rank == 0:
             self._recorder.record(job, outcome, self._conditions, started)
-
-    def _record_broken(self, job: Planned, reason: str, started: datetime) -> None:
-        if self._world.rank == 0:
-            self._recorder.break_off(job, reason, self._conditions, started)
 
     def _finish(self) -> int:
         """Compare the rows with what the user expects, and end the writers; returns the exit status."""
@@ -279,7 +263,7 @@ class _Session:
         clear_in_flight(self._run["folder"])
         if self._recorder.more_launches and (Path(self._run["folder"]) / "run.json").exists():
             self._run["launches"]["spent_s"] = time.monotonic() - self._begun_s
-            self.close("running", 0)
+            self._close("running", 0)
             return int(self._run["exit_status"])
         rows = self._recorder.rows
         missed = [
@@ -288,14 +272,10 @@ class _Session:
         missed += self._request.judged(self._run["folder"]) if self._settings.expect_normal else []
         statuses = {**self._earlier.recorded, **{case_id: values["status"] for case_id, values in rows.items()}}
         status = 1 if missed or set(BAD).intersection(statuses.values()) else 0
-        self.close("done", status, "; ".join(missed) or None)
+        self._close("done", status, "; ".join(missed) or None)
         for line in missed:
             print(line, file=sys.stderr)
         return int(self._run["exit_status"])  # of results that could not be saved, too
-
-    def close(self, status: str, exit_status: int, reason: str | None = None) -> None:
-        if self._world.rank == 0:
-            self._recorder.close(status, exit_status, reason)
 
     def end(self, status: int) -> None:
         """Close the library and leave the world, after a run that has ended on all ranks."""
@@ -309,6 +289,15 @@ class _Session:
 
     # ------------------------------------------------------------ a run that ends early
 
+    def located(self, error: Exception) -> WorldBroken:
+        """The error as one that ends the world, on rank 0 with where it was raised or where missing ranks were last."""
+        if isinstance(error, Missing) and self._world.rank == 0 and self._heartbeat is not None:
+            return Missing(error.ranks, error.meeting, error.deadline_s, self._heartbeat.describe(error.ranks))
+        if isinstance(error, WorldBroken):
+            return error
+        name = f"{process_text(0)}: " if self._world.rank == 0 else ""  # of other ranks the command line adds it
+        return WorldBroken(f"{name}{type(error).__name__}: {error}")
+
     def interrupted(self, status: int) -> None:
         """Save what there is after a signal from a user, or from a launcher that has lost another rank."""
         if self._closing_status is not None:
@@ -317,21 +306,23 @@ class _Session:
             self._communicator.close(abort=True)
         if self._has_parent and self._world.rank != 0 and self._heartbeat is not None and "mpi4py.MPI" in sys.modules:
             self._heartbeat.wait_for_rank_0(SAVE_S)  # mpirun would kill it at once
-        if self._current is not None and self._lost_ranks:
-            self._record_broken(self._current[0], self._lost_ranks, self._current[1])
+        if self._lost_ranks:
+            self._break_off(self._lost_ranks)
         if self._lost_ranks and self._has_parent and self._request.folder is not None:
             report_reason(self._request.folder, self._lost_ranks)
-        self.close("interrupted", status, self._lost_ranks or None)
+        self._close("interrupted", status, self._lost_ranks or None)
         if self._lost_ranks and not self._has_parent:
             self._print_end(self._lost_ranks)
 
     def broken(self, reason: str) -> bool:
         """Save what there is; returns whether the parent will read and report why."""
+        with suppress(OSError):
+            self._break_off(reason)
         if self._opened:
             self._communicator.close(abort=True)
         self._run["stacks"] = {f"rank {self._world.rank}": traceback.format_exc().splitlines()}
         with suppress(OSError):
-            self.close("broken", WorldBroken.exit_status, reason)
+            self._close("broken", WorldBroken.exit_status, reason)
         if not self._has_parent and self._recorder.writers.begun:
             self._print_end()
         self._clean_up_host()
@@ -368,13 +359,22 @@ class _Session:
         if tell is Tell.USER:
             self._print_end(reason)
         if rank == 0 and self._recorder.lock.acquire(timeout=LOCK_S):
-            if self._current is not None:
-                self._record_broken(self._current[0], reason, self._current[1])
+            self._break_off(reason)
             if self._heartbeat is not None:
                 self._run["stacks"] = self._heartbeat.stacks()
-            self.close("broken", WorldBroken.exit_status, reason)
+            self._close("broken", WorldBroken.exit_status, reason)
         if rank == 0 and not self._has_parent and len(self._world.nodes) > 1:
             time.sleep(VERDICT_S)  # other nodes would report that rank 0 is lost
+
+    def _close(self, status: str, exit_status: int, reason: str | None = None) -> None:
+        if self._world.rank == 0:
+            self._recorder.close(status, exit_status, reason)
+
+    def _break_off(self, reason: str) -> None:
+        """On rank 0 a row for the case in flight, if there is one: the world has broken in it."""
+        if self._world.rank == 0 and self._current is not None:
+            job, started = self._current
+            self._recorder.break_off(job, reason, self._conditions, started)
 
     def _clean_up_host(self) -> None:
         """What a parent would do: end the stopped ranks of this host, and remove the library's shared memory."""
@@ -384,6 +384,6 @@ class _Session:
 
     def _print_end(self, reason: str | None = None) -> None:
         if reason is not None:
-            print(f"commbench: {reason}", file=sys.stderr)
+            print_error(reason)
         if self._recorder.writers.begun:
-            print(f"commbench: finish it with: commbench resume {self._run['folder']}", file=sys.stderr, flush=True)
+            print_error(f"finish it with: commbench resume {self._run['folder']}")

@@ -62,6 +62,17 @@ def test_a_wrong_element_makes_the_case_invalid_and_withholds_its_numbers(tmp_pa
     assert load_run(folder)["exit_status"] == 1
 
 
+def test_an_error_that_ends_the_run_is_in_the_row_of_its_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr("commbench.measure.samples.Timeline.add_parts", fail)
+    with pytest.raises(CommbenchError, match="planted"):
+        simulated(tmp_path, "benchmark=p2p_latency", "sizes=[8,64]", *FIXED)
+    cases = commbench.load(tmp_path)
+    assert cases.status.tolist() == ["failed"] and "RuntimeError: planted" in cases.reason[0]
+
+
 def test_a_straggler_shows_in_the_tail_of_the_maximum_over_ranks(tmp_path: Path) -> None:
     model = ("backend.model.straggler_rank=2", "backend.model.straggler_s=5e-3", "backend.model.straggler_every=90")
     words = ("benchmark=all_reduce", "layout=1x4", "sizes=[400]", "timing=fixed", "timing.repetitions=901")
