@@ -52,40 +52,16 @@ class Turn:
     slow_start: bool = False
 
 
-def measure(
-    job: Planned,
-    communicator: Communicator,
-    control: Control,
-    settings: Settings,
-    empty_sample_s: Mapping[str, float],
-    sink: Sink,
-    progress: Progress,
-    clocks: GlobalClocks | None = None,
-    turn: Turn | None = None,
-) -> Outcome:
-    """Visit a case once; called by the ranks of the layout only. Its rank 0 gets the samples, the others an empty copy.
-
-    `empty_sample_s` is used on rank 0 (see Conditions); `clocks` are needed for sync=window.
-    """
-    case = _Case(job, communicator, control, settings, empty_sample_s, sink, progress, clocks, turn or Turn())
-    try:
-        return case.run()
-    except _Stopped as stop:
-        return stop.outcome
-    except BaseException:
-        case.save()
-        raise
-    finally:
-        case.payload.buffers.clear()
-
-
 class _Stopped(Exception):
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
 
 
 @dataclass
-class _Case:
+class CaseVisit:
+    """One visit of a case, made by the ranks of its layout only. `empty_sample_s` is used on rank 0 (see Conditions);
+    `clocks` are needed for sync=window."""
+
     job: Planned
     communicator: Communicator
     control: Control
@@ -93,8 +69,8 @@ class _Case:
     empty_sample_s: Mapping[str, float]
     sink: Sink
     progress: Progress
-    clocks: GlobalClocks | None
-    turn: Turn
+    clocks: GlobalClocks | None = None
+    turn: Turn = Turn()
     window: Window | None = None  # where repetitions begin at agreed instants
     readings: list[tuple[int, dict[str, float]]] = field(default_factory=list)  # of this rank's counters
     measured: MeasuredCounters = field(default_factory=MeasuredCounters)
@@ -129,7 +105,19 @@ class _Case:
         self.deadline_s = block_deadline_s(job, self.settings)
         self.check_next = timing.visits == 1  # of several, the end of each is in the middle of the case
 
-    def run(self) -> Outcome:
+    def measure(self) -> Outcome:
+        """The samples on rank 0, an empty copy of them on the others."""
+        try:
+            return self._visit()
+        except _Stopped as stop:
+            return stop.outcome
+        except BaseException:
+            self._save()
+            raise
+        finally:
+            self.payload.buffers.clear()
+
+    def _visit(self) -> Outcome:
         self.progress.enter(f"the preparation of {self.job.case}")
         problem = None
         try:
@@ -159,7 +147,7 @@ class _Case:
         self.timeline.close()
         return self._samples(stop_reason)
 
-    def save(self) -> None:
+    def _save(self) -> None:
         """Pass what an interrupted soak would lose to the sink."""
         if self.settings.timing.is_soak and self.control.rank == 0:
             self.timeline.close()

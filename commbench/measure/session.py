@@ -35,7 +35,7 @@ from commbench.world.rendezvous import bind_rank, check_layouts
 from commbench.world.signals import SAVE_S, SIGNAL_STATUS, RunEnder, handled_signals
 from commbench.world.supervisor import mapped_shared_memory, remove_shared_memory
 
-from .case import Turn, measure
+from .case import CaseVisit, Turn
 from .conditions import Conditions, ConditionsReader, ReferenceCase, disturbed_passes
 from .plan import Facts, duration_s, pass_order, plan
 from .preflight import MEETING_S, Request, preflight
@@ -96,7 +96,7 @@ class _Session:
         self._settings, self._world, self._control = settings, world, control
         self._facts, self._run = facts, run
         self._jobs = plan(settings, world, facts)
-        self._global_clocks = GlobalClocks(world, settings.interface)
+        self._clocks = GlobalClocks(world, settings.interface)
         self._recorder = Recorder(settings, run, sum(len(row_ids(job)) for job in self._jobs))
         several = settings.timing.visits > 1 and settings.backend.launchers != "none"
         self._reference = ReferenceCase(settings, world, facts) if several else None
@@ -226,19 +226,12 @@ class _Session:
         if communicator is None:
             return
         control = self._control.subset(job.members)
+        empty_s, sink = self._conditions.empty_sample_s, partial(self._record, job, started=started)
+        turn = Turn(number, self._recorder.block_k(job), self._conditions.evidence.starts_slowly(job))
+        visit = CaseVisit(job, communicator, control, self._settings, empty_s, sink, self._progress, self._clocks, turn)
         self._current = job, started
         try:
-            outcome = measure(
-                job,
-                communicator,
-                control,
-                self._settings,
-                self._conditions.empty_sample_s,
-                partial(self._record, job, started=started),
-                self._progress,
-                self._global_clocks,
-                Turn(number, self._recorder.block_k(job), self._conditions.evidence.starts_slowly(job)),
-            )
+            outcome = visit.measure()
             self._conditions = self._reader.after(self._conditions, job, control, self._deadline_s)
         except (KeyboardInterrupt, SystemExit):  # what there is of a soak has been recorded
             self._current = None

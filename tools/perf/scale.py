@@ -34,7 +34,7 @@ from commbench.core.case import Mode, Planned, World
 from commbench.core.layout import Layout
 from commbench.core.program import BufferSpec, Pattern, Program
 from commbench.core.protocols import Buffer, Control
-from commbench.measure.case import measure
+from commbench.measure.case import CaseVisit
 from commbench.measure.case_record import CaseRecord
 from commbench.measure.conditions import Conditions
 from commbench.measure.plan import Facts, plan
@@ -108,7 +108,7 @@ class Instant:
 
 
 def take_part(control: Control, settings: Settings, job: Planned) -> Any:
-    return measure(job, Instant(control.rank), control, settings, {}, lambda _: None, Progress())  # type: ignore[arg-type]
+    return CaseVisit(job, Instant(control.rank), control, settings, {}, lambda _: None, Progress()).measure()  # type: ignore[arg-type]
 
 
 def store(port: int, owner: bool) -> Any:
@@ -199,7 +199,7 @@ def recording_cost(size: int) -> dict[str, float]:
     prepare = communicator.prepare
     communicator.prepare = lambda *words: Stopwatch(prepare(*words), watch)  # type: ignore[assignment,method-assign]
     begin = time.perf_counter()
-    outcome = measure(job, communicator, control, settings, {}, lambda _: None, Progress())
+    outcome = CaseVisit(job, communicator, control, settings, {}, lambda _: None, Progress()).measure()
     decide_s = time.perf_counter() - begin - watch["simulated"]
     assert isinstance(outcome, Samples)
     begin = time.perf_counter()

@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from commbench.config.compose import ConfigComposer
 from commbench.engines.virtual import VirtualRunner
-from commbench.measure.case import Turn, measure
+from commbench.measure.case import CaseVisit, Turn
 from commbench.measure.plan import Facts, plan
 from commbench.measure.samples import Pace, Samples
 from commbench.world.heartbeat import Progress
 from commbench.world.rendezvous import hosted_world
 
 Words = NDArray[Any]
+FIRST = Turn()
 Action = Callable[[Sequence[Words], Sequence[Words]], None]  # what rank 1's copies held before a call, and hold now
 
 # repetitions of 10 ms of virtual time: beside them the meetings after a block, in real time, change no block's length
@@ -46,14 +47,14 @@ class Library(Progress):
         self.calls.append((current, repetitions))
         return current, number
 
-    def visit(self, *words: str, turn: Turn | None = None, cache_bytes: int = 1) -> Samples:
+    def visit(self, *words: str, turn: Turn = FIRST, cache_bytes: int = 1) -> Samples:
         with ConfigComposer() as composer:
             settings = composer.jobs([*MODEL, *words], multirun=False)[0].settings
         world, control = hosted_world(1, 2)
         (job,) = plan(settings, world, Facts(2**40, cache_bytes, 8))
         communicator = settings.backend.open(world, control)
         self.calls.clear()
-        outcome = measure(job, communicator, control, settings, {}, lambda _: None, self, turn=turn)
+        outcome = CaseVisit(job, communicator, control, settings, {}, lambda _: None, self, turn=turn).measure()
         assert isinstance(outcome, Samples)
         return outcome
 

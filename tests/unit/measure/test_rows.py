@@ -22,7 +22,7 @@ from commbench.core.columns import CASES, RESULTS, SAMPLES, VARIABLES
 from commbench.core.layout import Layout
 from commbench.engines.device import HOST_BOUND
 from commbench.hardware.link_limits import Wire, network_limit
-from commbench.measure.case import measure
+from commbench.measure.case import CaseVisit
 from commbench.measure.case_record import CaseRecord
 from commbench.measure.conditions import Conditions, empty_samples_s, host_copies_gb_per_s
 from commbench.measure.plan import Facts, plan
@@ -99,9 +99,9 @@ def simulated(benchmark: str, ranks: int, *overrides: str) -> tuple[Planned, Sam
     settings = replace(settings, layouts=(Layout(1, ranks),), pairs=((0, ranks - 1),))
     world, control = hosted_world(1, ranks)
     (job,) = plan(settings, world, Facts(2**40, 2**20, 8))
-    outcome = measure(
+    outcome = CaseVisit(
         job, settings.backend.open(world, control), control, settings, AROUND.empty_sample_s, lambda _: None, Progress()
-    )
+    ).measure()
     assert isinstance(outcome, Samples)
     return job, outcome
 
@@ -469,7 +469,9 @@ def test_counters_that_are_slow_are_read_at_both_ends_of_a_case_and_of_its_warm_
     world, control = hosted_world(1, 2)
     (job,) = plan(settings, world, Facts(2**40, 2**20, 8))
     communicator = Counting(cast(Simulated, settings.backend), (0, 0))
-    outcome = measure(job, communicator, control, settings, AROUND.empty_sample_s, lambda _: None, Progress())
+    outcome = CaseVisit(
+        job, communicator, control, settings, AROUND.empty_sample_s, lambda _: None, Progress()
+    ).measure()
     assert isinstance(outcome, Samples)
     seen = sum(len(counts.values) for counts in outcome.counts)
     assert seen == 3 if slow else seen > 3

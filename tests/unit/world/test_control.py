@@ -22,7 +22,7 @@ from commbench.core.case import Mode, World
 from commbench.core.errors import Missing
 from commbench.core.program import BufferSpec, Pattern, Program
 from commbench.core.protocols import Buffer
-from commbench.measure.case import measure
+from commbench.measure.case import CaseVisit
 from commbench.measure.plan import Facts, plan
 from commbench.measure.samples import Samples
 from commbench.world.control import StoreControl
@@ -340,7 +340,7 @@ def test_all_ranks_run_the_same_counts_and_stop_together(size: int) -> None:
 
     def work(control: StoreControl) -> tuple[list[int], Any]:
         noise = Noise(control.rank, size)
-        return noise.counts, measure(planned, noise, control, settings, {}, lambda _: None, Progress())  # type: ignore[arg-type]
+        return noise.counts, CaseVisit(planned, noise, control, settings, {}, lambda _: None, Progress()).measure()  # type: ignore[arg-type]
 
     with connected(size) as (_, controls):
         ends = no_error(together(work, controls))
