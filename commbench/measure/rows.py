@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -173,7 +174,7 @@ def _numbers(job: Planned, record: CaseRecord, conditions: Conditions) -> dict[s
     per_call = max(1, posted) if conditions.joins_messages else 1
     # the calibrated call is a collective on the host's clock: it says nothing about a send or about GPU events
     overhead_s = None if job.case.pairs or by_events else conditions.overhead_s.get(job.case.engine)
-    return {
+    numbers = {
         **summary,
         **rates,
         **{name: getattr(record, name) for name in OF_RECORD},
@@ -203,12 +204,9 @@ def _numbers(job: Planned, record: CaseRecord, conditions: Conditions) -> dict[s
         "skew_s": skew_s,
         "overhead_s": overhead_s,
         "wrong_elements": 0,
-        "warnings": [
-            *flags(visits, record.times, median),
-            *(["impossible"] if impossible else []),
-            *_machine_flags(job, record, conditions, median.median_s, skew_s, overhead_s),
-        ],
     }
+    of_series = [*flags(visits, record.times, median), *(["impossible"] if impossible else [])]
+    return numbers | {"warnings": of_series + _machine_flags(job, record, conditions, numbers)}
 
 
 def _skew_s(job: Planned, record: CaseRecord, conditions: Conditions) -> float | None:
@@ -257,29 +255,22 @@ def _gb_per_s(operation_bytes: float, seconds: float | None) -> float | None:
     return operation_bytes / seconds / GB if seconds and operation_bytes else None
 
 
-def _machine_flags(
-    job: Planned,
-    record: CaseRecord,
-    conditions: Conditions,
-    median_s: float,
-    skew_s: float | None,
-    overhead_s: float | None,
-) -> list[str]:
-    """Flags that come from the machine and not from the series."""
-    case = job.case
+def _machine_flags(job: Planned, record: CaseRecord, conditions: Conditions, numbers: Mapping[str, Any]) -> list[str]:
+    """Flags that come from the machine and not from the series; `numbers` are those of the row."""
+    case, median_s, skew_s = job.case, numbers["median_s"], numbers["skew_s"]
     if case.engine == "virtual":
         return []
     timer_s = EVENT_S if case.timing_mode in EVENT_TIMED else conditions.empty_sample_s.get(case.engine, 0.0)
-    sample_s = median_s * job.shape.operations_per_sample * record.block_k
+    sample_s = median_s * numbers["operations_per_sample"]
     threads = Layout.parse(case.layout).ranks_per_node * conditions.threads_per_rank * (case.streams or 1)
     on_nodes = Counter(conditions.world.node_of(job.members[rank]) for rank in job.active)
     late = record.late_repetitions or 0
-    unmeasured_s = (record.latest.unmeasured_s if record.latest else None) or 0.0
+    unmeasured_s = numbers["unmeasured_s"] or 0.0
     raised = {
         "oversubscribed": threads > conditions.cores,
         "timer_limited": timer_s > VISIBLE_SHARE * sample_s,
         "python_bound": case.engine == "python"
-        and ((overhead_s or 0.0) > CALL_SHARE * median_s or record.host_bound_share > VISIBLE_SHARE),
+        and ((numbers["overhead_s"] or 0.0) > CALL_SHARE * median_s or record.host_bound_share > VISIBLE_SHARE),
         "in_cache": case.cache == "rotate" and copied_bytes(job) < 2 * conditions.cache_bytes,
         "thinned": record.thinned,
         "rdma_unused": conditions.evidence.rdma_unused(job),
