@@ -75,11 +75,11 @@ def _cases(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator
         own = settings.staging != "auto"
         usual_engine, staging = "python", settings.staging if own else settings.backend.staging(benchmark.name)
     for engine, mode in itertools.product(settings.engines, settings.timing_modes):
-        for (kind, message_bytes, elements), values in itertools.product(
+        for (kind, message_bytes, elements), axes in itertools.product(
             _messages(settings, layout, benchmark), _axes(settings, layout, benchmark)
         ):
-            pair, window, buffers, streams, in_place, reduction, root = values
-            usual_cache = "warm" if buffers == "shared" else benchmark.cache  # one buffer is meant to be the same again
+            # one buffer is meant to be the same again
+            usual_cache = "warm" if axes["buffers"] == "shared" else benchmark.cache
             yield Case(
                 benchmark=benchmark.name,
                 backend=settings.backend.name,
@@ -90,15 +90,9 @@ def _cases(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator
                 device=settings.device,
                 dtype=kind,
                 layout=str(layout),
-                pair=pair,
                 message_bytes=message_bytes,
                 elements=elements,
-                window=_window(window, message_bytes, buffers),
-                in_place=in_place,
-                reduction=reduction,
-                root=root,
                 schedule=schedule,
-                streams=streams,
                 staging=staging,
                 cache=usual_cache if settings.cache == "auto" else settings.cache,
                 cuda_ipc=settings.cuda_ipc,
@@ -106,7 +100,7 @@ def _cases(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator
                 env=settings.recorded_env,
                 bind=settings.bind,
                 backend_options=settings.backend.options,
-                buffers=buffers,
+                **axes | {"window": _window(axes["window"], message_bytes, axes["buffers"])},
             )
 
 
@@ -135,8 +129,8 @@ def _messages(settings: Settings, layout: Layout, benchmark: Benchmark) -> Itera
             yield kind, count * blocks * dtype(kind).itemsize or message_bytes, count
 
 
-def _axes(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[tuple[Any, ...]]:
-    """Values of the axes that only some operations have; None for the others."""
+def _axes(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[dict[str, Any]]:
+    """Values of the axes that only some operations have, by the field of the case; None for the others."""
 
     def axis(name: str, values: tuple[Any, ...], axes: tuple[str, ...] = benchmark.axes) -> tuple[Any, ...]:
         return values if name in axes else (None,)
@@ -147,15 +141,16 @@ def _axes(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[
     together = (pairs_text(halves) or None,)
     point_to_point = {"pair", "pairs"} & set(benchmark.axes)
     in_place = tuple(benchmark.blocks(2) == 1 if choice is None else choice for choice in settings.in_place)
-    return itertools.product(
-        axis("pairs", together) if "pairs" in benchmark.axes else axis("pair", _pairs(settings, layout)),
-        axis("window", settings.windows),
-        axis("buffers", settings.buffers),
-        axis("streams", settings.streams, settings.backend.axes if point_to_point else ()),
-        axis("in_place", in_place),
-        axis("reduction", settings.reductions),
-        axis("root", settings.roots),
-    )
+    values = {
+        "pair": axis("pairs", together) if "pairs" in benchmark.axes else axis("pair", _pairs(settings, layout)),
+        "window": axis("window", settings.windows),
+        "buffers": axis("buffers", settings.buffers),
+        "streams": axis("streams", settings.streams, settings.backend.axes if point_to_point else ()),
+        "in_place": axis("in_place", in_place),
+        "reduction": axis("reduction", settings.reductions),
+        "root": axis("root", settings.roots),
+    }
+    return (dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values()))
 
 
 def _pairs(settings: Settings, layout: Layout) -> tuple[str | None, ...]:

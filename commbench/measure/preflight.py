@@ -286,10 +286,7 @@ def _run_record(
         "config": request.config,
         "config_dir": request.config_dir,
         "layouts": [str(layout) for layout in settings.layouts],
-        "provenance": {
-            "nodes": nodes,
-            "differences": differing,
-        },
+        "provenance": {"nodes": nodes, "differences": differing},
     }
 
 

@@ -70,13 +70,7 @@ class StopRule:
             return "budget"
         return "noise_stable" if self._hopeless(values, spent_s, width) else None
 
-    def next_block(
-        self,
-        values: Series,
-        spent_s: float,
-        hint_s: float | None = None,
-        meeting_s: float = 0.0,
-    ) -> int:
+    def next_block(self, values: Series, spent_s: float, hint_s: float | None = None, meeting_s: float = 0.0) -> int:
         """Repetitions of the next block, at least 1: half the least number, the rest of it, then growth by 1.25.
 
         Judged by the times so far, it lasts no longer than half a second or the rest of the budget. `hint_s`

@@ -15,17 +15,7 @@ import numpy as np
 
 from commbench.core.units import format_seconds
 
-from .statistics import (
-    NOISY,
-    Z95,
-    Series,
-    binomial_rank,
-    drifting,
-    effective_size,
-    lag1,
-    median_interval,
-    multimodal,
-)
+from .statistics import NOISY, Z95, Series, binomial_rank, drifting, effective_size, lag1, median_interval, multimodal
 
 REPETITIONS, VISITS, LAUNCHES = "repetitions", "visits", "launches"  # what an interval is made of
 BOOTSTRAP_VISITS = 10  # of several launches, from which on the interval is a bootstrap's
