@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from commbench.report.cold_start import soak_intervals as soak_intervals
     from commbench.report.compare import compare as compare
     from commbench.report.crossover import crossovers as crossovers
+    from commbench.report.links import slow_pairs as slow_pairs
     from commbench.report.load import load as load
     from commbench.report.predict import predict as predict
     from commbench.report.predict import step_of as step_of
-    from commbench.report.slow_pairs import slow_pairs as slow_pairs
 
     __version__: str
 
@@ -43,7 +43,7 @@ _PLACES = {  # public name -> where it is; `run` is called otherwise there
     "load": "commbench.report.load",
     "predict": "commbench.report.predict",
     "run": "commbench.cli.run",
-    "slow_pairs": "commbench.report.slow_pairs",
+    "slow_pairs": "commbench.report.links",
     "soak_intervals": "commbench.report.cold_start",
     "step_of": "commbench.report.predict",
 }

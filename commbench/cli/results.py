@@ -16,13 +16,12 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from commbench.core.columns import TABLES
+from commbench.core.columns import TABLES, hashable
 from commbench.core.errors import CommbenchError, ConfigError, Options
-from commbench.core.flags import DOUBTFUL
-from commbench.core.slow_pairs import warnings_of
+from commbench.core.flags import DOUBTFUL, warnings_of
 from commbench.core.terminal import GAP, UNLIMITED, Column, Terminal, printable, table_text
 from commbench.core.units import format_number, plural, value_text
-from commbench.report.fit import COMPANIONS, OF_BACKEND, SHARED, by_window, hashable, varying
+from commbench.report.fit import COMPANIONS, OF_BACKEND, SHARED, by_window, varying
 from commbench.report.load import find_runs, load_run, read_rows, run_tables
 from commbench.report.summary import read_results, summarise_results, summary_text
 from commbench.world.output import drop_unread_output

@@ -29,7 +29,7 @@ STOP_REASONS = ("ci", "max_repetitions", "budget", "noise_stable", "fixed", "dur
 UNFINISHED = ("running", INTERRUPTED)  # "running": a soak that is written while it goes on
 SCHEMA_VERSION = 2
 READ_VERSIONS = (1, 2)
-OLD_NAMES = {"elements": "count", "warnings": "flags"}  # in version 1
+NEW_NAMES = {"count": "elements", "flags": "warnings"}  # of columns of version 1
 SINCE_2 = ("library", "bind", "backend_options", "buffers", "hosts")  # variables and identities that version 1 lacks
 
 
@@ -225,16 +225,24 @@ def with_current_columns(rows: Any, table: str) -> Any:
     schema = arrow_schema(table)
     if rows.schema.equals(schema):
         return rows
-    current = {old: new for new, old in OLD_NAMES.items()}
-    rows = rows.rename_columns([current.get(name, name) for name in rows.column_names])
     present = set(rows.column_names)  # pyarrow makes that list anew at each access
     absent = [column for column in TABLES[table] if column.name not in present]
-    needed = [column.name for column in absent if column.role != "result" and column.name not in SINCE_2]
+    needed = [column.name for column in absent if column.role != "result"]
     if needed:
         raise ValueError(f"it is no table of {table}: it lacks {', '.join(needed[:6])}")
     for column in absent:
         rows = rows.append_column(schema.field(column.name), pa.nulls(len(rows), schema.field(column.name).type))
     return rows.select(schema.names).cast(schema)
+
+
+def hashable(value: Any) -> Any:
+    """The value of a variable, a map as sorted pairs."""
+    return tuple(sorted(value.items())) if isinstance(value, Mapping) else value
+
+
+def current_names(names: Sequence[str]) -> list[str]:
+    """The present name of each of a table's columns, in their order."""
+    return [name if NEW_NAMES.get(name, name) in names else NEW_NAMES[name] for name in names]
 
 
 def check_version(version: object, where: str) -> None:

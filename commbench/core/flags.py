@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 
 class Flag(NamedTuple):
@@ -110,3 +111,9 @@ DOUBTFUL = frozenset({  # the number may be another one when the case is measure
     "clock_limited", "late_starts", "gaps", "throttled", "impossible",
 })  # fmt: skip
 UNKNOWN_FLAG = Flag("a flag of another version of commbench", "see that version's documentation (run.json names it)")
+
+
+def warnings_of(row: Mapping[str, Any]) -> frozenset[str]:
+    """The flags of a case, also one of commbench.load, where they are a text."""
+    flags = row.get("warnings")
+    return frozenset() if flags is None else frozenset(flags.split() if isinstance(flags, str) else flags)

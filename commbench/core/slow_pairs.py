@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from .columns import VARIABLES
+from .columns import VARIABLES, hashable
+from .flags import warnings_of
 from .layout import Layout, Pair, pairs_text
 from .units import format_bytes, format_factor, format_seconds, value_text
 
@@ -108,8 +109,13 @@ class Matrix:
         return {name: times for name, times in usable.items() if times}
 
     @functools.cached_property
+    def slow(self) -> Mapping[Pair, tuple[str, float]]:
+        """Pair -> its class and the typical time of the others in seconds, for the pairs that are slow."""
+        return {pair: self.slow_here[pair] for pair in self.agreed("slow_here")}
+
+    @functools.cached_property
     def slow_here(self) -> Mapping[Pair, tuple[str, float]]:
-        """Like slow_pairs, by this size alone."""
+        """Like slow, by this size alone."""
         slow = {}
         for name, times in self.usable.items():
             if len(times) < LEAST_PAIRS:
@@ -161,14 +167,6 @@ class Matrix:
         return any(pair in getattr(size, found_here) for size in neighbours)
 
 
-def warnings_of(row: Row) -> frozenset[str]:
-    """What to know before trusting the row."""
-    value = row.get("warnings")
-    if isinstance(value, str):
-        return frozenset(value.replace(",", " ").split())
-    return frozenset() if value is None or isinstance(value, float) else frozenset(map(str, value))
-
-
 def _factor(row: Row) -> float:
     return UNCERTAIN_FACTOR if warnings_of(row) & UNCERTAIN else FACTOR
 
@@ -180,7 +178,7 @@ def matrices(rows: Iterable[Row]) -> list[Matrix]:
         pair = row["pair"]
         if isinstance(pair, str) and " " not in pair:
             first, _, second = pair.partition("-")
-            key = (row.get("run_id"), *(_hashable(row[name]) for name in MATRIX_VARIABLES))
+            key = (row.get("run_id"), *(hashable(row[name]) for name in MATRIX_VARIABLES))
             groups.setdefault(key, {})[int(first), int(second)] = row
     grouped = [
         Matrix(key[0], dict(zip(MATRIX_VARIABLES, key[1:], strict=True)), group) for key, group in groups.items()
@@ -199,23 +197,16 @@ def findings(rows: Iterable[Row]) -> list[Finding]:
     """Ranks first, then slow pairs, then asymmetric ones; the worst of each kind first, each at its worst size."""
     compared = matrices(rows)
     at_sizes: dict[tuple[Any, ...], list[Finding]] = {}
-    measured: dict[tuple[Any, ...], int] = {}
     for matrix in compared:
         for finding in _findings_of(matrix, compared):
             key = id(matrix.sizes[0]), finding.kind, finding.pair, finding.rank if finding.kind == "rank" else None
-            at_sizes.setdefault(key, []).append(finding)
-            measured[key] = len(matrix.sizes)
+            at_sizes.setdefault((len(matrix.sizes), *key), []).append(finding)
     worst_findings = []
-    for key, same in at_sizes.items():
+    for (measured, *_), same in at_sizes.items():
         worst = max(same, key=lambda finding: finding.ratio)
-        where = f"; at {len(same)} of {measured[key]} sizes" if measured[key] > 1 else "; at one size only"
+        where = f"; at {len(same)} of {measured} sizes" if measured > 1 else "; at one size only"
         worst_findings.append(replace(worst, text=worst.text + where))
     return sorted(worst_findings, key=lambda finding: (KINDS.index(finding.kind), -finding.ratio))
-
-
-def slow_pairs(matrix: Matrix) -> dict[Pair, tuple[str, float]]:
-    """Pair -> its class and the typical time of the others in seconds, for the pairs that are slow."""
-    return {pair: matrix.slow_here[pair] for pair in matrix.agreed("slow_here")}
 
 
 def _findings_of(matrix: Matrix, compared: Sequence[Matrix]) -> Iterator[Finding]:
@@ -232,7 +223,7 @@ def _findings_of(matrix: Matrix, compared: Sequence[Matrix]) -> Iterator[Finding
     blank = Finding(
         "", matrix.run_id, shared["benchmark"], message_bytes, None, None, math.nan, heading, shared["layout"]
     )
-    slow = slow_pairs(matrix)
+    slow = matrix.slow
     ratios = {pair: _ratio(float(matrix.rows[pair]["median_s"]), typical_s) for pair, (_, typical_s) in slow.items()}
     slow_ranks = list(_slow_ranks(matrix, ratios, blank))
     blamed = {finding.rank for finding in slow_ranks}
@@ -291,10 +282,3 @@ def _ratio(slow_s: float, typical_s: float) -> float:
 def _interval_end(row: Row, name: str) -> float:
     """NaN, which is neither above nor below anything, where there were too few repetitions for an interval."""
     return math.nan if row[name] is None else float(row[name])
-
-
-def _hashable(value: Any) -> Any:
-    """Mappings as sorted pairs, NaN (a null in a data frame) as None."""
-    if isinstance(value, Mapping):
-        return tuple(sorted(value.items()))
-    return None if value != value else value

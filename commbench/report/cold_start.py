@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.columns import VARIABLES
+from commbench.core.columns import VARIABLES, hashable
 from commbench.core.units import format_bytes, format_seconds
 from commbench.measure.samples import HEADLINES, PHASES
 
-from .fit import WHOSE, hashable
+from .fit import WHOSE
 from .load import Paths, read_rows, row_dicts
 
 if TYPE_CHECKING:

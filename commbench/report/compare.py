@@ -14,7 +14,7 @@ import numpy as np
 
 from commbench.core.columns import VARIABLES
 from commbench.core.errors import ConfigError
-from commbench.core.units import format_bytes
+from commbench.core.units import format_bytes, value_text
 
 from .compare_sides import NAMES, ComparedVariable, Side, parse_by, read_side, sources_of
 from .difference import (
@@ -31,7 +31,7 @@ from .difference import (
     verdict,
 )
 from .fit import COMPANIONS, OF_BACKEND, launch_medians
-from .load import plain
+from .load import plain, row_dicts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -177,11 +177,11 @@ def _compare_case(key: str, base: list[Row], new: list[Row], rules: Rules) -> di
     launches = used if rules.paired else (_by_launch(used[0]), _by_launch(used[1]))
     row: dict[str, Any] = dict.fromkeys(COLUMNS)
     for name in NAMES:
-        first, last = (plain_variable(side[0][name]) for side in (base or new, new or base))
+        first, last = ((base or new)[0][name], (new or base)[0][name])
         if first != last:
             row[name] = f"{variable_text(first)} -> {variable_text(last)}"
         else:
-            row[name] = variable_text(first) if isinstance(first, list) else first
+            row[name] = variable_text(first) if isinstance(first, dict) else first
     row |= {
         "sides": "both" if base and new else "base" if base else "new",
         "base_launches": len(launches[0]),
@@ -236,7 +236,7 @@ def _check_alike(rows: Sequence[Row]) -> None:
 
 def _measured(rows: Iterable[Row]) -> list[Row]:
     """Rows that are ok and have a median."""
-    return [row for row in rows if row["status"] == "ok" and 0 < row["median_s"] < math.inf]
+    return [row for row in rows if row["status"] == "ok" and 0 < (row["median_s"] or 0) < math.inf]
 
 
 def _by_launch(rows: Iterable[Row]) -> list[Row]:
@@ -250,7 +250,7 @@ def _by_launch(rows: Iterable[Row]) -> list[Row]:
 
 def _matched(base: list[Row], new: list[Row]) -> tuple[list[Row], list[Row]]:
     """Launches whose number both sides have, by number; raises ConfigError for a number that occurs twice."""
-    by_number = [{plain(row["launch"]): row for row in rows} for rows in (base, new)]
+    by_number = [{row["launch"]: row for row in rows} for rows in (base, new)]
     for where, rows, numbered in zip(("BASE", "NEW"), (base, new), by_number, strict=True):
         if len(numbered) < len(rows):
             raise ConfigError(
@@ -266,32 +266,19 @@ def _values_of(rows: Iterable[Row], name: str) -> Series:
 
 def case_name(row: Mapping[Any, Any]) -> str:
     """A short name of a case: all_reduce 1x2 1 MiB."""
-    size = plain(row["message_bytes"])
-    pair = row["pair"] if isinstance(row["pair"], str) else ""
-    return " ".join(filter(None, [row["benchmark"], row["layout"], pair, format_bytes(size) if size else ""]))
+    size = format_bytes(row["message_bytes"]) if row["message_bytes"] else None
+    return " ".join(filter(None, [row["benchmark"], row["layout"], row["pair"], size]))
 
 
 # ---------------------------------------------------------------- which rows belong together
 
 
-def plain_variable(value: Any) -> Any:
-    """The value of a variable as in JSON: any kind of null as None, whole numbers as int, maps as sorted pairs."""
-    if isinstance(value, (str, int)):
-        return value
-    value = value.tolist() if hasattr(value, "tolist") else value  # numpy's arrays and scalars
-    if isinstance(value, Mapping):
-        value = list(value.items())
-    if isinstance(value, (list, tuple)):
-        return sorted([str(name), str(setting)] for name, setting in value if setting is not None)
-    return plain(value)
-
-
 def variable_text(value: Any) -> str:
     """The value of a variable as text: none, false, A=1 B=2."""
-    value = plain_variable(value)
-    if isinstance(value, list):
-        return " ".join("=".join(pair) for pair in value) or "none"
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    value = plain(value)
+    if value is None or value == {}:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else value_text(value)
 
 
 def key_of(row: Row, by: Iterable[str], changed: Container[tuple[str, str]] = ()) -> str:
@@ -301,7 +288,7 @@ def key_of(row: Row, by: Iterable[str], changed: Container[tuple[str, str]] = ()
     """
     excluded = set(by)
     excluded |= {name for name in OF_BACKEND if "backend" in excluded or (row["backend"], name) in changed}
-    return json.dumps([None if name in excluded else plain_variable(row[name]) for name in NAMES])
+    return json.dumps([None if name in excluded else row[name] for name in NAMES], sort_keys=True)
 
 
 def changed_backends(base: Side, new: Side) -> set[tuple[str, str]]:
@@ -335,7 +322,7 @@ def rows_by_key(
             cases = cases[values == wanted]
     names = [variable.name for variable in by]
     by_key: dict[str, dict[str, Row]] = {}
-    for row in cases[[*NAMES, *OTHERS]].to_dict("records"):
+    for row in row_dicts(cases[[*NAMES, *OTHERS]]):
         runs = by_key.setdefault(key_of(row, names, changed), {})
         first_row = next(iter(runs.values()), row)
         for name in dict.fromkeys((*names, *OF_BACKEND)):

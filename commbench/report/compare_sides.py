@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commbench.core.columns import CASES, OLD_NAMES, SCHEMA_VERSION, VARIABLES, arrow_schema
-from commbench.core.errors import CommbenchError, ConfigError
+from commbench.core.columns import SCHEMA_VERSION, VARIABLES, arrow_schema
+from commbench.core.errors import ConfigError
 from commbench.core.fact_scopes import scope_of
 from commbench.core.run_folder import publish
 from commbench.core.terminal import first_line
 from commbench.core.units import plural
 
 from .fit import launch_medians
-from .load import KEYS, NEEDED, RUNS, as_stored, find_runs, frame_of, nodes_of, read_cases
+from .load import RUNS, Damaged, find_runs, frame_of, nodes_of, read_cases, table_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 NAMES = tuple(column.name for column in VARIABLES)
 PAYLOAD = ("benchmark", "dtype", "message_bytes", "elements")  # what was moved: must be equal on both sides
-KINDS: dict[str, Any] = {"number": "float64", "integer": "Int64"}  # also where all values are null
 LONGEST_LIST = 20
 MISSING = "missing"
 LONGEST_VALUE = 60  # characters
@@ -83,9 +82,7 @@ def sources_of(source: Any) -> list[Any]:
 
 def read_side(name: str, source: Source | Sequence[Source]) -> Side:
     """Everything that can be read; what can't be is in `problems`. Raises ConfigError where nothing is left."""
-    import pandas as pd
-
-    frames: list[pd.DataFrame] = []
+    tables: list[Any] = []
     runs: dict[str, dict[str, Any]] = {}
     problems: list[str] = []
     labels = []
@@ -93,47 +90,22 @@ def read_side(name: str, source: Source | Sequence[Source]) -> Side:
         labels.append(str(given) if isinstance(given, (str, Path)) else "a data frame")
         if not isinstance(given, (str, Path)):
             try:
-                frames.append(_with_all_columns(as_stored(given), "a data frame"))
-            except CommbenchError as error:
+                tables.append(table_of(given))
+            except Damaged as error:
                 problems.append(str(error))
             continue
         path = Path(given)
         if not path.is_file() and not (path.is_dir() and find_runs(path)):
             raise ConfigError(f"{name}={path} is neither a folder with runs (run.json) nor a parquet file of cases")
         parts, unreadable = read_cases([path])
-        problems += unreadable.values()
+        problems += unreadable
         for part in parts:
             problems += [] if part.has_version else [f"{path} names no schema version: taken as {SCHEMA_VERSION}"]
             runs |= {str(record.get("run_id")): record for record in part.records}
-            frames.append(_with_all_columns(frame_of([part.cases]), str(part.path)))
-    if not frames:
+            tables.append(part.cases)
+    if not tables:
         raise ConfigError(f"{name} has nothing to compare: {'; '.join(problems) or 'no cases in it'}")
-    cases = pd.concat(frames, ignore_index=True).drop_duplicates(KEYS["cases"], keep="last", ignore_index=True)
-    return Side(name, cases, tuple(runs.values()), tuple(problems), ", ".join(labels))
-
-
-def _with_all_columns(cases: pd.DataFrame, where: str) -> pd.DataFrame:
-    """A copy with all columns that a comparison reads; raises CommbenchError for a frame of something else."""
-    cases = cases.rename(columns={old: new for new, old in OLD_NAMES.items() if new not in cases.columns})
-    missing = [name for name in NEEDED["cases"] if name not in cases.columns]
-    if missing:
-        seen = ", ".join(str(name) for name in cases.columns[:6]) or "none"
-        raise CommbenchError(
-            f"{where} is not a table of cases: it has the columns {seen}, but not {', '.join(missing)}"
-        )
-    if not len(cases):
-        raise CommbenchError(f"{where} has no cases")
-    if cases[["run_id", "case_id"]].isna().any(axis=None):
-        raise CommbenchError(f"{where} has rows without run_id or case_id")
-    frame = cases.reindex(columns=[column.name for column in CASES])
-    typed: dict[str, Any] = {}
-    for column in CASES:
-        if column.kind in KINDS:
-            try:
-                typed[column.name] = frame[column.name].astype(KINDS[column.kind])
-            except (ValueError, TypeError) as error:
-                raise CommbenchError(f"{where}: column {column.name} is not numeric: {error}") from error
-    return frame.assign(**typed)
+    return Side(name, frame_of(tables), tuple(runs.values()), tuple(problems), ", ".join(labels))
 
 
 def check_target(target: str | Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.columns import VARIABLES
+from commbench.core.columns import VARIABLES, hashable
 from commbench.core.errors import CommbenchError
 
 from .difference import FEW_LAUNCHES, Measured
-from .load import as_stored, row_dicts
+from .load import row_dicts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +33,7 @@ Row = Mapping[str, Any]
 
 # What the cases of a family share: all variables but the size, and whose numbers they are
 SHARED = (*(column.name for column in VARIABLES if column.name not in ("message_bytes", "elements")), "label", "hosts")
+MAPS = tuple(column.name for column in VARIABLES if column.kind == "map")
 WHOSE = ("library", "label", "hosts")  # named where several have the same case
 OF_BACKEND = ("library", "backend_options")
 COMPANIONS = {"backend": ("engine", "streams", *OF_BACKEND), "layout": ("pair", "hosts")}  # that a choice implies
@@ -107,9 +109,8 @@ def families(cases: pd.DataFrame) -> list[Family]:
 
 def answerable(cases: pd.DataFrame) -> pd.DataFrame:
     """Without cases of one rank, which moves nothing, and without simulated ones beside real ones."""
-    cases = as_stored(cases)
     if "world_size" in cases.columns:
-        cases = cases[cases["world_size"] != 1]
+        cases = cases[~cases["world_size"].isin([1])]
     if "engine" in cases.columns and (cases["engine"] != "virtual").any():
         cases = cases[cases["engine"] != "virtual"]
     return cases
@@ -122,16 +123,16 @@ def ignored(cases: pd.DataFrame) -> dict[str, int]:
 
 
 def _case_rows(cases: pd.DataFrame) -> list[Row]:
-    cases = as_stored(cases)
     absent = [name for name in FAMILY_COLUMNS if name not in cases.columns]
     if absent:
         raise CommbenchError(f"the cases have no column {', '.join(absent)}; give what commbench.load returns")
     read = [name for name in (*SHARED, *FAMILY_COLUMNS, *LAUNCH_COLUMNS) if name in cases.columns]
-    return [row | {"label": row.get("label") or None} for row in row_dicts(cases[list(dict.fromkeys(read))])]
-
-
-def hashable(value: Any) -> Any:
-    return tuple(sorted(value.items())) if isinstance(value, dict) else value
+    return [
+        row
+        | {"label": row.get("label") or None}
+        | {name: json.loads(row[name]) for name in MAPS if isinstance(row.get(name), str)}  # of commbench.load
+        for row in row_dicts(cases[list(dict.fromkeys(read))])
+    ]
 
 
 def _unusable(row: Row) -> str | None:

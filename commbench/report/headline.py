@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from commbench.core.flags import DOUBTFUL, FLAGS
-from commbench.core.slow_pairs import warnings_of
+from commbench.core.flags import DOUBTFUL, FLAGS, warnings_of
 from commbench.core.units import format_number, format_seconds, plural
 
 from .fit import answerable

@@ -1,7 +1,7 @@
 """The one reader of result folders and of parquet files of cases, also while a run is still going on.
 
 The stored tables have lists and maps, which pandas can't hash, and nulls, for which it would turn integers into floats:
-commbench.load returns them in a form that every operation of pandas takes, and as_stored turns that back.
+commbench.load returns them in a form that every operation of pandas takes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from commbench.core.case import options_text, version_of
-from commbench.core.columns import OLD_NAMES, SINCE_2, TABLES, VARIABLES, arrow_schema, check_version
+from commbench.core.columns import SINCE_2, TABLES, VARIABLES, arrow_schema, check_version, current_names
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.layout import ends_of_pair
 from commbench.core.terminal import first_line
@@ -89,24 +89,6 @@ def load(*paths: Paths, table: str = "cases", skip_damaged: bool = False) -> pd.
     return frame.assign(operation_s=operation_s.where(single | rows["phase"].isin(("measure", "late"))))
 
 
-def as_stored(cases: pd.DataFrame) -> pd.DataFrame:
-    """Cases of `load` as they are stored, for readers that take a user's data frame; any other is left as it is."""
-    changed: dict[str, Any] = {}
-    for column in TABLES["cases"]:
-        values: Any = cases.get(column.name)
-        if values is None:
-            continue
-        if str(values.dtype) == "Int64":
-            changed[column.name] = values.astype("float64")
-        elif str(values.dtype) == "boolean":
-            changed[column.name] = values.astype("object").where(values.notna(), None)
-        elif column.kind == "map":
-            changed[column.name] = values.map(lambda value: json.loads(value) if isinstance(value, str) else value)
-        elif column.kind == "texts":
-            changed[column.name] = values.map(lambda value: value.split() if isinstance(value, str) else value)
-    return cases.assign(**changed)
-
-
 def read_rows(paths: Iterable[Paths], table: str = "cases", skip_damaged: bool = False) -> pd.DataFrame:
     """The rows that commbench.load returns, as they are stored: lists, maps, NaN for null; raises like it."""
     tables = []
@@ -118,14 +100,13 @@ def read_rows(paths: Iterable[Paths], table: str = "cases", skip_damaged: bool =
 
     for source in find_sources(paths, table):
         try:
-            if source.is_file():
+            if source.is_dir():
+                load_run(source)
+            else:
                 tables.append(read_table(source, table))
-                continue
-            load_run(source)
         except Damaged as error:
             leave_out(error)  # the rows may be used: each parquet file names its schema version too
-        if source.is_dir():
-            tables += run_tables(source, table, damaged=leave_out)
+        tables += run_tables(source, table, damaged=leave_out) if source.is_dir() else []
     return frame_of(tables or [_schema(table, None).empty_table()], table)
 
 
@@ -187,8 +168,8 @@ class CaseSource:
     has_version: bool = True
 
 
-def read_cases(paths: Iterable[Paths], columns: Columns = None) -> tuple[list[CaseSource], dict[Path, str]]:
-    """Sources with cases below the paths (folders with runs, parquet files), and path -> why it was left out.
+def read_cases(paths: Iterable[Paths], columns: Columns = None) -> tuple[list[CaseSource], list[str]]:
+    """Sources with cases below the paths (folders with runs, parquet files), and why others were left out.
 
     Files are read in parallel: pyarrow reads outside the interpreter's lock. Raises ConfigError for mixed units.
     """
@@ -196,9 +177,9 @@ def read_cases(paths: Iterable[Paths], columns: Columns = None) -> tuple[list[Ca
         source for path in flat_paths(paths) for source in (path.is_dir() and find_runs(path)) or [path]
     )
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as readers:
-        results = dict(zip(sources, readers.map(lambda path: _read_source(path, columns), sources), strict=True))
-    problems = {path: result for path, result in results.items() if isinstance(result, str)}
-    return [result for result in results.values() if not isinstance(result, str)], problems
+        results = list(readers.map(lambda path: _read_source(path, columns), sources))
+    problems = [result for result in results if isinstance(result, str)]
+    return [result for result in results if not isinstance(result, str)], problems
 
 
 def _read_source(path: Path, columns: Columns) -> CaseSource | str:
@@ -211,8 +192,8 @@ def _read_source(path: Path, columns: Columns) -> CaseSource | str:
             cases, metadata = read_table(path, "cases", columns), pq.read_schema(path).metadata or {}
             source = CaseSource(path, cases, tuple(_run_records(metadata, None)), b"schema_version" in metadata)
         elif (path / "run.json").is_file():
-            record = load_run(path)
-            source = CaseSource(path, pa.concat_tables(run_tables(path, "cases", columns)), (record,))
+            records = (load_run(path),)
+            source = CaseSource(path, pa.concat_tables(run_tables(path, "cases", columns)), records)
         else:
             return f"{path} {'has no run.json in it or below it' if path.is_dir() else 'does not exist'}"
     except ConfigError:  # mixed units: the answer would be wrong, not incomplete
@@ -239,8 +220,7 @@ def run_tables(
     """
     rows: dict[Path, Any] = {}
     # parts first: a run that merges meanwhile has its rows in both places, never in neither
-    parts = sorted((run / "parts").glob(f"*.{table}.parquet"))
-    merged = run / f"{table}.parquet"
+    parts, merged = sorted((run / "parts").glob(f"*.{table}.parquet")), run / f"{table}.parquet"
     for file in (*parts, merged):
         try:
             rows[file] = read_table(file, table, columns, filters)
@@ -261,27 +241,37 @@ def read_table(file: Path, table: str, columns: Columns = None, filters: Any = N
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = _schema(table, columns)
     try:
         if not file.stat().st_size:
             raise Damaged(f"{file} is empty")
         with pq.ParquetFile(file) as opened:
             stored = opened.schema_arrow  # pyarrow converts the schema anew at each access
             _check_schema(file, stored, table)
-            names = set(stored.names)
-            renamed = (name if name in names else OLD_NAMES.get(name) for name in schema.names)
-            present = [name for name in renamed if name in names]
+            stored_names = dict(zip(current_names(stored.names), stored.names, strict=True))
+            present = [stored_names[name] for name in _schema(table, columns).names if name in stored_names]
             rows = opened.read(columns=present, use_threads=False) if filters is None else None
         rows = pq.read_table(file, columns=present, filters=filters) if rows is None else rows
-        by_name = dict(zip(rows.column_names, rows.columns, strict=True))
-        arrays = [_column(file, by_name, len(rows), field, stored.metadata or {}) for field in schema]
+        return _with_our_columns(file, rows, _schema(table, columns), stored.metadata or {})
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise Damaged(f"{file} can't be read: {first_line(error)}") from error
-    if any(rows[name].null_count for name in ("run_id", "case_id") if name in present):
-        raise Damaged(f"{file} has rows without run_id or case_id")
-    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def table_of(frame: pd.DataFrame) -> Any:
+    """The cases of a user's data frame, as read_table returns those of a file; raises Damaged."""
+    import pyarrow as pa
+
+    names, schema = [str(name) for name in frame], _schema("cases", None)
+    _check_columns("a data frame", names, "cases")
+    known = [name in schema.names for name in current_names(names)]
+    try:
+        rows = pa.Table.from_pandas(frame.loc[:, known], preserve_index=False)
+    except pa.ArrowException as error:
+        raise Damaged(f"a data frame can't be read: {first_line(error)}") from error
+    if not len(rows):
+        raise Damaged("a data frame has no cases")
+    return _with_our_columns(None, rows, schema, {})
 
 
 @functools.cache
@@ -294,15 +284,12 @@ def _schema(table: str, columns: Columns) -> Any:
 
 
 def _check_schema(file: Path, schema: Any, table: str) -> None:
-    """Raises ValueError for a table of another kind; CommbenchError, ConfigError like read_table."""
+    """Raises Damaged for a table of another kind; CommbenchError, ConfigError like read_table."""
     metadata = schema.metadata or {}
     if b"schema_version" in metadata:
         version = metadata[b"schema_version"].decode(errors="replace")
         check_version(int(version) if version.isdigit() else version, str(file))
-    missing = [name for name in NEEDED[table] if not {name, OLD_NAMES.get(name)} & set(schema.names)]
-    if missing:
-        seen = ", ".join(schema.names[:6]) or "none"
-        raise ValueError(f"it is not a table of {table}: it has the columns {seen}, but not {', '.join(missing)}")
+    _check_columns(str(file), schema.names, table)
     for column in TABLES[table]:
         field = schema.field(column.name) if column.name in schema.names else None
         unit = (field.metadata or {}).get(b"unit") if field is not None else None
@@ -313,35 +300,57 @@ def _check_schema(file: Path, schema: Any, table: str) -> None:
             )
 
 
-def _column(file: Path, rows: Mapping[str, Any], count: int, field: Any, metadata: Mapping[bytes, bytes]) -> Any:
-    """One column with our type; what the file does not have is null, or as the run's record says."""
+def _check_columns(where: str, names: Sequence[str], table: str) -> None:
+    missing = [name for name in NEEDED[table] if name not in current_names(names)]
+    if missing:
+        seen = ", ".join(names[:6]) or "none"
+        raise Damaged(f"{where} is not a table of {table}: it has the columns {seen}, but not {', '.join(missing)}")
+
+
+def _with_our_columns(file: Path | None, rows: Any, schema: Any, metadata: Mapping[bytes, bytes]) -> Any:
+    """The rows of a file, or of a data frame, with the columns and types of the schema; raises Damaged."""
     import pyarrow as pa
 
-    name = field.name if field.name in rows else OLD_NAMES.get(field.name, "")
-    if name not in rows:
-        if field.name in ("source", "destination") and "pair" in rows:
-            return pa.array([ends_of_pair(pair)[field.name] for pair in rows["pair"].to_pylist()], type=field.type)
-        if field.name == "library_version":
-            libraries = _column(file, rows, count, pa.field("library", field.type), metadata)
-            return pa.array([version_of(library) for library in libraries.to_pylist()], type=field.type)
-        if field.name not in SINCE_2 or "run_id" not in rows:
-            return pa.nulls(count, field.type)
-        recorded = {str(run.get("run_id")): _of_record(run).get(field.name) for run in _run_records(metadata, file)}
-        return pa.array([recorded.get(run_id) for run_id in rows["run_id"].to_pylist()], type=field.type)
-    column = rows[name]
-    if column.type == field.type:
-        return column
-    if pa.types.is_map(field.type):  # pandas writes a map as a list of pairs, and what commbench.load returned as JSON
-        values = (json.loads(value) if isinstance(value, str) else value for value in column.to_pylist())
-        items = (value.items() if isinstance(value, dict) else value for value in values)
-        maps = [value if value is None else [tuple(pair) for pair in value] for value in items]
-        return pa.array(maps, type=field.type)
-    if pa.types.is_list(field.type) and field.name == "warnings" and not pa.types.is_list(column.type):
-        return pa.array([value if value is None else str(value).split() for value in column.to_pylist()], field.type)
-    try:
-        return column.cast(field.type)
-    except pa.ArrowException as error:
-        raise Damaged(f"{file}: column {field.name} is not of type {field.type}: {first_line(error)}") from error
+    by_name, where = dict(zip(current_names(rows.column_names), rows.columns, strict=True)), file or "a data frame"
+    if any(by_name[name].null_count for name in ("run_id", "case_id") if name in by_name):
+        raise Damaged(f"{where} has rows without run_id or case_id")
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        if name not in by_name:
+            values = _implied_values(name, by_name, lambda: _run_records(metadata, file))
+            by_name[name] = pa.nulls(len(rows), kind) if values is None else pa.array(values, type=kind)
+        elif by_name[name].type != kind:
+            try:
+                by_name[name] = _converted(by_name[name], name, kind)
+            except (pa.ArrowException, ValueError, TypeError) as error:
+                raise Damaged(f"{where}: column {name} is not of type {kind}: {first_line(error)}") from error
+    return pa.Table.from_arrays([by_name[name] for name in schema.names], schema=schema)
+
+
+def _implied_values(name: str, rows: Mapping[str, Any], records: Callable[[], list[Any]]) -> list[Any] | None:
+    """The values of a column that older rows lack: from another column or the record of their run; None: unknown."""
+    if name in ("source", "destination") and "pair" in rows:
+        return [ends_of_pair(pair)[name] for pair in rows["pair"].to_pylist()]
+    if name == "library_version" and "library" in rows:
+        return [version_of(library) for library in rows["library"].to_pylist()]
+    if name in SINCE_2 and "run_id" in rows:
+        recorded = {str(run.get("run_id")): _of_record(run).get(name) for run in records()}
+        return [recorded.get(run_id) for run_id in rows["run_id"].to_pylist()]
+    return None
+
+
+def _converted(column: Any, name: str, kind: Any) -> Any:
+    """Pandas writes a map as a list of pairs or a struct, and what commbench.load returned as text."""
+    import pyarrow as pa
+
+    if name == "warnings" and not pa.types.is_nested(column.type):
+        return pa.array([value if value is None else str(value).split() for value in column.to_pylist()], type=kind)
+    if not pa.types.is_map(kind):
+        return column.cast(kind)
+    values = (json.loads(value) if isinstance(value, str) else value for value in column.to_pylist())
+    items = (value if value is None else dict(value).items() for value in values)
+    # a struct has nulls for the names of other rows
+    maps = [pairs if pairs is None else [pair for pair in pairs if pair[1] is not None] for pairs in items]
+    return pa.array(maps, type=kind)
 
 
 def _run_records(metadata: Mapping[bytes, bytes], file: Path | None) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from commbench.core.units import format_number, format_seconds
 from .cold_start import LAUNCH_HEADS
 from .distributions import RawData
 from .headline import headline, trust
+from .links import pairs_table, wiring_table
 from .load import row_dicts
 from .page_parts import (
     by_variables,
@@ -29,7 +30,6 @@ from .page_parts import (
 )  # fmt: skip
 from .recommend import interval_text, size_text
 from .reference import NORMAL
-from .slow_pairs import pairs_table, wiring_table
 from .summary import (
     BEST_HEADS,
     FLAG_HEADS,

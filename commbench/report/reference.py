@@ -15,7 +15,8 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from commbench.core.errors import ConfigError
-from commbench.core.slow_pairs import UNUSABLE, warnings_of
+from commbench.core.flags import warnings_of
+from commbench.core.slow_pairs import UNUSABLE
 from commbench.core.units import format_bytes, format_number, format_seconds
 
 from .fit import WHOSE, Row

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commbench.core.columns import CASES, SINCE_2, interval_texts
 from commbench.core.errors import ConfigError
-from commbench.core.flags import FLAGS, UNKNOWN_FLAG
-from commbench.core.slow_pairs import UNUSABLE, Finding, findings, warnings_of
+from commbench.core.flags import FLAGS, UNKNOWN_FLAG, warnings_of
+from commbench.core.slow_pairs import UNUSABLE, Finding, findings
 from commbench.core.terminal import Column, Terminal, paragraphs, table_text
 from commbench.core.units import format_factor, format_number, format_seconds, plural
 
@@ -67,7 +67,7 @@ def read_results(paths: Sequence[Paths], benchmark: str | None = None) -> Result
     """All runs below the folders and all parquet files of cases; raises ConfigError where nothing is left."""
     sources, problems = read_cases(paths, COLUMNS)
     if not sources:
-        reasons = "; ".join(problems.values())
+        reasons = "; ".join(problems)
         raise ConfigError(f"nothing to report: {reasons}; give a folder with runs or a parquet file of cases")
     cases = frame_of([source.cases for source in sources])
     if benchmark is not None:
@@ -78,7 +78,7 @@ def read_results(paths: Sequence[Paths], benchmark: str | None = None) -> Result
     records = tuple(record for source in sources for record in source.records or ({"run_id": source.path.stem},))
     folders = {str(source.records[0].get("run_id")): source.path for source in sources if source.path.is_dir()}
     comparisons, left_out = read_ab_results(paths, benchmark)
-    return Results(cases, records, folders, (*problems.values(), *left_out), tuple(comparisons))
+    return Results(cases, records, folders, (*problems, *left_out), tuple(comparisons))
 
 
 def counts_text(results: Results) -> str:

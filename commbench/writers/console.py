@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from commbench.core.columns import INTERRUPTED, UNFINISHED, interval_texts
 from commbench.core.flags import FLAGS, UNKNOWN_FLAG
-from commbench.core.slow_pairs import FACTOR, SPREADS, findings, matrices, slow_pairs
+from commbench.core.slow_pairs import FACTOR, SPREADS, findings, matrices
 from commbench.core.terminal import Column, Terminal, paragraphs, printable, table_text
 from commbench.core.units import format_bytes, format_number, format_seconds, plural
 
@@ -127,7 +127,7 @@ def run_text(
             parts += [""] if shown_matrices or mode is not None else []
     named = [name for name in CONSTANT if not _is_constant(rows, name)]
     for matrix in shown_matrices:
-        text = matrix_text(matrix, slow_pairs(matrix), named, terminal.width or WIDEST_MATRIX)
+        text = matrix_text(matrix, named, terminal.width or WIDEST_MATRIX)
         parts.append(f"{printable(text)}\n")
     own = flags_in(listed) - {*common}
     flags = [f"{name}: {_flag_sizes(name, series)}: {flag_text(name)}" for name in sorted(own)]

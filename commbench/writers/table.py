@@ -169,7 +169,7 @@ def is_matrix(matrix: Matrix) -> bool:
     return len(matrix.rows) > LONGEST_PAIR_TABLE and 2 * len(matrix.rows) >= len(matrix.ranks) ** 2
 
 
-def matrix_text(matrix: Matrix, slow: Collection[Pair], named: Sequence[str], width: int) -> str:
+def matrix_text(matrix: Matrix, named: Sequence[str], width: int) -> str:
     """Heading, cells, a line per class, and what went wrong; cells only where they fit into `width` columns.
 
     `named` are the variables to name in the heading. Windows of messages are shown by their rate, others by time.
@@ -180,20 +180,20 @@ def matrix_text(matrix: Matrix, slow: Collection[Pair], named: Sequence[str], wi
     shared = matrix.shared
     more = [f"{name} {shared[name]}" for name in MATRIX_VARIABLES if name in named and shared[name] is not None]
     head = f"{shared['benchmark']}, {', '.join([format_bytes(shared['message_bytes']), *more])}"
-    cells = _matrix_lines(matrix, slow, unit)
+    cells = _matrix_lines(matrix, unit)
     if len(matrix.ranks) > MAX_MATRIX_RANKS or max(map(len, cells)) > width:
         cells, head = [], f"{head}: median in {unit}"
     else:
-        mark = ", ! slow" if slow else ""
+        mark = ", ! slow" if matrix.slow else ""
         head = f"{head}: median in {unit}, senders down, receivers across{mark}"
     return "\n".join([head, *cells, *_class_lines(matrix, unit), *_note_lines(matrix)])
 
 
-def _matrix_lines(matrix: Matrix, slow: Collection[Pair], unit: str) -> list[str]:
+def _matrix_lines(matrix: Matrix, unit: str) -> list[str]:
     ranks = matrix.ranks
     cells = dict.fromkeys(itertools.product(ranks, repeat=2), ".")
     for pair, row in matrix.rows.items():
-        mark = "!" if pair in slow else ""
+        mark = "!" if pair in matrix.slow else ""
         cells[pair] = f"{mark}{_pair_number(row, unit)}" if row["status"] == "ok" else str(row["status"])[:4]
     width = max(map(len, [*cells.values(), *map(str, ranks)]))
     side = len(str(ranks[-1]))

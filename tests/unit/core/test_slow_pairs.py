@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.core.columns import CASES
-from commbench.core.slow_pairs import FACTOR, findings, matrices, slow_pairs
+from commbench.core.slow_pairs import FACTOR, findings, matrices
 
 Pair = tuple[int, int]
 INTERVAL = 0.02  # half-width of a planted interval
@@ -149,7 +149,7 @@ def test_the_edge_of_a_wide_class_is_no_fault() -> None:
     pairs = [(first, second) for first in range(4) for second in range(4) if first != second]
     rows = [row(f"{a}-{b}", time, 4) for (a, b), time in zip(pairs, times, strict=True)]
     assert times[-1] * (1 - INTERVAL) > FACTOR * np.median(times[:-1])
-    assert slow_pairs(matrices(rows)[0]) == {}
+    assert matrices(rows)[0].slow == {}
 
 
 def in_wide_class(median_s: float, low_s: float) -> list[dict[str, Any]]:
@@ -167,16 +167,16 @@ def in_wide_class(median_s: float, low_s: float) -> list[dict[str, Any]]:
 )
 def test_the_interval_must_lie_beyond_three_standard_deviations(low_us: float, slow: bool) -> None:
     rows = in_wide_class(1.6e-6, low_us * 1e-6)
-    assert list(slow_pairs(matrices(rows)[0])) == ([(3, 2)] if slow else [])
+    assert list(matrices(rows)[0].slow) == ([(3, 2)] if slow else [])
 
 
 def test_a_median_beyond_the_factor_is_not_enough() -> None:
     """The interval begins below it."""
     rows = world(4, {(0, 1): 1.5, (1, 0): 1.5})
-    assert list(slow_pairs(matrices(rows)[0])) == [(0, 1), (1, 0)]
+    assert list(matrices(rows)[0].slow) == [(0, 1), (1, 0)]
     for entry in rows:
         entry |= {"ci_low_s": 1.15 * 2e-6} if entry["median_s"] > 2.5e-6 else {}
-    assert slow_pairs(matrices(rows)[0]) == {}
+    assert matrices(rows)[0].slow == {}
 
 
 def test_two_pairs_do_not_tell_which_is_wrong() -> None:
@@ -229,12 +229,6 @@ def test_rows_that_are_no_entry_of_a_matrix_are_left_out() -> None:
     assert findings([*foreign, *skipped]) == []
 
 
-def test_nulls_of_a_data_frame_are_nulls() -> None:
-    rows = [entry | {"window": float("nan"), "root": float("nan")} for entry in world(4, {(0, 2): 2.0})]
-    assert len(matrices(rows)) == 1
-    assert reported(rows) == reported(world(4, {(0, 2): 2.0}))
-
-
 @given(
     st.integers(2, 5).flatmap(
         lambda size: st.tuples(st.lists(st.floats(1e-9, 1e3), min_size=size**2, max_size=size**2), st.integers(1, size))
@@ -247,7 +241,7 @@ def test_no_finding_contradicts_the_times(world_times: tuple[list[float], int]) 
     size = round(len(times) ** 0.5)
     rows = [row(f"{index // size}-{index % size}", time, ranks_per_node) for index, time in enumerate(times)]
     (matrix,) = matrices(rows)
-    for pair, (name, typical) in slow_pairs(matrix).items():
+    for pair, (name, typical) in matrix.slow.items():
         faster = [time for time in matrix.classes[name].values() if time <= typical]
         assert matrix.classes[name][pair] > FACTOR * typical
         assert 2 * len(faster) >= len(matrix.classes[name]) - 1

@@ -1,4 +1,4 @@
-"""Pairs of ranks: slow ones of stored runs as a data frame, and the matrices of all pairs as coloured tables."""
+"""Links: slow pairs of stored runs as a data frame; all pairs of a run and those of a machine as coloured tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from commbench.core.layout import Pair
 from commbench.core.slow_pairs import CLASSES, Finding, Matrix, findings
-from commbench.core.slow_pairs import slow_pairs as slow_pairs_of
 from commbench.core.units import format_bytes, format_number, format_seconds
 from commbench.hardware.topology import parse_topo
 
@@ -92,8 +91,8 @@ def pairs_table(matrix: Matrix) -> ColouredTable:
     title = f"{shared['benchmark']} {size}, {shared['backend']} {shared['layout']}"
     if len(ranks) > LARGEST_MATRIX or not matrix.classes:
         ranks = []
-    slow, class_of = slow_pairs_of(matrix), {pair: name for name, times in matrix.classes.items() for pair in times}
-    rows = [[_pair_cell(matrix, (first, second), class_of, slow) for second in ranks] for first in ranks]
+    class_of = {pair: name for name, times in matrix.classes.items() for pair in times}
+    rows = [[_pair_cell(matrix, (first, second), class_of) for second in ranks] for first in ranks]
     legend = []
     for name, times in matrix.classes.items():
         order = sorted(times, key=lambda pair: (times[pair], pair))
@@ -104,7 +103,7 @@ def pairs_table(matrix: Matrix) -> ColouredTable:
     return ColouredTable(title, "from \\ to", [str(rank) for rank in ranks], rows, legend)
 
 
-def _pair_cell(matrix: Matrix, pair: Pair, class_of: Mapping[Pair, str], slow: Mapping[Pair, object]) -> Cell:
+def _pair_cell(matrix: Matrix, pair: Pair, class_of: Mapping[Pair, str]) -> Cell:
     row = matrix.rows.get(pair)
     if row is None:
         return Cell("·", tip="not measured")
@@ -117,9 +116,9 @@ def _pair_cell(matrix: Matrix, pair: Pair, class_of: Mapping[Pair, str], slow: M
     fill, ink = ramp(LIGHTEST + (1 - LIGHTEST) * share, CLASS_RAMPS[name])
     interval = interval_text(row["ci_low_s"], row["ci_high_s"])
     tip = f"{pair[0]} to {pair[1]}: {format_seconds(time_s)} ({interval}), {format_number(rate)} GB/s"
-    tip += f", {name}{', slow for its class' if pair in slow else ''}"
+    tip += f", {name}{', slow for its class' if pair in matrix.slow else ''}"
     text = format_seconds(time_s) if matrix.shared["window"] is None else format_number(rate)
-    return Cell(text, fill, ink, tip, slow=pair in slow)
+    return Cell(text, fill, ink, tip, slow=pair in matrix.slow)
 
 
 def wiring_table(text: str | None) -> ColouredTable | None:

@@ -10,8 +10,8 @@ from places import HARDWARE_TEXTS
 import commbench
 from commbench.core.slow_pairs import OTHER_NODE, SAME_NODE, SELF, matrices
 from commbench.report.figures import ramp
+from commbench.report.links import CLASS_RAMPS, pairs_table, wiring_table
 from commbench.report.load import row_dicts
-from commbench.report.slow_pairs import CLASS_RAMPS, pairs_table, wiring_table
 
 
 def test_a_class_has_its_colour_and_its_slow_link_a_ring_and_the_darkest_shade(tmp_path: Path) -> None:
