@@ -90,7 +90,7 @@ def shown_text(run: Path, rows: Sequence[Row], form: str, terminal: Terminal) ->
         return printable((Osu() if form == OSU else NcclTests()).text(record, rows))
     soaks = {row["case_id"]: TimeLine() for row in rows if row["timing"] == "soak"}
     for case_id, line in soaks.items():
-        for table in run_tables(run, "counters", filters=[("case_id", "=", case_id)]):
+        for table in run_tables(run, "counters", where=[("case_id", "=", case_id)]):
             line.add(table.to_pydict())
     return run_text(record, list(rows), terminal, soaks)
 

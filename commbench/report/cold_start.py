@@ -27,6 +27,7 @@ COLD_START_CASE = (
 CONNECT, WARMUP, MEASURE = range(len(PHASES))
 
 CASE_KEY = ("run_id", "case_id")
+RAMP_SAMPLES = (*CASE_KEY, "phase", "block", "repetition", "rank", "start_ns", "elapsed_ns", "visit")
 SOAK_CASE = ("label", "benchmark", "backend", "layout", "pair", "message_bytes")
 SOAK_INTERVAL = (*CASE_KEY, *SOAK_CASE, "at_s", "repetitions", "busy_s", "rate_gb_per_s")
 OVERHEAD = (
@@ -57,9 +58,14 @@ def cold_start(*paths: Paths) -> pd.DataFrame:
     The duration of a repetition is that of the ranks whose clock counted (counting_ranks).
     """
     import pandas as pd
+    import pyarrow.compute as pc
 
     cases = read_rows(paths).query("status == 'ok'")
-    samples = dict(iter(read_rows(paths, "samples").groupby(["run_id", "case_id"])))
+    first_visit = pc.field("visit").is_null() | (pc.field("visit") <= 1)
+    shown = pc.field("phase").isin(PHASES) & first_visit  # late repetitions are in no statistic
+    frame = read_rows(paths, "samples", columns=RAMP_SAMPLES, where=shown)
+    frame["phase"] = pd.Categorical(frame["phase"], PHASES).codes.astype(np.int64)
+    samples = dict(iter(frame.groupby(list(CASE_KEY))))
     rows = [
         {name: case[name] for name in COLD_START_CASE} | _ramp(case, samples[case["run_id"], case["case_id"]])
         for case in cases.to_dict("records")
@@ -73,14 +79,12 @@ def cold_start(*paths: Paths) -> pd.DataFrame:
 
 def _ramp(case: dict[Any, Any], samples: pd.DataFrame) -> dict[str, float]:
     """The derived columns of one case; without those of the ramp where the steady rate was never reached."""
-    first_visit = samples["visit"].isna() | (samples["visit"] == samples["visit"].min())
-    samples = samples[samples["phase"].isin(PHASES) & first_visit]  # late repetitions are in no statistic
-    phases = samples["phase"].map(PHASES.index)
-    values = ["start_ns", "elapsed_ns"]
-    table = samples.assign(phase=phases).pivot(index=["phase", "repetition"], columns="rank", values=values)
-    phase = table.index.get_level_values("phase").to_numpy()
-    ranks = table.columns.get_level_values("rank").unique().to_numpy()
-    starts, elapsed = (table[[name]].to_numpy(dtype=np.float64) * 1e-9 for name in values)
+    most = int(samples["repetition"].max()) + 1
+    steps, row = np.unique(samples["phase"] * most + samples["repetition"], return_inverse=True)
+    ranks, column = np.unique(samples["rank"], return_inverse=True)
+    starts, elapsed = np.full((2, steps.size, ranks.size), np.nan)
+    starts[row, column], elapsed[row, column] = samples["start_ns"] * 1e-9, samples["elapsed_ns"] * 1e-9
+    phase = steps // most
     operations = np.where(phase == MEASURE, 1, 1 / case["block_k"]) * case["operations_per_sample"]
     sample_s, _ = counted_times(case, elapsed, ranks, np.where(phase == MEASURE, operations, np.nan))
     operation_s = sample_s / operations

@@ -17,7 +17,8 @@ from commbench.core.terminal import first_line
 from commbench.core.units import plural
 
 from .fit import launch_medians
-from .load import RUNS, Damaged, find_runs, frame_of, nodes_of, read_cases, table_of
+from .load import RUNS, Damaged, find_runs, frame_of, read_cases, table_of
+from .machines import nodes_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -96,9 +96,10 @@ def times_by_case(folder: Path, cases: pd.DataFrame) -> dict[str, Series]:
     """
     import pyarrow as pa
 
-    columns = ("run_id", "case_id", "phase", "repetition", "rank", "elapsed_ns")
-    tables = run_tables(folder, "samples", columns, [("phase", "==", "measure")])
-    samples = dict(iter(pa.concat_tables(tables).drop_columns(["run_id", "phase"]).to_pandas().groupby("case_id")))
+    columns = ("case_id", "repetition", "rank", "elapsed_ns")
+    wanted = [("phase", "==", "measure"), ("case_id", "in", cases["case_id"].tolist())]
+    tables = run_tables(folder, "samples", columns, wanted)
+    samples = dict(iter(pa.concat_tables(tables).to_pandas().groupby("case_id")))
     times = {}
     for case in cases.to_dict("records"):
         if case["case_id"] in samples:

@@ -25,6 +25,8 @@ from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.layout import ends_of_pair
 from commbench.core.terminal import first_line
 
+from .machines import nodes_of
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -89,7 +91,9 @@ def load(*paths: Paths, table: str = "cases", skip_damaged: bool = False) -> pd.
     return frame.assign(operation_s=operation_s.where(single | rows["phase"].isin(("measure", "late"))))
 
 
-def read_rows(paths: Iterable[Paths], table: str = "cases", skip_damaged: bool = False) -> pd.DataFrame:
+def read_rows(
+    paths: Iterable[Paths], table: str = "cases", skip_damaged: bool = False, columns: Columns = None, where: Any = None
+) -> pd.DataFrame:
     """The rows that commbench.load returns, as they are stored: lists, maps, NaN for null; raises like it."""
     tables = []
 
@@ -103,11 +107,11 @@ def read_rows(paths: Iterable[Paths], table: str = "cases", skip_damaged: bool =
             if source.is_dir():
                 load_run(source)
             else:
-                tables.append(read_table(source, table))
+                tables.append(read_table(source, table, columns, where))
         except Damaged as error:
             leave_out(error)  # the rows may be used: each parquet file names its schema version too
-        tables += run_tables(source, table, damaged=leave_out) if source.is_dir() else []
-    return frame_of(tables or [_schema(table, None).empty_table()], table)
+        tables += run_tables(source, table, columns, where, leave_out) if source.is_dir() else []
+    return frame_of(tables or [_schema(table, columns).empty_table()], table)
 
 
 def find_sources(paths: Iterable[Paths], table: str = "cases") -> list[Path]:
@@ -146,13 +150,6 @@ def load_run(path: str | Path) -> dict[str, Any]:
         raise Damaged(f"{file} is not the record of a run: it holds a {type(run).__name__}")
     check_version(run.get("schema_version"), str(file))
     return run
-
-
-def nodes_of(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The facts of each node in a run.json; empty where somebody else has written it."""
-    provenance = run.get("provenance")
-    nodes = provenance.get("nodes") if isinstance(provenance, Mapping) else None
-    return [node for node in nodes if isinstance(node, Mapping)] if isinstance(nodes, list) else []
 
 
 # ---------------------------------------------------------------- cases with their run records
@@ -208,22 +205,18 @@ def _read_source(path: Path, columns: Columns) -> CaseSource | str:
 
 
 def run_tables(
-    run: Path,
-    table: str,
-    columns: Columns = None,
-    filters: Any = None,
-    damaged: Callable[[Damaged], None] | None = None,
+    run: Path, table: str, columns: Columns = None, where: Any = None, damaged: Callable[[Damaged], None] | None = None
 ) -> list[Any]:
     """The rows of the merged file and of the parts that are not in it yet, newest last; at least an empty table.
 
-    `filters` are those of pyarrow; `damaged` is called for each file that can't be read, which is raised without it.
+    `where`: filters of pyarrow; `damaged` is called for each file that can't be read, which is raised without it.
     """
     rows: dict[Path, Any] = {}
     # parts first: a run that merges meanwhile has its rows in both places, never in neither
     parts, merged = sorted((run / "parts").glob(f"*.{table}.parquet")), run / f"{table}.parquet"
     for file in (*parts, merged):
         try:
-            rows[file] = read_table(file, table, columns, filters)
+            rows[file] = read_table(file, table, columns, where)
         except FileNotFoundError:  # there is none, or it was merged meanwhile
             continue
         except Damaged as error:
@@ -233,7 +226,7 @@ def run_tables(
     return [rows[file] for file in (merged, *parts) if file in rows] or [_schema(table, columns).empty_table()]
 
 
-def read_table(file: Path, table: str, columns: Columns = None, filters: Any = None) -> Any:
+def read_table(file: Path, table: str, columns: Columns = None, where: Any = None) -> Any:
     """The columns of one parquet file, with our types; a result that the file does not have is null.
 
     Raises FileNotFoundError, Damaged, CommbenchError for another schema version, ConfigError for another unit.
@@ -249,9 +242,11 @@ def read_table(file: Path, table: str, columns: Columns = None, filters: Any = N
             _check_schema(file, stored, table)
             stored_names = dict(zip(current_names(stored.names), stored.names, strict=True))
             present = [stored_names[name] for name in _schema(table, columns).names if name in stored_names]
-            rows = opened.read(columns=present, use_threads=False) if filters is None else None
-        rows = pq.read_table(file, columns=present, filters=filters) if rows is None else rows
-        return _with_our_columns(file, rows, _schema(table, columns), stored.metadata or {})
+            early = where is not None and len(present) == len(_schema(table, columns).names)
+            rows = None if early else opened.read(columns=present, use_threads=False)
+        rows = pq.read_table(file, columns=present, filters=where) if early else rows
+        rows = _with_our_columns(file, rows, _schema(table, columns), stored.metadata or {})
+        return rows if early or where is None else rows.filter(pq.filters_to_expression(where))
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -290,13 +285,13 @@ def _check_schema(file: Path, schema: Any, table: str) -> None:
         version = metadata[b"schema_version"].decode(errors="replace")
         check_version(int(version) if version.isdigit() else version, str(file))
     _check_columns(str(file), schema.names, table)
-    for column in TABLES[table]:
-        field = schema.field(column.name) if column.name in schema.names else None
-        unit = (field.metadata or {}).get(b"unit") if field is not None else None
-        if unit is not None and unit.decode() != column.unit:
+    units = {column.name: column.unit for column in TABLES[table]}
+    for field in schema:
+        unit, ours = (field.metadata or {}).get(b"unit", b"").decode(), units.get(field.name)
+        if field.metadata and b"unit" in field.metadata and ours not in (None, unit):
             raise ConfigError(
-                f"{file}: column {column.name} is in {unit.decode() or 'no unit'}, commbench's in "
-                f"{column.unit or 'no unit'}; mixed units are not compared: convert the column, then its metadata"
+                f"{file}: column {field.name} is in {unit or 'no unit'}, commbench's in {ours or 'no unit'}; "
+                "mixed units are not compared: convert the column, then its metadata"
             )
 
 
@@ -342,6 +337,8 @@ def _converted(column: Any, name: str, kind: Any) -> Any:
     """Pandas writes a map as a list of pairs or a struct, and what commbench.load returned as text."""
     import pyarrow as pa
 
+    if column.null_count == len(column):  # as numbers, in pandas
+        return pa.nulls(len(column), kind)
     if name == "warnings" and not pa.types.is_nested(column.type):
         return pa.array([value if value is None else str(value).split() for value in column.to_pylist()], type=kind)
     if not pa.types.is_map(kind):
@@ -374,13 +371,11 @@ def _of_record(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def frame_of(tables: Sequence[Any], table: str = "cases") -> pd.DataFrame:
-    """One data frame without repeated rows; the later table counts. Texts that repeat are held once."""
+    """One data frame without repeated rows; the later table counts."""
     import pyarrow as pa
 
     rows = pa.concat_tables(tables).combine_chunks()
-    frame: pd.DataFrame = rows.to_pandas(
-        maps_as_pydicts="strict", deduplicate_objects=True, split_blocks=True, self_destruct=True
-    )
+    frame: pd.DataFrame = rows.to_pandas(maps_as_pydicts="strict", split_blocks=True, self_destruct=True)
     return frame.drop_duplicates(KEYS[table], keep="last", ignore_index=True)
 
 

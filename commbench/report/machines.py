@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 from commbench.core.units import about_bytes, plural
 from commbench.hardware.topology import TABLE
 
-from .load import nodes_of
-
 SHOWN_FACTS = (  # of each machine where they are known
     ("CPU", "host.cpu_model"), ("cores", "host.cpu_physical_cores"), ("sockets", "host.cpu_sockets"),
     ("NUMA nodes", "host.numa_nodes"), ("cores allowed", "limits.cpu_cores"), ("memory", "host.memory_total_bytes"),
@@ -49,6 +47,12 @@ class RunGroup(NamedTuple):
     timing: str
     runs: int
     labels: str
+
+
+def nodes_of(run: Record) -> list[Mapping[str, Any]]:
+    """The facts of each node; empty where somebody else has written the record."""
+    nodes = _mapping(run, "provenance").get("nodes")
+    return [node for node in nodes if isinstance(node, Mapping)] if isinstance(nodes, list) else []
 
 
 def machines_of(records: Iterable[Record]) -> list[Machine]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from generated_results import row, run_of
 
@@ -76,6 +77,15 @@ def test_connecting_again_in_a_later_visit_is_no_ramp(tmp_path: Path) -> None:
     row = stored(tmp_path, samples | {"visit": np.where(later, 2, 1)}, median_s=1e-3, first_call_s=0.1)
     assert (row.first_call_s, row.ramp_repetitions) == (pytest.approx(0.1), 6)
     assert row.ramp_s == pytest.approx(0.11)
+
+
+def test_samples_of_earlier_versions_have_no_visits(tmp_path: Path) -> None:
+    samples = series("a", {"connect": [0.1], "warmup": [2e-3] * 5 + [1e-3] * 20, "measure": [1e-3] * 30}, ranks=2)
+    row = stored(tmp_path, samples, median_s=1e-3 * 1.01)
+    file = tmp_path / "samples.parquet"
+    pq.write_table(pq.read_table(file).drop_columns(["visit"]), file)
+    assert row.ramp_repetitions == 6
+    assert commbench.cold_start(tmp_path).iloc[0].equals(row)
 
 
 @pytest.mark.parametrize(("share", "reached"), [(0.951, 0), (0.949, 1)])
