@@ -2,17 +2,15 @@
 
 `launcher=local` starts it as `python -m commbench.world.rank_server`, with a socket as standard input.
 It has no threads, no CUDA context and no open library, so that a fork is safe and a rank reads the variables of the
-libraries as a fresh process would. Each request is a line of JSON with the number of ranks, the arguments and the
-environment of a world. The answers, a line each: the process ids of the ranks, then how each of them ended.
+libraries as a fresh process would. A request has the number of ranks, the arguments and the environment of a world,
+and behind it standard output and error for the ranks. The answers: their process ids, then how each of them ended.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import os
 import runpy
-import select
 import signal
 import socket
 import subprocess
@@ -22,8 +20,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
-from typing import Any
 
 from commbench.core.protocols import Launcher
 
@@ -58,7 +57,7 @@ class RankServer:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = dict(environment)
         self.launch: int | None = None
-        self.socket, theirs = socket.socketpair()
+        self.connection, theirs = Pipe()
         with theirs:
             # ranks get the descriptors of their world: nothing of this command's may stay open in a server
             self.errors = os.memfd_create("rank_server")  # what it writes to stderr
@@ -82,7 +81,7 @@ class RankServer:
         return fresh and all(name.startswith(READ_BY_RANKS) for name in changed)
 
     def close(self) -> None:
-        self.socket.close()
+        self.connection.close()
         self.process.kill()
         self.process.wait()
         os.close(self.errors)
@@ -144,37 +143,32 @@ class ForkedWorld(RunningWorld):
         self, server: RankServer, size: int, words: Sequence[str], environment: Mapping[str, str], folder: Path
     ) -> None:
         super().__init__()
-        self._server, self.pid, self._unread, self._folder = server, server.process.pid, b"", folder
-        request = {"size": size, "words": list(words), "environment": dict(environment)}
-        data = json.dumps(request).encode() + b"\n"
+        self._server, self.pid, self._folder = server, server.process.pid, folder
         with suppress(BrokenPipeError, ConnectionResetError):  # it has ended, which `wait` sees
-            # the ranks print to what this process prints to now, not when the server was started
-            sent = socket.send_fds(server.socket, [data], [1, 2])
-            server.socket.sendall(data[sent:])
+            server.connection.send((size, list(words), dict(environment)))
+            for stream in (1, 2):  # the ranks print to what this process prints to now, not when the server was started
+                send_handle(server.connection, stream, self.pid)
 
     def wait(self, timeout_s: float) -> list[int]:
-        poll = select.poll()
-        poll.register(self._server.socket, select.POLLIN)
-        if not poll.poll(1000 * timeout_s):
-            return []
-        data = b""
-        with suppress(OSError):
-            data = self._server.socket.recv(1 << 20)
-        if not data:
-            self.status = self._server.process.wait()
-            if errors := os.pread(self._server.errors, LONGEST_ERRORS, 0):
-                with suppress(OSError), (self._folder / LOG).open("ab") as file:
-                    file.write(errors)
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        ended = []
-        for answer in map(json.loads, lines):
-            if "ranks" in answer:
-                self.ranks = {int(pid): rank for pid, rank in answer["ranks"].items()}
-            else:
-                ended.append(answer["ended"])
-                self.codes[answer["ended"]] = answer["code"]
-        if ended and len(self.codes) == len(self.ranks):
-            self.status = int(any(self.codes.values()))
+        ended: list[int] = []
+        while self.status is None and self._server.connection.poll(timeout_s):
+            timeout_s = 0.0  # and what else has arrived by now
+            try:
+                answer = self._server.connection.recv()
+            except (EOFError, OSError):
+                self.status = self._server.process.wait()
+                if errors := os.pread(self._server.errors, LONGEST_ERRORS, 0):
+                    with suppress(OSError), (self._folder / LOG).open("ab") as file:
+                        file.write(errors)
+                break
+            if isinstance(answer, dict):
+                self.ranks = answer
+                continue
+            pid, code = answer
+            self.codes[pid] = code
+            ended.append(pid)
+            if len(self.codes) == len(self.ranks):
+                self.status = int(any(self.codes.values()))
         return ended
 
     def end(self, patience_s: float) -> None:
@@ -198,7 +192,7 @@ def main() -> int:
         import_module(module)
     gc.collect()
     gc.freeze()  # a collection in a rank would otherwise copy every page that the ranks share
-    with socket.socket(fileno=os.dup(0)) as parent:
+    with Connection(os.dup(0)) as parent:
         _Server(parent).serve()
     return 0
 
@@ -206,9 +200,8 @@ def main() -> int:
 class _Server:
     """The ranks of the present world, by process id, and the connection to the process that wants them."""
 
-    def __init__(self, parent: socket.socket) -> None:
+    def __init__(self, parent: Connection) -> None:
         self._parent = parent
-        self._files: list[int] = []  # standard output and error of the next world
         self._pid, self._ranks = os.getpid(), dict[int, int]()
         self._wakeup, write_end = os.pipe()
         os.set_blocking(write_end, False)
@@ -218,41 +211,35 @@ class _Server:
 
     def serve(self) -> None:
         """Until the parent has gone."""
-        unread = b""
         while True:
-            sources: list[Any] = [self._parent, self._wakeup]
-            ready, _, _ = select.select(sources, [], [])
+            ready = wait([self._parent, self._wakeup])
             if self._wakeup in ready:
                 os.read(self._wakeup, 4096)
                 self._report_ends()
             if self._parent in ready:
-                data, files, _, _ = socket.recv_fds(self._parent, 1 << 20, 2)
-                if not data:
+                try:
+                    size, words, environment = self._parent.recv()
+                    files = [recv_handle(self._parent) for _ in (1, 2)]
+                except (EOFError, OSError):
                     return
-                self._files = files or self._files
-                *requests, unread = (unread + data).split(b"\n")
-                for request in requests:
-                    self._start(json.loads(request))
+                self._start(size, words, environment, files)
 
-    def _start(self, world: Mapping[str, Any]) -> None:
+    def _start(self, size: int, words: Sequence[str], environment: Mapping[str, str], files: Sequence[int]) -> None:
         with socket.create_server((LOOPBACK, 0), backlog=BACKLOG) as listener:
-            for rank in range(world["size"]):
-                environment = {
-                    **world["environment"],
-                    **rank_environment(rank, world["size"], listener.getsockname()[1]),
-                    **({STORE_FD: str(listener.fileno())} if rank == 0 else {}),
-                }
+            for rank in range(size):
+                own = rank_environment(rank, size, listener.getsockname()[1])
+                own |= {STORE_FD: str(listener.fileno())} if rank == 0 else {}
                 pid = os.fork()
                 if pid == 0:
                     if rank != 0:
                         listener.close()
-                    self._become_rank(environment, world["words"])
+                    self._become_rank({**environment, **own}, words, files)
                 self._ranks[pid] = rank
-        while self._files:
-            os.close(self._files.pop())
-        self._tell({"ranks": self._ranks})
+        for file in files:
+            os.close(file)
+        self._tell(self._ranks)
 
-    def _become_rank(self, environment: Mapping[str, str], words: Sequence[str]) -> None:
+    def _become_rank(self, environment: Mapping[str, str], words: Sequence[str], files: Sequence[int]) -> None:
         """In the new process; does not return."""
         status = 1
         try:
@@ -262,7 +249,7 @@ class _Server:
                 signal.signal(number, signal.SIG_DFL)
             self._parent.close()
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            for descriptor, file in zip((1, 2), self._files, strict=True):
+            for descriptor, file in zip((1, 2), files, strict=True):
                 os.dup2(file, descriptor)
                 os.close(file)
             os.environ.clear()
@@ -287,7 +274,7 @@ class _Server:
                 return
             if self._ranks.pop(pid, None) is not None:
                 code = os.waitstatus_to_exitcode(status)
-                self._tell({"ended": pid, "code": code})
+                self._tell((pid, code))
                 if code not in (0, *TOLD_TO_END):
                     self._signal(signal.SIGTERM)
 
@@ -296,12 +283,13 @@ class _Server:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    def _tell(self, answer: Mapping[str, Any]) -> None:
+    def _tell(self, answer: dict[int, int] | tuple[int, int]) -> None:
+        """The ranks by process id, or how one of them has ended."""
         with suppress(OSError):  # the parent has just ended; so does this process, by die_with_parent
-            self._parent.sendall(json.dumps(answer).encode() + b"\n")
+            self._parent.send(answer)
 
 
-def rank_environment(rank: int, size: int, port: int) -> Mapping[str, str]:
+def rank_environment(rank: int, size: int, port: int) -> dict[str, str]:
     """The variables that torchrun exports on one node, but for those of its restarts; and the launcher's name."""
     ranks = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank))
     sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(size))
