@@ -14,7 +14,7 @@ from pathlib import Path
 from commbench.config.compose import ConfigComposer, requested_jobs
 from commbench.config.settings import Job
 from commbench.core.case import Case, Planned
-from commbench.core.errors import CommbenchError, ConfigError, Options
+from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.run_folder import new_folder, write_json
 from commbench.core.units import format_seconds, plural
 from commbench.launchers.registry import check_experiment, check_startable, detect
@@ -24,8 +24,9 @@ from commbench.report.compare_text import AB_FILE, AB_SIDES
 from commbench.report.difference import GOOD_LAUNCHES, LEAST_PAIRS, launches_to_be_sure
 
 from . import run
-from .compare import command, failures_of, from_0, percent
+from .compare import command, failures_of
 from .jobs import planned_here
+from .options import Options, percent, whole_number
 
 USAGE = """commbench ab KEY=VALUE ... --vs KEY=VALUE ... [--launches 10] [--fail-on slower]
 commbench ab backend=mpi sizes=[8,1MiB] --vs engine=python
@@ -114,18 +115,12 @@ def _parser() -> argparse.ArgumentParser:
     add("base", nargs="*", metavar="KEY=VALUE", help="overrides of BASE, and of NEW where it has no other")
     add("--vs", nargs="+", required=True, metavar="KEY=VALUE", help="further overrides of NEW, or other values")
     launches = f"of each side (default 10); a verdict needs {LEAST_PAIRS}, and more for many cases"
-    add("--launches", type=_count, default=10, metavar="N", help=launches)
+    add("--launches", type=whole_number(1, MAX_LAUNCHES), default=10, metavar="N", help=launches)
     add("--delta", type=percent, default=2.0, metavar="PERCENT", help="least change that matters (default 2)")
-    add("--seed", type=from_0, default=0, help="of the order (default 0)")
+    add("--seed", type=whole_number(0), default=0, help="of the order (default 0)")
     add("--fail-on", default="", metavar="WORD,...", help="exit 1 if a case is slower, undecided, or missing in NEW")
     add("--config-dir", help="a folder with more YAML, e.g. DIR/benchmark/mine.yaml")
     return parser
-
-
-def _count(word: str) -> int:
-    if not word.isdigit() or not 1 <= int(word) <= MAX_LAUNCHES:
-        raise argparse.ArgumentTypeError(f"{word} is not a number of launches from 1 to {MAX_LAUNCHES}")
-    return int(word)
 
 
 def _ab_plan(options: argparse.Namespace) -> AbPlan:

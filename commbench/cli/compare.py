@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from typing import TYPE_CHECKING
 
-from commbench.core.errors import ConfigError, Options
+from commbench.core.errors import ConfigError
 from commbench.core.terminal import Terminal, paragraphs, printable
 from commbench.core.units import plural
 from commbench.report.compare import Rules, compare_sides, noise_by_key
@@ -22,6 +21,8 @@ from commbench.report.compare_sides import (
 )
 from commbench.report.compare_text import caption, comparison_summary, comparison_table, unjoined
 from commbench.report.difference import ALPHA, GOOD_LAUNCHES, LEAST_LAUNCHES, LEAST_PAIRS, launches_to_be_sure
+
+from .options import Options, percent, whole_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,12 +73,6 @@ def _saved(new: Side, target: str, first: bool = False) -> int:
 # ---------------------------------------------------------------- options
 
 
-def from_0(word: str) -> int:
-    if not re.fullmatch(r"\d{1,18}", word):
-        raise argparse.ArgumentTypeError(f"{word} is not a whole number from 0 on")
-    return int(word)
-
-
 def _parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     parser = Options(prog="commbench compare", usage=USAGE, epilog=EPILOGUE, formatter_class=raw)
@@ -91,17 +86,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--delta", type=percent, default=2.0, metavar="PERCENT", help="least change that matters (default 2)")
     add("--paired", action="store_true", help="launches with the same number ran next to each other")
     add("--medians-only", action="store_true", help=argparse.SUPPRESS)  # of earlier versions; launches decide anyway
-    add("--seed", type=from_0, default=0, help="of the noise of --aa (default 0)")
+    add("--seed", type=whole_number(0), default=0, help="of the noise of --aa (default 0)")
     add("--fail-on", default="", metavar="WORD,...", help="exit 1 if a case is slower, undecided, or missing in NEW")
     add("--save", metavar="FILE", help="keep NEW as a parquet file for a later --against")
     return parser
-
-
-def percent(word: str) -> float:
-    value = float(word) if re.fullmatch(r"\d{1,4}(\.\d{1,9})?", word) else 0.0
-    if not value:
-        raise argparse.ArgumentTypeError(f"{word} is not a percentage above 0")
-    return value
 
 
 def failures_of(words: str) -> set[str]:

@@ -14,10 +14,12 @@ from tempfile import gettempdir
 
 import commbench
 from commbench.core.case import RankIdentity
-from commbench.core.errors import CommbenchError, ConfigError, Options
+from commbench.core.errors import CommbenchError, ConfigError
 from commbench.launchers.registry import detect, likely_launcher
 from commbench.world.exit_protocol import JOB, end_with_error, exit_rank
 from commbench.world.output import drop_unread_output, mark_output
+
+from .options import Options
 
 USAGE = """commbench [-m] [KEY=VALUE ...]      measure: by default gloo on this machine with 2 ranks
 commbench resume RUN [--force]       measure what is missing or failed in a run, in the same folder

@@ -10,7 +10,7 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from commbench.core.columns import interval_texts
-from commbench.core.errors import ConfigError, Options
+from commbench.core.errors import ConfigError
 from commbench.core.payload import DTYPES
 from commbench.core.payload import dtype as dtype_of
 from commbench.core.terminal import Column, Terminal, paragraphs, table_text
@@ -20,6 +20,8 @@ from commbench.report.difference import FEW_LAUNCHES, Measured, differ
 from commbench.report.fit import answerable, families, ignored, varying
 from commbench.report.load import read_rows, row_dicts
 from commbench.report.predict import OPERATION, Step, predict, step_of
+
+from .options import Options
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
@@ -17,7 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from commbench.core.columns import TABLES, hashable
-from commbench.core.errors import CommbenchError, ConfigError, Options
+from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.flags import DOUBTFUL, warnings_of
 from commbench.core.terminal import GAP, UNLIMITED, Column, Terminal, printable, table_text
 from commbench.core.units import format_number, plural, value_text
@@ -30,6 +29,8 @@ from commbench.writers.nccl_tests import NcclTests
 from commbench.writers.osu import Osu
 from commbench.writers.parquet import plain_rows
 from commbench.writers.table import TimeLine
+
+from .options import Options, whole_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -206,7 +207,7 @@ def report(words: list[str]) -> int:
     add("paths", nargs="+", metavar="PATH", help="folders with runs, or parquet files of cases")
     add("--html", metavar="FILE", help="write one page with pictures; it needs no network")
     add("--benchmark", metavar="NAME", help="only this benchmark")
-    add("--top", type=_from_1, default=TOP, help=f"rows of a table on the terminal (default {TOP})")
+    add("--top", type=whole_number(1), default=TOP, help=f"rows of a table on the terminal (default {TOP})")
     options = parser.parse_args(words)
     if options.html is not None:
         folder = Path(options.html).parent
@@ -232,12 +233,6 @@ def report(words: list[str]) -> int:
         summary_text(summary, options.top) + (f"\npage: {options.html}\n" if options.html is not None else "")
     )
     return 0
-
-
-def _from_1(word: str) -> int:
-    if not re.fullmatch(r"\d{1,18}", word) or not int(word):
-        raise argparse.ArgumentTypeError(f"{word} is not a whole number from 1 on")
-    return int(word)
 
 
 # ---------------------------------------------------------------- export

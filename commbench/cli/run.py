@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from commbench.config.compose import ConfigComposer, override_texts, requested_jobs, resolved
 from commbench.config.settings import Job, job_of
 from commbench.core.columns import SCHEMA_VERSION, UNFINISHED
-from commbench.core.errors import CommbenchError, ConfigError, Options, WorldBroken
+from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.run_folder import new_folder, read_record
 from commbench.core.terminal import Terminal
@@ -32,6 +32,7 @@ from commbench.world.rank_server import rest_rank_server, stop_rank_server
 from commbench.world.recovery import FINISHED, count_suspect
 
 from .jobs import interrupted_status, print_plans, starts_ranks, swept
+from .options import Options
 from .rank import identity_here, run_rank, run_session
 
 # ---------------------------------------------------------------- commands

@@ -1,4 +1,4 @@
-"""Everything commbench raises on purpose, and the parser of a command's options, which raises it too.
+"""Everything commbench raises on purpose.
 
 CommbenchError
  ├── ConfigError        exit 2: the user asked for something impossible; nothing was started
@@ -11,10 +11,7 @@ CommbenchError
 
 from __future__ import annotations
 
-import argparse
-import re
 from collections.abc import Iterable
-from typing import NoReturn
 
 
 class CommbenchError(Exception):
@@ -69,12 +66,3 @@ class Unsaved(CommbenchError):
     """Raised by a writer at the end of a run: what is saved, what is not, and where the rest is now."""
 
     exit_status = 3
-
-
-class Options(argparse.ArgumentParser):
-    """The options of a command, whose errors end like all bad input: raises ConfigError that points to their help."""
-
-    def error(self, message: str) -> NoReturn:
-        setting = re.search(r"arguments: --(\w[\w.]*=\S*)", message)
-        hint = f"settings have no dashes: {setting[1]}; " if setting else ""
-        raise ConfigError(f"{message}; {hint}see {self.prog} --help")

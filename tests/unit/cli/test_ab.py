@@ -146,8 +146,8 @@ def test_an_interruption_says_what_is_kept(monkeypatch: pytest.MonkeyPatch, caps
         ("ab backend=simulated --vs sizs=[8]", "NEW: unknown key sizs; did you mean sizes?"),
         ("ab backend=simulated --vs sizes=[8],[16]", "NEW: sizes=[8],[16] has commas"),
         ("ab backend=simulated --vs layout=2x1 backend=gloo", "layout=2x1 needs 2 nodes"),
-        ("ab backend=simulated --vs benchmark=[broadcast] --launches 0", "0 is not a number of launches from 1"),
-        ("ab backend=simulated --vs seed=1 --launches x", "x is not a number of launches"),
+        ("ab backend=simulated --vs benchmark=[broadcast] --launches 0", "0 is not a whole number from 1 to 1000"),
+        ("ab backend=simulated --vs seed=1 --launches x", "x is not a whole number from 1 to 1000"),
         ("ab backend=simulated --vs seed=1 --seed -1", "-1"),
         ("ab backend=simulated --vs seed=1 --fail-on foo", "--fail-on foo is unknown; allowed: slower"),
         (
