@@ -10,15 +10,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.terminal import Terminal, paragraphs, printable
 from commbench.core.units import plural
 from commbench.report.compare import Rules, compare_sides, noise_by_key
-from commbench.report.compare_sides import (
-    Side,
-    check_target,
-    parse_by,
-    provenance_lines,
-    read_side,
-    save,
-    side_lines,
-)
+from commbench.report.compare_sides import Side, check_target, parse_by, provenance_lines, read_side, save, side_lines
 from commbench.report.compare_text import caption, comparison_summary, comparison_table, unjoined
 from commbench.report.difference import ALPHA, GOOD_LAUNCHES, LEAST_LAUNCHES, LEAST_PAIRS, launches_to_be_sure
 

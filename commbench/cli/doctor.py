@@ -14,7 +14,7 @@ from commbench.core.protocols import Backend
 from commbench.hardware import host, machine_facts, resource_limits
 from commbench.hardware.sources import ROOT
 from commbench.measure.plan import Facts, plan
-from commbench.world.rendezvous import hosted_world
+from commbench.world.control import hosted_world
 
 KEYED_GROUPS = ("backend", "timing", "launcher")  # whose files have keys that people set
 FORM_NAMES = {  # by the values of in_place that an operation can be measured with; None: it has no such axis

@@ -28,8 +28,8 @@ from commbench.launchers.registry import mpi_library
 from commbench.launchers.srun import Srun, pmi
 from commbench.measure.plan import duration_s, plan
 from commbench.report.load import load_run, run_tables
+from commbench.world.control import hosted_world
 from commbench.world.launch import SWEEP
-from commbench.world.rendezvous import hosted_world
 
 from .doctor import facts_here
 

@@ -18,8 +18,8 @@ from commbench.core.protocols import Backend, Control, Launcher
 from commbench.core.run_folder import check_output
 from commbench.hardware import nvml
 from commbench.hardware.gpu import VISIBLE_DEVICES, parse_visible, visible_indices
-from commbench.world.control import StoreControl, by_node
-from commbench.world.rendezvous import assemble, hosted_world
+from commbench.world.control import StoreControl, by_node, hosted_world
+from commbench.world.rendezvous import assemble
 
 if TYPE_CHECKING:  # a rank and the start of a command don't wait for Hydra
     from commbench.config.compose import RequestedJobs

@@ -296,6 +296,26 @@ class NodeControl(GatherDecideControl):
             raise Missing(sorted(late), meeting, waited_s) from missing
 
 
+# ---------------------------------------------------------------- worlds
+
+
+class SingleProcessControl(StoreControl):
+    """See Control, for a world that lives in one process."""
+
+    def __init__(self) -> None:
+        super().__init__(None, 0, 1)
+
+    def subset(self, ranks: Sequence[int]) -> SingleProcessControl:
+        return self
+
+
+def hosted_world(nodes: int, ranks_per_node: int) -> tuple[World, StoreControl]:
+    """A world whose ranks all live in this process, with its control plane."""
+    size = nodes * ranks_per_node
+    ranks = tuple(tuple(range(node * ranks_per_node, (node + 1) * ranks_per_node)) for node in range(nodes))
+    return World(0, size, ranks, tuple(range(size))), SingleProcessControl()
+
+
 def by_node(world: World, control: StoreControl) -> GatherDecideControl:
     """The control plane to continue with: in a large world of several nodes one of two levels. Called by all ranks."""
     worthwhile = world.size > FLAT_RANKS and 1 < len(world.nodes) < world.size

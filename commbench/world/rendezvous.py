@@ -14,9 +14,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from commbench.core.case import RankIdentity, World
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
@@ -37,12 +34,7 @@ CONNECT_S = FIRST_MEETING_S = 120.0
 
 
 def exported_identity(
-    launcher: str,
-    environ: Mapping[str, str],
-    rank: str,
-    size: str,
-    local_rank: str,
-    node_id: str | None = None,
+    launcher: str, environ: Mapping[str, str], rank: str, size: str, local_rank: str, node_id: str | None = None
 ) -> RankIdentity:
     """The identity in the variables of these names; a missing local rank is 0. Raises ConfigError."""
     try:
@@ -74,38 +66,6 @@ def assemble(identity: RankIdentity, control: Control) -> World:
     return World(
         identity.rank, identity.size, tuple(tuple(node) for node in nodes), (identity.rank,), identity.launcher
     )
-
-
-class SingleProcessControl:
-    """See Control, for a world that lives in one process."""
-
-    store: Any = None
-    rank, size = 0, 1
-
-    def gather(self, value: Any, deadline_s: float, meeting: str = "gather") -> list[Any]:
-        return [value]
-
-    def collect(self, array: NDArray[np.int64], deadline_s: float, meeting: str = "collect") -> list[NDArray[np.int64]]:
-        return [array]
-
-    def decide(self, value: Any, deadline_s: float, meeting: str = "decide") -> Any:
-        return value
-
-    def agree(self, problem: str | None, deadline_s: float, meeting: str = "agree") -> str | None:
-        return problem
-
-    def subset(self, ranks: Sequence[int]) -> SingleProcessControl:
-        return self
-
-    def farewell(self, deadline_s: float) -> None:
-        pass
-
-
-def hosted_world(nodes: int, ranks_per_node: int) -> tuple[World, Control]:
-    """A world whose ranks all live in this process, with its control plane."""
-    size = nodes * ranks_per_node
-    ranks = tuple(tuple(range(node * ranks_per_node, (node + 1) * ranks_per_node)) for node in range(nodes))
-    return World(0, size, ranks, tuple(range(size))), SingleProcessControl()
 
 
 def check_layouts(layouts: Sequence[Layout], world: World) -> None:

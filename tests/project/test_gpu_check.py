@@ -23,7 +23,7 @@ from commbench.config.compose import ConfigComposer
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.measure.plan import Facts, plan
-from commbench.world.rendezvous import hosted_world
+from commbench.world.control import hosted_world
 
 sys.path.insert(0, str(TOOLS / "gpu"))
 
@@ -241,7 +241,7 @@ from types import SimpleNamespace
 import torch.distributed as dist
 import world
 from host_gpu import HostNccl
-from commbench.world.rendezvous import hosted_world
+from commbench.world.control import hosted_world
 world.opened = lambda library: HostNccl().open(hosted_world(1, 1)[0], SimpleNamespace(store=dist.HashStore()))
 import clocks, lifetime
 clocks.REPETITIONS, lifetime.ROUNDS, lifetime.free_bytes = 20, 3, lambda library: 0

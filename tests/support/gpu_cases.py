@@ -13,7 +13,7 @@ from commbench.core.case import Planned
 from commbench.core.layout import Layout
 from commbench.hardware.topology import Topology, parse_topo
 from commbench.measure.plan import Facts, plan
-from commbench.world.rendezvous import hosted_world
+from commbench.world.control import hosted_world
 
 
 @cache

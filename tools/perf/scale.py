@@ -41,9 +41,8 @@ from commbench.measure.plan import Facts, plan
 from commbench.measure.rows import row, sample_table
 from commbench.measure.samples import Samples
 from commbench.measure.transports import TransportEvidence
-from commbench.world.control import StoreControl, join_nodes
+from commbench.world.control import StoreControl, hosted_world, join_nodes
 from commbench.world.heartbeat import Progress
-from commbench.world.rendezvous import hosted_world
 from commbench.writers.parquet import Parquet
 
 PROCESSES = 8

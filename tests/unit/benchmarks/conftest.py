@@ -11,7 +11,7 @@ import pytest
 from commbench.backends.simulated import Simulated
 from commbench.core.case import Benchmark, Case
 from commbench.core.program import Pattern, Program
-from commbench.world.rendezvous import hosted_world
+from commbench.world.control import hosted_world
 
 Held = tuple[int, str]  # rank, buffer
 

@@ -12,8 +12,7 @@ from torch.distributed import TCPStore
 from commbench.buffers.cuda_ipc import WORKED, CudaExporter, probe_cuda_ipc, probe_pattern, probe_refusals
 from commbench.core.case import World
 from commbench.hardware.cuda import CudaError
-from commbench.world.control import StoreControl
-from commbench.world.rendezvous import SingleProcessControl
+from commbench.world.control import SingleProcessControl, StoreControl
 
 NODES = ((0, 1), (2,))
 

@@ -19,7 +19,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.measure.plan import Facts, plan
 from commbench.world import launch
-from commbench.world.rendezvous import hosted_world
+from commbench.world.control import hosted_world
 
 CONF = ROOT / "conf" / "experiment"
 NAMES = sorted(file.stem for file in CONF.glob("*.yaml"))

@@ -41,7 +41,7 @@ from commbench.core.program import (
 )
 from commbench.engines.virtual import Model
 from commbench.measure.statistics import lag1
-from commbench.world.rendezvous import hosted_world
+from commbench.world.control import hosted_world
 
 SIZES = pytest.mark.parametrize("size", [1, 2, 3, 4])
 LATENCY_S, GB_PER_S = 3e-6, 8.0

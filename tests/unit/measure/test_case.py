@@ -14,8 +14,8 @@ from commbench.engines.virtual import VirtualRunner
 from commbench.measure.case import CaseVisit, Turn
 from commbench.measure.plan import Facts, plan
 from commbench.measure.samples import Pace, Samples
+from commbench.world.control import hosted_world
 from commbench.world.heartbeat import Progress
-from commbench.world.rendezvous import hosted_world
 
 Words = NDArray[Any]
 FIRST = Turn()

@@ -20,8 +20,8 @@ from commbench.measure.rows import row, sample_table
 from commbench.measure.samples import Block, Counts, MeasuredCounters, Samples
 from commbench.measure.time_limits import VisitRule
 from commbench.measure.transports import TransportEvidence
+from commbench.world.control import hosted_world
 from commbench.world.recovery import EarlierVisits
-from commbench.world.rendezvous import hosted_world
 
 STARTED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 WORLD = World(0, 2, (tuple(range(2)),), (0,))

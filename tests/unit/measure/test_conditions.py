@@ -30,8 +30,8 @@ from commbench.measure.recorder import FanOut, Recorder
 from commbench.measure.samples import Block, Samples
 from commbench.measure.transports import TransportEvidence
 from commbench.measure.visits import Visit
+from commbench.world.control import hosted_world
 from commbench.world.heartbeat import Progress
-from commbench.world.rendezvous import hosted_world
 
 LAUNCHES = {"planned": 1, "began": [0], "spent_s": 0.0}
 FACTS = Facts(2**40, 2**20, 8)

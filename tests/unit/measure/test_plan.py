@@ -29,7 +29,7 @@ from commbench.measure.plan import (
     pass_order,
     plan,
 )
-from commbench.world.rendezvous import hosted_world
+from commbench.world.control import hosted_world
 
 GIB = 2**30
 FACTS = Facts(memory_bytes=64 * GIB, cache_bytes=32 * 2**20, cores=8)

@@ -154,7 +154,7 @@ import contextlib, io, socket
 from dataclasses import replace
 from commbench.core.case import World
 from commbench.world.control import StoreControl
-from commbench.world.rendezvous import hosted_world
+from commbench.world.control import hosted_world
 from commbench.world.store import hosted_store
 from commbench.config.compose import ConfigComposer
 from commbench.measure.preflight import Request, preflight

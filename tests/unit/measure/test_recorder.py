@@ -27,7 +27,7 @@ from commbench.measure.time_limits import spacing_s
 from commbench.measure.transports import TransportEvidence
 from commbench.report.load import load_run
 from commbench.report.summary import read_results
-from commbench.world.rendezvous import hosted_world
+from commbench.world.control import hosted_world
 
 WORLD = World(0, 2, ((0, 1),), (0,))
 AROUND = Conditions({}, {}, 8, 1, 2**20, TransportEvidence(), WORLD, ())

@@ -30,8 +30,8 @@ from commbench.measure.rows import impossible_reason, row, sample_table, wire_gb
 from commbench.measure.samples import Block, Counts, Failure, MeasuredCounters, Refused, Samples
 from commbench.measure.time_limits import samples_per_stamp
 from commbench.measure.transports import TransportEvidence
+from commbench.world.control import hosted_world
 from commbench.world.heartbeat import Progress
-from commbench.world.rendezvous import hosted_world
 
 with ConfigComposer() as _composer:
     BENCHMARKS = _composer.options("benchmark")

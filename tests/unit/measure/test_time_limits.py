@@ -17,7 +17,7 @@ from commbench.measure.plan import Facts, plan
 from commbench.measure.statistics import Series, median_interval
 from commbench.measure.time_limits import StopRule, VisitRule, WarmUpRule, stop_rule, warm_up_rule
 from commbench.measure.visits import Visit
-from commbench.world.rendezvous import hosted_world
+from commbench.world.control import hosted_world
 
 seconds = st.floats(min_value=1e-7, max_value=10.0)
 NOISE = ar1_lognormal(default_rng(3), 0.0, 1, 20_000)[0]  # median 1 ms, 10 % spread

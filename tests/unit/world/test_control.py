@@ -25,9 +25,8 @@ from commbench.core.protocols import Buffer
 from commbench.measure.case import CaseVisit
 from commbench.measure.plan import Facts, plan
 from commbench.measure.samples import Samples
-from commbench.world.control import StoreControl
+from commbench.world.control import SingleProcessControl, StoreControl
 from commbench.world.heartbeat import Progress
-from commbench.world.rendezvous import SingleProcessControl
 
 SIZES = [1, 2, 8, 64]
 

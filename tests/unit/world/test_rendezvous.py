@@ -19,8 +19,8 @@ from commbench.core.errors import ConfigError, WorldBroken
 from commbench.core.protocols import Backend
 from commbench.launchers.registry import connect, detect
 from commbench.launchers.srun import step_address
-from commbench.world.control import StoreControl
-from commbench.world.rendezvous import SingleProcessControl, assemble, host_identity, hosted_world
+from commbench.world.control import SingleProcessControl, StoreControl, hosted_world
+from commbench.world.rendezvous import assemble, host_identity
 
 ENVIRONMENTS = DATA / "environments"
 Environment = dict[str, str]

@@ -9,7 +9,7 @@ from typing import Any
 from commbench.core.case import Mode
 from commbench.core.program import AllGather, BufferSpec, Program, View
 from commbench.engines.device import DeviceRunner
-from commbench.world.rendezvous import hosted_world
+from commbench.world.control import hosted_world
 
 LIBRARIES = ("torch", "cupy")
 # 8 B out of place: one rank alone moves nothing in place
