@@ -22,6 +22,7 @@ from commbench.measure.plan import duration_s
 from commbench.report.compare_sides import PAYLOAD
 from commbench.report.compare_text import AB_FILE, AB_SIDES
 from commbench.report.difference import GOOD_LAUNCHES, LEAST_PAIRS, launches_to_be_sure
+from commbench.world.output import print_error
 
 from . import run
 from .compare import command, failures_of
@@ -199,7 +200,7 @@ def _launched(folder: Path, ab_plan: AbPlan, options: argparse.Namespace, index:
     try:
         status = run.run([*given, *own], config_dir=options.config_dir)
     except CommbenchError as error:
-        print(f"commbench: {error}", file=sys.stderr)
+        print_error(str(error))
         return error.exit_status
     if status > 128:  # the run was ended by a signal
         raise SystemExit(status)

@@ -139,31 +139,30 @@ def missing_requirements(settings: Settings, elsewhere: bool = False) -> Iterato
         yield f"device={settings.device} can't be used with backend={backend.name}; allowed: {allowed}"
     hosted = backend.launchers == "none"
     reach = 1 if hosted else launcher_of(settings).reach
-    on_other_nodes = elsewhere or reach > 1
-    unchecked = settings.plan or (on_other_nodes and settings.device == "cuda")  # login nodes have no GPU
-    reason = None if unchecked else backend.missing(settings.device)
+    if settings.plan:
+        return
+    gpus_here = settings.device == "cuda" and not elsewhere and reach == 1  # login nodes have none
+    reason = None if settings.device == "cuda" and not gpus_here else backend.missing(settings.device)
     if reason is not None:
         yield f"backend={backend.name}: {reason}"
     widest = max(settings.layouts, key=lambda layout: layout.nodes, default=Layout(1, 2))
-    if widest.nodes > reach and not hosted and not settings.plan and not elsewhere:
+    if widest.nodes > reach and not hosted and not elsewhere:
         where = "this is one machine" if reach == 1 else f"the launcher has {reach}"
         yield f"layout={widest} needs {widest.nodes} nodes, {where}"
-    if widest.nodes == 1 and reason is None and settings.device == "cuda" and not settings.plan and not on_other_nodes:
+    if widest.nodes == 1 and reason is None and gpus_here and not hosted and not backend.shares_gpu:
         yield from _missing_gpus(settings)
 
 
 def _missing_gpus(settings: Settings) -> Iterator[str]:
-    """One line where the ranks of this node would have to share GPUs, and the backend can't."""
-    backend = settings.backend
-    if backend.shares_gpu or backend.launchers == "none":
-        return
+    """One line where the ranks of this node would have to share GPUs."""
     fullest = max(settings.layouts, key=lambda layout: layout.ranks_per_node, default=Layout(1, 2))
     wanted, visible = fullest.ranks_per_node, visible_gpus(os.environ)
     if visible is not None and wanted > visible:
         hidden = f" with {VISIBLE_DEVICES}={os.environ[VISIBLE_DEVICES]!r}" if VISIBLE_DEVICES in os.environ else ""
+        instead = f"use layout=1x{visible}" if visible else "make some visible"
         yield (
-            f"backend={backend.name} needs a GPU for each rank: layout={fullest} wants {wanted} on this machine, "
-            f"it shows {visible}{hidden}; {f'use layout=1x{visible}' if visible else 'make some visible'}"
+            f"backend={settings.backend.name} needs a GPU for each rank: layout={fullest} wants {wanted} on this "
+            f"machine, it shows {visible}{hidden}; {instead}"
         )
 
 

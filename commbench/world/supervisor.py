@@ -167,9 +167,8 @@ class LaunchedWorld(RunningWorld):
         with suppress(psutil.Error):
             self._processes = psutil.Process(self.pid).children(recursive=True)
         for process in self._processes:
-            with suppress(OSError):
-                words = Path(f"/proc/{process.pid}/environ").read_bytes().decode(errors="replace").split("\0")
-                rank = self._rank_of(dict(word.split("=", 1) for word in words if "=" in word))
+            with suppress(psutil.Error, OSError):
+                rank = self._rank_of(process.environ())
                 if rank is not None and rank not in self.ranks.values() and self._watch(process.pid):
                     self.ranks[process.pid] = rank
 
