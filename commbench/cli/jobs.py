@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import sys
@@ -22,6 +21,7 @@ from commbench.config.settings import Job, Settings
 from commbench.core.case import Planned
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
+from commbench.core.run_folder import new_folder
 from commbench.core.terminal import Column, Terminal, first_line, paragraphs, printable, table_text
 from commbench.core.units import about_bytes, format_bytes, format_seconds, plural
 from commbench.launchers.registry import mpi_library
@@ -29,7 +29,6 @@ from commbench.launchers.srun import Srun, pmi
 from commbench.measure.plan import duration_s, plan
 from commbench.report.load import load_run, run_tables
 from commbench.world.control import hosted_world
-from commbench.world.launch import SWEEP
 
 from .doctor import facts_here
 
@@ -47,6 +46,8 @@ NUMBERS = (
     Column("at most", right=True, priority=1),
     Column("skipped because", prose=True),
 )
+
+Task = Callable[..., int]  # a job by its configuration, in a folder if one is given; its exit status
 
 
 def differing_words(jobs: Sequence[Job]) -> list[list[str]]:
@@ -67,7 +68,7 @@ def job_titles(jobs: Sequence[Job]) -> list[str]:
 
 @dataclass(frozen=True)
 class Ended:
-    """A job that has run: its folder, if it has made one."""
+    """A job that has run: its folder, if anything was stored in it."""
 
     status: int
     folder: Path | None
@@ -75,25 +76,25 @@ class Ended:
 
 
 class Sweep:
-    """Announces each job before it runs, and remembers how it ended."""
+    """Announces each job before it runs in a folder that it has made, and remembers how it ended."""
 
-    def __init__(self, jobs: Sequence[Job], task: Callable[[DictConfig], int]) -> None:
+    def __init__(self, jobs: Sequence[Job], task: Task) -> None:
         self._jobs, self._titles, self._task = jobs, job_titles(jobs), task
         self._ended: dict[int, Ended] = {}
 
     def run(self, config: DictConfig) -> int:
         """One job, called by Hydra's launcher; its exit status."""
         number = int(HydraConfig.get().job.num)
-        output = Path(self._jobs[number].settings.output)
-        earlier = set(output.glob("*"))
-        terminal = Terminal.of(sys.stdout)
+        terminal, folder = Terminal.of(sys.stdout), None
         print(terminal.styled(terminal.paragraph(self._titles[number]), "bold"), flush=True)
+        with suppress(ConfigError):  # the task says why
+            folder = new_folder(self._jobs[number].settings.output)
         try:
-            status = self._task(config)
+            status = self._task(config, folder)
         except (KeyboardInterrupt, SystemExit) as stop:
-            self._ended[number] = Ended(interrupted_status(stop), own_folder(output, earlier), interrupted=True)
+            self._ended[number] = Ended(interrupted_status(stop), _with_record(folder), interrupted=True)
             raise
-        self._ended[number] = Ended(status, own_folder(output, earlier))
+        self._ended[number] = Ended(status, _with_record(folder))
         print(flush=True)
         return status
 
@@ -129,14 +130,8 @@ def interrupted_status(stop: KeyboardInterrupt | SystemExit) -> int:
     return 130 if isinstance(stop, KeyboardInterrupt) else int(stop.code or 0)
 
 
-def own_folder(output: Path, earlier: Collection[Path]) -> Path | None:
-    """The newest run of this sweep in `output`, where other commands may write to, too. None where it has stored
-    nothing."""
-    for folder in sorted(set(output.glob("*")).difference(earlier), reverse=True):
-        with suppress(CommbenchError):
-            if load_run(folder).get("sweep_id") == os.environ.get(SWEEP):
-                return folder
-    return None
+def _with_record(folder: str | None) -> Path | None:
+    return Path(folder) if folder is not None and (Path(folder) / "run.json").is_file() else None
 
 
 def _key(word: str) -> str:
@@ -162,7 +157,7 @@ def _why(ended: Ended) -> str:
     return "cases failed, see its table"
 
 
-def swept(config: DictConfig, given: Collection[str], jobs: Sequence[Job], task: Callable[[DictConfig], int]) -> int:
+def swept(config: DictConfig, given: Collection[str], jobs: Sequence[Job], task: Task) -> int:
     """Run all jobs by Hydra's launcher, which `config` names; the worst exit status, after a table where the jobs ran
     in this process. Raises ConfigError where there is no Slurm, WorldBroken where it refused or lost a job."""
     if starts_ranks(config):
@@ -181,9 +176,7 @@ def swept(config: DictConfig, given: Collection[str], jobs: Sequence[Job], task:
     return status
 
 
-def _queued(
-    config: DictConfig, given: Collection[str], jobs: Sequence[Job], task: Callable[[DictConfig], int]
-) -> list[int]:
+def _queued(config: DictConfig, given: Collection[str], jobs: Sequence[Job], task: Task) -> list[int]:
     """The exit status of each job of a launcher that starts the ranks: all jobs of one shape are queued at once, with
     as many nodes and tasks as their layouts need; keys that were `given` stay."""
     if shutil.which("srun") is None:
@@ -211,7 +204,7 @@ def _queued(
     return statuses
 
 
-def _launched(config: DictConfig, lines: list[list[str]], first: int, task: Callable[[DictConfig], int]) -> list[int]:
+def _launched(config: DictConfig, lines: list[list[str]], first: int, task: Task) -> list[int]:
     from hydra._internal.callbacks import Callbacks
 
     context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks())

@@ -80,17 +80,10 @@ def run_session(
     from commbench.measure.preflight import Request
     from commbench.measure.session import run_in_world
 
+    earlier = None if resume is None or folder is None else _earlier_starts(job, folder, resume, identity)
+    sweep, config_dir, has_parent = os.environ.get(SWEEP) or None, os.environ.get(CONFIG_DIR), FOLDER in os.environ
     request = Request(
-        job.overrides,
-        job.config,
-        job.digest,
-        os.environ.get(SWEEP) or None,
-        folder,
-        None if resume is None or folder is None else _earlier_starts(job, folder, resume, identity),
-        os.environ.get(CONFIG_DIR),
-        abnormal,
-        parent=FOLDER in os.environ,
-        problem=problem,
+        job.overrides, job.config, job.digest, sweep, folder, earlier, config_dir, abnormal, has_parent, problem
     )
     return run_in_world(job.settings, request, identity)
 

@@ -146,12 +146,12 @@ def _is_finished(run: Mapping[str, Any], folder: Path) -> bool:
     return bool(done.all()) and len(cases) >= run.get("cases", 0)
 
 
-def task(config: DictConfig) -> int:
+def task(config: DictConfig, folder: str | None = None) -> int:
     """One job of a sweep, wherever Hydra's launcher runs it; the exit status."""
     job = job_of(resolved(config), HydraConfig.get().overrides.task)
     identity = identity_here()
     try:
-        return _run_in_worlds(job) if identity is None else run_rank(job, identity)
+        return _run_in_worlds(job, folder) if identity is None else run_rank(job, identity)
     except CommbenchError as error:  # the other jobs of the sweep continue
         print_error(str(error), error.stacks if isinstance(error, WorldBroken) else ())
         return error.exit_status
