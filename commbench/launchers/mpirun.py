@@ -15,7 +15,7 @@ from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError
 from commbench.core.protocols import Backend, Launcher
 from commbench.hardware.mpi_library import HYDRA_LOCAL_RANK, OPEN_MPI_RANK, PMI_RANK, MpiLibrary, find, launcher_kind
-from commbench.world.rendezvous import exported_address, exported_identity, store_at, store_over_mpi
+from commbench.world.rendezvous import exported_identity, store_at, store_over_mpi
 
 from .srun import is_step
 
@@ -73,10 +73,10 @@ class Mpirun(Launcher):
     def open_store(
         self, identity: RankIdentity, environ: Mapping[str, str], backend: Backend, interface: str | None
     ) -> Any:
-        address = exported_address(environ)
-        if address is None:
-            return store_over_mpi(identity, backend, interface)
-        return store_at(*address, identity.rank == 0, backend.needs_torch)
+        if "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
+            address = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
+            return store_at(*address, identity.rank == 0, backend.needs_torch)
+        return store_over_mpi(identity, backend, interface)
 
     def command(
         self, nodes: int, ranks_per_node: int, worker: Sequence[str], library: str | None, exports: Sequence[str] = ()

@@ -78,13 +78,6 @@ def check_layouts(layouts: Sequence[Layout], world: World) -> None:
 # ---------------------------------------------------------------- the store
 
 
-def exported_address(environ: Mapping[str, str]) -> tuple[str, int] | None:
-    """Host and port of MASTER_ADDR and MASTER_PORT; None unless both are exported. Raises ValueError."""
-    if "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
-        return environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
-    return None
-
-
 def store_at(host: str, port: int, owner: bool, torch: bool = True) -> Any:
     """The store at a given address, torch's or ours; its owner listens at that address only, where it is its own.
 
