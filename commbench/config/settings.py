@@ -35,7 +35,7 @@ UNCHANGED = (  # keys whose values are settings as they are read
     "preflight", "on_error", "plan", "verbose", "seed",
 )  # fmt: skip
 NORMAL = "normal"  # expect=normal
-EXPECTATION = re.compile(r"\s*(?:(\w+):)?(\w+)\s*(>=|<=|>|<)\s*([-+0-9.eE]+)\s*")
+EXPECTATION = re.compile(r"\s*(?:(\w+):)?(\w+)\s*(>=|<=|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
 
 Pairs = str | tuple[tuple[int, int], ...]
 FULL = "full"  # scale=full
@@ -270,11 +270,7 @@ def _environment(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 def parse_expectation(text: Any) -> Expectation:
     """From 'busbw_gb_per_s>=380' or 'all_reduce:median_s<1e-3'; raises ConfigError."""
     match = EXPECTATION.fullmatch(str(text))
-    try:
-        bound = float(match[4]) if match else None
-    except ValueError:
-        bound = None
-    if match is None or bound is None:
+    if match is None:
         example = "'busbw_gb_per_s>=380' or 'all_reduce:median_s<1e-3'"
         raise ConfigError(
             f"expect={text} is neither normal nor a comparison: write"
@@ -285,7 +281,7 @@ def parse_expectation(text: Any) -> Expectation:
         hint = f"did you mean {near[0]}? " if near else ""
         columns = ", ".join(NUMERIC_COLUMNS)
         raise ConfigError(f"expect={text}: {match[2]} is not a numeric column; {hint}columns: {columns}")
-    return Expectation(str(text), match[1], match[2], match[3], bound)
+    return Expectation(str(text), match[1], match[2], match[3], float(match[4]))
 
 
 def _expectations(texts: Sequence[Any], benchmarks: Sequence[str]) -> tuple[Expectation, ...]:

@@ -102,7 +102,7 @@ class ConditionsReader:
         """`single` is the group of rank 0 alone, None on other ranks, where measured values stay empty."""
         library, empty_s, overhead_s = self._communicator.facts(), dict[str, float](), dict[str, float]()
         host_copies = dict[int, float]()
-        evidence = gather_evidence(self._world, self._control, library, self._run, self._log, MEETING_S)
+        evidence = gather_evidence(self._world, self._control, library, self._run, self._log)
         if self._settings.device == "cuda" and "ipc_probe" not in library:
             probed = probe_cuda_ipc(CudaExporter, self._world, self._control, MEETING_S)
             self._run |= {"ipc_probe": probed} if self._run else {}
@@ -236,7 +236,7 @@ def _median_elapsed_s(stamps: NDArray[np.int64]) -> float:
 # ---------------------------------------------------------------- the reference case
 
 
-class Reading(NamedTuple):
+class PassReading(NamedTuple):
     """The median of one pass with its 95 % interval, in seconds per operation."""
 
     median_s: float
@@ -244,7 +244,7 @@ class Reading(NamedTuple):
     high_s: float
 
     @classmethod
-    def of(cls, times: Series) -> Reading:
+    def of(cls, times: Series) -> PassReading:
         """From seconds per operation; without an interval (fewer than 6) the median stands for both ends."""
         median = float(np.median(times))
         return cls(median, *(median_interval(times) or (median, median)))
@@ -275,7 +275,7 @@ class ReferenceCase:
         self._job = None if job.skip else job
         self.groups = set() if job.skip else {job.members}  # the ranks whose communicator it needs
         self._source, self._target = np.ones(REFERENCE_COPY_BYTES, np.uint8), np.ones(REFERENCE_COPY_BYTES, np.uint8)
-        self.passes: dict[int, dict[str, Reading]] = {}
+        self.passes: dict[int, dict[str, PassReading]] = {}
 
     def measure(
         self,
@@ -285,7 +285,7 @@ class ReferenceCase:
         progress: Progress,
     ) -> None:
         """Measure it at the end of a pass; all ranks of the world call it. Raises WorldBroken."""
-        readings: dict[str, Reading] = {}
+        readings: dict[str, PassReading] = {}
         job, deadline_s = self._job, MEETING_S if self._job is None else case_deadline_s(self._job, self._settings)
         if job is not None and (communicator := communicators[job.members]) is not None:
             members = control.subset(job.members)
@@ -294,27 +294,20 @@ class ReferenceCase:
             )
             outcome = visit.measure()
             if isinstance(outcome, Samples) and not outcome.wrong_elements and control.rank == 0:
-                readings["p2p_latency_s"] = Reading.of(measured_times(job, outcome))
+                readings["p2p_latency_s"] = PassReading.of(measured_times(job, outcome))
         progress.enter("the reference case")
         times = copy_times(self._target, self._source, REFERENCE_COPIES)[REFERENCE_COPIES // 4 :]
-        copies = control.gather(Reading.of(times), deadline_s, "reference case")
+        copies = control.gather(PassReading.of(times), deadline_s, "reference case")
         if control.rank == 0:
-            self.passes[number] = readings | {"copy_s": max(Reading(*copy) for copy in copies)}
+            self.passes[number] = readings | {"copy_s": max(PassReading(*copy) for copy in copies)}
 
     def record(self) -> list[dict[str, object]]:
-        """For run.json: [median, low, high] in s of each kind, by pass, and whether one of them moved."""
+        """For run.json: the reading of each kind, by pass, and whether one of them moved."""
         disturbed = disturbed_passes(self.passes)
-        return [
-            {
-                "pass": number,
-                **{name: list(reading) for name, reading in readings.items()},
-                "moved": number in disturbed,
-            }
-            for number, readings in self.passes.items()
-        ]
+        return [{"pass": number, **readings, "moved": number in disturbed} for number, readings in self.passes.items()]
 
 
-def disturbed_passes(passes: Mapping[int, Mapping[str, Reading]]) -> frozenset[int]:
+def disturbed_passes(passes: Mapping[int, Mapping[str, PassReading]]) -> frozenset[int]:
     """The passes with a reading that differs from the median over passes by more than 5 % and by more than half the
     width of its own interval."""
     moved = set()

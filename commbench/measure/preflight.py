@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +25,11 @@ from commbench.core.fact_scopes import scope_of
 from commbench.core.protocols import Control
 from commbench.core.run_folder import new_folder
 from commbench.core.secrets import recorded_override
+from commbench.core.terminal import Column, Terminal, table_text
 from commbench.core.units import format_ranges
 from commbench.hardware import machine_facts, network, resource_limits, topology
 from commbench.hardware.gpu import own_gpu
+from commbench.world.output import print_error
 from commbench.world.recovery import EarlierStarts
 
 MEETING_S = 120.0  # for preparations that every rank does at its own pace
@@ -88,7 +91,7 @@ def preflight(
         if world.rank == 0:
             text = clock_skew_warning(times_s, [answer[0] for answer in gathered])
             if text is not None and settings.preflight != "off":
-                print(f"commbench: {text}", file=sys.stderr)
+                print_error(text)
             run["clock_skew_s"] = max(times_s) - min(times_s)
     if world.rank == 0 and not settings.plan:
         run["run_id"] = Path(request.folder or new_folder(settings.output)).name
@@ -104,7 +107,7 @@ def _compare_ranks(
     on_gpus, quiet = _ranks_have_gpus(settings, world), settings.preflight == "off"
     if uses_shm(settings, world) and not quiet:
         for line in small_shm_lines(facts):
-            print(f"commbench: {line}", file=sys.stderr)
+            print_error(line)
     differing = machine_facts.differences(facts)
     # what the ranks' machines lack, a line each; equal problems once, with the first rank that has it
     first = {text: rank for rank, text in reversed(list(enumerate(problems))) if text is not None}
@@ -112,7 +115,7 @@ def _compare_ranks(
     problem = "\n  ".join(sorted(lacking)) or None
     if problem is None and on_gpus:
         for line in [] if quiet else busy_gpus(facts):
-            print(f"commbench: {line}", file=sys.stderr)
+            print_error(line)
         if not settings.backend.shares_gpu:
             problem = shared_gpu(facts, world.nodes, settings.backend.name)
     problem = problem or _difference_problem(differing, facts, settings)
@@ -161,7 +164,7 @@ def _difference_problem(
         scope = scope_of(key).ranks
         same_network = same_network_text(key, facts) if scope == "network" and same_interface else None
         if same_network is not None:
-            print(f"commbench: {same_network}", file=sys.stderr)
+            print_error(same_network)
         elif scope == "error" or (scope == "network" and same_interface):
             errors[key] = ranks
     if not errors:
@@ -169,7 +172,7 @@ def _difference_problem(
     table = difference_table(errors, facts)
     text = f"ranks differ:\n{table}\nmake them equal, or accept it with preflight=warn"
     if settings.preflight == "warn":
-        print(f"commbench: {text}", file=sys.stderr)
+        print_error(text)
         return None
     return text
 
@@ -186,7 +189,7 @@ def same_network_text(key: str, facts: Sequence[Mapping[str, Any]]) -> str | Non
 
 def difference_table(differing: Mapping[str, Mapping[str, Sequence[int]]], facts: Sequence[Mapping[str, Any]]) -> str:
     """A line for each value of each fact, with the ranks and hosts that have it. `facts` are those of all ranks."""
-    rows = [("fact", "value", "ranks", "hosts")]
+    rows = []
     for key, ranks_by_value in differing.items():
         title = FACT_TITLES.get(key, key)
         for value, ranks in ranks_by_value.items():
@@ -195,9 +198,8 @@ def difference_table(differing: Mapping[str, Mapping[str, Sequence[int]]], facts
             more = f" and {len(names) - MOST_HOSTS} more" if len(names) > MOST_HOSTS else ""
             rows.append((title, text, format_ranges(ranks), ", ".join(names[:MOST_HOSTS]) + more))
             title = ""
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(f"  {line.rstrip()}" for line in lines)
+    columns = [Column(heading) for heading in ("fact", "value", "ranks", "hosts")]
+    return textwrap.indent(table_text(columns, rows, Terminal()), "  ")
 
 
 def clock_skew_warning(times_s: Sequence[float], facts: Sequence[Mapping[str, Any]]) -> str | None:

@@ -34,15 +34,8 @@ OF_SOME_VISIT = frozenset({"throttled", "python_bound"})  # flags that stay, wha
 GB = 1e9
 PERCENTILES = ("p90_s", "p95_s", "p99_s", "p999_s")
 OF_RECORD = (
-    "block_k",
-    "stop_reason",
-    "warmup_s",
-    "steady",
-    "clock_error_s",
-    "late_repetitions",
-    "first_call_s",
-    "retransmits",
-)
+    "block_k", "stop_reason", "warmup_s", "steady", "clock_error_s", "late_repetitions", "first_call_s", "retransmits",
+)  # fmt: skip
 RING, TREE, NVLS = "RING", "TREE", "NVLS"
 LINE_RATE_RATIO = 63 / 48  # line rate over the rate NCCL plans with, where that is largest: PCIe 5
 SUMMED_BY_SWITCH = (NVLS, "LDMC")  # kernels for symmetric memory: AllReduce_RSxLDMC_AGxSTMC

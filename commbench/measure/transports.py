@@ -18,6 +18,8 @@ from commbench.hardware.link_limits import Wire
 from commbench.hardware.nccl_log import Chosen, Pair, common_algorithm, effective_ipc, parse_log
 from commbench.hardware.topology import RankGpu, Topology, from_records, shared_link
 
+from .preflight import MEETING_S
+
 # keys of a communicator's facts; the libraries are those of commbench.hardware.cuda
 LOG, IPC, LIBRARIES = "nccl_log", "cuda_ipc_effective", "ipc_libraries"
 FORCED_ALGORITHM = "NCCL_ALGO"
@@ -130,18 +132,13 @@ class TransportEvidence:
 
 
 def gather_evidence(
-    world: World,
-    control: Control,
-    facts: Mapping[str, Any],
-    run: Mapping[str, Any],
-    reader: LogReader,
-    deadline_s: float,
+    world: World, control: Control, facts: Mapping[str, Any], run: Mapping[str, Any], reader: LogReader
 ) -> TransportEvidence:
     """What the opened library and preflight know, on rank 0; all ranks call it."""
     gpu_run = run.get("gpus") or facts.get("gpu") or reader.available
     # PCIe links that were in a low-power state during preflight are active once a library has opened the GPU
     links = [[gpu.index, [gpu.pcie_generation, gpu.pcie_width]] for gpu in nvml.gpus()] if gpu_run else []
-    gathered = control.gather([reader.pairs(), links], deadline_s, "the library's transports")
+    gathered = control.gather([reader.pairs(), links], MEETING_S, "the library's transports")
     if world.rank != 0:
         return TransportEvidence()
     forced, nodes = os.environ.get(FORCED_ALGORITHM, ""), run["provenance"]["nodes"]

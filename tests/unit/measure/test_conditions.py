@@ -20,7 +20,7 @@ from commbench.measure.case_record import CaseRecord
 from commbench.measure.conditions import (
     REFERENCE_REPETITIONS,
     Conditions,
-    Reading,
+    PassReading,
     ReferenceCase,
     copy_gb_per_s,
     disturbed_passes,
@@ -45,9 +45,9 @@ def settings_of(*words: str) -> Settings:
         ].settings
 
 
-def passes(*medians: float, width: float = 0.01, name: str = "copy_s") -> dict[int, dict[str, Reading]]:
+def passes(*medians: float, width: float = 0.01, name: str = "copy_s") -> dict[int, dict[str, PassReading]]:
     return {
-        number: {name: Reading(median, (1 - width / 2) * median, (1 + width / 2) * median)}
+        number: {name: PassReading(median, (1 - width / 2) * median, (1 + width / 2) * median)}
         for number, median in enumerate(medians, 1)
     }
 

@@ -156,19 +156,19 @@ def test_all_ranks_tell_and_rank_0_knows(monkeypatch: pytest.MonkeyPatch) -> Non
     }
     run |= {"gpus": [{"gpu.own.index": 0}, {"gpu.own.index": 1}]}
     reader, facts = read((LOG, (0, 1, 2, 3))), {"nccl_log": LOG}
-    evidence = gather_evidence(World(0, 2, ((0, 1),), (0,)), Control(2), facts, run, reader, 1.0)  # type: ignore[arg-type]
+    evidence = gather_evidence(World(0, 2, ((0, 1),), (0,)), Control(2), facts, run, reader)  # type: ignore[arg-type]
     assert evidence.gpus == (RankGpu(0, 0, capability=90, nvlinks=18), RankGpu(0, 1, capability=90))
     assert evidence.forced == "Ring" and set(evidence.topologies) == {0} and evidence.transport is None
     assert evidence.kinds == reader.kinds != {}
     other = World(1, 2, ((0, 1),), (1,))
-    assert gather_evidence(other, Control(2), {}, {}, LogReader(), 1.0) == TransportEvidence()  # type: ignore[arg-type]
+    assert gather_evidence(other, Control(2), {}, {}, LogReader()) == TransportEvidence()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("state", "nodes"), [("ACTIVE", {1}), ("DOWN", set())])
 def test_nodes_with_an_active_port_are_known(state: str, nodes: set[int]) -> None:
     provenance = [{"network.rdma.mlx5_0:1.state": "DOWN"}, {"network.rdma.mlx5_0:1.state": state}]
     world, run = World(0, 2, ((0,), (1,)), (0,)), {"provenance": {"nodes": provenance}}
-    evidence = gather_evidence(world, Control(2), {}, run, LogReader(), 1.0)  # type: ignore[arg-type]
+    evidence = gather_evidence(world, Control(2), {}, run, LogReader())  # type: ignore[arg-type]
     assert evidence.rdma_nodes == nodes
 
 
@@ -188,7 +188,7 @@ def test_a_setting_without_effect_is_said(
     run = {"provenance": {"nodes": [{}]}, "cuda_ipc": {"asked": cuda_ipc}}
     world, reader = World(0, 1, ((0,),), (0,)), read((LOG, (0, 1, 2, 3)))
     facts = {"ipc_libraries": ["NCCL"], "nccl_log": LOG}
-    evidence = gather_evidence(world, Control(1), facts, run, reader, 1.0)  # type: ignore[arg-type]
+    evidence = gather_evidence(world, Control(1), facts, run, reader)  # type: ignore[arg-type]
     assert evidence.cuda_ipc == {"effective": "off", "ignored": ignored}
 
 
