@@ -104,20 +104,18 @@ def _compare_ranks(
 ) -> tuple[str | None, list[int], dict[str, Any]]:
     """On rank 0, from the answers of all ranks: why they can't measure, what they agree on, the record of the run."""
     facts, problems = [answer[0] for answer in gathered], [answer[3] for answer in gathered]
-    on_gpus, quiet = _ranks_have_gpus(settings, world), settings.preflight == "off"
-    if uses_shm(settings, world) and not quiet:
-        for line in small_shm_lines(facts):
-            print_error(line)
+    on_gpus, notes = _ranks_have_gpus(settings, world), small_shm_lines(facts) if uses_shm(settings, world) else []
     differing = machine_facts.differences(facts)
     # what the ranks' machines lack, a line each; equal problems once, with the first rank that has it
     first = {text: rank for rank, text in reversed(list(enumerate(problems))) if text is not None}
     lacking = [f"rank {rank} on {facts[rank].get('host.hostname')}: {text}" for text, rank in first.items()]
     problem = "\n  ".join(sorted(lacking)) or None
     if problem is None and on_gpus:
-        for line in [] if quiet else busy_gpus(facts):
-            print_error(line)
+        notes += busy_gpus(facts)
         if not settings.backend.shares_gpu:
             problem = shared_gpu(facts, world.nodes, settings.backend.name)
+    for line in [] if settings.preflight == "off" else notes:
+        print_error(line)
     problem = problem or _difference_problem(differing, facts, settings)
     # the least memory, the largest cache, and the least number of cores that the ranks of a node share
     nodes = world.nodes if len(world.hosted) == 1 else ((0,),)  # a process that hosts all ranks answers for them

@@ -30,10 +30,10 @@ VISIBLE_SHARE = 0.05  # of a number, from which on its cause must be flagged
 GAPS_SHARE = 0.01  # of a soak that may pass outside of its repetitions
 CALL_SHARE = 0.1  # of the number that the call itself costs
 EVENT_S = 500e-9  # what CUDA's events resolve (CUDA Runtime API, cudaEventElapsedTime)
-OF_SOME_VISIT = frozenset({"throttled", "python_bound"})  # flags that stay, whatever later visits show
+LASTING_FLAGS = frozenset({"throttled", "python_bound"})  # whatever later visits show
 GB = 1e9
 PERCENTILES = ("p90_s", "p95_s", "p99_s", "p999_s")
-OF_RECORD = (
+RECORD_COLUMNS = (
     "block_k", "stop_reason", "warmup_s", "steady", "clock_error_s", "late_repetitions", "first_call_s", "retransmits",
 )  # fmt: skip
 RING, TREE, NVLS = "RING", "TREE", "NVLS"
@@ -170,7 +170,7 @@ def _numbers(job: Planned, record: CaseRecord, conditions: Conditions) -> dict[s
     numbers = {
         **summary,
         **rates,
-        **{name: getattr(record, name) for name in OF_RECORD},
+        **{name: getattr(record, name) for name in RECORD_COLUMNS},
         "repetitions": record.repetitions,
         "reason": "; ".join(reasons) or None,
         "headline": job.shape.headline,
@@ -198,8 +198,8 @@ def _numbers(job: Planned, record: CaseRecord, conditions: Conditions) -> dict[s
         "overhead_s": overhead_s,
         "wrong_elements": 0,
     }
-    of_series = [*flags(visits, record.times, median), *(["impossible"] if impossible else [])]
-    return numbers | {"warnings": of_series + _machine_flags(job, record, conditions, numbers)}
+    series_flags = [*flags(visits, record.times, median), *(["impossible"] if impossible else [])]
+    return numbers | {"warnings": series_flags + _machine_flags(job, record, conditions, numbers)}
 
 
 def _skew_s(job: Planned, record: CaseRecord, conditions: Conditions) -> float | None:
@@ -279,7 +279,7 @@ def _machine_flags(job: Planned, record: CaseRecord, conditions: Conditions, num
         "gaps": unmeasured_s > GAPS_SHARE * (unmeasured_s + record.spent_s),
         "late_starts": late > VISIBLE_SHARE * (late + record.repetitions),
     }
-    before = set() if record.earlier is None else OF_SOME_VISIT.intersection(record.earlier.row["warnings"])
+    before = set() if record.earlier is None else LASTING_FLAGS.intersection(record.earlier.row["warnings"])
     return [flag for flag, present in raised.items() if present or flag in before]
 
 

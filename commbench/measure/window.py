@@ -256,8 +256,8 @@ class GlobalClock:
         problem = self._control.agree(problem, deadline_s, "addresses of clocks")
         try:
             if problem is None and self._index is not None:
-                leaders = [addresses[rank] for rank in self.leaders]
-                self._connect_tree(self._index, leaders, bytes.fromhex(secret), listener, until)
+                of_nodes = [addresses[leader] for leader in self.leaders]
+                self._connect_tree(self._index, of_nodes, bytes.fromhex(secret), listener, until)
         except OSError as error:
             problem = f"rank {self._control.rank} on {here} reaches no other node's clock: {error}"
         finally:
