@@ -11,7 +11,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_uint64, c_void_p
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 PROBE_BYTES = 4096
 WORKED = "worked"  # an entry of `ipc_probe` in run.json
 REFUSED = "CUDA IPC is refused here"
+Extent = tuple[int, int]  # bytes, and the address, of memory of the exporter
 
 
 class CudaExporter:
@@ -102,28 +102,17 @@ class CudaExporter:
         return data
 
     def facts(self) -> dict[str, Any]:
-        return {
-            "library": f"CUDA driver API {cuda_version(self._driver.version())}",
-            "device_ordinal": self._ordinal,
-        }
+        return {"library": f"CUDA driver API {cuda_version(self._driver.version())}", "device_ordinal": self._ordinal}
 
     def readings(self) -> dict[str, float]:
         return self._monitor.readings()
-
-
-@dataclass(frozen=True)
-class Extent:
-    """Memory of the exporter, in bytes."""
-
-    address: int
-    size: int
 
 
 class Block:
     """See Allocation. Its extent is free again when the block is no longer referenced."""
 
     def __init__(self, extent: Extent, memory: IpcMemory) -> None:
-        self.address, self._exporter = extent.address, memory.exporter
+        self.address, self._exporter = extent[1], memory.exporter
         weakref.finalize(self, memory.free.append, extent)
 
     def upload(self, offset: int, data: NDArray[np.uint8]) -> None:
@@ -143,10 +132,9 @@ class IpcMemory:
 
     def allocate(self, size: int) -> Block:
         """The smallest free extent that is large enough, else a new one. Raises MemoryError."""
-        fitting = [extent for extent in self.free if extent.size >= size]
-        if not fitting:
-            return Block(Extent(self.exporter.allocate(size), size), self)
-        smallest = min(fitting, key=lambda extent: extent.size)
+        smallest = min((extent for extent in self.free if extent[0] >= size), default=None)
+        if smallest is None:
+            return Block((size, self.exporter.allocate(size)), self)
         self.free.remove(smallest)
         return Block(smallest, self)
 

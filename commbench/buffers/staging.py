@@ -49,10 +49,7 @@ def staged_program(program: Program, rank: int) -> Program:
 
 
 def with_staging(
-    program: Program,
-    rank: int,
-    buffers: Mapping[str, Any],
-    allocate: Callable[[BufferSpec, int], Buffer],
+    program: Program, rank: int, buffers: Mapping[str, Any], allocate: Callable[[BufferSpec, int], Buffer]
 ) -> tuple[Program, dict[str, Any]]:
     """The staged program and all its buffers, with new staging buffers. Raises Unsupported without memory for them."""
     program, pool = staged_program(program, rank), rotation_pool(buffers)

@@ -102,8 +102,7 @@ def _read(clock: int, clock_id: int, timespec: Any) -> Any:
 def _call(row: Any) -> Any:
     if row[WIDE] == 0:
         return _c_call(
-            row[ADDRESS],
-            (row[ARGS], row[ARGS + 1], row[ARGS + 2], row[ARGS + 3], row[ARGS + 4], row[ARGS + 5]),
+            row[ADDRESS], (row[ARGS], row[ARGS + 1], row[ARGS + 2], row[ARGS + 3], row[ARGS + 4], row[ARGS + 5])
         )
     return _c_call(
         row[ADDRESS],

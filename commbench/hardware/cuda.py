@@ -150,15 +150,11 @@ class CudaDriver:
         return str(uuid.UUID(bytes=raw.raw))
 
     def name(self, ordinal: int) -> str:
-        text = (c_char * TEXT_BYTES)()
-        self.call("cuDeviceGetName", text, TEXT_BYTES, self.device(ordinal))
-        return text.value.decode(errors="replace")
+        return self.text("cuDeviceGetName", ordinal)
 
     def pci_bus_id(self, ordinal: int) -> str:
         """0000:1b:00.0, the form of nvml.bus_id."""
-        text = (c_char * TEXT_BYTES)()
-        self.call("cuDeviceGetPCIBusId", text, TEXT_BYTES, self.device(ordinal))
-        return bus_id(text.value.decode(errors="replace"))
+        return bus_id(self.text("cuDeviceGetPCIBusId", ordinal))
 
     def memory_bytes(self, ordinal: int) -> int:
         size = c_size_t()
@@ -179,6 +175,12 @@ class CudaDriver:
         value = c_int()
         self.call(name, byref(value), *arguments)
         return value.value
+
+    def text(self, name: str, ordinal: int) -> str:
+        """The result of a call that describes a GPU in words."""
+        text = (c_char * TEXT_BYTES)()
+        self.call(name, text, TEXT_BYTES, self.device(ordinal))
+        return text.value.decode(errors="replace")
 
     def call(self, name: str, *arguments: Any) -> None:
         self.check(name, self.function(name)(*arguments))

@@ -36,10 +36,7 @@ OPEN_MPI_RANK, PMI_RANK, HYDRA_LOCAL_RANK = "OMPI_COMM_WORLD_RANK", "PMI_RANK", 
 THREADS = ("single", "funneled", "serialized", "multiple")
 CHOICES = "auto, openmpi, mpich or the full path of a libmpi.so"
 GPU_SUPPORT_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA of MPICH's mpi.h
-SWITCHES = {
-    "openmpi": ("OMPI_MCA_opal_cuda_support", "OMPI_MCA_mpi_cuda_support"),
-    "mpich": ("MPIR_CVAR_ENABLE_GPU",),
-}
+SWITCHES = {"openmpi": ("OMPI_MCA_opal_cuda_support", "OMPI_MCA_mpi_cuda_support"), "mpich": ("MPIR_CVAR_ENABLE_GPU",)}
 COMPONENT = "mca_accelerator_cuda.so"  # Open MPI 5; version 4 has the code in the library itself
 COMPONENT_FOLDERS = ("openmpi", "openmpi3")  # next to the library; the second is Debian's
 BUILT_WITH_CUDA = re.compile(r"^mca:\w+:base:param:(?:opal|mpi)_built_with_cuda_support:value:(\w+)$", re.MULTILINE)

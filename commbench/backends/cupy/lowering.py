@@ -17,18 +17,7 @@ from commbench.core.program import Step, View
 from commbench.engines.lowered import NO_CALL, Call, Rotating, UnsupportedForms, check_form, in_place
 
 UNSUPPORTED_FORMS: UnsupportedForms = {("all_to_all", True): "NCCL receives into blocks that it has not sent yet"}
-TYPES = {  # names in cupy.cuda.nccl; an older CuPy may lack the newer ones
-    "float64": "NCCL_FLOAT64",
-    "float32": "NCCL_FLOAT32",
-    "float16": "NCCL_FLOAT16",
-    "bfloat16": "NCCL_BFLOAT16",
-    "int64": "NCCL_INT64",
-    "int32": "NCCL_INT32",
-    "int8": "NCCL_INT8",
-    "uint8": "NCCL_UINT8",
-}
 NULL = 0  # the address of a buffer that only the root has
-REDUCTIONS = {"sum": "NCCL_SUM", "prod": "NCCL_PROD", "min": "NCCL_MIN", "max": "NCCL_MAX", "avg": "NCCL_AVG"}
 
 Endpoint = tuple[Any, View]  # one side of a message: NCCL's call and the memory
 Message = tuple[Any, View, int, int]  # NCCL's call, a view, the index of its block, the peer
@@ -49,12 +38,7 @@ class CupyLowering:
     """
 
     def __init__(
-        self,
-        nccl: Any,
-        communicator: Any,
-        device: Stream,
-        buffers: Mapping[str, DeviceBuffer],
-        barrier_address: int,
+        self, nccl: Any, communicator: Any, device: Stream, buffers: Mapping[str, DeviceBuffer], barrier_address: int
     ) -> None:
         self._nccl, self._comm, self._device, self._buffers = nccl, communicator, device, buffers
         self._barrier_address = barrier_address
@@ -105,16 +89,16 @@ class CupyLowering:
                 return self._grouped([*sends, *receives], self._count(send) // self._size)
             case steps.AllReduce(send, recv, reduction):
                 address, *message = self._message(send)
-                operation = self._constant(REDUCTIONS[reduction])
+                operation = self._constant(reduction)
                 return Call(comm.allReduce, (address, self._address(recv), *message, operation, stream))
             case steps.Reduce(send, recv, reduction, root):
                 address, *message = self._message(send)
                 target = self._address(recv) if self._rank == root else NULL
-                operation = self._constant(REDUCTIONS[reduction])
+                operation = self._constant(reduction)
                 return Call(comm.reduce, (address, target, *message, operation, root, stream))
             case steps.ReduceScatter(send, recv, reduction):
                 address, *block = self._message(recv)
-                operation = self._constant(REDUCTIONS[reduction])
+                operation = self._constant(reduction)
                 return Call(comm.reduceScatter, (self._address(send), address, *block, operation, stream))
             case _:
                 raise Unsupported(f"NCCL has no {type(step).__name__}")
@@ -168,9 +152,11 @@ class CupyLowering:
         return view.count_in(self._buffers[view.buffer].spec)
 
     def _kind(self, view: View) -> int:
-        return self._constant(TYPES[self._buffers[view.buffer].spec.dtype])
+        return self._constant(self._buffers[view.buffer].spec.dtype)
 
     def _constant(self, name: str) -> int:
+        """NCCL's number of a data type or a reduction; an older CuPy lacks the newer ones."""
+        name = f"NCCL_{name.upper()}"
         value: int | None = getattr(self._nccl, name, None)
         if value is None:
             raise Unsupported(f"this CuPy does not have {name}; install a newer one")

@@ -204,12 +204,7 @@ class NativeLowering:
     """
 
     def __init__(
-        self,
-        mpi: Any,
-        communicator: Any,
-        buffers: Mapping[str, HostBuffer],
-        program: Program,
-        limit: int = INT_MAX,
+        self, mpi: Any, communicator: Any, buffers: Mapping[str, HostBuffer], program: Program, limit: int = INT_MAX
     ) -> None:
         self._mpi, self._buffers, self._limit, self._library = mpi, buffers, limit, loaded_library()
         self._comm, self._rank, self._size = handle(mpi, communicator), communicator.rank, communicator.size

@@ -200,9 +200,8 @@ def test_the_real_cupy_has_all_that_is_called(tmp_path: Path) -> None:
     """Names and numbers of arguments; without a driver nothing more of it can run."""
     used = {"send": 5, "recv": 5, "allReduce": 6, "reduce": 7, "bcast": 5, "allGather": 5, "reduceScatter": 6}
     assert set(used) == {*MESSAGES, *COLLECTIVES}
-    from commbench.backends.cupy.lowering import REDUCTIONS, TYPES
-
-    head = f"NAMES = {list(used)!r}\nCONSTANTS = {[*TYPES.values(), *REDUCTIONS.values()]!r}\n"
+    constants = [f"NCCL_{name.upper()}" for name in (*DTYPES, "sum", "prod", "min", "max", "avg")]
+    head = f"NAMES = {list(used)!r}\nCONSTANTS = {constants!r}\n"
     done = subprocess.run([sys.executable, "-c", head + ARGUMENTS], capture_output=True, text=True, timeout=120)
     if "No module named" in done.stderr or "has no attribute 'nccl'" in done.stderr or "cannot import" in done.stderr:
         pytest.skip("CuPy with NCCL is not installed (pip install 'commbench[cuda]')")
