@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -158,9 +158,9 @@ class VirtualRunner:
 class VirtualBlock:
     """One pass over the programs of all ranks.
 
-    `clock[rank]` is a vector of seconds since the repetition began, `position[rank]` the next step, `in_flight` holds
-    messages with their arrival times by (sender, receiver), `link_free_s` when that link can take the next one.
-    `requests` by (rank, request) holds a pending receive, or the time at which a send ends.
+    `clock[rank]` is a vector of seconds since the repetition began, `todo[rank]` holds the steps that are left,
+    `in_flight` messages with their arrival times by (sender, receiver), `link_free_s` when that link can take the next
+    one, `requests` by (rank, request) a pending receive or the time at which a send ends.
     """
 
     programs: Mapping[int, Program]
@@ -170,34 +170,33 @@ class VirtualBlock:
     delays: Mapping[int, Times]
     copies: int
     clock: dict[int, Any] = field(default_factory=dict)
-    position: dict[int, int] = field(default_factory=dict)
-    in_flight: dict[tuple[int, int], deque[tuple[Any, Words]]] = field(default_factory=dict)
+    todo: dict[int, deque[Step]] = field(default_factory=dict)
+    in_flight: dict[tuple[int, int], deque[tuple[Any, Words]]] = field(default_factory=lambda: defaultdict(deque))
     link_free_s: dict[tuple[int, int], Any] = field(default_factory=dict)
     requests: dict[tuple[int, int], Any] = field(default_factory=dict)
 
     def run(self) -> Times:
         """Seconds [ranks, n] from the start of a repetition to the end on each rank."""
-        active = {rank: program for rank, program in self.programs.items() if program.steps}
-        for rank, program in active.items():
-            self.clock[rank] = self.delays.get(rank, 0.0)
-            self.position[rank] = 0
-            for step in program.reset:
-                self._copy(rank, step)
-        waiting = set(active)
-        while waiting:
-            moved = False
-            for rank in sorted(waiting):
-                todo = active[rank].steps
-                while self.position[rank] < len(todo) and self._try(rank, todo[self.position[rank]], active):
-                    self.position[rank] += 1
-                    moved = True
-            waiting = {rank for rank in waiting if self.position[rank] < len(active[rank].steps)}
-            if not moved and waiting:
-                raise CommunicationError(f"deadlock: ranks {sorted(waiting)} wait for one another")
+        for rank, program in sorted(self.programs.items()):
+            if program.steps:
+                self.clock[rank], self.todo[rank] = self.delays.get(rank, 0.0), deque(program.steps)
+                for step in program.reset:
+                    self._copy(rank, step)
+        while waiting := [rank for rank, steps_left in self.todo.items() if steps_left]:
+            if not sum(self._advance(rank) for rank in waiting):
+                raise CommunicationError(f"deadlock: ranks {waiting} wait for one another")
         width = max((len(np.atleast_1d(delay)) for delay in self.delays.values()), default=1)
         return np.stack([np.broadcast_to(self.clock.get(rank, 0.0), (width,)) for rank in sorted(self.programs)])
 
-    def _try(self, rank: int, step: Step, active: Mapping[int, Program]) -> bool:
+    def _advance(self, rank: int) -> bool:
+        """Run steps of the rank until it has to wait for others; whether there were any."""
+        todo = self.todo[rank]
+        before = len(todo)
+        while todo and self._try(rank, todo[0]):
+            todo.popleft()
+        return len(todo) < before
+
+    def _try(self, rank: int, step: Step) -> bool:
         """Run a step; False where the rank has to wait for others first."""
         match step:
             case steps.Send():
@@ -218,7 +217,7 @@ class VirtualBlock:
                 self.requests[rank, step.request] = self._start_copy(rank, step)
                 self.clock[rank] = self.clock[rank] + self.model.call_s
             case _:
-                return self._collective(rank, step, active)
+                return self._collective(rank, step)
         return True
 
     def _start_send(self, rank: int, peer: int, view: View) -> Any:
@@ -227,17 +226,16 @@ class VirtualBlock:
         begin = np.maximum(self.clock[rank] + self.model.call_s, self.link_free_s.get((rank, peer), 0.0))
         free = begin + factor * self.model.message_s(payload[0].nbytes)
         self.link_free_s[rank, peer] = free
-        self.in_flight.setdefault((rank, peer), deque()).append((free + factor * self.model.latency_s, payload))
+        self.in_flight[rank, peer].append((free + factor * self.model.latency_s, payload))
         return free
 
     def _link_factor(self, sender: int, receiver: int) -> float:
         return self.model.link_factor(sender, receiver, self.nodes[sender] == self.nodes[receiver])
 
     def _receive(self, rank: int, peer: int, view: View) -> bool:
-        arrived = self.in_flight.get((peer, rank))
-        if not arrived:
+        if not self.in_flight[peer, rank]:
             return False
-        arrival, payload = arrived.popleft()
+        arrival, payload = self.in_flight[peer, rank].popleft()
         self.words(rank, view)[:] = payload
         self.clock[rank] = np.maximum(self.clock[rank] + self.model.call_s, arrival)
         return True
@@ -245,7 +243,7 @@ class VirtualBlock:
     def _wait(self, rank: int, step: steps.WaitAll) -> bool:
         requests = [self.requests[rank, request] for request in step.requests]
         needed = Counter(pending.peer for pending in requests if isinstance(pending, steps.Irecv))
-        if any(len(self.in_flight.get((peer, rank), ())) < count for peer, count in needed.items()):
+        if any(len(self.in_flight[peer, rank]) < count for peer, count in needed.items()):
             return False
         for request in step.requests:
             pending = self.requests.pop((rank, request))
@@ -255,13 +253,11 @@ class VirtualBlock:
                 self.clock[rank] = np.maximum(self.clock[rank], pending)
         return True
 
-    def _collective(self, rank: int, step: Step, active: Mapping[int, Program]) -> bool:
+    def _collective(self, rank: int, step: Step) -> bool:
         """Runs for all ranks when the last one has arrived; the others then find their step done."""
-        ranks = sorted(active)
-        if any(self.position[other] >= len(active[other].steps) for other in ranks):
-            return False
-        arrived = {other: active[other].steps[self.position[other]] for other in ranks}
-        if any(type(other_step) is not type(step) for other_step in arrived.values()):
+        ranks = list(self.todo)
+        arrived = {other: todo[0] for other, todo in self.todo.items() if todo and type(todo[0]) is type(step)}
+        if len(arrived) < len(ranks):
             return False
         message_bytes = self._move_payload(ranks, arrived)
         latest: Any = reduce(np.maximum, [self.clock[other] for other in ranks], 0.0)
@@ -270,7 +266,8 @@ class VirtualBlock:
         end = latest + pace * self.model.collective_s(step, len(ranks), message_bytes)
         for other in ranks:
             self.clock[other] = end
-            self.position[other] += other != rank  # the caller advances its own
+            if other != rank:  # the caller drops its own step
+                self.todo[other].popleft()
         return True
 
     def _move_payload(self, ranks: Sequence[int], arrived: Mapping[int, Any]) -> int:
