@@ -58,6 +58,13 @@ def parse_meminfo(text: str) -> dict[str, int]:
     return {key: int(match[1]) * 1024 for key, match in sizes.items() if match}
 
 
+def mounts(root: Path) -> list[tuple[list[str], list[str]]]:
+    """The lines of /proc/self/mountinfo, each as its fields before and behind the dash."""
+    lines = (line.partition(" - ") for line in read_text(root / "proc/self/mountinfo").splitlines())
+    fields = ((before.split(" "), behind.split(" ")) for before, _, behind in lines)
+    return [(before, behind) for before, behind in fields if len(before) >= 6 and len(behind) >= 3]
+
+
 def parse_stat(text: str) -> tuple[int, int] | None:
     """(steal, total) jiffies of all processors since boot, from /proc/stat; None if the kernel does not count steal."""
     line = next((line for line in text.splitlines() if line.startswith("cpu ")), "")
@@ -162,11 +169,7 @@ def container(root: Path) -> str | None:
 
 def root_filesystem(root: Path) -> str | None:
     """The type of the filesystem at /: an overlay is mostly a container, but sometimes a diskless node."""
-    for line in read_text(root / "proc/self/mountinfo").splitlines():
-        mount, _, source = line.partition(" - ")
-        if mount.split(" ")[4:5] == ["/"] and source:
-            return source.split(" ")[0]
-    return None
+    return next((source[0] for mount, source in mounts(root) if mount[4] == "/"), None)
 
 
 def virtualization_facts(root: Path) -> Facts:

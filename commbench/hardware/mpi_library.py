@@ -26,6 +26,7 @@ from commbench.core.errors import CommbenchError, ConfigError
 from .cuda import NO, includes_any
 
 SONAMES = {"openmpi": ("libmpi.so.40",), "mpich": ("libmpi.so.12", "libmpich.so.12")}
+ALL_SONAMES = (*SONAMES["openmpi"], *SONAMES["mpich"])
 # the unambiguous names first: `mpirun` belongs to whichever was installed last
 LAUNCHERS = {
     "openmpi": ("prterun", "mpirun.openmpi", "orterun", "mpirun"),
@@ -158,8 +159,7 @@ def _from_path(text: str, name: str = "backend.library") -> MpiLibrary:
         raise ConfigError(f"{name}={text} is not a file; allowed: {CHOICES}")
     kind = _kind_of(path)
     if kind is None:
-        known = ", ".join(name for names in SONAMES.values() for name in names)
-        raise ConfigError(f"{name}={text} is neither Open MPI nor MPICH; known file names: {known}")
+        raise ConfigError(f"{name}={text} is neither Open MPI nor MPICH; known file names: {', '.join(ALL_SONAMES)}")
     return MpiLibrary(kind, str(path))
 
 
@@ -179,8 +179,7 @@ def _library_folders() -> Iterator[Path]:
         listing = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, timeout=5).stdout
     except (OSError, subprocess.TimeoutExpired):
         listing = ""
-    sonames = tuple(name for names in SONAMES.values() for name in names)
-    yield from (Path(line.split()[-1]).parent for line in listing.splitlines() if line.strip().startswith(sonames))
+    yield from (Path(line.split()[-1]).parent for line in listing.splitlines() if line.strip().startswith(ALL_SONAMES))
 
 
 @cache

@@ -11,10 +11,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from .sources import fact_text
 
 Pair = tuple[int, int]  # from rank, to rank
+Kinds = Mapping[Pair, tuple[str, ...]]
 MARK = "NCCL INFO "
 # src/collectives.cc; older versions log numbers
 ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
@@ -61,7 +63,7 @@ class Transport:
     network: str | None = None
     plugin: str | None = None
     interfaces: tuple[str, ...] = ()
-    kinds: Mapping[Pair, tuple[str, ...]] = field(default_factory=dict)
+    kinds: Kinds = field(default_factory=dict)
     collnet: tuple[str, ...] = ()
     rings: int | None = None
     trees: int | None = None
@@ -72,9 +74,12 @@ class Transport:
     @property
     def summary(self) -> str | None:
         """All kinds, the most frequent first: `P2P/CUMEM, NET/IB/GDRDMA`."""
-        counted = Counter(kind for kinds in self.kinds.values() for kind in kinds)
-        ordered = sorted(counted, key=lambda kind: (-counted[kind], kind))
-        return ", ".join([*ordered, *self.collnet]) or None
+        return ", ".join([*by_frequency(self.kinds), *self.collnet]) or None
+
+
+def by_frequency(kinds: Kinds) -> list[str]:
+    """The most frequent first, then by name."""
+    return [kind for kind, _ in Counter(sorted(chain.from_iterable(kinds.values()))).most_common()]
 
 
 def common_algorithm(calls: Iterable[Chosen], message_bytes: int, operation: str) -> str | None:
@@ -128,7 +133,7 @@ def kind_of(text: str) -> str:
     return known[0] if known else fact_text(text).split(" ")[0][:60]
 
 
-def effective_ipc(kinds: Mapping[Pair, tuple[str, ...]], node_of: Callable[[int], int], multicast: bool) -> str | None:
+def effective_ipc(kinds: Kinds, node_of: Callable[[int], int], multicast: bool) -> str | None:
     """Whether processes of one node accessed one another's GPU memory: on, off, mixed, or None if unknown.
 
     `multicast`: the communicator has NVLS channels, through which its collectives do.

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from commbench.core.units import format_bytes
 
-from .host import parse_meminfo
+from .host import mounts, parse_meminfo
 from .sources import ROOT, Facts, gather, parse_fields, parse_int, read_int, read_text
 
 SMALL_SHM_BYTES = 64 * 2**20  # docker's default
@@ -79,11 +79,7 @@ def find_group(root: Path, controller: str) -> Group:
         if match := re.fullmatch(r"[0-9]+:([^:]*):(/.*)", line):
             paths |= {name: match[2] for name in match[1].split(",") if name not in paths}
     group = Group()
-    for line in read_text(root / "proc/self/mountinfo").splitlines():
-        before, _, after = line.partition(" - ")
-        mount, source = before.split(" "), after.split(" ")
-        if len(mount) < 6 or len(source) < 3:
-            continue
+    for mount, source in mounts(root):
         if source[0] == "cgroup" and controller in source[2].split(",") and controller in paths:
             return Group(1, _folders(root, mount[3], mount[4], paths[controller]))
         if source[0] == "cgroup2" and "" in paths and group.version is None:

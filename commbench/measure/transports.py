@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations
@@ -15,7 +14,7 @@ from commbench.core.protocols import Control
 from commbench.hardware import nvml
 from commbench.hardware.cuda import CUDA_IPC_VALUES, cuda_ipc_without_effect
 from commbench.hardware.link_limits import Wire
-from commbench.hardware.nccl_log import Chosen, Pair, common_algorithm, effective_ipc, parse_log
+from commbench.hardware.nccl_log import Chosen, Kinds, Pair, by_frequency, common_algorithm, effective_ipc, parse_log
 from commbench.hardware.topology import RankGpu, Topology, from_records, shared_link
 
 from .preflight import MEETING_S
@@ -26,8 +25,6 @@ FORCED_ALGORITHM = "NCCL_ALGO"
 SOCKETS = "NET/Socket"
 TCP_NAMES, SLOW_START_BYTES = ("tcp", "socket"), 2**20  # in the name of a transport; for which messages it matters
 THROUGH_HOST = ("library", "pinned")  # staging that copies through host memory
-
-Kinds = Mapping[Pair, tuple[str, ...]]  # by pairs of world ranks
 
 
 class LogReader:
@@ -59,8 +56,8 @@ class LogReader:
 
 @dataclass(frozen=True)
 class TransportEvidence:
-    """`gpus` are those of the world's ranks, empty on a CPU; `kinds`, `algorithms` and `multicast` (see LogReader) come
-    from NCCL's log. `rdma_nodes` have an active InfiniBand or RoCE port."""
+    """`gpus` are those of the world's ranks, empty on a CPU; `kinds` of world ranks, `algorithms` and `multicast` (see
+    LogReader) come from NCCL's log. `rdma_nodes` have an active InfiniBand or RoCE port."""
 
     gpus: tuple[RankGpu, ...] = ()
     topologies: Mapping[int, Topology] = field(default_factory=dict)
@@ -76,14 +73,12 @@ class TransportEvidence:
 
     def of(self, job: Planned) -> dict[str, str | None]:
         """The columns transport, link and cuda_ipc_effective; null where nothing is known about these ranks."""
-        counted = Counter(kind for kinds in self._kinds_between(job).values() for kind in kinds)
-        kinds = ", ".join(sorted(counted, key=lambda kind: (-counted[kind], kind)))
         multicast = not job.case.pairs and job.members in self.multicast
         ipc = self.ipc or effective_ipc(self._kinds_between(job), self._node_of, multicast)
         if job.case.device == "cpu" or job.case.staging in THROUGH_HOST:
             ipc = None if job.case.device == "cpu" else "off"
         return {
-            "transport": kinds or self.transport,
+            "transport": ", ".join(by_frequency(self._kinds_between(job))) or self.transport,
             "link": shared_link(job, self.gpus, self.topologies) if self.gpus else None,
             IPC: ipc,
         }
