@@ -181,14 +181,18 @@ def package_facts(_: Path) -> Facts:
     }
 
 
-def torch_facts(_: Path) -> Facts:
-    """What torch was built from and for, as its build has written it to a file; MPI ranks do not import it."""
-    version: Mapping[str, object] = {}
+def torch_build() -> Mapping[str, object]:
+    """What torch's build has written to its version.py, without importing torch; empty where that can't be read."""
     with suppress(ImportError, OSError, ValueError, SyntaxError):
         package = find_spec("torch")
         if package is not None and package.origin is not None:
-            version = run_path(str(Path(package.origin).with_name("version.py")))
-    names = {"torch_git_commit": "git_version", "torch_cuda": "cuda", "torch_hip": "hip"}
+            return run_path(str(Path(package.origin).with_name("version.py")))
+    return {}
+
+
+def torch_facts(_: Path) -> Facts:
+    """What torch was built from and for; MPI ranks do not import it."""
+    version, names = torch_build(), {"torch_git_commit": "git_version", "torch_cuda": "cuda", "torch_hip": "hip"}
     return {f"versions.{fact}": fact_text(str(version[name])) for fact, name in names.items() if version.get(name)}
 
 

@@ -7,8 +7,6 @@ import re
 import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,10 +23,9 @@ from commbench.engines.device import HOST_BOUND, DeviceRunner, device_runner
 from commbench.engines.lowered import Call, Lowered, Rotating
 from commbench.hardware.cuda import CudaDriver, driver_missing, driver_too_old
 from commbench.hardware.gpu import VISIBLE_DEVICES
+from commbench.hardware.machine_facts import torch_build
 from commbench.hardware.nvml import Monitor
 
-# in torch/version.py
-CUDA_OF_BUILD = re.compile(r"^cuda\b[^=\n]*=\s*['\"]?(None|[0-9]+(?:\.[0-9]+)*)(?=['\"\s]|$)", re.MULTILINE)
 DEFAULT_SM_HZ = 2e9  # determines how long a kernel holds the stream where the clock rate is unknown
 NS_PER_MS = 1e6
 
@@ -41,16 +38,11 @@ def cuda_missing(instead: str) -> str | None:
     driver = driver_missing()
     if driver is not None:
         return f"{driver}; use a machine or container with an NVIDIA GPU, or {instead}"
-    spec = find_spec("torch")
-    built_for: str | None = "None"  # 13.0, or None as text for a build without CUDA; None where it does not say
-    if spec is not None and spec.origin is not None:
-        version = Path(spec.origin).with_name("version.py")
-        match = CUDA_OF_BUILD.search(version.read_text()) if version.exists() else None
-        built_for = None if match is None else match[1]
-    if built_for == "None":
+    built_for = torch_build().get("cuda")
+    if built_for is None:
         return f"torch is built without CUDA; install a CUDA build (pytorch.org/get-started/locally), or {instead}"
-    if built_for is not None:
-        too_old = driver_too_old("torch", built_for, f"a torch for an older CUDA, or {instead}")
+    if re.match(r"[0-9]+(\.|$)", str(built_for)):
+        too_old = driver_too_old("torch", str(built_for), f"a torch for an older CUDA, or {instead}")
         if too_old is not None:
             return too_old
     visible = os.environ.get(VISIBLE_DEVICES)

@@ -54,7 +54,7 @@ from pathlib import Path
 from commbench.backends.torch.nccl import Nccl
 
 def missing(cuda, visible):
-    Path({str(planted)!r}, "version.py").write_text(f"__version__ = '2.13.0'\\n{{cuda}}\\ngit_version = 'None'\\n")
+    Path({str(planted)!r}, "version.py").write_text(f"from typing import Optional\\n{{cuda}}\\ngit_version = 'None'\\n")
     os.environ.update({{}} if visible is None else {{"CUDA_VISIBLE_DEVICES": visible}})
     return Nccl().missing("cuda")
 """
