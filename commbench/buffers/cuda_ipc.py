@@ -192,11 +192,6 @@ def probe_cuda_ipc(
     return decided
 
 
-def probe_refusals(results: dict[str, str]) -> list[str]:
-    """The distinct reasons why pairs failed, in order."""
-    return list(dict.fromkeys(result for result in results.values() if result != WORKED))
-
-
 def probe_pattern(rank: int) -> NDArray[np.uint8]:
     """PROBE_BYTES that differ from rank to rank."""
     return ((np.arange(PROBE_BYTES) * 31 + 7 * rank + 1) % 251).astype(np.uint8)

@@ -74,6 +74,9 @@ class Irecv:
     request: int
 
 
+Message = Send | Recv | Isend | Irecv
+
+
 @dataclass(frozen=True)
 class WaitAll:
     requests: tuple[int, ...]
@@ -170,7 +173,7 @@ class Icopy:
 
 
 Step = (
-    Send | Recv | Isend | Irecv | WaitAll | Barrier | AllReduce | Broadcast | Reduce
+    Message | WaitAll | Barrier | AllReduce | Broadcast | Reduce
     | AllGather | Gather | Scatter | ReduceScatter | AllToAll | Copy | Icopy
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from commbench.buffers.cuda_ipc import CudaExporter, IpcMemory, probe_cuda_ipc, probe_refusals
+from commbench.buffers.cuda_ipc import WORKED, CudaExporter, IpcMemory, probe_cuda_ipc
 from commbench.buffers.memory import DeviceBuffer, rotation_pool
 from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import Case, Mode, World
@@ -82,7 +82,7 @@ class IpcCopy(Backend):
         results = probe_cuda_ipc(lambda _: created, world, control, DEADLINE_S)
         facts: dict[str, Any] = {"ipc_probe": results}
         if results:  # none where no rank has a neighbour
-            refused = probe_refusals(results)
+            refused = [reason for reason in dict.fromkeys(results.values()) if reason != WORKED]
             facts |= {"cuda_ipc_effective": "off", "ipc_refused": refused} if refused else {"cuda_ipc_effective": "on"}
         process = IpcProcess(world.rank, node_ranks, IpcMemory(exporter), mailbox, facts)
         return IpcCommunicator(process, control, tuple(range(world.size)))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from commbench.buffers.memory import DeviceBuffer
 from commbench.core.errors import Unsupported
-from commbench.core.program import Barrier, Copy, Irecv, Isend, Program, Recv, Send, Step, View, WaitAll
+from commbench.core.program import Barrier, Copy, Irecv, Isend, Message, Program, Recv, Send, Step, View, WaitAll
 from commbench.engines.lowered import Call, Rotating
 
 from .protocol import NodeBarrier, ProgressEngine, ReceiveChannel, SendChannel, Transfer
@@ -20,7 +20,6 @@ Channels = tuple[Mapping[int, SendChannel], Mapping[int, ReceiveChannel]]  # by 
 Direction = tuple[str, int]  # "send" or "receive", and the peer
 NO_COLLECTIVES = "ipc_copy is point to point only: it copies from one process into another"
 ONE_NODE_ONLY = "CUDA IPC works only between processes of one node"
-MESSAGES = (Send, Recv, Isend, Irecv)
 Region = tuple[str, int, int, int]  # buffer, offset in its first copy, distance of copies, size; all in bytes
 
 
@@ -44,11 +43,11 @@ def region_of(buffers: Mapping[str, DeviceBuffer], view: View) -> Region:
 def check_program(program: Program, ranks: Sequence[int], node_ranks: Sequence[int]) -> None:
     """Raises Unsupported for a program that copies within one node can't run."""
     steps = (*program.steps, *program.reset)
-    if any(not isinstance(step, (*MESSAGES, WaitAll, Barrier, Copy)) for step in steps):
+    if any(not isinstance(step, Message | WaitAll | Barrier | Copy) for step in steps):
         raise Unsupported(NO_COLLECTIVES)
     if any(not isinstance(step, Copy) for step in program.reset):
         raise Unsupported("ipc_copy can't lower messages in a reset")
-    remote = [step for step in steps if isinstance(step, MESSAGES) and ranks[step.peer] not in node_ranks]
+    remote = [step for step in steps if isinstance(step, Message) and ranks[step.peer] not in node_ranks]
     if remote:
         raise Unsupported(f"{ONE_NODE_ONLY}: rank {ranks[remote[0].peer]} is on another")
     if any(isinstance(step, Barrier) for step in program.steps) and not set(ranks) <= set(node_ranks):

@@ -13,13 +13,13 @@ from typing import Any, ClassVar, cast
 from commbench.buffers.memory import HostBuffer, rotation_pool
 from commbench.core.case import Case, Mode, World
 from commbench.core.errors import ConfigError, WorldBroken
-from commbench.core.program import BufferSpec, Program
+from commbench.core.program import BufferSpec, Message, Program
 from commbench.core.protocols import Backend, Buffer, Control
 from commbench.engines.lowered import Lowered, PythonRunner
 from commbench.hardware.network import meeting_address
 from commbench.world.peer_listener import Key, PeerListener
 
-from .lowering import BARRIER, MESSAGES, NO_COLLECTIVES, Endpoint, Options, TcpLowering, barrier_partners
+from .lowering import BARRIER, NO_COLLECTIVES, Endpoint, Options, TcpLowering, barrier_partners
 
 INTERFACE = "COMMBENCH_TCP_INTERFACE"  # exported from the key `interface`
 MEETING_S = 120.0
@@ -125,7 +125,7 @@ class TcpCommunicator:
         """Also connects to the peers that the program names; raises WorldBroken if one can't be reached."""
         rank = self.hosted[0]
         program, named_buffers = programs[rank], cast(Mapping[str, HostBuffer], buffers[rank])
-        peers = {step.peer for step in (*program.steps, *program.reset) if isinstance(step, MESSAGES)}
+        peers = {step.peer for step in (*program.steps, *program.reset) if isinstance(step, Message)}
         self._used = [(peer, stream) for peer in sorted(peers) for stream in range(mode.streams)]
         self._endpoint.connect([*((self._ranks[peer], stream) for peer, stream in self._used), *self._barrier_keys()])
         lowering = TcpLowering(self._endpoint, self._ranks, rank, mode.streams, named_buffers)

@@ -30,7 +30,6 @@ from .connection import Connection, PendingTransfers, ThreadPool, Transfer, io_v
 BARRIER = -1  # the stream of the barriers' bytes
 MAX_STREAMS = 64
 NO_COLLECTIVES = "tcp is point to point only: sockets have no collectives"
-MESSAGES = (Send, Recv, Isend, Irecv)
 Messages = tuple[tuple[int, View], ...]  # peer, data
 
 

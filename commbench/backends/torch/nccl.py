@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from commbench.backends.nccl_library import NcclBackend, NcclLog
 from commbench.core.case import World
 from commbench.core.errors import Unsupported
-from commbench.core.program import Barrier, Irecv, Isend, Recv, Send, Step, WaitAll
+from commbench.core.program import Barrier, Irecv, Isend, Message, Recv, Send, Step, WaitAll
 from commbench.core.protocols import Buffer, Control
 from commbench.engines.lowered import NO_CALL, Call, Rotating, UnsupportedForms
 from commbench.world.exit_protocol import FOLDER
@@ -27,8 +27,6 @@ from .distributed import UNSUPPORTED_FORMS, CudaCommunicator, TorchLowering, sta
 ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 TORCHRUN = "TORCHELASTIC_RUN_ID"
 EAGER_WARNING = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"  # blocking messages are in order anyway
-
-Message = Isend | Irecv | Send | Recv
 
 
 @dataclass(frozen=True)

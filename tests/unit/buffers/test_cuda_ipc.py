@@ -9,7 +9,7 @@ from ipc_files import FileExporter
 from rank_threads import no_error, together
 from torch.distributed import TCPStore
 
-from commbench.buffers.cuda_ipc import WORKED, CudaExporter, probe_cuda_ipc, probe_pattern, probe_refusals
+from commbench.buffers.cuda_ipc import WORKED, CudaExporter, probe_cuda_ipc, probe_pattern
 from commbench.core.case import World
 from commbench.hardware.cuda import CudaError
 from commbench.world.control import SingleProcessControl, StoreControl
@@ -39,7 +39,6 @@ def probed(exporters: dict[int, Any]) -> list[dict[str, str]]:
 def test_all_ranks_learn_what_every_pair_of_a_node_saw() -> None:
     results = probed({rank: FileExporter() for rank in range(3)})
     assert results == [{"0-1": WORKED, "1-0": WORKED}] * 3
-    assert probe_refusals(results[0]) == []
 
 
 def test_who_refuses_is_named_for_both_directions() -> None:
@@ -48,7 +47,6 @@ def test_who_refuses_is_named_for_both_directions() -> None:
     assert results[2] == {"0-1": refused, "1-0": WORKED}
     results = probed({0: FileExporter(), 1: CudaError("no NVIDIA driver"), 2: FileExporter()})
     assert results[0] == {"0-1": "rank 1: no NVIDIA driver", "1-0": "no NVIDIA driver"}
-    assert probe_refusals(results[0]) == ["rank 1: no NVIDIA driver", "no NVIDIA driver"]
 
 
 def test_memory_that_holds_something_else_did_not_work() -> None:
