@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from commbench.core.errors import CommbenchError
 from commbench.core.terminal import Column, Terminal, table_text
-from commbench.core.units import format_factor, format_number, format_seconds, plural
+from commbench.core.units import format_factor, format_number, plural
 
 from .compare import SIZES, Rules, case_name, compare_sides, variable_text
 from .compare_sides import LONGEST_LIST, NAMES, parse_by, read_side
 from .difference import ALPHA, GOOD_LAUNCHES, MOST_LAUNCHES, launches_to_be_sure
 from .load import Paths, flat_paths, row_dicts
-from .recommend import size_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,26 +35,27 @@ AB_FILE, AB_SIDES = "ab.json", ("base", "new")  # in the folder of `commbench ab
 
 def comparison_table(frame: pd.DataFrame, rules: Rules) -> str:
     """Of the cases on both sides; a variable that they share is named once, in the title."""
-    both, variables = _joined(frame)
+    shared, heads, lines = comparison_cells(frame, rules)
+    left = heads.index("message\nB")
+    columns = [Column(head, at >= left and head != "verdict", PRIORITIES.get(head, 0)) for at, head in enumerate(heads)]
+    verdicts = [line[heads.index("verdict")].removesuffix(" ?") for line in lines]
+    styles = {number: COLORS[verdict] for number, verdict in enumerate(verdicts) if verdict in COLORS}
+    terminal = Terminal.of(sys.stdout)
+    return f"{terminal.paragraph(shared)}\n{table_text(columns, lines, terminal, styles)}"
+
+
+def comparison_cells(frame: pd.DataFrame, rules: Rules) -> tuple[str, list[str], list[tuple[str, ...]]]:
+    """What all cases on both sides share, and their table: headings, which name the unit, and rows."""
+    both = frame[frame["sides"] == "both"]
+    variables = both[[name for name in NAMES if name not in SIZES]].apply(lambda column: column.map(variable_text))
     varies = variables.groupby("benchmark").nunique().gt(1).any()
     names = ["benchmark", *varies.index[varies]]
     values = {name: set(variables[name]) - {"none"} for name in variables if name not in names}
     shared = ", ".join(f"{name} {' '.join(texts)}" for name, texts in values.items() if len(texts) == 1)
-    rows = row_dicts(both)
     enough = launches_to_be_sure(int(frame["p_value"].notna().sum()), rules.paired)
-    cells = [_row_cells(row, enough) for row in rows]
-    columns = [Column(name) for name in names]
-    columns += [Column(name, name != "verdict", PRIORITIES.get(name, 0)) for name in cells[0]]
+    cells = [_row_cells(row, enough) for row in row_dicts(both)]
     lines = [(*texts, *row.values()) for texts, row in zip(variables[names].to_numpy().tolist(), cells, strict=True)]
-    terminal = Terminal.of(sys.stdout)
-    styles = {number: COLORS[row["verdict"]] for number, row in enumerate(rows) if row["verdict"] in COLORS}
-    return f"{terminal.paragraph(shared)}\n{table_text(columns, lines, terminal, styles)}"
-
-
-def _joined(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The cases on both sides, and the texts of their variables but the size."""
-    both = frame[frame["sides"] == "both"]
-    return both, both[[name for name in NAMES if name not in SIZES]].apply(lambda column: column.map(variable_text))
+    return shared, [*names, *cells[0]], lines
 
 
 def _row_cells(row: Row, enough: int) -> dict[str, str]:
@@ -71,8 +71,8 @@ def _row_cells(row: Row, enough: int) -> dict[str, str]:
         "NEW / BASE": _ratio_text(row["ratio"]),
         "95 % interval": _ratio_interval(row),
         "threshold": "-" if row["delta"] is None else f"{100 * row['delta']:.1f} %",
-        "verdict": _verdict_text(row),
-        "p (Holm)": _p_text(row),
+        "verdict": f"{row['verdict']} ?" if _is_doubted(row) else row["verdict"] or "-",
+        "p (Holm)": "-" if row["p_holm"] is None else f"{row['p_holm']:.2g}",
         "p95": _ratio_text(row["p95_ratio"]),
         "p99": _ratio_text(row["p99_ratio"]),
         "missing": "-" if row["ratio"] is None else missing,
@@ -81,15 +81,6 @@ def _row_cells(row: Row, enough: int) -> dict[str, str]:
 
 def _us(seconds: float | None) -> str:
     return format_number(None if seconds is None else 1e6 * seconds)
-
-
-def _verdict_text(row: Row) -> str:
-    """With a question mark where the second opinion sees no difference; a dash where there is none."""
-    return f"{row['verdict']} ?" if _is_doubted(row) else row["verdict"] or "-"
-
-
-def _p_text(row: Row) -> str:
-    return "-" if row["p_holm"] is None else f"{row['p_holm']:.2g}"
 
 
 def _is_doubted(row: Row) -> bool:
@@ -201,38 +192,9 @@ class AbResult:
         """How many cases are slower, faster, the same or undecided."""
         return f"{comparison_summary(self.frame, self.rules)}."
 
-    def table_lines(self) -> list[str]:
-        """For a terminal: the table, how to read it, and what is not in it."""
-        return [comparison_table(self.frame, self.rules), *caption(self.frame, self.rules), *unjoined(self.frame)]
-
     def notes(self) -> list[str]:
-        """How to read the cells, and what is not in them."""
-        return [
-            "Times are medians over launches. NEW / BASE above 1 is slower; the interval is of 95 % over launches in "
-            f"pairs. Verdict: the whole interval is beyond {100 * self.rules.delta:g} %, or within it (SAME). "
-            "p (Holm): the signed-rank test on pairs of launches, corrected for the number of cases; ?: not certain, "
-            f"for p is above {ALPHA}.",
-            *unjoined(self.frame),
-        ]
-
-    def cells(self) -> tuple[list[str], list[tuple[str, ...]]]:
-        """Headings and rows for the page; variables that all cases share are left out."""
-        both, variables = _joined(self.frame)
-        names = [str(name) for name in variables if name == "benchmark" or variables[name].nunique() > 1]
-        rows = [
-            (
-                *texts,
-                size_text(row["message_bytes"]) if row["message_bytes"] else "-",
-                format_seconds(row["base_median_s"]),
-                format_seconds(row["new_median_s"]),
-                _ratio_text(row["ratio"]),
-                _ratio_interval(row),
-                _verdict_text(row) if row["verdict"] or row["ratio"] is None else "too few launches",
-                _p_text(row),
-            )
-            for texts, row in zip(variables[names].to_numpy().tolist(), row_dicts(both), strict=True)
-        ]
-        return [*names, "size", "BASE", "NEW", "NEW / BASE", "95 % interval", "verdict", "p (Holm)"], rows
+        """How to read the table, and what is not in it."""
+        return [*caption(self.frame, self.rules), *unjoined(self.frame)]
 
 
 def read_ab_results(paths: Iterable[Paths], benchmark: str | None = None) -> tuple[list[AbResult], list[str]]:

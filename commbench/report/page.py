@@ -12,6 +12,7 @@ from commbench.core.slow_pairs import matrices
 from commbench.core.units import format_number, format_seconds
 
 from .cold_start import LAUNCH_HEADS
+from .compare_text import AbResult, comparison_cells
 from .distributions import RawData
 from .headline import headline, trust
 from .links import pairs_table, wiring_table
@@ -119,11 +120,7 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     titles = {str(row["case_id"]): _case_title(summary, row) for row in titled}
     doubts = set(summary.doubts())
     yield "answers", [(text, text in doubts) for text in summary.sentences()]
-    yield "comparisons", [
-        {"text": result.sentence(), "table": _first_rows(*result.cells()), "summary": result.summary(),
-         "notes": result.notes()}
-        for result in summary.results.comparisons
-    ]  # fmt: skip
+    yield "comparisons", list(map(_comparison, summary.results.comparisons))
     yield "numbers", number_tables(summary.choice)
     best = _first_rows(BEST_HEADS, best_rows(summary))
     intervals = summary.interval_note()
@@ -151,6 +148,14 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     yield "flags", _first_rows(FLAG_HEADS, summary.flags)
     yield "missing", _missing(summary)
     yield "machines", _machines(summary)
+
+
+def _comparison(result: AbResult) -> dict[str, Any]:
+    shared, heads, rows = comparison_cells(result.frame, result.rules)
+    used = [at for at in range(len(heads)) if any(row[at] != "-" for row in rows)]
+    table = _first_rows([heads[at] for at in used], [[row[at] for at in used] for row in rows])
+    notes = [shared, *result.notes()] if shared else result.notes()
+    return {"text": result.sentence(), "table": table, "summary": result.summary(), "notes": notes}
 
 
 def _first_rows(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Table | None:

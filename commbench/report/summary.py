@@ -18,7 +18,7 @@ from commbench.core.terminal import Column, Terminal, paragraphs, table_text
 from commbench.core.units import format_factor, format_number, format_seconds, plural
 
 from .cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
-from .compare_text import AbResult, read_ab_results
+from .compare_text import AbResult, comparison_table, read_ab_results
 from .headline import trust
 from .load import NEEDED, Paths, frame_of, read_cases, row_dicts
 from .machines import Machine, RunGroup, machines_of, rank_differences, run_groups
@@ -311,9 +311,9 @@ def summary_text(summary: Summary, top: int) -> str:
     answers = [trust(summary.results.cases), *summary.sentences()]
     comparisons = [terminal.styled("Comparisons", "bold")] if summary.results.comparisons else []
     for result in summary.results.comparisons:
-        table, *notes = result.table_lines()
-        notes.append(result.summary())
-        comparisons += [terminal.paragraph(result.sentence()), table, paragraphs(notes, terminal), ""]
+        notes = paragraphs([*result.notes(), result.summary()], terminal)
+        table = comparison_table(result.frame, result.rules)
+        comparisons += [terminal.paragraph(result.sentence()), table, notes, ""]
     references = [f"Is this number normal? {reference_note(summary.judged)}"]
     for judged in summary.judged:
         causes = f"; usual causes: {judged.causes}" if judged.verdict != NORMAL else ""
