@@ -16,20 +16,9 @@ from commbench.core.columns import VARIABLES
 from commbench.core.errors import ConfigError
 from commbench.core.units import format_bytes, value_text
 
+from . import difference
 from .compare_sides import NAMES, ComparedVariable, Side, parse_by, read_side, sources_of
-from .difference import (
-    LEAST_LAUNCHES,
-    LEAST_PAIRS,
-    Series,
-    holm,
-    mann_whitney,
-    missing_launches,
-    noise,
-    ratio,
-    ratio_interval,
-    signed_rank,
-    verdict,
-)
+from .difference import LEAST_LAUNCHES, LEAST_PAIRS, Series
 from .fit import COMPANIONS, OF_BACKEND, launch_medians
 from .load import plain, row_dicts
 
@@ -140,7 +129,7 @@ def compare_sides(base: Side, new: Side, rules: Rules) -> pd.DataFrame:
     keys = {**base_rows, **new_rows}
     compared = [_compare_case(key, base_rows.get(key, []), new_rows.get(key, []), rules) for key in keys]
     tested = [row for row in compared if row["p_value"] is not None]
-    for row, adjusted in zip(tested, holm([row["p_value"] for row in tested]), strict=True):
+    for row, adjusted in zip(tested, difference.holm([row["p_value"] for row in tested]), strict=True):
         row["p_holm"] = adjusted
     order = sorted(NAMES, key=lambda name: name in SIZES)  # the size last; numbers by size, nulls first
     compared.sort(key=lambda row: [
@@ -158,7 +147,8 @@ def noise_by_key(aa: Side, by: Sequence[ComparedVariable], seed: int) -> dict[st
         measured, key = _by_launch(_measured(rows)), key_of(rows[0], (variable.name for variable in by))
         if len(measured) >= LEAST_LAUNCHES:
             key_seed = int(hashlib.sha256(key.encode()).hexdigest()[:16], 16)  # rows do not depend on one another
-            level = math.expm1(noise(_values_of(measured, "median_s"), np.random.default_rng([seed, key_seed])))
+            generator = np.random.default_rng([seed, key_seed])
+            level = math.expm1(difference.noise(_values_of(measured, "median_s"), generator))
             noise_of[key] = max(noise_of.get(key, 0.0), level)
     if not noise_of:
         raise ConfigError(f"--aa {aa.label} has no case with {LEAST_LAUNCHES} measured launches: its noise is unknown")
@@ -200,7 +190,7 @@ def _statistics(key: str, base: list[Row], new: list[Row], rules: Rules) -> dict
     numbers: dict[str, Any] = {
         "base_median_s": float(np.median(sides[0])),
         "new_median_s": float(np.median(sides[1])),
-        "ratio": ratio(*sides, rules.paired),
+        "ratio": difference.ratio(*sides, rules.paired),
         "delta": delta,
         "missing_launches": max(rules.least - fewest, 0),
     }
@@ -210,14 +200,14 @@ def _statistics(key: str, base: list[Row], new: list[Row], rules: Rules) -> dict
             numbers[name.replace("_s", "_ratio")] = float(np.median(tails[1]) / np.median(tails[0]))
     if fewest < rules.least:
         return numbers
-    interval = ratio_interval(*sides, rules.paired)
-    outcome = verdict(interval, delta)
+    interval = difference.ratio_interval(*sides, rules.paired)
+    outcome = difference.verdict(interval, delta)
     return numbers | {
         "ratio_low": interval.low,
         "ratio_high": interval.high,
         "verdict": outcome,
-        "missing_launches": missing_launches(interval, delta, fewest) if outcome == "UNDECIDED" else 0,
-        "p_value": signed_rank(*sides) if rules.paired else mann_whitney(*sides),
+        "missing_launches": difference.missing_launches(interval, delta, fewest) if outcome == "UNDECIDED" else 0,
+        "p_value": difference.signed_rank(*sides) if rules.paired else difference.mann_whitney(*sides),
     }
 
 

@@ -11,24 +11,13 @@ from markupsafe import Markup
 from commbench.core.slow_pairs import matrices
 from commbench.core.units import format_number, format_seconds
 
+from . import page_parts
 from .cold_start import LAUNCH_HEADS
 from .compare_text import AbResult, comparison_cells
 from .distributions import RawData
 from .headline import headline, trust
 from .links import pairs_table, wiring_table
 from .load import row_dicts
-from .page_parts import (
-    by_variables,
-    curves_of,
-    distribution_picture,
-    efficiency_pictures,
-    layout_pictures,
-    number_tables,
-    ramp_picture,
-    size_panels,
-    soak_picture,
-    waterfalls,
-)  # fmt: skip
 from .recommend import interval_text, size_text
 from .reference import NORMAL
 from .summary import (
@@ -114,31 +103,34 @@ def environment() -> Environment:
 
 def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     """Section -> what the template shows in it; empty where there is nothing."""
-    curves = curves_of(summary.choice, raw.distributions)
+    curves = page_parts.curves_of(summary.choice, raw.distributions)
     cases = summary.results.cases.drop_duplicates("case_id")
     titled = row_dicts(cases) if raw.distributions or raw.time_lines else []
     titles = {str(row["case_id"]): _case_title(summary, row) for row in titled}
     doubts = set(summary.doubts())
     yield "answers", [(text, text in doubts) for text in summary.sentences()]
     yield "comparisons", list(map(_comparison, summary.results.comparisons))
-    yield "numbers", number_tables(summary.choice)
+    yield "numbers", page_parts.number_tables(summary.choice)
     best = _first_rows(BEST_HEADS, best_rows(summary))
     intervals = summary.interval_note()
-    yield "best", best and {"table": best, "crossings": summary.crossings[:MOST_ROWS], "intervals": intervals}
-    panels = list(size_panels(curves))
+    yield "best", best and {"table": best, "crossings": summary.choice.crossings[:MOST_ROWS], "intervals": intervals}
+    panels = list(page_parts.size_panels(curves))
     yield "curves", panels and {"panels": panels, "intervals": intervals}
-    yield "layouts", layout_pictures(curves)
-    yield "efficiency", efficiency_pictures(curves)
-    yield "layers", waterfalls(curves)
+    yield "layouts", page_parts.layout_pictures(curves)
+    yield "efficiency", page_parts.efficiency_pictures(curves)
+    yield "layers", page_parts.waterfalls(curves)
     yield "pairs", _pair_tables(summary)
     what = "median and range of each interval"
-    yield "soak", [soak_picture(f"{titles.get(line.case_id, line.case_id)}: {what}", line) for line in raw.time_lines]
+    yield (
+        "soak",
+        [page_parts.soak_picture(f"{titles.get(line.case_id, line.case_id)}: {what}", line) for line in raw.time_lines],
+    )
     fit_heads = ("benchmark", "case", "sizes", "alpha, per message", "1 / beta, of its bytes", "n 1/2", "misses up to")
     details = {
         "distributions": _distributions(summary, raw, titles),
         "notes": raw.notes,
-        "ramps": [ramp_picture(backend, seconds) for backend, seconds in sorted(raw.ramps.items())],
-        "fits": _first_rows(fit_heads, summary.fits),
+        "ramps": [page_parts.ramp_picture(backend, seconds) for backend, seconds in sorted(raw.ramps.items())],
+        "fits": _first_rows(fit_heads, summary.choice.fits),
         "launches": _first_rows(LAUNCH_HEADS, summary.overheads),
         "cases": _case_table(summary),
         "intervals": intervals,
@@ -190,7 +182,8 @@ def _distributions(summary: Summary, raw: RawData, titles: Mapping[str, str]) ->
         times = distribution.launches[0][1]
         ends = " .. ".join(format_seconds(times[at]) for at in (0, len(times) // 2, -1))
         line = f"{titles[case_id]}: {ends} (minimum, median, maximum; n = {distribution.repetitions})"
-        views.append({"case_id": case_id, "line": line, "picture": distribution_picture(titles[case_id], distribution)})
+        picture = page_parts.distribution_picture(titles[case_id], distribution)
+        views.append({"case_id": case_id, "line": line, "picture": picture})
     return views
 
 
@@ -237,7 +230,7 @@ def _machines(summary: Summary) -> dict[str, Any]:
 
 
 def _case_table(summary: Summary) -> Table:
-    cases = sorted(row_dicts(summary.choice.cases), key=lambda row: by_variables(summary.choice, row))
+    cases = sorted(row_dicts(summary.choice.cases), key=lambda row: page_parts.by_variables(summary.choice, row))
     rows = [
         (_case_title(summary, row), format_seconds(row["median_s"]),
          interval_text(row["ci_low_s"], row["ci_high_s"]),

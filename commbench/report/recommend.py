@@ -163,12 +163,14 @@ class Choice:
             ))  # fmt: skip
         return chosen
 
+    @functools.cached_property
     def crossings(self) -> list[str]:
         """One sentence per two backends that were measured at the same sizes, crossovers first."""
         by_benchmark = [cases for _, cases in self.cases.groupby("benchmark", sort=True)]
         texts = [text for cases in by_benchmark for text in sentences(cases, "backend")]
         return sorted(texts, key=lambda text: (" above " not in text, UNDECIDED in text))
 
+    @functools.cached_property
     def fits(self) -> list[Fit]:
         """The pieces of families with at least three sizes that miss none of them by more than GOOD_FIT."""
         fitting = [family for family in families(answerable(self.cases)) if family.sizes.size > 2][:MOST_FITS]

@@ -22,7 +22,7 @@ from .compare_text import AbResult, comparison_table, read_ab_results
 from .headline import trust
 from .load import NEEDED, Paths, frame_of, read_cases, row_dicts
 from .machines import Machine, RunGroup, machines_of, rank_differences, run_groups
-from .recommend import VISITS, Best, Choice, Fit, choice_of, size_text
+from .recommend import VISITS, Best, Choice, choice_of, size_text
 from .reference import FAR, NORMAL, Judged, judge, references
 
 if TYPE_CHECKING:
@@ -110,9 +110,6 @@ class Summary:
 
     results: Results
     choice: Choice
-    best: list[Best]
-    crossings: list[str]
-    fits: list[Fit]
     overheads: list[tuple[str, ...]]
     slow: list[Finding]
     unjudged_pairs: str  # why links can't be judged; else empty
@@ -126,10 +123,10 @@ class Summary:
 
     def sentences(self) -> list[str]:
         """The summary, beginning with what to choose."""
-        crossed = [f"{text}." for text in self.crossings if " above " in text]
+        crossed = [f"{text}." for text in self.choice.crossings if " above " in text]
         choices = self._choices() if self._most_runs else ()
         lines = [*choices, *self.soaks[:MOST_SENTENCES], *crossed[:MOST_SENTENCES]]
-        last_pieces = {(fit.benchmark, fit.name): fit for fit in self.fits if fit.half != "-"}
+        last_pieces = {(fit.benchmark, fit.name): fit for fit in self.choice.fits if fit.half != "-"}
         lines += [
             f"{fit.benchmark}, {fit.name}: fit from {fit.sizes.replace(' .. ', ' to ')}: {fit.alpha} per message plus "
             f"its bytes at {fit.rate}; half of that rate at {fit.half}; the fit misses no size by more than {fit.miss}."
@@ -181,7 +178,7 @@ class Summary:
 
     def _choices(self) -> Iterator[str]:
         groups: dict[tuple[Any, ...], list[Best]] = {}
-        for best in self.best:
+        for best in self.choice.best:
             groups.setdefault((best.benchmark, best.world_size, best.more), []).append(best)
         for (benchmark, world, more), rows in list(groups.items())[:MOST_SENTENCES]:
             where = f"{benchmark} on {world} ranks{f' ({more})' if more else ''}"
@@ -223,7 +220,7 @@ def summarise_results(results: Results) -> Summary:
         why = ", ".join(sorted(set().union(*unusable)))
         unjudged = f"Links can't be judged: {len(unusable)} of {len(warnings)} pairs and sizes are {why}."
     return Summary(
-        results, choice, choice.best, choice.crossings(), choice.fits(), overhead_cells(launch_overheads(cases)),
+        results, choice, overhead_cells(launch_overheads(cases)),
         findings(pairs), unjudged, soak_sentences(cases), lost_cases(cases), count_flags(cases),
         judge(choice.cases, [*(machine.text for machine in machines), *labels]), machines,
         run_groups(results.records), rank_differences(results.records),
@@ -287,7 +284,7 @@ def reference_note(judged: Sequence[Judged]) -> str:
 def best_rows(summary: Summary) -> list[tuple[str, ...]]:
     """Cells below BEST_HEADS."""
     rows: list[tuple[str, ...]] = []
-    for best in summary.best:
+    for best in summary.choice.best:
         low, high = (format_number(1e6 * end_s) for end_s in (best.low_s, best.high_s))
         launches = plural(best.launches, "launch", "launches")
         rows.append((
@@ -326,8 +323,8 @@ def summary_text(summary: Summary, top: int) -> str:
         "\n".join(["Answers", paragraphs((f"  * {text}" for text in answers if text), terminal)]),
         "\n".join(comparisons[:-1]),
         _titled_table("Best backend and layout for each size", BEST_HEADS, best_rows(summary), top, terminal)
-        + (terminal.paragraph(summary.interval_note()) if summary.best else ""),
-        _titled_table("Costs: time = alpha + beta x bytes", fit_heads, summary.fits, top, terminal),
+        + (terminal.paragraph(summary.interval_note()) if summary.choice.best else ""),
+        _titled_table("Costs: time = alpha + beta x bytes", fit_heads, summary.choice.fits, top, terminal),
         _titled_table(launching, LAUNCH_HEADS, summary.overheads, top, terminal),
         paragraphs(references, terminal),
         _titled_table("Flags", FLAG_HEADS, summary.flags, len(summary.flags), terminal),

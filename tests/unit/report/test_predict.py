@@ -138,7 +138,7 @@ def test_a_fit_that_misses_a_size_by_30_percent_answers_nothing() -> None:
     line = {size: 1e-3 + size * 1e-9 for size in (MIB, 2 * MIB, 4 * MIB, 8 * MIB)}
     for factor, fits in ((1.1, 1), (2.5, 0)):
         frame = cases(line | {2 * MIB: factor * line[2 * MIB]}).reindex(columns=[column.name for column in CASES])
-        assert len(choice_of(frame.assign(case_id=list("abcd"))).fits()) == fits
+        assert len(choice_of(frame.assign(case_id=list("abcd"))).fits) == fits
 
 
 @pytest.mark.parametrize(
