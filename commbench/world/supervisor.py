@@ -130,17 +130,26 @@ class LaunchedWorld(RunningWorld):
             timeout_s = min(timeout_s, 0.2)
         if not self._watched:
             time.sleep(min(timeout_s, 0.2))
-        descriptors = [descriptor for descriptor, _ in self._poll.poll(1000 * timeout_s)] if self._watched else []
-        for descriptor in descriptors:
-            self._poll.unregister(descriptor)
-            if self._pids[descriptor] in self.ranks:
-                self.codes[self._pids[descriptor]] = _exit_code(descriptor, self._pids[descriptor])
+        ended = self._see_ends(timeout_s) if self._watched else []
         self.status = self._process.poll()
+        until = time.monotonic() + AT_ONCE_S
+        while self.status is not None and len(self.codes) < len(self.ranks) and time.monotonic() < until:
+            ended += self._see_ends(AT_ONCE_S)  # ranks that the launcher has killed before it ended
         if self.status is not None:
             for descriptor, pid in self._pids.items():  # the kernel tells it only once the launcher has waited for it
                 if pid in self.codes and self.codes[pid] is None:
                     self.codes[pid] = _exit_code(descriptor, pid)
-        return [pid for descriptor in descriptors if (pid := self._pids[descriptor]) in self.ranks]
+        return ended
+
+    def _see_ends(self, timeout_s: float) -> list[int]:
+        """Sleep until something ends; the ranks among it, whose exit codes are kept."""
+        ended = []
+        for descriptor, _ in self._poll.poll(1000 * timeout_s):
+            self._poll.unregister(descriptor)
+            if (pid := self._pids[descriptor]) in self.ranks:
+                self.codes[pid] = _exit_code(descriptor, pid)
+                ended.append(pid)
+        return ended
 
     def end(self, patience_s: float) -> None:
         until = time.monotonic() + patience_s
@@ -305,17 +314,16 @@ class _Supervisor:
         own = [pid for pid in codes if codes[pid] not in (0, None, -signal.SIGTERM, SIGNAL_STATUS + signal.SIGTERM)]
         if not self._first and not self._world.kills_ranks:
             return [pid for pid in own if codes[pid] != WorldBroken.exit_status] or own
-        if len(own) == len(codes) > 1:
+        at_once = self._last_ended_at - (self._ended_at or 0.0) < AT_ONCE_S
+        killed = at_once and len(codes) > 1 and {*codes.values()} <= {-signal.SIGKILL, None}
+        if killed or len(own) == len(codes) > 1:
             text = ""
             with suppress(OSError):
                 text = (self._folder / LOG).read_text(errors="replace")
             named = [pid for pid in own if re.search(rf"\bpid\W{{0,3}}{pid}\b", text, re.IGNORECASE)]
-            killed_at_once = self._last_ended_at - (self._ended_at or 0.0) < AT_ONCE_S and {*codes.values()} == {
-                -signal.SIGKILL
-            }
-            if killed_at_once and not named:  # mpirun names a rank that it has lost, but not those that it kills itself
-                return []
-            return named if len(named) == 1 else self._first
+            if len(named) == 1:
+                return named
+            return [] if killed else self._first  # a launcher does not name ranks that it kills at its own end
         return self._first if len(self._first) == 1 or len(own) >= max(2, len(codes)) else own or self._first
 
     def _has_not_closed(self) -> bool:
