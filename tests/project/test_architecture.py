@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -52,11 +53,15 @@ def _imports(node: ast.AST, package: list[str], lazy: bool) -> Iterator[Import]:
         yield from _imports(child, package, inside)
 
 
-IMPORTS = {
-    module_name(file): list(imports_of(file.read_text(), list(file.relative_to(PACKAGE.parent).parent.parts)))
-    for file in sorted(PACKAGE.rglob("*.py"))
-    if file != PACKAGE / "__init__.py"  # exempt: lazy public names
+MODULES = {  # the package's own file is exempt: lazy public names
+    module_name(file): file for file in sorted(PACKAGE.rglob("*.py")) if file != PACKAGE / "__init__.py"
 }
+
+
+@cache
+def imports_of_module(module: str) -> list[Import]:
+    file = MODULES[module]
+    return list(imports_of(file.read_text(), list(file.relative_to(PACKAGE.parent).parent.parts)))
 
 
 def room_of(module: str) -> str:
@@ -64,9 +69,7 @@ def room_of(module: str) -> str:
 
 
 def in_room(room: str) -> Iterator[tuple[str, Import]]:
-    return (
-        (module, imported) for module, imports in IMPORTS.items() if room_of(module) == room for imported in imports
-    )
+    return ((name, imported) for name in MODULES if room_of(name) == room for imported in imports_of_module(name))
 
 
 def test_the_picture_in_the_design_document_is_the_package() -> None:
@@ -87,7 +90,7 @@ def test_files_named_in_the_design_document_exist() -> None:
 
 
 def test_no_module_is_a_drawer_for_everything() -> None:
-    assert [name for name in IMPORTS if name.rpartition(".")[2].strip("_") in FORBIDDEN_NAMES] == []
+    assert [name for name in MODULES if name.rpartition(".")[2].strip("_") in FORBIDDEN_NAMES] == []
 
 
 def test_benchmarks_need_neither_clock_nor_library() -> None:
@@ -105,18 +108,19 @@ def test_the_report_needs_neither_a_world_nor_torch() -> None:
     assert not {target.split(".")[0] for target in targets} & (LIBRARIES | {"hydra"})
 
 
-@pytest.mark.parametrize("module", [name for name in IMPORTS if name != COMPILED])
+@pytest.mark.parametrize("module", [name for name in MODULES if name != COMPILED])
 def test_measured_libraries_are_imported_late(module: str) -> None:
     early = [
         f"line {imported.line}: {imported.target}"
-        for imported in IMPORTS[module]
+        for imported in imports_of_module(module)
         if not imported.lazy and imported.target.split(".")[0] in LIBRARIES
     ]
     assert early == []
 
 
 def test_the_compiled_engine_is_imported_late() -> None:
-    lazily = [imported.lazy for imports in IMPORTS.values() for imported in imports if imported.target == COMPILED]
+    everything = (imported for name in MODULES for imported in imports_of_module(name))
+    lazily = [imported.lazy for imported in everything if imported.target == COMPILED]
     assert lazily and all(lazily)
 
 
@@ -134,5 +138,5 @@ print(len(names), *sorted({LIBRARIES!r} & set(sys.modules)))
 def test_importing_everything_loads_no_measured_library() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, timeout=60)
     count, *loaded = done.stdout.split() or [done.stderr]
-    assert int(count) >= len(IMPORTS)
+    assert int(count) >= len(MODULES)
     assert loaded == []

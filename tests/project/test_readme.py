@@ -25,6 +25,8 @@ SIMULATED = "commbench backend=simulated "  # in the README with what they print
 ELSEWHERE = ("backend=nccl", "backend=cuda_copy", "env.UCX_NET_DEVICES=mlx5_0:1")  # hardware: composed and checked
 INLINE = set(re.findall(r"`(commbench [^`\n]*)`", README))
 FOLDERS = ("commbench report ", "commbench show ")  # of results that must exist: test_reading_as_printed
+# all sizes of gloo: minutes; with one size each time they are run
+SLOW = ("commbench", "torchrun --nproc-per-node 2 -m commbench backend=gloo timing=quick")
 NOT_HERE = ("make bench",)  # it installs, and then runs `commbench`, which is here
 
 
@@ -45,7 +47,7 @@ FOR_HARDWARE = [line for line in RUN_HERE if any(word in line for word in ELSEWH
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("command", [line for line in RUN_HERE if line not in FOR_HARDWARE])
+@pytest.mark.parametrize("command", [line for line in RUN_HERE if line not in (*FOR_HARDWARE, *SLOW)])
 def test_commands_run_as_they_stand(world: Callable[..., Any], command: str) -> None:
     run = world(*shlex.split(command), timeout_s=300)
     ends = {"plan=true": "nothing was started", "writer=osu": "# measured by commbench", " ab ": " runs: "}
@@ -53,8 +55,8 @@ def test_commands_run_as_they_stand(world: Callable[..., Any], command: str) -> 
     assert run.status == 0 and printed in run.stdout, run.explain()
 
 
-@pytest.mark.parametrize("command", ["commbench", "torchrun --nproc-per-node 2 -m commbench backend=gloo timing=quick"])
-def test_the_first_commands_run_with_fewer_sizes(world: Callable[..., Any], command: str) -> None:
+@pytest.mark.parametrize("command", SLOW)
+def test_slow_commands_run_with_one_size(world: Callable[..., Any], command: str) -> None:
     assert command in RUN_HERE
     words = [word for word in shlex.split(command) if word != "timing=quick"]
     run = world(*words, *CHEAP)
