@@ -3,12 +3,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-# two processes, whatever the machine has: the bounds of tests are for worlds of 4 ranks on 2 cores (docs/testing.md)
-PARALLEL = $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+# three processes, whatever the machine has: the bounds of tests are for worlds of 4 ranks on 2 cores (docs/testing.md)
+PARALLEL = $(BIN)/python -m pytest --numprocesses 3 --dist worksteal
 # the bytecode of package and tests is kept: without it each of several hundred processes compiles all of it again
 unexport PYTHONDONTWRITEBYTECODE
-# where tests are marked serial (tests/project/test_code_style.py): to collect all of them again takes 15 s
-SERIAL = tests/cluster tests/worlds tests/unit/measure
+# the files of tests that are marked serial: to collect all tests again takes 15 s
+SERIAL = $(shell grep -rl 'pytest\.mark\.serial' tests --include='test_*.py')
 BENCH = timing=quick benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 sizes=decades layout=1x2
 
 .DEFAULT_GOAL := help

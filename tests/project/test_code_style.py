@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 import statistics
 from collections.abc import Iterator
 from functools import cache
@@ -97,14 +96,3 @@ def test_no_benchmark_speaks_of_a_backend() -> None:
         if file.startswith("benchmarks/"):
             words = {node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)}
             assert not words & BACKENDS, file
-
-
-def test_serial_tests_lie_where_the_makefile_looks_for_them() -> None:
-    makefile = (PACKAGE.parent / "Makefile").read_text()
-    folders = re.findall(r"^SERIAL = (.*)$", makefile, flags=re.M)[0].split()
-    marked = [
-        str(file.relative_to(PACKAGE.parent))
-        for file in sorted((PACKAGE.parent / "tests").rglob("test_*.py"))
-        if "pytest.mark.serial" in file.read_text() and file.name != Path(__file__).name
-    ]
-    assert marked and [file for file in marked if not file.startswith(tuple(folders))] == []

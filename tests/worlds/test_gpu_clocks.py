@@ -39,7 +39,7 @@ def test_all_clocks_measure_and_check(
 ) -> None:
     run = world(
         "commbench", *PLUGIN, *SMALL, f"sizes={sizes}", f"timing_mode=[{','.join(MODES)}]",
-        f"benchmark={benchmarks}", "in_place=auto", env=env,
+        f"benchmark={benchmarks}", "in_place=auto", "cache=warm", env=env,
     )  # fmt: skip
     assert run.status == 0, run.explain()
     cases, samples = run.cases, run.samples

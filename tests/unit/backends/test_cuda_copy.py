@@ -108,13 +108,11 @@ ALL_MODES = TIMING_MODES["cuda"]
 
 
 @pytest.mark.parametrize(
-    ("layout", "modes"),
-    [("1x1", ALL_MODES), ("1x2", ("throughput",)), pytest.param("1x2", ALL_MODES, marks=pytest.mark.long)],
+    ("layout", "cache", "modes"), [("1x1", "rotate", ("graph", "throughput")), ("1x2", "warm", ALL_MODES)]
 )
 def test_every_copy_is_exact_on_one_rank_and_on_two(
-    world: Callable[..., Any], shown: dict[str, str], layout: str, modes: tuple[str, ...]
+    world: Callable[..., Any], shown: dict[str, str], layout: str, cache: str, modes: tuple[str, ...]
 ) -> None:
-    cache = "rotate" if layout == "1x1" else "warm"
     size = "1MB" if cache == "rotate" else "40kB"  # the pool of copies is twice the cache
     words = (f"sizes=[{size}]", f"layout={layout}", f"cache={cache}", f"timing_mode=[{','.join(modes)}]")
     run = world("commbench", *PLUGIN, *QUICK, COPIES, *words, env=shown)
