@@ -315,7 +315,7 @@ class _Supervisor:
         if not self._first and not self._world.kills_ranks:
             return [pid for pid in own if codes[pid] != WorldBroken.exit_status] or own
         at_once = self._last_ended_at - (self._ended_at or 0.0) < AT_ONCE_S
-        killed = at_once and len(codes) > 1 and {*codes.values()} <= {-signal.SIGKILL, None}
+        killed = at_once and len(codes) > 1 and {-signal.SIGKILL} <= {*codes.values()} <= {-signal.SIGKILL, None}
         if killed or len(own) == len(codes) > 1:
             text = ""
             with suppress(OSError):
