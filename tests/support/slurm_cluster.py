@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import virtual_hosts
 from virtual_hosts import Host, VirtualHosts
@@ -33,7 +34,7 @@ CredType=cred/munge
 StateSaveLocation={folder}/state
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdSpoolDir={folder}/spool-%n
+SlurmdSpoolDir={spool}/%n
 SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmdLogFile={folder}/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
@@ -99,23 +100,26 @@ def slurm_cluster(count: int, folder: Path) -> Iterator[SlurmCluster]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
+        # sockets of job steps lie there, whose paths have 107 characters at most; a test's folder alone has 80
+        spool = stack.enter_context(TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True))
         hosts = stack.enter_context(virtual_hosts.virtual_hosts(count, folder / "hosts"))
         names = tuple(f"n{index + 1:02}" for index in range(count))
         cluster = SlurmCluster(hosts, names, folder)
-        _configure(cluster)
+        _configure(cluster, spool)
         _start(cluster, stack)
         _await(cluster, lambda: _idle(cluster))
         yield cluster
 
 
-def _configure(cluster: SlurmCluster) -> None:
+def _configure(cluster: SlurmCluster, spool: str) -> None:
     pairs = list(zip(cluster.names, cluster.hosts.hosts, strict=True))
     with (cluster.folder / "hosts" / "hosts").open("a") as file:
         file.writelines(f"{host.address} {name}\n" for name, host in pairs)
     first = cluster.hosts.hosts[0]
     # MPICH names its shared memory by the job's number: what a killed world of another cluster has left must not match
     first_job = 1 + secrets.randbelow(50_000_000)
-    text = CONFIGURATION.format(first=first.name, address=first.address, folder=cluster.folder, first_job=first_job)
+    folders = {"folder": cluster.folder, "spool": spool}
+    text = CONFIGURATION.format(first=first.name, address=first.address, first_job=first_job, **folders)
     where = [f"NodeName={name} NodeHostname={host.name} NodeAddr={host.address}" for name, host in pairs]
     text += "".join(f"{line} CPUS={CPUS} RealMemory=1000 State=UNKNOWN\n" for line in where)
     text += "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"

@@ -160,8 +160,7 @@ def test_a_signal_to_a_command_with_a_launcher_does_the_same(tmp_path: Path, war
 
 def check_interrupted(folder: Path, process: subprocess.Popen[str], number: int, status: int) -> None:
     """The soak is interrupted: its table and the place of its results are shown, and how to finish it."""
-    measuring(folder)
-    time.sleep(1.0)
+    wait_for(lambda: [psutil.Process()] if any(folder.glob("*/parts/*.cases.parquet")) else [])
     process.send_signal(number)
     code, stdout, lines = ended(process)
     (run,) = folder.iterdir()
