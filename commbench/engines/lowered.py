@@ -45,10 +45,9 @@ class Lowered(Generic[T]):
     @classmethod
     def of(cls, program: Program, sync: str, lower: Callable[[Step], T]) -> Lowered[T]:
         """Lower every step, but for those that become NO_CALL; sync "barrier" puts a barrier of the library before each
-        repetition. Raises Unsupported for messages without a WaitAll: libraries complete them at waits.
-
-        Other programs have one before each block: the first sample of a self-synchronising program must not include
-        the delay of its peer, and repetitions that begin at agreed instants need no barrier of their own.
+        repetition, any other one before each block: the first sample of a self-synchronising program must not include
+        the delay of its peer, and repetitions that begin at agreed instants need no barrier of their own. Raises
+        Unsupported for messages without a WaitAll: libraries complete them at waits.
         """
         if program.unfinished:
             raise Unsupported(f"the program ends without a WaitAll for its requests {sorted(program.unfinished)}")
