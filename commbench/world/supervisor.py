@@ -314,7 +314,7 @@ class _Supervisor:
         own = [pid for pid in codes if codes[pid] not in (0, None, -signal.SIGTERM, SIGNAL_STATUS + signal.SIGTERM)]
         if not self._first and not self._world.kills_ranks:
             return [pid for pid in own if codes[pid] != WorldBroken.exit_status] or own
-        at_once = self._last_ended_at - (self._ended_at or 0.0) < AT_ONCE_S
+        at_once = self._world.kills_ranks and self._last_ended_at - (self._ended_at or 0.0) < AT_ONCE_S
         killed = at_once and len(codes) > 1 and {-signal.SIGKILL} <= {*codes.values()} <= {-signal.SIGKILL, None}
         if killed or len(own) == len(codes) > 1:
             text = ""
@@ -323,7 +323,8 @@ class _Supervisor:
             named = [pid for pid in own if re.search(rf"\bpid\W{{0,3}}{pid}\b", text, re.IGNORECASE)]
             if len(named) == 1:
                 return named
-            return [] if killed else self._first  # a launcher does not name ranks that it kills at its own end
+            # a launcher does not name ranks that it kills at its own end
+            return [] if killed and not named else self._first
         return self._first if len(self._first) == 1 or len(own) >= max(2, len(codes)) else own or self._first
 
     def _has_not_closed(self) -> bool:

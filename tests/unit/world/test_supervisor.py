@@ -111,6 +111,12 @@ def test_ranks_that_their_launcher_kills_at_its_own_end_are_not_blamed(tmp_path:
     assert (end.failures, end.status, end.cause) == ((), 1, None)
 
 
+def test_of_ranks_that_are_killed_at_once_and_that_their_launcher_names_the_first_is_blamed(tmp_path: Path) -> None:
+    pauses = "for one in ranks: one.kill(); one.wait(); print('pid:', one.pid); time.sleep(0.05)"
+    end = supervised(tmp_path, f"{pauses}\nsys.exit(1)")
+    assert (end.failures[0].rank, end.failures[0].how) == (0, "was killed by SIGKILL")
+
+
 @pytest.mark.long
 def test_a_rank_that_ends_early_ends_the_world_even_with_status_0(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -153,9 +159,10 @@ def test_ranks_that_outlive_their_run_are_named_and_ended(tmp_path: Path) -> Non
 
 
 class AtOnce(RunningWorld):
-    """Forked ranks whose ends are all read at once."""
+    """Forked ranks whose ends are read together, or a few at a time."""
 
     pid, name, kills_ranks = 5, "the rank server", False
+    seen_together = 9
 
     def __init__(self, *codes: int) -> None:
         super().__init__()
@@ -163,15 +170,16 @@ class AtOnce(RunningWorld):
         self._ends = dict(zip(self.ranks, codes, strict=True))
 
     def wait(self, timeout_s: float) -> list[int]:
-        self.codes |= self._ends
-        self.status = 1
-        return list(self._ends)
+        ended = [pid for pid in self.ranks if pid not in self.codes][: self.seen_together]
+        self.codes |= {pid: self._ends[pid] for pid in ended}
+        self.status = 1 if len(self.codes) == len(self.ranks) else None
+        return ended
 
     def end(self, patience_s: float) -> None:
         raise AssertionError("it has ended")
 
 
-def test_ranks_that_end_at_once_are_named_and_not_their_server(tmp_path: Path) -> None:
+def test_ranks_that_end_at_once_are_named_and_not_their_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failures(*codes: int) -> list[tuple[int, str]]:
         return [
             (failure.rank, failure.how) for failure in supervise(lambda: AtOnce(*codes), tmp_path, 8.0, 60.0).failures
@@ -179,6 +187,8 @@ def test_ranks_that_end_at_once_are_named_and_not_their_server(tmp_path: Path) -
 
     assert failures(1, 1) == [(0, "exited with status 1"), (1, "exited with status 1")]
     assert failures(3, -signal.SIGKILL) == [(1, "was killed by SIGKILL")], "rank 0 ended because rank 1 was gone"
+    monkeypatch.setattr(AtOnce, "seen_together", 1)
+    assert failures(-signal.SIGKILL, -signal.SIGKILL) == [(0, "was killed by SIGKILL")], "their server kills nobody"
 
 
 # ---------------------------------------------------------------- shared memory
