@@ -51,6 +51,9 @@ def test_what_is_left_of_a_run() -> None:
     given_up = EarlierStarts({"twice": "failed"}, broken={"twice": 2}, reasons={"twice": "rank 1 has ended"})
     assert given_up.unfinished("twice", ["twice"]), "it is to be written down why"
     assert given_up.given_up("twice") == "broke the world 2 times; it is not tried again; rank 1 has ended"
+    run = {"segments": [{"reason": "rank 0 has ended"}, {"reason": "rank 1 was killed"}]}
+    without_row = EarlierStarts(broken={"twice": 2}, run=run)
+    assert without_row.given_up("twice") == "broke the world 2 times; it is not tried again; rank 1 was killed"
     again = EarlierStarts(recorded, retry=True)
     assert [case for case in recorded if again.unfinished(case, [case])] == ["bad", "wrong", "suspect"]
     assert rest.unfinished("round", ["good", "new"]), "a round is measured as a whole"
