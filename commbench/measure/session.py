@@ -309,7 +309,7 @@ class _Session:
 
     def broken(self, reason: str) -> bool:
         """Save what there is; returns whether the parent will read and report why."""
-        with suppress(OSError):
+        with suppress(Exception):  # it may be the writer of this row that has failed
             self._break_off(reason)
         if self._opened:
             self._communicator.close(abort=True)

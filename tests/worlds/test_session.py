@@ -18,9 +18,10 @@ import psutil
 import pytest
 
 import commbench
-from commbench.core.errors import CommbenchError, ConfigError
+from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.measure.recorder import Recorder
 from commbench.report.load import find_runs, load_run
+from commbench.writers.parquet import Parquet
 
 FIXED = ("timing=fixed", "timing.repetitions=40", "timing.warmup_repetitions=2", "timing.warmup_s=0")
 
@@ -439,6 +440,22 @@ def test_a_soak_that_is_interrupted_has_lost_nothing(tmp_path: Path, warm_execut
     assert load_run(find_runs(output)[0])["status"] == "interrupted"
     counters = commbench.load(output, table="counters")
     assert counters[counters.name == "interval.repetitions"].value.sum() == case["repetitions"]
+
+
+def test_a_soak_whose_writer_has_a_bug_is_broken_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row of the case that it breaks off has to be written, too, by the same writer."""
+
+    def broken(*_: object) -> None:
+        raise ValueError("a bug in the writer")
+
+    monkeypatch.setattr(Parquet, "case", broken)
+    monkeypatch.setattr("commbench.measure.samples.FLUSH_S", 0.0)
+    with pytest.raises(WorldBroken, match=r"rank 0 on .*: ValueError: a bug in the writer"):
+        simulated(tmp_path, "benchmark=p2p_latency", "sizes=[8]", "timing=soak", "timing.duration_s=1")
+    run = load_run(find_runs(tmp_path)[0])
+    assert (run["status"], run["exit_status"]) == ("broken", 3) and run["reason"].endswith("a bug in the writer")
 
 
 @pytest.mark.parametrize(("bound", "status"), [pytest.param("<100", 0, marks=pytest.mark.long), ("<1e-12", 1)])
