@@ -268,7 +268,7 @@ class FanOut:
 
     def end(self, run: dict[str, Any]) -> None:
         """Report on stderr what could not be saved; then `exit_status` of the run is at least 3."""
-        for writer in self.begun:
+        for writer in reversed(self.begun):  # tables first: merging the samples may take longer than a signal leaves
             self._guarded(partial(writer.end, run))
         if self.begun and self._names_folder:
             print(f"results: {run['folder']}", file=sys.stderr, flush=True)
