@@ -70,8 +70,8 @@ class EarlierStarts:
     def given_up(self, case_id: str) -> str | None:
         """Why a case is not tried again; None if it is."""
         times = self.broken.get(case_id, 0)
-        last_start = (self.run.get("segments") or [{}])[-1]
-        why = self.reasons.get(case_id, last_start.get("reason"))  # a killed rank 0 leaves no row of its case
+        last_start: Mapping[str, str] = (self.run.get("segments") or [{}])[-1]
+        why = self.reasons.get(case_id) or last_start.get("reason")  # rank 0 may have written no row of its case
         if times < MAX_BREAKS or self.retry:
             return None
         if why is not None and why.startswith(GIVEN_UP):  # recorded by an earlier start
