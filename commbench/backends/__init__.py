@@ -1,1 +1,1 @@
-"""The libraries that can be measured, a folder each; nothing outside this folder names one."""
+"""The libraries that can be measured, a folder each; no code outside this folder decides by the name of one."""

@@ -43,7 +43,7 @@ class Runner(Protocol):
 class Control(Protocol):
     """The control plane: where the ranks meet, independently of the library that is measured."""
 
-    store: Any  # the torch Store behind it; None where all ranks live in one process
+    store: Any  # torch's, or world.store.KeyValueStore; None where all ranks live in one process
     rank: int
     size: int
 

@@ -1,4 +1,6 @@
-"""The control plane: ranks meet over torch's TCPStore, independently of the library that is measured.
+"""The control plane: ranks meet over a key-value store, independently of the library that is measured.
+
+The store is torch's TCPStore, or that of store.py where ranks do not need torch.
 
 Waiting ranks sleep, every call has a deadline, and ranks that are late can be named. A large world has two levels:
 ranks meet on their node, and the first rank of each node for them, so that rank 0's store serves one rank per node.
