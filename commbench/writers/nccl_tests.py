@@ -39,10 +39,10 @@ UNITS = ("(B)", "(elements)", "", "", "", *("(us)", "(GB/s)", "(GB/s)", "") * 2)
 WIDTHS = (12, 12, 8, 6, 6)
 HALF_WIDTHS = (10, 10, 10, 7)
 MEANING = (
-    "time: median_s, the median over repetitions of the maximum over ranks of one isolated call after a barrier; "
+    "time: median_s, the time of a call by the clock of timing_mode, in each repetition that of the slowest rank; "
     "algbw, busbw: algbw_gb_per_s, busbw_gb_per_s, both from median_s; #wrong: wrong_elements",
-    "nccl-tests' time is by default the mean of calls enqueued back to back, averaged over ranks, and "
-    "usually lower than this; N/A: not measured, or without a meaning",
+    "nccl-tests' time is by default the mean of calls enqueued back to back, averaged over ranks: "
+    "timing_mode=throughput is nearest to it, other modes are usually higher; N/A: not measured, or without a meaning",
     "size, count: message_bytes and the elements of one block, as nccl-tests counts them; a broadcast has one buffer "
     "and stands in place",
 )
