@@ -61,7 +61,7 @@ FLAGS = {
     ),
     "skew_unknown": Flag(
         "ranks began behind a barrier, and no common clock shows how far apart",
-        "small messages: repeat with sync=window and timing_mode=host, which start at agreed instants",
+        "small messages of collectives on CPUs: repeat with sync=window, where ranks start at agreed instants",
     ),
     "clock_limited": Flag(
         "sync=window: the ranks' clocks are uncertain by more than 5 % of a repetition (column clock_error_s)",

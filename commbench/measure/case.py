@@ -74,7 +74,7 @@ class CaseVisit:
     window: Window | None = None  # where repetitions begin at agreed instants
     readings: list[tuple[int, dict[str, float]]] = field(default_factory=list)  # of this rank's counters
     measured: MeasuredCounters = field(default_factory=MeasuredCounters)
-    slow_counters: bool = False  # they are read at the case's first call and at its end only
+    slow_counters: bool = False  # they are read at the first call, after the warm-up and at the end only
     wrong: int = 0  # elements, in all checks; on rank 0 until it is decided
     failed: int = 0  # ranks whose last block did not end, on rank 0
     problem: str | None = None
