@@ -25,8 +25,9 @@ SIMULATED = "commbench backend=simulated "  # in the README with what they print
 ELSEWHERE = ("backend=nccl", "backend=cuda_copy", "env.UCX_NET_DEVICES=mlx5_0:1")  # hardware: composed and checked
 INLINE = set(re.findall(r"`(commbench [^`\n]*)`", README))
 FOLDERS = ("commbench report ", "commbench show ")  # of results that must exist: test_reading_as_printed
-# all sizes of gloo: minutes; with one size each time they are run
-SLOW = ("commbench", "torchrun --nproc-per-node 2 -m commbench backend=gloo timing=quick")
+# half a minute to three minutes on two cores: run with one size, fixed repetitions and two launches of each side
+EVERY_TIME = ("commbench", "torchrun .*")
+SLOW = (*EVERY_TIME, "mpirun .*", "commbench benchmark=all .*", "commbench ab .*", ".* window=64 .*")
 NOT_HERE = ("make bench",)  # it installs, and then runs `commbench`, which is here
 
 
@@ -42,25 +43,33 @@ def test_it_is_short_and_opens_with_the_command() -> None:
     assert "make bench" in "\n".join(README.splitlines()[:8])
 
 
-RUN_HERE = [line for line in commands() if not line.startswith((SIMULATED, *FOLDERS, *NOT_HERE))]
-FOR_HARDWARE = [line for line in RUN_HERE if any(word in line for word in ELSEWHERE)]
+MEASURING = [line for line in commands() if not line.startswith((SIMULATED, *FOLDERS, *NOT_HERE))]
+FOR_HARDWARE = [line for line in MEASURING if any(word in line for word in ELSEWHERE)]
+RUN_HERE = [line for line in MEASURING if line not in FOR_HARDWARE]
+SHORTENED = {pattern: next(line for line in RUN_HERE if re.fullmatch(pattern, line)) for pattern in SLOW}
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("command", [line for line in RUN_HERE if line not in (*FOR_HARDWARE, *SLOW)])
-def test_commands_run_as_they_stand(world: Callable[..., Any], command: str) -> None:
-    run = world(*shlex.split(command), timeout_s=300)
+def check_command(run: Any, command: str) -> None:
     ends = {"plan=true": "nothing was started", "writer=osu": "# measured by commbench", " ab ": " runs: "}
     printed = next((text for word, text in ends.items() if word in command), "results: ")
     assert run.status == 0 and printed in run.stdout, run.explain()
 
 
-@pytest.mark.parametrize("command", SLOW)
+@pytest.mark.long
+@pytest.mark.parametrize("command", [line for line in RUN_HERE if line not in SHORTENED.values()])
+def test_commands_run_as_they_stand(world: Callable[..., Any], command: str) -> None:
+    check_command(world(*shlex.split(command), timeout_s=300), command)
+
+
+def slow_command(pattern: str) -> Any:
+    return pytest.param(SHORTENED[pattern], marks=() if pattern in EVERY_TIME else pytest.mark.long)
+
+
+@pytest.mark.parametrize("command", [slow_command(pattern) for pattern in SLOW])
 def test_slow_commands_run_with_one_size(world: Callable[..., Any], command: str) -> None:
-    assert command in RUN_HERE
-    words = [word for word in shlex.split(command) if word != "timing=quick"]
-    run = world(*words, *CHEAP)
-    assert run.status == 0 and "results: " in run.stdout, run.explain()
+    words = [word for word in shlex.split(command) if not word.startswith(("sizes=", "timing="))]
+    fewer = ("--launches", "2") if "--launches" in words else ()
+    check_command(world(*words, *CHEAP, *fewer), command)
 
 
 @pytest.mark.parametrize("command", FOR_HARDWARE)

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -59,7 +58,7 @@ def test_copies_rotate_through_a_pool_of_buffers(world: Callable[..., Any]) -> N
 
 @pytest.mark.long
 def test_a_rank_with_itself_copies_beside_those_that_open_memory(world: Callable[..., Any]) -> None:
-    words = ("benchmark=[p2p_latency,p2p_bandwidth,p2p_bibandwidth]", "pairs=[[0,0],[0,1],[1,0]]", "sizes=[1MiB]")
+    words = ("benchmark=[p2p_latency,p2p_bandwidth,p2p_bibandwidth]", "pairs=[[0,0],[0,1],[1,0]]", "sizes=[64KiB]")
     run = world("commbench", *PLUGIN, *words, "layout=1x2", *FIXED, env=ENV)
     assert run.status == 0, run.explain()
     assert set(run.cases.status) == {"ok"} and set(run.cases.pair) == {"0-0", "0-1", "1-0"}
@@ -86,11 +85,14 @@ def test_a_refusal_is_recorded_and_the_pairs_are_skipped(world: Callable[..., An
 
 
 @pytest.mark.long
-def test_pairs_on_different_nodes_are_skipped_and_those_on_one_are_measured(tmp_path: Path) -> None:
+def test_pairs_on_different_nodes_are_skipped_and_those_on_one_are_measured(
+    tmp_path: Path, warm_executable: Path
+) -> None:
     """Two torchrun agents on one machine are two nodes."""
-    words = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=c10d",
-             f"--rdzv-endpoint=127.0.0.1:{_free_port()}", "--local-addr=127.0.0.1", "--rdzv-id=ipc", "-m", "commbench",
-             *PLUGIN, "benchmark=[p2p_latency,barrier]", "pairs=[[0,1],[1,2]]", "sizes=[64]", "layout=2x2", *FIXED,
+    torchrun = [str(warm_executable), "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2"]
+    meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{_free_port()}", "--local-addr=127.0.0.1"]
+    words = [*torchrun, *meeting, "--rdzv-id=ipc", "-m", "commbench", *PLUGIN,
+             "benchmark=[p2p_latency,barrier]", "pairs=[[0,1],[1,2]]", "sizes=[64]", "layout=2x2", *FIXED,
              f"output={tmp_path}"]  # fmt: skip
     command, env = ["timeout", "-k", "5", "100", *words], {**os.environ, **ENV}
     agents = [subprocess.Popen(command, env=env, stdout=-1, stderr=subprocess.STDOUT, text=True) for _ in range(2)]
@@ -148,7 +150,7 @@ def _free_port() -> int:
 @pytest.mark.long
 def test_the_drivers_calls_move_and_check_everything(world: Callable[..., Any], driver: dict[str, str]) -> None:
     words = ("benchmark=[p2p_latency,p2p_bandwidth,exchange]", "layout=[1x2,1x3]", "pairs=[[0,0],[0,1]]", "window=4")
-    run = world("commbench", "backend=ipc_copy", *words, "sizes=[8,5MB]", *FIXED, env=driver)
+    run = world("commbench", "backend=ipc_copy", *words, "sizes=[8,1MB]", *FIXED, env=driver)
     assert run.status == 0, run.explain()
     assert set(run.cases.status) == {"ok"} and (run.cases.wrong_elements == 0).all()
     assert set(run.cases.device) == {"cuda"} and set(run.cases.timing_mode) == {"host_sync"}
