@@ -16,7 +16,6 @@ import pytest
 from cpu_watch import CpuWatch, cpu_watch, measured_ns
 from subgroups import ASKED, check_layouts, only_folder
 
-pytestmark = pytest.mark.serial
 WORKER = ("-m", "commbench", "backend=gloo", "interface=lo", "cache=warm")
 FIXED = ("timing=fixed", "timing.warmup_repetitions=2", "timing.warmup_s=0")
 
@@ -41,6 +40,7 @@ def agents(world: Callable[..., Any], nodes: int, each: int, *words: str) -> Any
 
 
 @pytest.mark.long
+@pytest.mark.serial
 @pytest.mark.parametrize(("nodes", "each"), [(2, 2), (4, 1)], ids=["2x2", "4x1"])
 def test_each_layout_is_a_subgroup_of_the_world(
     world: Callable[..., Any], tmp_path: Path, nodes: int, each: int

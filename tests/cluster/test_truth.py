@@ -16,7 +16,7 @@ from virtual_hosts import Host, VirtualHosts
 
 from commbench.report.load import load_run
 
-pytestmark = [pytest.mark.long, pytest.mark.serial]
+pytestmark = pytest.mark.long
 PORT = 29533  # in networks of the test's own
 FIXED = ("timing=fixed", "timing.warmup_repetitions=1", "timing.warmup_s=0", "cache=warm", "bind=none")
 MIB = 2**20
@@ -69,6 +69,7 @@ def iperf3_mbit(server: Host, client: Host, seconds: int) -> float:
     return max(float(interval["sum"]["bits_per_second"]) for interval in seen["intervals"][:-1]) / 1e6
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("rate_mbit", [200, 500])
 def test_every_backend_says_how_fast_the_link_is(
     cluster: Callable[..., VirtualHosts], world: Callable[..., Any], rate_mbit: int
@@ -90,9 +91,10 @@ def test_every_backend_says_how_fast_the_link_is(
         assert abs(mbit / truth - 1) < ALIKE, f"{backend}: {seen}, iperf3 {truth}"
 
 
+@pytest.mark.serial
 def test_the_one_slow_host_is_named(cluster: Callable[..., VirtualHosts], world: Callable[..., Any]) -> None:
     hosts = cluster(4, rate_mbit=200, slow={2: 100})
-    words = ("backend=tcp", "benchmark=p2p_bandwidth", "pairs=all", "sizes=[1MB]", "window=2", "timing.repetitions=7")
+    words = ("backend=tcp", "benchmark=p2p_bandwidth", "pairs=all", "sizes=[500kB]", "window=2", "timing.repetitions=7")
     run = torchrun(world, hosts, 1, *words)
     assert run.status == 0, run.explain()
     print(run.stdout)
@@ -100,13 +102,14 @@ def test_the_one_slow_host_is_named(cluster: Callable[..., VirtualHosts], world:
     assert "rank 2" in line and hosts.hosts[2].name in line, run.stdout
 
 
+@pytest.mark.serial
 def test_a_ring_takes_as_long_on_two_hosts_as_on_four(
     cluster: Callable[..., VirtualHosts], world: Callable[..., Any]
 ) -> None:
     """Both are bound by the same link: each one carries 2 (n - 1) / n of the message in either direction."""
     fastest_s = {}
     for count, each in ((2, 2), (4, 1)):
-        words = ("backend=gloo", "benchmark=all_reduce", f"sizes=[{64 * MIB}]", "timing.repetitions=3")
+        words = ("backend=gloo", "benchmark=all_reduce", f"sizes=[{32 * MIB}]", "timing.repetitions=3")
         run = torchrun(world, cluster(count, rate_mbit=400), each, *words)
         assert run.status == 0, run.explain()
         fastest_s[f"{count}x{each}"] = run.cases.set_index("layout").min_s[f"{count}x{each}"]

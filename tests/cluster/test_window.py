@@ -19,7 +19,6 @@ import pandas as pd
 import pytest
 from virtual_hosts import VirtualHosts
 
-pytestmark = pytest.mark.serial
 LONG = pytest.mark.long
 PORT = 29541  # in networks of the test's own
 SPREAD_US, WITHIN = 50, 19  # the error of a line, and in how many of 20 the truth lies inside
@@ -60,6 +59,7 @@ control.farewell(30)
 
 
 @LONG
+@pytest.mark.serial
 def test_the_true_offset_lies_inside_the_reported_error(cluster: Callable[..., VirtualHosts]) -> None:
     """Four hosts, few enough for all to compare themselves with the first: below 50 us."""
     hosts = cluster(4)
@@ -110,6 +110,7 @@ def check_case(case: Any, run: Any) -> None:
 
 
 @LONG
+@pytest.mark.serial
 def test_repetitions_begin_together_on_hosts_whose_clocks_are_a_day_apart(
     cluster: Callable[..., VirtualHosts], world: Callable[..., Any]
 ) -> None:
@@ -132,6 +133,7 @@ def test_repetitions_begin_together_on_hosts_whose_clocks_are_a_day_apart(
 
 
 @LONG
+@pytest.mark.serial
 def test_window_and_barrier_tell_the_same_of_one_host(world: Callable[..., Any]) -> None:
     words = ("backend=gloo", "benchmark=all_reduce", "sizes=[8MiB]", "timing=quick", "layout=1x2", "bind=none")
     for sync in ("window", "barrier"):
@@ -146,6 +148,7 @@ def test_window_and_barrier_tell_the_same_of_one_host(world: Callable[..., Any])
 
 
 @LONG
+@pytest.mark.serial
 def test_both_engines_of_mpi_wait_for_the_instant(world: Callable[..., Any]) -> None:
     words = ("backend=mpi", "engine=[native,python]", "benchmark=all_reduce", "sizes=[40]", "layout=1x2")
     run = world("commbench", *words, *QUICK)
