@@ -7,8 +7,8 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 PARALLEL = $(BIN)/python -m pytest --numprocesses 3 --dist worksteal
 # the bytecode of package and tests is kept: without it each of several hundred processes compiles all of it again
 unexport PYTHONDONTWRITEBYTECODE
-# the files of tests that are marked serial: to collect all tests again takes 15 s
-SERIAL = $(shell grep -rl 'pytest\.mark\.serial' tests --include='test_*.py')
+# the files with tests of a mark: to collect all tests takes 15 s, and each process does it
+FILES_WITH = $(shell grep -rl 'pytest\.mark\.$(1)' tests --include='test_*.py')
 BENCH = timing=quick benchmark=[p2p_latency,p2p_bandwidth,all_reduce] dtype=float32 sizes=decades layout=1x2
 
 .DEFAULT_GOAL := help
@@ -22,11 +22,11 @@ bench: $(VENV)/run ## the main job: gloo and MPI, point to point and all_reduce,
 
 test: $(VENV)/test ## the test suite, without what is marked long
 	$(PARALLEL) -m "not long and not serial"
-	$(BIN)/python -m pytest -m "not long and serial" $(SERIAL)
+	$(BIN)/python -m pytest -m "not long and serial" $(call FILES_WITH,serial)
 
 test-long: $(VENV)/test ## the rest of it: more worlds of each kind, virtual hosts, Slurm, faults
-	$(PARALLEL) -m "long and not serial"
-	$(BIN)/python -m pytest -m "long and serial" $(SERIAL)
+	$(PARALLEL) -m "long and not serial" $(call FILES_WITH,long)
+	$(BIN)/python -m pytest -m "long and serial" $(call FILES_WITH,serial)
 
 check: $(VENV)/test ## ruff, mypy --strict, and import-linter: packages import only from those below
 	$(BIN)/ruff check .

@@ -83,11 +83,9 @@ def warm_executable(warm: Callable[[str | None], Path]) -> Path:
     return warm(os.environ.get("LD_LIBRARY_PATH"))
 
 
-def run_command(
-    tmp_path: Path, words: Sequence[str], env: Mapping[str, str], cwd: Path | None, path: str, timeout_s: int = WORLD_S
-) -> World:
+def run_command(tmp_path: Path, words: Sequence[str], env: Mapping[str, str], cwd: Path | None, path: str) -> World:
     output = tmp_path / "results"
-    command = ["timeout", "-k", "5", str(timeout_s), *words, f"output={output}"]
+    command = ["timeout", "-k", "5", str(WORLD_S), *words, f"output={output}"]
     environment = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}", **ROOT, **env}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd or tmp_path, check=False)
     return World(done.returncode, done.stdout, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", done.stderr), output)
@@ -97,10 +95,8 @@ def run_command(
 def started_world(tmp_path: Path) -> Callable[..., World]:
     """As `world`, and every process is started as a user's is: for tests of launchers and of starting."""
 
-    def start(
-        *words: str, env: dict[str, str] | None = None, cwd: Path | None = None, timeout_s: int = WORLD_S
-    ) -> World:
-        return run_command(tmp_path, words, env or {}, cwd, str(BIN), timeout_s)  # an activated environment
+    def start(*words: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> World:
+        return run_command(tmp_path, words, env or {}, cwd, str(BIN))  # an activated environment
 
     return start
 
@@ -113,11 +109,9 @@ def world(tmp_path: Path, warm: Callable[[str | None], Path]) -> Callable[..., W
     the ranks that they start, also where mpirun or srun starts them or on a virtual host.
     """
 
-    def start(
-        *words: str, env: dict[str, str] | None = None, cwd: Path | None = None, timeout_s: int = WORLD_S
-    ) -> World:
+    def start(*words: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> World:
         env = env or {}
         python = warm(env.get("LD_LIBRARY_PATH", os.environ.get("LD_LIBRARY_PATH")))
-        return run_command(tmp_path, words, env, cwd, f"{python.parent}:{BIN}", timeout_s)
+        return run_command(tmp_path, words, env, cwd, f"{python.parent}:{BIN}")
 
     return start

@@ -77,9 +77,11 @@ def test_every_backend_says_how_fast_the_link_is(
     if shutil.which("iperf3") is None:
         pytest.skip("iperf3 is not installed (apt-get install iperf3)")
     hosts = cluster(2, rate_mbit=rate_mbit)
-    amount = ("benchmark=p2p_bandwidth", f"sizes=[{rate_mbit * 5000}]", "window=4", "timing.repetitions=20")
+    amount = ("benchmark=p2p_bandwidth", f"sizes=[{rate_mbit * 5000}]", "window=4", "timing.repetitions=12")
     seen, truth = dict.fromkeys(("gloo", "tcp", "openmpi", "mpich"), 0.0), 0.0
     for _ in range(ATTEMPTS):
+        if truth and all(abs(mbit / truth - 1) < ALIKE for mbit in seen.values()):
+            break
         truth = max(truth, iperf3_mbit(hosts.hosts[1], hosts.hosts[0], 5))
         for backend in [name for name, mbit in seen.items() if abs(mbit / truth - 1) >= ALIKE]:
             run = started(world, hosts, backend, *amount)

@@ -22,7 +22,7 @@ from commbench.__main__ import main
 
 if os.environ["RANK"] == "1":  # this much more address space than the imports took
     now = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    resource.setrlimit(resource.RLIMIT_AS, (now + (1 << 30), now + (1 << 30)))
+    resource.setrlimit(resource.RLIMIT_AS, (now + (1 << 29), now + (1 << 29)))
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -52,13 +52,13 @@ def test_a_rank_that_gets_no_memory_makes_the_case_a_skip_on_all(world: Callable
     script = tmp_path / "limited.py"
     script.write_text(LIMITED_RANK)
     rendezvous = ("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1")
-    words = ("backend=gloo", "benchmark=all_reduce", "sizes=[8,1536MiB,16]", "budget.memory_share=1", *FIXED)
+    words = ("backend=gloo", "benchmark=all_reduce", "sizes=[8,768MiB,16]", "budget.memory_share=1", *FIXED)
     command = ("torchrun", "--nproc-per-node", "2", *rendezvous, str(script), *words)
     run = world(*command, env={"MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"})
     assert run.status == 0, run.explain()
     cases = run.cases.set_index("message_bytes")
-    assert cases.status.to_dict() == {8: "ok", 16: "ok", 1536 * MIB: "skipped"}, run.explain()
-    assert "out of memory on rank 1: 1610616832 B for buffer" in cases.reason[1536 * MIB]
+    assert cases.status.to_dict() == {8: "ok", 16: "ok", 768 * MIB: "skipped"}, run.explain()
+    assert "out of memory on rank 1: 805310464 B for buffer" in cases.reason[768 * MIB]
     assert int(cases.loc[16, "order"]) > 0
 
 
