@@ -15,7 +15,7 @@ import struct
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -314,8 +314,7 @@ class _Supervisor:
         own = [pid for pid in codes if codes[pid] not in (0, None, -signal.SIGTERM, SIGNAL_STATUS + signal.SIGTERM)]
         if not self._first and not self._world.kills_ranks:
             return [pid for pid in own if codes[pid] != WorldBroken.exit_status] or own
-        at_once = self._world.kills_ranks and self._last_ended_at - (self._ended_at or 0.0) < AT_ONCE_S
-        killed = at_once and len(codes) > 1 and {-signal.SIGKILL} <= {*codes.values()} <= {-signal.SIGKILL, None}
+        killed = self._launcher_may_have_killed(codes.values())
         if killed or len(own) == len(codes) > 1:
             text = ""
             with suppress(OSError):
@@ -326,6 +325,12 @@ class _Supervisor:
             # a launcher does not name ranks that it kills at its own end
             return [] if killed and not named else self._first
         return self._first if len(self._first) == 1 or len(own) >= max(2, len(codes)) else own or self._first
+
+    def _launcher_may_have_killed(self, codes: Collection[int | None]) -> bool:
+        """Whether all ranks were killed at once, and the launcher's status is not that of a rank that was killed."""
+        may_kill = self._world.kills_ranks and self._world.status != SIGNAL_STATUS + signal.SIGKILL
+        at_once = self._last_ended_at - (self._ended_at or 0.0) < AT_ONCE_S
+        return may_kill and at_once and len(codes) > 1 and {-signal.SIGKILL} <= {*codes} <= {-signal.SIGKILL, None}
 
     def _has_not_closed(self) -> bool:
         """Whether ranks still live, long after the end of their run: a library's end may wait for ever."""

@@ -111,6 +111,12 @@ def test_ranks_that_their_launcher_kills_at_its_own_end_are_not_blamed(tmp_path:
     assert (end.failures, end.status, end.cause) == ((), 1, None)
 
 
+def test_of_ranks_that_are_killed_at_once_the_first_is_blamed_where_the_launcher_reports_it(tmp_path: Path) -> None:
+    pauses = "for one in ranks: one.kill(); one.wait(); time.sleep(0.05)"
+    end = supervised(tmp_path, f"{pauses}\nsys.exit(137)")
+    assert (end.failures[0].rank, end.failures[0].how) == (0, "was killed by SIGKILL")
+
+
 def test_of_ranks_that_are_killed_at_once_and_that_their_launcher_names_the_first_is_blamed(tmp_path: Path) -> None:
     pauses = "for one in ranks: one.kill(); one.wait(); print('pid:', one.pid); time.sleep(0.05)"
     end = supervised(tmp_path, f"{pauses}\nsys.exit(1)")
