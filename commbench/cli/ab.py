@@ -67,7 +67,8 @@ def ab(words: Sequence[str]) -> int:
         return max(run.run(overrides, config_dir=options.config_dir) for overrides in ab_plan.overrides.values())
     folder = Path(new_folder(ab_plan.output))
     order = turns(options.launches, options.seed)
-    write_json(folder / AB_FILE, {**ab_plan.overrides, "by": ab_plan.by, "seed": options.seed, "order": order})
+    rules = {"by": ab_plan.by, "delta": options.delta / 100, "seed": options.seed}
+    write_json(folder / AB_FILE, {**ab_plan.overrides, **rules, "order": order})
     compare_words = [*(str(folder / side) for side in AB_SIDES), "--paired"]
     compare_words += [f"--by={','.join(ab_plan.by)}"] if ab_plan.by else []
     compare_words += [f"--delta={options.delta:g}", f"--seed={options.seed}"]

@@ -16,7 +16,7 @@ from commbench.core.errors import CommbenchError
 from commbench.core.terminal import Column, Terminal, table_text
 from commbench.core.units import format_factor, format_number, plural
 
-from .compare import SIZES, Rules, case_name, compare_sides, variable_text
+from .compare import DELTA, SIZES, Rules, case_name, compare_sides, variable_text
 from .compare_sides import LONGEST_LIST, NAMES, parse_by, read_side
 from .difference import ALPHA, GOOD_LAUNCHES, MOST_LAUNCHES, launches_to_be_sure
 from .load import Paths, flat_paths, row_dicts
@@ -222,7 +222,8 @@ def _ab_result(folder: Path, benchmark: str | None) -> AbResult:
     """Raises CommbenchError for sides that can't be compared, and what a damaged record makes json and dict raise."""
     record = json.loads((folder / AB_FILE).read_text())
     base_words, new_words = ([str(word) for word in record[side]] for side in AB_SIDES)
-    rules = Rules(parse_by(record["by"]), paired=True, seed=int(record["seed"]))
+    delta = float(record.get("delta", DELTA))  # not in older files
+    rules = Rules(parse_by(record["by"]), paired=True, delta=delta, seed=int(record["seed"]))
     base, new = (read_side(side.upper(), folder / side) for side in AB_SIDES)
     frame = compare_sides(base, new, rules)
     if benchmark is not None:

@@ -15,6 +15,7 @@ import commbench
 from commbench.__main__ import main
 from commbench.cli import run
 from commbench.cli.ab import turns
+from commbench.report.compare_text import read_ab_results
 
 SIMULATED = (
     "backend=simulated", "benchmark=[all_reduce]", "sizes=[8,64KiB]", "timing=quick", "timing.warmup_s=0",
@@ -62,7 +63,7 @@ def test_the_order_is_drawn_by_the_seed() -> None:
 
 def test_a_planted_tenth_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     """Seven pairs are the fewest that show it for two cases."""
-    words = ["ab", *SIMULATED, LUCK, "--vs", *SLOWER, "--launches", "7", "--fail-on", "slower"]
+    words = ["ab", *SIMULATED, LUCK, "--vs", *SLOWER, "--launches", "7", "--fail-on", "slower", "--delta", "3"]
     assert main(words) == 1
     out, err = capsys.readouterr()
     assert "2 of 2 cases SLOWER" in out and "7 / 7" in out
@@ -70,6 +71,8 @@ def test_a_planted_tenth_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     rows = commbench.compare(folder() / "base", folder() / "new", paired=True)
     assert list(rows.verdict) == ["SLOWER"] * 2
     assert "commbench compare" in out and "--paired" in out  # how to ask again
+    ([result], _) = read_ab_results([folder()])
+    assert result.rules.delta == 0.03, "a report asks the same question"
 
 
 @pytest.mark.long
