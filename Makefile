@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-# three processes, whatever the machine has: the bounds of tests are for worlds of 4 ranks on 2 cores (docs/testing.md)
+# three processes, whatever the machine has: the bounds of tests are for worlds of 4 ranks on 2 cores
 PARALLEL = $(BIN)/python -m pytest --numprocesses 3 --dist worksteal
 # the bytecode of package and tests is kept: without it each of several hundred processes compiles all of it again
 unexport PYTHONDONTWRITEBYTECODE

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.long
 PORT = 29533  # in networks of the test's own
 FIXED = ("timing=fixed", "timing.warmup_repetitions=1", "timing.warmup_s=0", "cache=warm", "bind=none")
 MIB = 2**20
+RATE_MBIT = 500  # as much as two busy cores carry over plain sockets
 ALIKE, ATTEMPTS = 0.03, 3  # both ends of a link share two cores: what disturbs one makes it slow, never fast
 # all ends of all links are on the same two cores: spinning ranks yield to those that have something to do
 YIELDING = ("env.OMPI_MCA_mpi_yield_when_idle=1", "env.MPIR_CVAR_CH4_PROGRESS_THROTTLE=1")
@@ -70,14 +71,13 @@ def iperf3_mbit(server: Host, client: Host, seconds: int) -> float:
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("rate_mbit", [200, 500])
 def test_every_backend_says_how_fast_the_link_is(
-    cluster: Callable[..., VirtualHosts], world: Callable[..., Any], rate_mbit: int
+    cluster: Callable[..., VirtualHosts], world: Callable[..., Any]
 ) -> None:
     if shutil.which("iperf3") is None:
         pytest.skip("iperf3 is not installed (apt-get install iperf3)")
-    hosts = cluster(2, rate_mbit=rate_mbit)
-    amount = ("benchmark=p2p_bandwidth", f"sizes=[{rate_mbit * 5000}]", "window=4", "timing.repetitions=12")
+    hosts = cluster(2, rate_mbit=RATE_MBIT)
+    amount = ("benchmark=p2p_bandwidth", f"sizes=[{RATE_MBIT * 5000}]", "window=4", "timing.repetitions=12")
     seen, truth = dict.fromkeys(("gloo", "tcp", "openmpi", "mpich"), 0.0), 0.0
     for _ in range(ATTEMPTS):
         if truth and all(abs(mbit / truth - 1) < ALIKE for mbit in seen.values()):
@@ -89,7 +89,7 @@ def test_every_backend_says_how_fast_the_link_is(
             case = run.cases.sort_values("started_at").iloc[-1]  # of all worlds of this test the last one
             seen[backend] = max(seen[backend], case.message_bytes * 8e-6 / case.min_s)
     for backend, mbit in seen.items():
-        assert 0.9 * rate_mbit <= mbit <= rate_mbit, f"{backend}: {seen}, iperf3 {truth}"
+        assert 0.9 * RATE_MBIT <= mbit <= RATE_MBIT, f"{backend}: {seen}, iperf3 {truth}"
         assert abs(mbit / truth - 1) < ALIKE, f"{backend}: {seen}, iperf3 {truth}"
 
 
@@ -111,7 +111,7 @@ def test_a_ring_takes_as_long_on_two_hosts_as_on_four(
     """Both are bound by the same link: each one carries 2 (n - 1) / n of the message in either direction."""
     fastest_s = {}
     for count, each in ((2, 2), (4, 1)):
-        words = ("backend=gloo", "benchmark=all_reduce", f"sizes=[{32 * MIB}]", "timing.repetitions=3")
+        words = ("backend=gloo", "benchmark=all_reduce", f"sizes=[{16 * MIB}]", "timing.repetitions=3")
         run = torchrun(world, cluster(count, rate_mbit=400), each, *words)
         assert run.status == 0, run.explain()
         fastest_s[f"{count}x{each}"] = run.cases.set_index("layout").min_s[f"{count}x{each}"]

@@ -62,7 +62,9 @@ def test_without_a_gpu_it_says_why_in_one_line(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_what_is_possible_is_checked_and_packed(tmp_path: Path) -> None:
     out, driver = tmp_path / "out", library_folder(tmp_path)
-    done = gpu_check(out, "ipc_copy", "bad_ipc_off", "nccl_layouts", LD_LIBRARY_PATH=str(driver))
+    done = gpu_check(
+        out, "ipc_copy", "bad_ipc_off", "nccl_layouts", LD_LIBRARY_PATH=str(driver), COMMBENCH_BYTES="20000000"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     verdicts = {name: line["verdict"] for name, line in table(out).items()}
     assert verdicts == {"ipc_copy": "ok", "bad_ipc_off": "ok", "nccl_layouts": "not possible"}, done.stdout
