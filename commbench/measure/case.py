@@ -112,7 +112,7 @@ class CaseVisit:
         except _Stopped as stop:
             return stop.outcome
         except BaseException:
-            self._save()
+            self.save_interrupted()
             raise
         finally:
             self.payload.buffers.clear()
@@ -147,8 +147,8 @@ class CaseVisit:
         self.timeline.close()
         return self._samples(stop_reason)
 
-    def _save(self) -> None:
-        """Pass what an interrupted soak would lose to the sink."""
+    def save_interrupted(self) -> None:
+        """Pass what an interrupted soak would lose to the sink. In another thread only while this one is in C."""
         if self.settings.timing.is_soak and self.control.rank == 0:
             self.timeline.close()
             if self.timeline.repetitions("measure"):

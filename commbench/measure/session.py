@@ -108,7 +108,7 @@ class _Session:
         self._reader: ConditionsReader
         self._conditions: Conditions
         self._opened = False
-        self._current: tuple[Planned, datetime] | None = None  # the case being measured, and since when
+        self._current: tuple[CaseVisit, datetime] | None = None  # the visit of a case, and since when
         self._closing_status: int | None = None  # once the run has ended: what is left is to close the library
         self._signalled = False
         self._lost_ranks = ""  # those that had ended when the first signal came, in words
@@ -229,7 +229,7 @@ class _Session:
         empty_s, sink = self._conditions.empty_sample_s, partial(self._record, job, started=started)
         turn = Turn(number, self._recorder.block_k(job), self._conditions.evidence.starts_slowly(job))
         visit = CaseVisit(job, communicator, control, self._settings, empty_s, sink, self._progress, self._clocks, turn)
-        self._current = job, started
+        self._current = visit, started
         try:
             outcome = visit.measure()
             self._conditions = self._reader.after(self._conditions, job, control, self._deadline_s)
@@ -301,6 +301,8 @@ class _Session:
             self._heartbeat.wait_for_rank_0(SAVE_S)  # mpirun would kill it at once
         if self._lost_ranks:
             self._break_off(self._lost_ranks)
+        elif self._current is not None:  # the main thread is in a call that waits for a rank that has been interrupted
+            self._current[0].save_interrupted()
         if self._lost_ranks and self._has_parent and self._request.folder is not None:
             report_reason(self._request.folder, self._lost_ranks)
         self._close("interrupted", status, self._lost_ranks or None)
@@ -366,8 +368,8 @@ class _Session:
     def _break_off(self, reason: str) -> None:
         """On rank 0 a row for the case in flight, if there is one: the world has broken in it."""
         if self._world.rank == 0 and self._current is not None:
-            job, started = self._current
-            self._recorder.break_off(job, reason, self._conditions, started)
+            visit, started = self._current
+            self._recorder.break_off(visit.job, reason, self._conditions, started)
 
     def _clean_up_host(self) -> None:
         """What a parent would do: end the stopped ranks of this host, and remove the library's shared memory."""
