@@ -117,7 +117,7 @@ def _configure(cluster: SlurmCluster, spool: str) -> None:
         file.writelines(f"{host.address} {name}\n" for name, host in pairs)
     first = cluster.hosts.hosts[0]
     # MPICH names its shared memory by the job's number: what a killed world of another cluster has left must not match
-    first_job = 1 + secrets.randbelow(50_000_000)
+    first_job = 1 + secrets.randbelow(99_000)  # of few digits: pmi2 reads 1024 bytes of a request, which has it, too
     folders = {"folder": cluster.folder, "spool": spool}
     text = CONFIGURATION.format(first=first.name, address=first.address, first_job=first_job, **folders)
     where = [f"NodeName={name} NodeHostname={host.name} NodeAddr={host.address}" for name, host in pairs]
