@@ -297,12 +297,13 @@ class _Session:
             return
         if self._opened:
             self._communicator.close(abort=True)
-        if self._has_parent and self._world.rank != 0 and self._heartbeat is not None and "mpi4py.MPI" in sys.modules:
-            self._heartbeat.wait_for_rank_0(SAVE_S)  # mpirun would kill it at once
+        if self._heartbeat is not None:
+            self._heartbeat.wait_for_first_rank(SAVE_S)
         if self._lost_ranks:
             self._break_off(self._lost_ranks)
         elif self._current is not None:  # the main thread is in a call that waits for a rank that has been interrupted
-            self._current[0].save_interrupted()
+            with suppress(Exception):  # a writer that fails must not cost the end of the run
+                self._current[0].save_interrupted()
         if self._lost_ranks and self._has_parent and self._request.folder is not None:
             report_reason(self._request.folder, self._lost_ranks)
         self._close("interrupted", status, self._lost_ranks or None)

@@ -120,11 +120,8 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     yield "efficiency", page_parts.efficiency_pictures(curves)
     yield "layers", page_parts.waterfalls(curves)
     yield "pairs", _pair_tables(summary)
-    what = "median and range of each interval"
-    yield (
-        "soak",
-        [page_parts.soak_picture(f"{titles.get(line.case_id, line.case_id)}: {what}", line) for line in raw.time_lines],
-    )
+    what, lines = "median and range of each interval", raw.time_lines
+    yield "soak", [page_parts.soak_picture(f"{titles.get(line.case_id, line.case_id)}: {what}", line) for line in lines]
     fit_heads = ("benchmark", "case", "sizes", "alpha, per message", "1 / beta, of its bytes", "n 1/2", "misses up to")
     details = {
         "distributions": _distributions(summary, raw, titles),

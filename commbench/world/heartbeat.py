@@ -193,11 +193,13 @@ class Heartbeat:
         stacks = {f"rank {rank}": self._last_seen(rank)[1] for rank in others}
         return {f"rank {self.rank}": main_stack(), **{rank: stack for rank, stack in stacks.items() if stack}}
 
-    def wait_for_rank_0(self, timeout_s: float) -> None:
-        """Until its process has ended, on the same host: a launcher that loses another rank would end it before."""
+    def wait_for_first_rank(self, timeout_s: float) -> None:
+        """Until the lowest rank that lives on this host has ended. It looks for ranks that were lost before the signal,
+        and must not take this one for such; and a launcher that sees a rank end might kill rank 0 while it saves."""
         until = time.monotonic() + timeout_s
-        here = self.hosts[0].kernel == self._host.kernel
-        while here and self._state(self.hosts[0]) is None and time.monotonic() < until:
+        here = [host for host in self.hosts if host.kernel and host.kernel == self._host.kernel]
+        first = next((host for host in here if self._state(host) != "has ended"), self._host)
+        while first != self._host and self._state(first) != "has ended" and time.monotonic() < until:
             time.sleep(0.02)
 
     def dead_here(self) -> list[int]:

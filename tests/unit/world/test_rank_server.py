@@ -151,6 +151,19 @@ def test_a_signal_to_the_command_keeps_and_shows_what_was_measured(
         assert_all_gone([server, *ranks])
 
 
+def test_a_signal_that_rank_0_sees_late_is_no_loss_of_the_others(tmp_path: Path, warm_executable: Path) -> None:
+    with running(tmp_path, warm_executable) as (process, _, ranks):
+        measuring(tmp_path)
+        time.sleep(1.0)
+        ranks[0].suspend()
+        process.terminate()
+        time.sleep(2.0)
+        assert ranks[1].is_running(), "rank 0 would see it as one that was lost before the signal"
+        ranks[0].resume()
+        assert ended(process)[0] == 143
+        assert list(commbench.load(tmp_path).stop_reason) == ["interrupted"]
+
+
 @pytest.mark.long
 def test_a_signal_to_a_command_with_a_launcher_does_the_same(tmp_path: Path, warm_executable: Path) -> None:
     with running(tmp_path, warm_executable, "backend=mpi", forked=False) as (process, launcher, _):
