@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from commbench.core.case import Case, Shape
+from commbench.core.layout import Pair
 from commbench.core.payload import message
 from commbench.core.program import BufferSpec, Irecv, Isend, Pattern, Program, Recv, Send, View, WaitAll
 
-from .point_to_point import Pair, PointToPoint, slot_view, slots_of, window_of
+from .point_to_point import PointToPoint, slot_view, slots_of, window_of
 
 ACK_BYTES = 4  # as osu_bw: when the sender has received it, the next window may start
 ACK_KEY = 1 << 20  # added to the rank: above the keys of all ranks' messages

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from commbench.core.case import Case, Shape
+from commbench.core.layout import Pair
 from commbench.core.program import BufferSpec, Irecv, Isend, Program, WaitAll
 
-from .point_to_point import Pair, PointToPoint, slot_view, slots_of, window_of
+from .point_to_point import PointToPoint, slot_view, slots_of, window_of
 
 
 class P2PBibandwidth(PointToPoint):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from commbench.core.case import Case, Shape
+from commbench.core.layout import Pair
 from commbench.core.program import BufferSpec, Irecv, Program, Recv, Send, View, WaitAll
 
-from .point_to_point import Pair, PointToPoint
+from .point_to_point import PointToPoint
 
 
 class P2PLatency(PointToPoint):

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from commbench.core.case import Case
+from commbench.core.layout import Pair
 from commbench.core.payload import joined_blocks
 from commbench.core.program import Pattern, Program, View
-
-Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)

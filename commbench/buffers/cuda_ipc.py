@@ -26,7 +26,7 @@ from commbench.hardware.nvml import Monitor, cuda_version
 GRANULE_BYTES = 2 << 20
 LAZY_PEER_ACCESS, NON_BLOCKING = 1, 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CU_STREAM_NON_BLOCKING
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
-PROBE_BYTES = 4096
+IPC_PROBE_BYTES = 4096
 WORKED = "worked"  # an entry of `ipc_probe` in run.json
 REFUSED = "CUDA IPC is refused here"
 Extent = tuple[int, int]  # bytes, and the address, of memory of the exporter
@@ -108,7 +108,7 @@ class CudaExporter:
         return self._monitor.readings()
 
 
-class Block:
+class IpcBlock:
     """See Allocation. Its extent is free again when the block is no longer referenced."""
 
     def __init__(self, extent: Extent, memory: IpcMemory) -> None:
@@ -130,13 +130,13 @@ class IpcMemory:
         self.free: list[Extent] = []
         self._opened: dict[str, int] = {}  # handle -> address
 
-    def allocate(self, size: int) -> Block:
+    def allocate(self, size: int) -> IpcBlock:
         """The smallest free extent that is large enough, else a new one. Raises MemoryError."""
         smallest = min((extent for extent in self.free if extent[0] >= size), default=None)
         if smallest is None:
-            return Block((size, self.exporter.allocate(size)), self)
+            return IpcBlock((size, self.exporter.allocate(size)), self)
         self.free.remove(smallest)
-        return Block(smallest, self)
+        return IpcBlock(smallest, self)
 
     def export(self, address: int, rank: int) -> str:
         """The handle of this rank's memory, in hex. Raises Unsupported where it can't be exported."""
@@ -174,7 +174,7 @@ def probe_cuda_ipc(
     own_offer: tuple[str, str]
     try:
         exporter = make(world.local_rank)
-        address = exporter.allocate(PROBE_BYTES)
+        address = exporter.allocate(IPC_PROBE_BYTES)
         exporter.upload(address, probe_pattern(world.rank))
         own_offer = "handle", exporter.export(address).hex()
     except (CudaError, MemoryError) as error:
@@ -193,8 +193,8 @@ def probe_cuda_ipc(
 
 
 def probe_pattern(rank: int) -> NDArray[np.uint8]:
-    """PROBE_BYTES that differ from rank to rank."""
-    return ((np.arange(PROBE_BYTES) * 31 + 7 * rank + 1) % 251).astype(np.uint8)
+    """IPC_PROBE_BYTES that differ from rank to rank."""
+    return ((np.arange(IPC_PROBE_BYTES) * 31 + 7 * rank + 1) % 251).astype(np.uint8)
 
 
 def _probe_peer(exporter: CudaExporter, offer: Sequence[str], peer: int) -> str:
@@ -204,9 +204,9 @@ def _probe_peer(exporter: CudaExporter, offer: Sequence[str], peer: int) -> str:
         return f"rank {peer}: {text}"
     try:
         address = exporter.open(bytes.fromhex(text))
-        data = exporter.download(address, PROBE_BYTES)
+        data = exporter.download(address, IPC_PROBE_BYTES)
         exporter.close(address)
     except CudaError as error:
         return str(error)
     wrong = int(np.count_nonzero(data != probe_pattern(peer)))
-    return f"{wrong} of {PROBE_BYTES} bytes were read wrong" if wrong else WORKED
+    return f"{wrong} of {IPC_PROBE_BYTES} bytes were read wrong" if wrong else WORKED

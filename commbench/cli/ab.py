@@ -25,14 +25,14 @@ from commbench.report.difference import GOOD_LAUNCHES, LEAST_PAIRS, launches_to_
 from commbench.world.output import print_error
 
 from . import run
-from .compare import command, failures_of
+from .compare import compare_command, failures_of
 from .jobs import planned_here
-from .options import Options, percent, whole_number
+from .options import CommandParser, percent, whole_number
 
-USAGE = """commbench ab KEY=VALUE ... --vs KEY=VALUE ... [--launches 10] [--fail-on slower]
+AB_USAGE = """commbench ab KEY=VALUE ... --vs KEY=VALUE ... [--launches 10] [--fail-on slower]
 commbench ab backend=mpi sizes=[8,1MiB] --vs engine=python
 commbench ab layout=1x4 --vs env.GLOO_SOCKET_IFNAME=eth1 --launches 20 --fail-on slower"""
-EPILOGUE = """The overrides before --vs are BASE; NEW is the same with the overrides after --vs applied on top.
+AB_EPILOGUE = """The overrides before --vs are BASE; NEW is the same with the overrides after --vs applied on top.
 Each launch of each side is a fresh world; which side begins is drawn for every two launches, then reversed (ABBA).
 Exit status: that of `commbench compare`; also 1, 3 or more where a run ended with it."""
 OWN_KEYS = ("launch", "label")  # this command sets them
@@ -61,7 +61,7 @@ class AbPlan:
 
 def ab(words: Sequence[str]) -> int:
     """The exit status. Raises ConfigError for either side before anything is started."""
-    options = _parser().parse_intermixed_args(list(words))
+    options = _ab_parser().parse_intermixed_args(list(words))
     ab_plan = _ab_plan(options)
     if ab_plan.plan_only:
         return max(run.run(overrides, config_dir=options.config_dir) for overrides in ab_plan.overrides.values())
@@ -73,17 +73,17 @@ def ab(words: Sequence[str]) -> int:
     compare_words += [f"--by={','.join(ab_plan.by)}"] if ab_plan.by else []
     compare_words += [f"--delta={options.delta:g}", f"--seed={options.seed}"]
     compare_words += [f"--fail-on={options.fail_on}"] if options.fail_on else []
-    _print_prospect(ab_plan, options.launches)
+    _print_estimate(ab_plan, options.launches)
     try:
-        statuses = [_launched(folder, ab_plan, options, *turn) for turn in enumerate(order)]
+        statuses = [_run_turn(folder, ab_plan, options, *turn) for turn in enumerate(order)]
     except (KeyboardInterrupt, SystemExit):
         print(f"\ninterrupted; what was finished: commbench compare {shlex.join(compare_words)}", file=sys.stderr)
         raise
     print(f"{len(order)} runs: {folder}; again: commbench compare {shlex.join(compare_words)}\n", flush=True)
-    return max(command(compare_words), *statuses)
+    return max(compare_command(compare_words), *statuses)
 
 
-def _print_prospect(ab_plan: AbPlan, launches: int) -> None:
+def _print_estimate(ab_plan: AbPlan, launches: int) -> None:
     """How long it takes, and what so few launches cannot tell."""
     time = f"at most {format_seconds(launches * ab_plan.measuring_s)} of measuring"
     cases = plural(ab_plan.cases, "case", "cases")
@@ -110,9 +110,11 @@ def turns(launches: int, seed: int) -> list[tuple[int, str]]:
 # ---------------------------------------------------------------- the plan
 
 
-def _parser() -> argparse.ArgumentParser:
+def _ab_parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    parser = Options(prog="commbench ab", usage=USAGE, epilog=EPILOGUE, formatter_class=raw, allow_abbrev=False)
+    parser = CommandParser(
+        prog="commbench ab", usage=AB_USAGE, epilog=AB_EPILOGUE, formatter_class=raw, allow_abbrev=False
+    )
     add = parser.add_argument
     add("base", nargs="*", metavar="KEY=VALUE", help="overrides of BASE, and of NEW where it has no other")
     add("--vs", nargs="+", required=True, metavar="KEY=VALUE", help="further overrides of NEW, or other values")
@@ -191,7 +193,7 @@ def differing(base: Sequence[Planned], new: Sequence[Planned]) -> tuple[tuple[st
     return by, len(points[0] & points[1])
 
 
-def _launched(folder: Path, ab_plan: AbPlan, options: argparse.Namespace, index: int, turn: tuple[int, str]) -> int:
+def _run_turn(folder: Path, ab_plan: AbPlan, options: argparse.Namespace, index: int, turn: tuple[int, str]) -> int:
     """One run; its exit status. A broken world loses its launch, as in a sweep; an interruption ends all."""
     launch, side = turn
     print(f"ab: run {index + 1} of {2 * options.launches}: {side}, launch {launch}", file=sys.stderr, flush=True)

@@ -14,27 +14,28 @@ from commbench.report.compare_sides import Side, check_target, parse_by, provena
 from commbench.report.compare_text import caption, comparison_summary, comparison_table, unjoined
 from commbench.report.difference import ALPHA, GOOD_LAUNCHES, LEAST_LAUNCHES, LEAST_PAIRS, launches_to_be_sure
 
-from .options import Options, percent, whole_number
+from .options import CommandParser, percent, whole_number
 
 if TYPE_CHECKING:
     import pandas as pd
 
-USAGE = """commbench compare BASE NEW                          folders with runs, or parquet files of cases
+COMPARE_USAGE = """commbench compare BASE NEW                          folders with runs, or parquet files of cases
 commbench compare NEW --against baseline.parquet    a baseline that was kept with --save
 commbench compare RESULTS --by backend=gloo:mpi     two values of a variable in the same folder"""
-EPILOGUE = f"""A launch is a run (one of timing=rigorous is three): repeat both sides with launch=0,1,2,... in turn.
+COMPARE_EPILOGUE = f"""\
+A launch is a run (one of timing=rigorous is three): repeat both sides with launch=0,1,2,... in turn.
 A verdict needs at least {LEAST_LAUNCHES} launches a side ({LEAST_PAIRS} with --paired), better {GOOD_LAUNCHES}.
 --fail-on slower counts cases whose p-value, corrected for the number of cases (Holm), is at most {ALPHA}.
 Exit status: 0 compared, 1 as --fail-on asks, 2 can't be compared (or, with --fail-on, not with so few launches)."""
 FAILURES = ("slower", "undecided", "missing")
 
 
-def command(words: list[str]) -> int:
+def compare_command(words: list[str]) -> int:
     """The exit status; prints to stdout. Raises ConfigError for options and sides that make no comparison."""
-    options = _parser().parse_args(words)
+    options = _compare_parser().parse_args(words)
     failures = failures_of(options.fail_on)
     differences = parse_by(word for words in options.by for word in words.split(","))
-    base_source, new_source = _sources(options)
+    base_source, new_source = _base_and_new(options)
     if options.save is not None:
         check_target(options.save)
     if base_source is None:
@@ -65,9 +66,9 @@ def _saved(new: Side, target: str, first: bool = False) -> int:
 # ---------------------------------------------------------------- options
 
 
-def _parser() -> argparse.ArgumentParser:
+def _compare_parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
-    parser = Options(prog="commbench compare", usage=USAGE, epilog=EPILOGUE, formatter_class=raw)
+    parser = CommandParser(prog="commbench compare", usage=COMPARE_USAGE, epilog=COMPARE_EPILOGUE, formatter_class=raw)
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help="BASE and NEW; one where --against or --by NAME=BASE:NEW has the rest")
     add("--against", metavar="BASE", help="folder or parquet file of the base")
@@ -92,7 +93,7 @@ def failures_of(words: str) -> set[str]:
     return failures
 
 
-def _sources(options: argparse.Namespace) -> tuple[str | None, str]:
+def _base_and_new(options: argparse.Namespace) -> tuple[str | None, str]:
     """BASE and NEW; no BASE where NEW is only to be saved."""
     paths, seen = options.paths, " ".join(options.paths)
     if options.against is not None:

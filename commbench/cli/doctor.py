@@ -13,7 +13,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.protocols import Backend
 from commbench.hardware import host, machine_facts, resource_limits
 from commbench.hardware.sources import ROOT
-from commbench.measure.plan import Facts, plan
+from commbench.measure.plan import PlanFacts, plan
 from commbench.world.control import hosted_world
 
 KEYED_GROUPS = ("backend", "timing", "launcher")  # whose files have keys that people set
@@ -26,13 +26,13 @@ FORM_NAMES = {  # by the values of in_place that an operation can be measured wi
 }
 
 
-def facts_here() -> Facts:
+def facts_here() -> PlanFacts:
     """What the plan has to know about this machine."""
     cache_bytes = host.cache_facts(ROOT)["host.cpu_llc_bytes"] or 0
-    return Facts(resource_limits.memory_limit_bytes() or sys.maxsize, cache_bytes, len(os.sched_getaffinity(0)))
+    return PlanFacts(resource_limits.memory_limit_bytes() or sys.maxsize, cache_bytes, len(os.sched_getaffinity(0)))
 
 
-def report(config_dir: str | None = None) -> str:
+def machine_text(config_dir: str | None = None) -> str:
     """What this machine has, and which backends can run."""
     facts = machine_facts.collect()
     lines = ["machine"]
@@ -106,7 +106,7 @@ def matrix(config_dir: str | None = None) -> str:
     for backend in usable:
         device = backend.devices[0]
         own = replace(settings, backend=backend, device=device, timing_modes=TIMING_MODES[device][:1])
-        planned = plan(own, hosted_world(1, 4)[0], Facts(2**62, 0, 64))
+        planned = plan(own, hosted_world(1, 4)[0], PlanFacts(2**62, 0, 64))
         for name, row in rows.items():
             forms = {job.case.in_place for job in planned if job.skip is None and job.case.benchmark == name}
             row.append(FORM_NAMES[frozenset(forms)])

@@ -22,7 +22,7 @@ from commbench.core.case import Planned
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.run_folder import new_folder
-from commbench.core.terminal import Column, Terminal, first_line, paragraphs, printable, table_text
+from commbench.core.terminal import TableColumn, Terminal, first_line, paragraphs, printable, table_text
 from commbench.core.units import about_bytes, format_bytes, format_seconds, plural
 from commbench.launchers.registry import mpi_library
 from commbench.launchers.srun import Srun, pmi
@@ -40,11 +40,11 @@ SHOWN = ("benchmark", "layout", "pair", "dtype")  # and the axes of which there 
 AXES = (
     "engine", "timing_mode", "schedule", "window", "buffers", "streams", "in_place", "reduction", "root",
 )  # fmt: skip
-NUMBERS = (
-    Column("message", right=True),
-    Column("memory / node", right=True, priority=2),
-    Column("at most", right=True, priority=1),
-    Column("skipped because", prose=True),
+PLAN_COLUMNS = (
+    TableColumn("message", right=True),
+    TableColumn("memory / node", right=True, priority=2),
+    TableColumn("at most", right=True, priority=1),
+    TableColumn("skipped because", prose=True),
 )
 
 Task = Callable[..., int]  # a job by its configuration, in a folder if one is given; its exit status
@@ -102,9 +102,9 @@ class Sweep:
         """All jobs with their cases and folders; below it why some failed."""
         terminal, words = Terminal.of(sys.stdout), differing_words(self._jobs)
         keys = list(dict.fromkeys(_key(word) for overrides in words for word in overrides))
-        columns = [Column("job", right=True), *(Column(key) for key in keys), Column("exit", right=True)]
-        columns += [Column(status, right=True, priority=index) for index, status in enumerate(STATUSES)]
-        columns.append(Column("results", priority=len(STATUSES)))
+        columns = [TableColumn("job", right=True), *(TableColumn(key) for key in keys), TableColumn("exit", right=True)]
+        columns += [TableColumn(status, right=True, priority=index) for index, status in enumerate(STATUSES)]
+        columns.append(TableColumn("results", priority=len(STATUSES)))
         rows, reasons, styles = [], [], {}
         for number, ended in sorted(self._ended.items()):
             values = {_key(word): word.partition("=")[2] for word in words[number]}
@@ -164,10 +164,10 @@ def swept(config: DictConfig, given: Collection[str], jobs: Sequence[Job], task:
         return max(_queued(config, given, jobs, task))
     lines = [list(job.overrides) for job in jobs]
     if config.hydra.launcher.get("_target_") != HERE:
-        return max(_launched(config, lines, 0, task))
+        return max(_launch_jobs(config, lines, 0, task))
     sweep = Sweep(jobs, task)
     try:
-        status = max(_launched(config, lines, 0, sweep.run))
+        status = max(_launch_jobs(config, lines, 0, sweep.run))
     except (KeyboardInterrupt, SystemExit):
         with suppress(OSError):  # the terminal may be gone
             sweep.print_table()
@@ -197,14 +197,14 @@ def _queued(config: DictConfig, given: Collection[str], jobs: Sequence[Job], tas
             for key, value in values.items():
                 if f"hydra.launcher.{key}" not in given:
                     config.hydra.launcher[key] = value
-        statuses += (ended := _launched(config, lines, len(statuses), task))
+        statuses += (ended := _launch_jobs(config, lines, len(statuses), task))
         for words, status in zip(lines, ended, strict=True):  # the tables are in the logs of the jobs
             print(f"exit {status}: commbench {shlex.join(words)}", flush=True)
     print(f"results: {config.output}")
     return statuses
 
 
-def _launched(config: DictConfig, lines: list[list[str]], first: int, task: Task) -> list[int]:
+def _launch_jobs(config: DictConfig, lines: list[list[str]], first: int, task: Task) -> list[int]:
     from hydra._internal.callbacks import Callbacks
 
     context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks())
@@ -243,7 +243,7 @@ def _plan_text(settings: Settings, planned: Sequence[Planned]) -> str:
     """A table, sorted: the cases run in a shuffled order."""
     jobs = sorted(planned, key=_order)
     names = [*SHOWN, *(name for name in AXES if len({getattr(job.case, name) for job in jobs} - {None}) > 1)]
-    columns = [*(Column(name) for name in names), *NUMBERS]
+    columns = [*(TableColumn(name) for name in names), *PLAN_COLUMNS]
     rows = []
     for job in jobs:
         values = [(name, getattr(job.case, name)) for name in names]

@@ -19,7 +19,7 @@ from commbench.launchers.registry import detect, likely_launcher
 from commbench.world.exit_protocol import JOB, end_with_error, exit_rank
 from commbench.world.output import drop_unread_output, mark_output
 
-from .options import Options
+from .options import CommandParser
 
 USAGE = """commbench [-m] [KEY=VALUE ...]      measure: by default gloo on this machine with 2 ranks
 commbench resume RUN [--force]       measure what is missing or failed in a run, in the same folder
@@ -43,8 +43,8 @@ What would run, without running:    plan=true"""
 COMMANDS = {  # with options of their own: command -> module, function
     "report": ("commbench.cli.results", "report"),
     "show": ("commbench.cli.results", "show"),
-    "compare": ("commbench.cli.compare", "command"),
-    "predict": ("commbench.cli.predict", "command"),
+    "compare": ("commbench.cli.compare", "compare_command"),
+    "predict": ("commbench.cli.predict", "predict_command"),
     "export": ("commbench.cli.results", "export"),
     "resume": ("commbench.cli.run", "resume"),
     "ab": ("commbench.cli.ab", "ab"),
@@ -119,7 +119,7 @@ def _run_command(words: list[str]) -> int:
 
         return run_started()
     _check_words([word for word in words[:1] if word[:1] != "-"])  # a mistyped command has options of its own
-    parser = Options(prog="commbench", usage=USAGE, add_help=True)
+    parser = CommandParser(prog="commbench", usage=USAGE, add_help=True)
     add = parser.add_argument
     add("words", nargs="*", metavar="KEY=VALUE", help="an override of the configuration, or a command")
     add("-m", "--multirun", action="store_true", help="sweep: a fresh world for each combination")
@@ -132,9 +132,9 @@ def _run_command(words: list[str]) -> int:
     if options.words[:1] == ["help"]:
         parser.print_help()
     elif options.keys or options.operations or options.words[:1] == ["doctor"]:
-        from commbench.cli.doctor import keys_text, matrix, report
+        from commbench.cli.doctor import keys_text, machine_text, matrix
 
-        text = keys_text if options.keys else matrix if options.operations else report
+        text = keys_text if options.keys else matrix if options.operations else machine_text
         print(text(options.config_dir))
     else:
         _start_rank_server(options.words)

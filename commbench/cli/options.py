@@ -9,10 +9,10 @@ from typing import NoReturn
 
 from commbench.core.errors import ConfigError
 
-LARGEST = 10**18 - 1
+LARGEST_NUMBER = 10**18 - 1
 
 
-class Options(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """Raises ConfigError that points to the command's help."""
 
     def error(self, message: str) -> NoReturn:
@@ -21,9 +21,9 @@ class Options(argparse.ArgumentParser):
         raise ConfigError(f"{message}; {hint}see {self.prog} --help")
 
 
-def whole_number(least: int, most: int = LARGEST) -> Callable[[str], int]:
+def whole_number(least: int, most: int = LARGEST_NUMBER) -> Callable[[str], int]:
     """The type of an option that takes an integer between these bounds."""
-    bounds = f"from {least} on" if most == LARGEST else f"from {least} to {most}"
+    bounds = f"from {least} on" if most == LARGEST_NUMBER else f"from {least} to {most}"
 
     def parse(word: str) -> int:
         if not re.fullmatch(r"\d{1,18}", word) or not least <= int(word) <= most:

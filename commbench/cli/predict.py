@@ -13,48 +13,50 @@ from commbench.core.columns import interval_texts
 from commbench.core.errors import ConfigError
 from commbench.core.payload import DTYPES
 from commbench.core.payload import dtype as dtype_of
-from commbench.core.terminal import Column, Terminal, paragraphs, table_text
+from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.units import about_bytes, format_factor, format_number, format_seconds, parse_bytes
 from commbench.report.crossover import THIS_RUN, UNDECIDED
 from commbench.report.difference import FEW_LAUNCHES, Measured, differ
 from commbench.report.fit import answerable, families, ignored, varying
 from commbench.report.load import read_rows, row_dicts
-from commbench.report.predict import OPERATION, Step, predict, step_of
+from commbench.report.predict import OPERATION, TrainingStep, predict, step_of
 
-from .options import Options
+from .options import CommandParser
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Row = dict[Any, Any]
+Prediction = dict[Any, Any]
 
-USAGE = """commbench predict --params 7e9 --dtype bfloat16 --bucket-mb 25 [PATH ...]
+PREDICT_USAGE = """commbench predict --params 7e9 --dtype bfloat16 --bucket-mb 25 [PATH ...]
        commbench predict --params 7e9 --bucket-mb 1,25,100      compare bucket sizes
        commbench predict --buckets 1MiB,25MiB,25MiB,7MiB        the buckets of one step by their size"""
 ALWAYS = ("backend", "engine", "layout", "dtype")  # columns even where all rows share them
-NUMBERS = (
-    Column("bucket\nB", right=True),
-    Column("buckets", right=True, priority=3),
-    Column("step\nms", right=True),
-    Column("interval\nms", right=True, priority=1),
-    Column("GB/s", right=True, priority=2),
+STEP_COLUMNS = (
+    TableColumn("bucket\nB", right=True),
+    TableColumn("buckets", right=True, priority=3),
+    TableColumn("step\nms", right=True),
+    TableColumn("interval\nms", right=True, priority=1),
+    TableColumn("GB/s", right=True, priority=2),
 )
 MOST_PARAMS = 10**18
-MEANING = "step: the buckets one after another, nothing overlaps with computation; GB/s is gradients / step, 10^9 B/s"
+STEP_MEANING = (
+    "step: the buckets one after another, nothing overlaps with computation; GB/s is gradients / step, 10^9 B/s"
+)
 BOTH_WAYS = "of the medians of all buckets at once, and both ways between two sizes; stragglers are not in it"
 
 
-def command(words: list[str]) -> int:
+def predict_command(words: list[str]) -> int:
     """Print the table and what follows from it; exit status 0. Raises CommbenchError, ConfigError."""
-    options = _parser().parse_args(words)
+    options = _predict_parser().parse_args(words)
     steps = _steps(options)
-    print(report(read_rows(options.paths), steps, options.dtype, options.params is not None), end="")
+    print(prediction_text(read_rows(options.paths), steps, options.dtype, options.params is not None), end="")
     return 0
 
 
-def report(cases: pd.DataFrame, steps: Sequence[Step], dtype: str, by_params: bool = True) -> str:
+def prediction_text(cases: pd.DataFrame, steps: Sequence[TrainingStep], dtype: str, by_params: bool = True) -> str:
     """The text of the command; raises CommbenchError like predict."""
-    rows: list[Row] = predict(cases, steps, dtype).to_dict("records")
+    rows: list[Prediction] = predict(cases, steps, dtype).to_dict("records")
     shown = [name for name in varying(rows) if name not in ALWAYS]
     for row in rows:
         more = [str(row["engine"])] if row["engine"] else []
@@ -67,31 +69,31 @@ def report(cases: pd.DataFrame, steps: Sequence[Step], dtype: str, by_params: bo
             warned.setdefault(warning, []).append(f"{row['name']} {row['layout']}")
     warnings = [f"warning: {', '.join(dict.fromkeys(who))}: {warning}" for warning, who in warned.items()]
     terminal = Terminal.of(sys.stdout)
-    titles = paragraphs([_title(step, dtype, by_params) for step in steps], terminal)
-    meaning = [*_meaning(cases), "", *_answers(rows), *warnings, *_sources(cases)]
-    text = "\n".join([titles, "", _table(rows, shown, terminal), "", paragraphs(meaning, terminal)])
+    titles = paragraphs([_step_title(step, dtype, by_params) for step in steps], terminal)
+    meaning = [*_step_meanings(cases), "", *_answers(rows), *warnings, *_source_notes(cases)]
+    text = "\n".join([titles, "", _steps_table(rows, shown, terminal), "", paragraphs(meaning, terminal)])
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Options(prog="commbench predict", usage=USAGE, description=__doc__, allow_abbrev=False)
+def _predict_parser() -> argparse.ArgumentParser:
+    parser = CommandParser(prog="commbench predict", usage=PREDICT_USAGE, description=__doc__, allow_abbrev=False)
     parser.add_argument("paths", nargs="*", metavar="PATH", help="folders with results; default: results")
     parser.add_argument("--params", type=_params, help="parameters of the model, e.g. 7e9")
     parser.add_argument("--dtype", default="float32", help=f"of the gradients, default float32: {', '.join(DTYPES)}")
     mebibytes = "bucket size in MiB, as bucket_cap_mb of DistributedDataParallel; default 25; a list compares them"
     parser.add_argument("--bucket-mb", type=_mebibytes, metavar="MIB", help=mebibytes)
     exact = "sizes of all buckets of a step (25MiB,25MiB,7MB), in place of --params and --bucket-mb"
-    parser.add_argument("--buckets", type=_sizes, metavar="SIZES", help=exact)
+    parser.add_argument("--buckets", type=_bucket_sizes, metavar="SIZES", help=exact)
     return parser
 
 
-def _steps(options: argparse.Namespace) -> list[Step]:
+def _steps(options: argparse.Namespace) -> list[TrainingStep]:
     dtype_of(options.dtype)
     if options.buckets is not None:
         if options.params is not None or options.bucket_mb is not None:
             raise ConfigError("--buckets says all sizes itself; leave out --params and --bucket-mb")
         sizes: list[int] = options.buckets
-        return [Step({size: sizes.count(size) for size in sorted(set(sizes), reverse=True)})]
+        return [TrainingStep({size: sizes.count(size) for size in sorted(set(sizes), reverse=True)})]
     if options.params is None:
         raise ConfigError("how large is the model? give --params 7e9, or --buckets 25MiB,25MiB,7MiB")
     return [step_of(options.params, options.dtype, size) for size in dict.fromkeys(options.bucket_mb or [25 * 2**20])]
@@ -125,7 +127,7 @@ def _mebibytes(text: str) -> list[int]:
     return [int(value * 2**20) for value in values]
 
 
-def _sizes(text: str) -> list[int]:
+def _bucket_sizes(text: str) -> list[int]:
     try:
         sizes = [parse_bytes(word) for word in _listed(text)]
     except ConfigError as error:
@@ -135,16 +137,16 @@ def _sizes(text: str) -> list[int]:
     return sizes
 
 
-def _title(step: Step, dtype: str, by_params: bool) -> str:
+def _step_title(step: TrainingStep, dtype: str, by_params: bool) -> str:
     each = [f"{count} of {about_bytes(size)}" for size, count in step.buckets.items()]
     buckets = f"{step.count} bucket{'s' if step.count > 1 else ''}: {', '.join(each)}"
     what = f"{dtype} gradients of {step.total_bytes // dtype_of(dtype).itemsize:,} parameters" if by_params else dtype
     return f"{what}, {step.total_bytes / 1e9:.3g} GB in {buckets}"
 
 
-def _table(rows: Sequence[Row], shown: Sequence[str], terminal: Terminal) -> str:
+def _steps_table(rows: Sequence[Prediction], shown: Sequence[str], terminal: Terminal) -> str:
     texts = (*ALWAYS, *shown)
-    columns = [*(Column(name) for name in texts), *NUMBERS, Column("notes")]
+    columns = [*(TableColumn(name) for name in texts), *STEP_COLUMNS, TableColumn("notes")]
     cells = []
     for row in rows:
         known, low_s, high_s = not math.isnan(row["step_s"]), row["low_s"], row["high_s"]
@@ -161,22 +163,22 @@ def _table(rows: Sequence[Row], shown: Sequence[str], terminal: Terminal) -> str
     return table_text(columns, cells, terminal)
 
 
-def _place(row: Row) -> tuple[Any, ...]:
+def _place(row: Prediction) -> tuple[Any, ...]:
     nodes, _, ranks = str(row["layout"]).partition("x")
     layout = (int(nodes), int(ranks)) if nodes.isdigit() and ranks.isdigit() else (0, 0)
     return layout, str(row["layout"]), row["bucket_bytes"], math.isnan(row["step_s"]), row["step_s"]
 
 
-def _groups(rows: Sequence[Row], *names: str) -> list[list[Row]]:
+def _groups(rows: Sequence[Prediction], *names: str) -> list[list[Prediction]]:
     """Rows with a time that share these columns, the fastest first."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
+    groups: dict[tuple[Any, ...], list[Prediction]] = {}
     for row in rows:
         if not math.isnan(row["step_s"]):
             groups.setdefault(tuple(row[name] for name in names), []).append(row)
     return [sorted(group, key=lambda row: float(row["step_s"])) for group in groups.values()]
 
 
-def _answers(rows: Sequence[Row]) -> list[str]:
+def _answers(rows: Sequence[Prediction]) -> list[str]:
     """The fastest on each layout and bucket size, for other layouts have other ranks; then the best of several bucket
     sizes, of each backend and layout."""
     lines = []
@@ -191,7 +193,7 @@ def _answers(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _verdict(group: Sequence[Row], names: Sequence[str], one_family: str | None = None) -> str:
+def _verdict(group: Sequence[Prediction], names: Sequence[str], one_family: str | None = None) -> str:
     """The first against the others; `one_family`: its name, where the same launches measured all of them."""
     times = [
         Measured((row["step_s"],), row["low_s"], row["high_s"], row["interval_level"], one_family) for row in group
@@ -210,13 +212,13 @@ def _verdict(group: Sequence[Row], names: Sequence[str], one_family: str | None 
     return f"{names[0]} is fastest, {least}; {names[1]} takes {ratio} as long"
 
 
-def _meaning(cases: pd.DataFrame) -> list[str]:
+def _step_meanings(cases: pd.DataFrame) -> list[str]:
     """What step and interval are."""
     texts = interval_texts(row_dicts(answerable(cases[cases["benchmark"] == OPERATION])))
-    return [MEANING, f"interval: {'; '.join(texts)}, {BOTH_WAYS}"] if texts else [MEANING]
+    return [STEP_MEANING, f"interval: {'; '.join(texts)}, {BOTH_WAYS}"] if texts else [STEP_MEANING]
 
 
-def _sources(cases: pd.DataFrame) -> list[str]:
+def _source_notes(cases: pd.DataFrame) -> list[str]:
     """Rows that were left out, and runs that were taken together."""
     rows = cases[cases["benchmark"] == OPERATION]
     usable, left = answerable(rows), ignored(rows)

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from commbench.config.settings import Job, received
 from commbench.core.case import RankIdentity
 from commbench.core.columns import UNFINISHED
 from commbench.core.errors import ConfigError, WorldBroken
 from commbench.launchers.registry import allowed, detect
+from commbench.measure.statistics import Series
 from commbench.report.cold_start import counting_ranks
 from commbench.report.load import frame_of, load_run, read_rows, run_tables
 from commbench.world.exit_protocol import FOLDER, JOB, RESUME, leave_status
@@ -30,9 +30,8 @@ from commbench.writers.parquet import recorded_rows
 if TYPE_CHECKING:
     import pandas as pd
 
-Series = NDArray[np.float64]
 
-COLUMNS = ("run_id", "case_id", "phase", "block", "repetition", "rank", "elapsed_ns", "visit")
+SAMPLE_COLUMNS = ("run_id", "case_id", "phase", "block", "repetition", "rank", "elapsed_ns", "visit")
 
 
 def run_started() -> int:
@@ -133,17 +132,17 @@ def earlier_visits(folder: str | Path, case_ids: Collection[str]) -> dict[str, E
     rows = {row["case_id"]: row for row in recorded_rows(Path(folder)) if row["case_id"] in case_ids}
     if not rows:
         return {}
-    samples = frame_of(run_tables(Path(folder), "samples", COLUMNS, [("case_id", "in", list(rows))]), "samples")
+    samples = frame_of(run_tables(Path(folder), "samples", SAMPLE_COLUMNS, [("case_id", "in", list(rows))]), "samples")
     by_case = {}
     for case_id, part in samples.groupby("case_id"):
         row, visits = rows[str(case_id)], part["visit"].dropna()
         repetitions = {str(phase): int(last) + 1 for phase, last in part.groupby("phase").repetition.max().items()}
         last, blocks = int(visits.max()) if len(visits) else 0, int(part["block"].max()) + 1
-        by_case[str(case_id)] = EarlierVisits(row, _times(row, part), last, blocks, repetitions)
+        by_case[str(case_id)] = EarlierVisits(row, _visit_times(row, part), last, blocks, repetitions)
     return by_case
 
 
-def _times(row: Mapping[str, Any], samples: pd.DataFrame) -> tuple[Series, ...]:
+def _visit_times(row: Mapping[str, Any], samples: pd.DataFrame) -> tuple[Series, ...]:
     """Seconds per operation of each visit that the row counts; empty where it has no numbers or samples are missing.
 
     A case that broke the world has begun anew, and a killed rank 0 may have left samples of a visit that no row counts:

@@ -15,12 +15,12 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from commbench.core.columns import TABLES, hashable
+from commbench.core.columns import TABLES, Row, hashable
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.flags import DOUBTFUL, warnings_of
-from commbench.core.terminal import GAP, UNLIMITED, Column, Terminal, printable, table_text
+from commbench.core.terminal import GAP, UNLIMITED_WIDTH, TableColumn, Terminal, printable, table_text
 from commbench.core.units import format_number, plural, value_text
-from commbench.report.fit import COMPANIONS, OF_BACKEND, SHARED, by_window, varying
+from commbench.report.fit import COMPANIONS, FAMILY_VARIABLES, OF_BACKEND, by_window, varying
 from commbench.report.load import find_runs, load_run, read_rows, run_tables
 from commbench.report.summary import read_results, summarise_results, summary_text
 from commbench.world.output import drop_unread_output
@@ -30,28 +30,31 @@ from commbench.writers.osu import Osu
 from commbench.writers.parquet import plain_rows
 from commbench.writers.table import TimeLine
 
-from .options import Options, whole_number
+from .options import CommandParser, whole_number
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Row = Mapping[str, Any]
 CONSOLE, OSU, NCCL_TESTS, CSV = "console", "osu", "nccl_tests", "csv"
 # what the columns of a pivot are named by: whose numbers they are
 BESIDE = ("backend", *COMPANIONS["backend"], "label", "interface", "cuda_ipc", "device")
-APART = tuple(name for name in SHARED if name not in (*BESIDE, "window", "pair"))  # what makes a table of its own
+APART = tuple(
+    name for name in FAMILY_VARIABLES if name not in (*BESIDE, "window", "pair")
+)  # what makes a table of its own
 TOP = 30
 MOST_TABLES = 3  # of single runs, in a report
 STDOUT = "-"
 RUN_BY_SPREADSHEETS = ("=", "+", "-", "@", "\t", "\n")
 LINE_BREAK = re.compile("\r\n?")
 QUOTE = "'"
-TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
+TIME_FORMAT = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
 def show(words: list[str]) -> int:
     """Print runs in one of the forms; exit status 0. Raises CommbenchError, ConfigError."""
-    parser = Options(prog="commbench show", description="The table of a run again; of several backends side by side.")
+    parser = CommandParser(
+        prog="commbench show", description="The table of a run again; of several backends side by side."
+    )
     parser.add_argument("paths", nargs="+", metavar="RUN", help="folders of runs, or folders with runs in them")
     forms = (CONSOLE, OSU, NCCL_TESTS, CSV)
     parser.add_argument("--as", dest="form", choices=forms, default=CONSOLE, help="default: console")
@@ -167,13 +170,13 @@ def _pivot(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str], rate: b
         line.setdefault(headings[_column_of(row)], []).append(row)
     pairs = len({pair for pair, _ in cells}) > 1
     names = [(*([pair] if pairs else []), str(size or "-")) for pair, size in cells]
-    leading = [*([Column("pair")] if pairs else []), Column("message\nB", right=True)]
+    leading = [*([TableColumn("pair")] if pairs else []), TableColumn("message\nB", right=True)]
     columns = []
     for heading in sorted({heading for line in cells.values() for heading in line}):
-        texts = [_cell(line.get(heading, ()), rate) for line in cells.values()]
+        texts = [_pivot_cell(line.get(heading, ()), rate) for line in cells.values()]
         marked = any(text.endswith("!") for text in texts)
-        columns.append((Column(heading, right=True), texts if marked else [text[:-2] for text in texts]))
-    room = (terminal.width or UNLIMITED) - sum(map(_width, leading, zip(*names, strict=True)))
+        columns.append((TableColumn(heading, right=True), texts if marked else [text[:-2] for text in texts]))
+    room = (terminal.width or UNLIMITED_WIDTH) - sum(map(_width, leading, zip(*names, strict=True)))
     parts = []
     while columns:
         count = max(1, sum(total <= room for total in accumulate(_width(*column) for column in columns)))
@@ -184,11 +187,11 @@ def _pivot(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str], rate: b
     return "\n".join(parts)
 
 
-def _width(column: Column, texts: Iterable[str]) -> int:
+def _width(column: TableColumn, texts: Iterable[str]) -> int:
     return max(map(len, (*column.heading.split("\n"), *texts))) + GAP
 
 
-def _cell(rows: Sequence[Row], rate: bool) -> str:
+def _pivot_cell(rows: Sequence[Row], rate: bool) -> str:
     """The median over launches, with a mark where one of them has a doubtful number."""
     if not rows:
         return "-  "
@@ -202,7 +205,9 @@ def _cell(rows: Sequence[Row], rate: bool) -> str:
 def report(words: list[str]) -> int:
     """Print the answers, write the page; exit status 0. Raises ConfigError where there is nothing to report or the
     file can't be written."""
-    parser = Options(prog="commbench report", description="Answers from results: tables here, pictures with --html.")
+    parser = CommandParser(
+        prog="commbench report", description="Answers from results: tables here, pictures with --html."
+    )
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help="folders with runs, or parquet files of cases")
     add("--html", metavar="FILE", help="write one page with pictures; it needs no network")
@@ -243,7 +248,7 @@ def export(words: list[str]) -> int:
 
     Raises ConfigError for wrong options and a file that can't be written, CommbenchError like load.
     """
-    parser = Options(prog="commbench export", description="Write a table of results as CSV.")
+    parser = CommandParser(prog="commbench export", description="Write a table of results as CSV.")
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help="folder of a run, or of several")
     add("--csv", required=True, metavar="FILE", help="the file to write; - is stdout")
@@ -284,7 +289,7 @@ def csv_text(frame: pd.DataFrame, table: str) -> str:
         if kind == "integer":
             written[name] = column.astype("Int64")  # beside a null pandas holds them as floats
         elif kind == "time":
-            written[name] = column.dt.strftime(TIME)
+            written[name] = column.dt.strftime(TIME_FORMAT)
         elif kind == "text":
             written[name] = column.map({value: _harmless(value) for value in column.dropna().unique()})
         elif kind == "texts":

@@ -32,7 +32,7 @@ from commbench.world.rank_server import rest_rank_server, stop_rank_server
 from commbench.world.recovery import FINISHED, count_suspect
 
 from .jobs import interrupted_status, print_plans, starts_ranks, swept
-from .options import Options
+from .options import CommandParser
 from .rank import identity_here, run_rank, run_session
 
 # ---------------------------------------------------------------- commands
@@ -100,7 +100,9 @@ def run_one(*overrides: str | Mapping[str, Any], **keys: Any) -> Path:
 
 def resume(words: Sequence[str]) -> int:
     """`commbench resume RUN [--force]`: measure what is missing or failed, in the same folder; the exit status."""
-    parser = Options(prog="commbench resume", description="Measure what is missing or failed in a run, in its folder.")
+    parser = CommandParser(
+        prog="commbench resume", description="Measure what is missing or failed in a run, in its folder."
+    )
     parser.add_argument("run", metavar="RUN", help="the folder of one run, as it printed it behind `results:`")
     parser.add_argument("--force", action="store_true", help="also if the configuration has changed since")
     options = parser.parse_args(words)

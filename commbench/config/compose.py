@@ -57,7 +57,7 @@ class ConfigComposer:
         GlobalHydra.instance().clear()
         self._context = initialize_config_module("commbench.conf", version_base="1.3", job_name="commbench")
         self._context.__enter__()
-        OmegaConf.register_new_resolver(ENV_RESOLVER, _environment, replace=True)
+        OmegaConf.register_new_resolver(ENV_RESOLVER, _resolved_env, replace=True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -219,7 +219,7 @@ def resolved(config: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in raw.items()}
 
 
-def _environment(name: str, default: str | None = "\0") -> Any:
+def _resolved_env(name: str, default: str | None = "\0") -> Any:
     """oc.env, except for credentials: whatever a key refers to is written into every result."""
     if is_secret(str(name)):
         raise ConfigError(

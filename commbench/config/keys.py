@@ -35,7 +35,7 @@ PRESETS = {  # elements: 40 B to 40 MB, and to 4 GB, for float32
 OCTAVES_BYTES = tuple(2**k for k in range(3, 25))  # 8 B to 16 MiB
 SIZE_RANGE = re.compile(r"\s*(?P<first>[^.*]+(?:\.\d[^.*]*)?)\.\.(?P<last>[^*]+?)\s*(?:\*\s*(?P<factor>[^*]*))?")
 TO_MEMORY = "max"  # the end of a range: what the memory of the nodes allows, which the plan knows
-MAX_BYTES = 2**45  # of a range to TO_MEMORY
+MAX_RANGE_BYTES = 2**45  # of a range to TO_MEMORY
 EXAMPLES = (
     "a list like '[8,1KiB,4MB]' or a range like 8..8GiB (times 2), '8..1MiB*4' (times 4), 8..max (quotes for zsh)"
 )
@@ -99,7 +99,7 @@ TIMING_MODES = {  # of each device; the first one is `auto`
     "cuda": ("host_sync", "device_event", "graph", "throughput"),
 }
 EVENT_TIMED = TIMING_MODES["cuda"][1:]  # by events of the GPU
-TABLE = (
+KEY_TABLE = (
     Key("backend", Kind.GROUP, fresh_world=True),
     Key("benchmarks", Kind.GROUPS, group="benchmark"),
     Key("timing", Kind.GROUP),
@@ -142,9 +142,9 @@ TABLE = (
     Key("part", Kind.OTHER),
     Key("parts", Kind.OTHER),
 )
-KEYS = {key.name: key for key in TABLE}
-OVERRIDES = {key.override: key for key in TABLE}
-GROUPS = {key.override: key for key in TABLE if key.kind in (Kind.GROUP, Kind.GROUPS)}
+KEYS = {key.name: key for key in KEY_TABLE}
+OVERRIDES = {key.override: key for key in KEY_TABLE}
+GROUPS = {key.override: key for key in KEY_TABLE if key.kind in (Kind.GROUP, Kind.GROUPS)}
 
 
 def list_refusal(key: str, values: list[Any]) -> ConfigError:
@@ -256,7 +256,7 @@ def sizes_bytes(spec: Any, name: str) -> tuple[int, ...]:
 def _range_bytes(span: re.Match[str], itemsize: int) -> list[int]:
     """The sizes of a range that are whole numbers of elements."""
     first = _parsed_size(span["first"])
-    last = MAX_BYTES if span["last"] == TO_MEMORY else _parsed_size(span["last"])
+    last = MAX_RANGE_BYTES if span["last"] == TO_MEMORY else _parsed_size(span["last"])
     factor = span["factor"]
     if factor is not None and not (factor.isdecimal() and 2 <= int(factor) <= 1024):
         raise ConfigError(f"sizes={span[0]}: the factor {factor!r} is not a whole number from 2 to 1024")

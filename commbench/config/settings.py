@@ -26,7 +26,7 @@ from commbench.hardware.network import check_interface
 from .keys import TIMING_MODES, TO_MEMORY, ConfigReader, construct, list_refusal, sizes_bytes
 
 MAX_DURATION_S = 1e8  # three years: a clock, a deadline and a store's timeout can still hold it
-MAX_REPETITIONS = 10**12
+MAX_TIMING_REPETITIONS = 10**12
 MAX_VISITS = 1000
 MAX_PAIRS = 10**6  # of all layouts and sizes together: each is a case of its own
 NUMERIC_COLUMNS = tuple(column.name for column in CASES if column.kind in ("integer", "number"))
@@ -72,8 +72,8 @@ class Timing:
             value = getattr(self, name)
             if value is not None and not value <= MAX_DURATION_S:
                 raise ConfigError(f"timing.{name}={value:g} is not at most {MAX_DURATION_S:g}")
-        if max(self.repetitions or 1, self.warmup_repetitions) > MAX_REPETITIONS:
-            raise ConfigError(f"{self}: at most {MAX_REPETITIONS} repetitions are allowed")
+        if max(self.repetitions or 1, self.warmup_repetitions) > MAX_TIMING_REPETITIONS:
+            raise ConfigError(f"{self}: at most {MAX_TIMING_REPETITIONS} repetitions are allowed")
         if not (0 < self.target < 1 and self.case_s > 0 and self.z > 0 and min(self.warmup_s, self.pass_s) >= 0):
             raise ConfigError(f"{self}: target lies between 0 and 1, case_s and z above 0, warmup_s and pass_s from 0")
         if self.warmup_repetitions < 0 or (self.repetitions is not None and self.repetitions < 1):
@@ -212,7 +212,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         sizes=sizes,
         **{name: read(name) for name in UNCHANGED},
         sizes_to_memory=f"..{TO_MEMORY}" in str(raw.get("sizes")),
-        pairs=_pairs(raw.get("pairs"), layouts, sum(map(len, sizes))),
+        pairs=_checked_pairs(raw.get("pairs"), layouts, sum(map(len, sizes))),
         windows=read("window"),
         reductions=read("reduction"),
         roots=read("root"),
@@ -220,7 +220,7 @@ def from_config(config: Mapping[str, Any]) -> Settings:
         timing_modes=_timing_modes(read("timing_mode"), device),
         device=device,
         interface=None if raw.get("interface") is None else check_interface(read("interface")),
-        env=_environment(read("env")),
+        env=_checked_env(read("env")),
         expect=_expectations(read("expect"), [benchmark.name for benchmark in benchmarks]),
         expect_normal=NORMAL in read("expect"),
         label=read("label") or "",
@@ -241,7 +241,7 @@ def _timing_modes(modes: Sequence[str], device: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chosen))
 
 
-def _pairs(value: Any, layouts: Sequence[Layout], sizes: int) -> Pairs:
+def _checked_pairs(value: Any, layouts: Sequence[Layout], sizes: int) -> Pairs:
     """Raises ConfigError, also where there would be more cases than anybody can plan or measure."""
     if value in ("neighbours", "all"):
         cases = sum(layout.size**2 for layout in layouts) * sizes
@@ -258,7 +258,7 @@ def _pairs(value: Any, layouts: Sequence[Layout], sizes: int) -> Pairs:
     return tuple((pair[0], pair[1]) for pair in valid)
 
 
-def _environment(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def _checked_env(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     for name, value in values.items():
         if isinstance(value, list):
             raise list_refusal(f"env.{name}", value)

@@ -4,7 +4,7 @@ SCHEMA_VERSION history:
   1  first version
        2026-11-22: result `headline`; null in the rows of earlier runs
   2  2026-11-22: variables `library`, `bind`, `backend_options`, `buffers`, and with them other case ids; `elements` was
-     `count` and `warnings` was `flags`, which pandas has attributes of; identity `hosts`; results `bytes_per_rank`,
+     `count` and `warnings` was `flags`, which are attributes in pandas; identity `hosts`; results `bytes_per_rank`,
      `median_of`, `messages_per_call`, `outliers`, `visits` and what follows from them, `skew_s`,
      `empty_sample_s`; percentiles are null where a sample is several operations; `first_call_s` is of the whole first
      sample, in version 1 it is divided by the operations in it
@@ -22,7 +22,10 @@ from functools import cache
 from typing import Any
 
 from .errors import CommbenchError
-from .units import format_number
+from .layout import short_pairs
+from .units import format_bytes, format_number
+
+Row = Mapping[str, Any]  # of a table, by column
 
 INTERRUPTED = "interrupted"  # stop reason of a case that needs another visit
 STOP_REASONS = ("ci", "max_repetitions", "budget", "noise_stable", "fixed", "duration", "stopped")  # of finished cases
@@ -72,11 +75,11 @@ VARIABLES = _columns(
     streams       | integer |   | parallel connections of a pair
     staging       | text    |   | none; library, pinned: who copies between device and host inside the timed steps
     cache         | text    |   | warm: the same buffers again; rotate: copies beyond the cache in turn
-    cuda_ipc      | text    |   | CUDA IPC as asked: auto, on, off
-    interface     | text    |   | network interface as asked
+    cuda_ipc      | text    |   | CUDA IPC as requested: auto, on, off
+    interface     | text    |   | network interface as requested
     env           | map     |   | environment exported for this run
     library       | text    |   | library and version, as it reported itself once it was open
-    bind          | text    |   | how ranks were bound to cores, as asked: auto, core, numa, none
+    bind          | text    |   | how ranks were bound to cores, as requested: auto, core, numa, none
     backend_options | map   |   | the backend's own parameters
     buffers       | text    |   | own: each message of a window has memory of its own; shared: all have one
     """,
@@ -229,10 +232,16 @@ def with_current_columns(rows: Any, table: str) -> Any:
     absent = [column for column in TABLES[table] if column.name not in present]
     needed = [column.name for column in absent if column.role != "result"]
     if needed:
-        raise ValueError(f"it is no table of {table}: it lacks {', '.join(needed[:6])}")
+        raise ValueError(f"it is not a table of {table}: it lacks {', '.join(needed[:6])}")
     for column in absent:
         rows = rows.append_column(schema.field(column.name), pa.nulls(len(rows), schema.field(column.name).type))
     return rows.select(schema.names).cast(schema)
+
+
+def case_text(case: Row) -> str:
+    """Of a row, or of the fields of a Case: `p2p_latency 1x2 0-1 1 KiB`; of many pairs the first and the last."""
+    size = format_bytes(case["message_bytes"]) if case["message_bytes"] else ""
+    return " ".join(filter(None, (case["benchmark"], case["layout"], short_pairs(case["pair"] or ""), size)))
 
 
 def hashable(value: Any) -> Any:
@@ -257,7 +266,7 @@ def check_version(version: object, where: str) -> None:
 # ---------------------------------------------------------------- what an interval holds
 
 
-def interval_texts(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+def interval_texts(rows: Iterable[Row]) -> list[str]:
     """What the intervals of these rows hold, each kind once: `95 % over 6 visits in 3.6 s of this run`."""
     kinds: dict[tuple[int | None, str | None, float | None], list[float]] = {}
     for row in rows:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
+MISSING = "missing"  # in place of a value; no JSON text looks like this
 _TABLE = """
     # fact                                | ranks   | restarts | runs   | record
     # Open MPI's mpirun exports these differently on its own node and on the others

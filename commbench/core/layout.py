@@ -10,6 +10,7 @@ from .case import World
 from .errors import ConfigError
 
 MAX_RANKS = 2**17
+MOST_NAMED_PAIRS = 3  # of those that run at once
 
 Pair = tuple[int, int]
 
@@ -62,6 +63,12 @@ class Layout:
 def pairs_text(pairs: Iterable[Pair]) -> str:
     """The text of Case.pair: "0-1" is one pair, "0-2 1-3" are two at once."""
     return " ".join(f"{first}-{second}" for first, second in pairs)
+
+
+def short_pairs(text: str) -> str:
+    """The text of Case.pair; of many pairs that run at once only the first and the last."""
+    pairs = text.split()
+    return text if len(pairs) <= MOST_NAMED_PAIRS else f"{pairs[0]} .. {pairs[-1]} ({len(pairs)} at once)"
 
 
 def ends_of_pair(text: str | None) -> dict[str, int | None]:

@@ -15,7 +15,7 @@ from typing import Any
 from commbench.core.errors import ConfigError
 
 TIMESTAMP = "%Y%m%dT%H%M%S.%f"  # names sort by time
-PROBE_BYTES = 4096
+DISK_PROBE_BYTES = 4096
 NO_SYNC = (errno.EINVAL, errno.ENOTSUP)  # file systems without fsync of folders
 
 
@@ -34,7 +34,7 @@ def new_folder(output: str) -> str:
                     raise
         probe = folder / ".probe"
         try:
-            probe.write_bytes(bytes(PROBE_BYTES))  # on a full disk files can be created, but not written
+            probe.write_bytes(bytes(DISK_PROBE_BYTES))  # on a full disk files can be created, but not written
             probe.unlink()
         except OSError:
             with suppress(OSError):

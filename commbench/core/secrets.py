@@ -14,7 +14,7 @@ NAMED_SECRETS = re.compile(
 JSON_WEB_TOKEN = re.compile(r"\beyJ[\w-]+\.[\w-]+(?:\.[\w-]*)?")
 OVERRIDE = re.compile(r"([+~]*)([^=\s]+)=(.*)", re.DOTALL)
 # in a mapping of Hydra's grammar: NAME: 'text', NAME: "text" or NAME: text up to a comma or a bracket
-MAPPED = re.compile(r"""([\w.-]+)(\s*:\s*)('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,{}\[\]]+)""")
+MAP_ENTRY = re.compile(r"""([\w.-]+)(\s*:\s*)('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,{}\[\]]+)""")
 
 
 def is_secret(name: str) -> bool:
@@ -54,7 +54,7 @@ def recorded_override(text: str) -> str:
     if is_secret(key):
         return f"{signs}{key}='{MASK}'"
     if value.startswith(("{", "[")):
-        return f"{signs}{key}={MAPPED.sub(_mapped, value)}"
+        return f"{signs}{key}={MAP_ENTRY.sub(_mapped, value)}"
     return f"{signs}{key}={_mask_quoted(value)}"
 
 

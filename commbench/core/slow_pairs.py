@@ -21,12 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from .columns import VARIABLES, hashable
+from .columns import VARIABLES, Row, hashable
 from .flags import warnings_of
 from .layout import Layout, Pair, pairs_text
 from .units import format_bytes, format_factor, format_seconds, value_text
-
-Row = Mapping[str, Any]
 
 FACTOR = 1.2
 UNCERTAIN_FACTOR = 2.0
@@ -34,7 +32,7 @@ SPREADS = 3.0
 UNUSABLE = frozenset({"oversubscribed", "throttled", "disturbed", "impossible"})
 UNCERTAIN = frozenset({"noisy", "drifting", "multimodal", "unstable"})
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
-LEAST_PAIRS = 3  # of a class: if two pairs differ, neither is known to be the slow one
+LEAST_CLASS_PAIRS = 3  # of a class: if two pairs differ, neither is known to be the slow one
 SELF, SAME_NODE, OTHER_NODE = "self", "same node", "other node"
 CLASSES = {SELF: "of a rank with itself", SAME_NODE: "on one node", OTHER_NODE: "between nodes"}
 MATRIX_VARIABLES = tuple(column.name for column in VARIABLES if column.name != "pair")
@@ -118,7 +116,7 @@ class Matrix:
         """Like slow, by this size alone."""
         slow = {}
         for name, times in self.usable.items():
-            if len(times) < LEAST_PAIRS:
+            if len(times) < LEAST_CLASS_PAIRS:
                 continue
             values = np.array(list(times.values()))
             least_s = np.sort(values)[(len(values) - 2) // 2]  # the least that the median of the others can be

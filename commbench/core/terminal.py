@@ -17,7 +17,7 @@ TERMINAL = "COMMBENCH_TERMINAL"  # what the parent of a world knows about its st
 LEAST_TEXT = 8  # columns that a shortened text keeps
 GAP = 2  # between two columns
 COLORS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
-UNLIMITED = 100_000
+UNLIMITED_WIDTH = 100_000
 LONGEST_LINE = 1600  # characters; the end of a message says what is allowed
 # control characters (C0 except the newline, DEL, C1), bidirectional controls, unpaired surrogates
 UNPRINTABLE = re.compile(
@@ -89,7 +89,7 @@ class Terminal:
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """`heading` has a second line for the unit. Columns of priority 0 are always shown, of the others as many as fit,
     the lowest numbers first, those of one number together, and none without a value. `prose` may take
     several lines on a terminal."""
@@ -102,7 +102,7 @@ class Column:
 
 
 def table_text(
-    columns: Sequence[Column],
+    columns: Sequence[TableColumn],
     rows: Sequence[Sequence[str]],
     terminal: Terminal,
     styles: Mapping[int, str] | None = None,
@@ -116,7 +116,7 @@ def table_text(
     from rich.text import Text
 
     cells = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
-    widths = _fitting_widths(columns, cells, terminal.width or UNLIMITED)
+    widths = _fitting_widths(columns, cells, terminal.width or UNLIMITED_WIDTH)
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for index, width in widths.items():
         column = columns[index]
@@ -135,7 +135,7 @@ def table_text(
         table.add_row(*map(Text, texts), style=(styles or {}).get(number))
     output: Any = io.StringIO()
     Console(
-        file=output, width=terminal.width or UNLIMITED, force_terminal=terminal.color, legacy_windows=False,
+        file=output, width=terminal.width or UNLIMITED_WIDTH, force_terminal=terminal.color, legacy_windows=False,
         color_system="standard" if terminal.color else None, no_color=not terminal.color, highlight=False, markup=False,
         emoji=False,
     ).print(table)  # fmt: skip
@@ -143,7 +143,7 @@ def table_text(
     return "\n".join(re.sub(r"\s+(\x1b\[0m)?$", r"\1", line) for line in output.getvalue().splitlines())
 
 
-def _fitting_widths(columns: Sequence[Column], cells: Sequence[Sequence[str]], available: int) -> dict[int, int]:
+def _fitting_widths(columns: Sequence[TableColumn], cells: Sequence[Sequence[str]], available: int) -> dict[int, int]:
     """Index -> width of the columns that are shown, in their order."""
     widths = {}
     for index, column in enumerate(columns):

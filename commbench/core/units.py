@@ -11,6 +11,7 @@ from .errors import ConfigError
 _BINARY = {"TiB": 1024**4, "GiB": 1024**3, "MiB": 1024**2, "KiB": 1024}
 _DECIMAL = {"TB": 1000**4, "GB": 1000**3, "MB": 1000**2, "kB": 1000}
 _BYTES = {"": 1, "B": 1, "KB": 1000, **_BINARY, **_DECIMAL}
+INT_MAX = 2**31 - 1  # of a C int
 NUMBER_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 _UNITS_TEXT = "B, KiB, MiB, GiB, TiB (binary) or kB, MB, GB, TB (decimal)"
 

@@ -51,13 +51,13 @@ class NativeRunner:
         timespec = np.zeros(2, dtype=np.int64)
         clock = (self._clock, time.CLOCK_MONOTONIC, timespec)
         no_starts, unused_stamps = np.zeros(0, dtype=np.int64), np.zeros((1, 2), dtype=np.int64)
-        run(self._enter, call_table((), 1), *clock, no_starts, unused_stamps, self.progress, failed)
+        run_table(self._enter, call_table((), 1), *clock, no_starts, unused_stamps, self.progress, failed)
         entered = failed[0] < 0
         if entered:
             if starts is not None:
                 sleep_until(int(starts[0]))
             instants = no_starts if starts is None else starts
-            run(self._before, self._timed, *clock, instants, stamps[0], self.progress, failed)
+            run_table(self._before, self._timed, *clock, instants, stamps[0], self.progress, failed)
         if failed[0] >= 0:
             step = self.calls[failed[0]] if entered and failed[0] < len(self.calls) else "synchronisation"
             raise CommunicationError(f"{step} returned {failed[1]} in repetition {self.progress[0]}")
@@ -118,7 +118,7 @@ def _call(row: Any) -> Any:
     nogil=True,
     cache=True,
 )
-def run(
+def run_table(
     before: Any, timed: Any, clock: int, clock_id: int, timespec: Any,
     starts: Any, stamps: Any, progress: Any, failed: Any,
 ) -> None:  # fmt: skip

@@ -23,10 +23,10 @@ from commbench.core import program as steps
 from commbench.core.errors import CommunicationError, ConfigError, Unsupported
 from commbench.core.program import Program, Step, View
 
-Times = NDArray[np.float64]
+VirtualTimes = NDArray[np.float64]
 Words = NDArray[Any]  # [copies of the pool, elements] of a view
 
-REDUCTIONS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+NUMPY_REDUCTIONS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "sum": lambda stack: stack.sum(axis=0),
     "avg": lambda stack: stack.sum(axis=0) / len(stack),
     "prod": lambda stack: stack.prod(axis=0),
@@ -126,7 +126,7 @@ class VirtualRunner:
         if starts is not None:
             raise Unsupported("the simulated engine does not take start instants: its ranks all begin together")
         pool = max(map(rotation_pool, self._buffers.values()), default=1)
-        delays: dict[int, Times] = {}
+        delays: dict[int, VirtualTimes] = {}
         if self._model.straggler_rank is not None:
             every, index = self._model.straggler_every, np.arange(self._done, self._done + n)
             delays[self._model.straggler_rank] = (index % every == every - 1) * self._model.straggler_s
@@ -145,7 +145,7 @@ class VirtualRunner:
         begins = np.broadcast_to(begins, ends.shape)
         return np.rint(np.stack([begins, begins + ends], axis=2) * 1e9).astype(np.int64)
 
-    def _noise_factors(self, n: int) -> Times:
+    def _noise_factors(self, n: int) -> VirtualTimes:
         """A log-normal AR(1) series that continues from block to block."""
         rho = self._model.rho
         shocks = (self._random.standard_normal(n) * math.sqrt(1 - rho**2)).tolist()
@@ -167,7 +167,7 @@ class VirtualBlock:
     buffers: Buffers
     model: Model
     nodes: Sequence[int]
-    delays: Mapping[int, Times]
+    delays: Mapping[int, VirtualTimes]
     copies: int
     clock: dict[int, Any] = field(default_factory=dict)
     todo: dict[int, deque[Step]] = field(default_factory=dict)
@@ -175,7 +175,7 @@ class VirtualBlock:
     link_free_s: dict[tuple[int, int], Any] = field(default_factory=dict)
     requests: dict[tuple[int, int], Any] = field(default_factory=dict)
 
-    def run(self) -> Times:
+    def run(self) -> VirtualTimes:
         """Seconds [ranks, n] from the start of a repetition to the end on each rank."""
         for rank, program in sorted(self.programs.items()):
             if program.steps:
@@ -302,7 +302,7 @@ class VirtualBlock:
         rank, view = sources[0]
         kind, parts = self.buffers[rank][view.buffer].dtype, [self.words(*source) for source in sources]
         stacks = (np.stack([kind.decode(part[copy]) for part in parts]) for copy in range(len(parts[0])))
-        return np.stack([kind.encode(REDUCTIONS[reduction](stack)) for stack in stacks])
+        return np.stack([kind.encode(NUMPY_REDUCTIONS[reduction](stack)) for stack in stacks])
 
     def _start_copy(self, rank: int, step: steps.Copy | steps.Icopy) -> Any:
         """Returns the time at which the copy ends."""

@@ -24,10 +24,12 @@ from ctypes import byref, c_char, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
 
+from commbench.core.units import INT_MAX
+
 from .nvml import bus_id, cuda_version
 from .sources import ROOT, Facts, children, exists, read_int, read_line, read_link
 
-LIBRARY = "libcuda.so.1"
+CUDA_LIBRARY = "libcuda.so.1"
 TEXT_BYTES = 256
 LEAST_DRIVER = {11: 450, 12: 525, 13: 580}  # by the major version of CUDA
 # CUdevice_attribute of cuda.h
@@ -37,14 +39,14 @@ CUDA_IPC_VALUES = ("auto", "on", "off")
 NCCL, OPEN_MPI, UCX, MPICH, MVAPICH = "NCCL", "Open MPI", "UCX", "MPICH", "MVAPICH"
 SMCUDA = "OMPI_MCA_btl_smcuda_use_cuda_ipc"
 THRESHOLD, REPEATED = "MPIR_CVAR_CH4_IPC_GPU_P2P_THRESHOLD", "MPIR_CVAR_CH4_IPC_MAP_REPEAT_ADDR"
-NEVER = 2**31 - 1  # bytes; the threshold is a C int, so messages of 2 GiB and more still use IPC
-# UCX uses all transports by default, and a list that names one would switch the others off
+# UCX uses all transports by default, and a list that names one would switch the others off; the threshold of MPICH is a
+# C int, so messages of 2 GiB and more still use IPC
 EXPORTS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     # NVLink multicast (NVLS) maps the memory of other processes, too, and NCCL_P2P_DISABLE does not forbid it
     NCCL: {"on": {"NCCL_P2P_DISABLE": "0"}, "off": {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"}},
     OPEN_MPI: {"on": {SMCUDA: "1"}, "off": {SMCUDA: "0"}},
     UCX: {"on": {}, "off": {"UCX_TLS": "^cuda_ipc"}},
-    MPICH: {"on": {}, "off": {THRESHOLD: str(NEVER), REPEATED: "0"}},
+    MPICH: {"on": {}, "off": {THRESHOLD: str(INT_MAX), REPEATED: "0"}},
     MVAPICH: {"on": {"MV2_CUDA_IPC": "1"}, "off": {"MV2_CUDA_IPC": "0"}},
 }
 NOT_SET = "not set"
@@ -95,9 +97,9 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {  # of cuda.h; the names with _v2 are 
 def driver_missing() -> str | None:
     """Why there is no CUDA driver here, without asking any GPU; None if the library can be loaded."""
     try:
-        ctypes.CDLL(LIBRARY)
+        ctypes.CDLL(CUDA_LIBRARY)
     except OSError:
-        return f"no NVIDIA driver: {LIBRARY} was not found"
+        return f"no NVIDIA driver: {CUDA_LIBRARY} was not found"
     return None
 
 
@@ -108,7 +110,7 @@ def driver_too_old(library: str, built_for: str, install: str) -> str | None:
     """
     newest, major = c_int(), int(built_for.partition(".")[0])
     try:  # needs no cuInit, and counts a compatibility package (cuda-compat) in the loader's path
-        known = ctypes.CDLL(LIBRARY).cuDriverGetVersion(byref(newest)) == 0
+        known = ctypes.CDLL(CUDA_LIBRARY).cuDriverGetVersion(byref(newest)) == 0
     except (OSError, AttributeError):
         return None
     if not known or newest.value // 1000 >= major:
@@ -127,7 +129,7 @@ class CudaDriver:
         missing = driver_missing()
         if missing is not None:
             raise CudaError(missing)
-        self._library: Any = ctypes.CDLL(LIBRARY)
+        self._library: Any = ctypes.CDLL(CUDA_LIBRARY)
         self.call("cuInit", 0)
 
     def version(self) -> int:

@@ -49,10 +49,10 @@ class Wire:
 
     @property
     def limit(self) -> Limit:
-        return _times(self.count, (self.mbit_per_s / MBIT_PER_GB, f"{self.name} {self.mbit_per_s / 1e3:g} Gb/s"))
+        return _together(self.count, (self.mbit_per_s / MBIT_PER_GB, f"{self.name} {self.mbit_per_s / 1e3:g} Gb/s"))
 
 
-def _times(count: int, limit: Limit) -> Limit:
+def _together(count: int, limit: Limit) -> Limit:
     """What several links alike carry together."""
     return count * limit[0], f"{count} x {limit[1]}" if count > 1 else limit[1]
 
@@ -108,7 +108,7 @@ def network_limit(
         ways_out.append(None if wire is None else wire.limit)
         to_host = _least([host_link(gpus[rank]) for rank in ranks]) if gpus else None
         if to_host is not None:
-            ways_out.append(_times(len(ranks), to_host))
+            ways_out.append(_together(len(ranks), to_host))
     slowest = _least(ways_out)
     return (factor * slowest[0] / share, slowest[1]) if slowest is not None and share else None
 
@@ -255,7 +255,7 @@ def _pcie_limit(job: Planned, islands: Sequence[Sequence[RankGpu]]) -> Limit | N
     if slowest is None or factor is None or job.size % size or any(len(island) != size for island in islands):
         return None
     share = crossing_share(job, Layout(job.size // size, size))
-    rate, name = _times(size, slowest)
+    rate, name = _together(size, slowest)
     return (factor * rate / share, name) if share else None
 
 

@@ -1,6 +1,6 @@
 """Facts about a process and its machine, such as `host.kernel`: flat, JSON-able; without a source the key is missing.
 
-`collect()` runs on every rank; `differences([...])` compares all ranks; `by_node([...], nodes)` is what run.json keeps.
+`collect()` runs on every rank, `differences([...])` compares all ranks, `facts_by_node(...)` is kept in run.json.
 The hardware's facts come from other modules. Here are the software's: the versions of everything that a result depends
 on, without importing it, and the environment variables of a rank.
 """
@@ -22,13 +22,12 @@ from pathlib import Path
 from runpy import run_path
 from typing import Any
 
-from commbench.core.fact_scopes import scope_of
+from commbench.core.fact_scopes import MISSING, scope_of
 from commbench.core.secrets import MASK, is_secret, mask
 
 from . import cuda, gpu, host, network, resource_limits, topology
 from .sources import Facts, fact_text, gather, key_part, run_command
 
-MISSING = "missing"  # no JSON text looks like this, so it cannot be mistaken for a value
 NODE = "host.boot_id"  # the same in all containers of a machine
 SOURCE_TREE = Path(__file__).resolve().parents[2]
 GIT_TIMEOUT_S = 2.0
@@ -43,12 +42,12 @@ DISTRIBUTIONS: dict[str, tuple[str, ...]] = {
     "nccl_wheel": ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11"),
 }
 
-PREFIXES = (
+RECORDED_PREFIXES = (
     *("GLOO_", "NCCL_", "TORCH_", "PYTORCH_", "CUDA_", "COMMBENCH_"),
     *("OMPI_", "PMIX_MCA_", "PRTE_MCA_", "MPICH_", "MPIR_", "MV2_", "MPI4PY_", "UCX_", "FI_"),
     *("OMP_", "GOMP_", "KMP_", "MKL_", "NUMBA_", "SLURM_"),
 )
-NAMES = frozenset({"MASTER_ADDR", "MASTER_PORT", "PYTHONHASHSEED", "LD_LIBRARY_PATH", "LD_PRELOAD"})
+RECORDED_NAMES = frozenset({"MASTER_ADDR", "MASTER_PORT", "PYTHONHASHSEED", "LD_LIBRARY_PATH", "LD_PRELOAD"})
 RANK_WORDS = frozenset({"RANK", "RANKID", "LOCALRANKID", "PROCID", "LOCALID", "NODEID", "GTIDS", "PID", "VPID", "FD"})
 LAUNCHER_INTERNAL = (
     *("OMPI_FILE_LOCATION", "OMPI_ARGV", "OMPI_COMMAND", "OMPI_FIRST_RANKS"),
@@ -100,7 +99,7 @@ def differences(facts_by_rank: Sequence[Mapping[str, Any]]) -> dict[str, RanksBy
     return differing
 
 
-def by_node(facts_by_rank: Sequence[Mapping[str, Any]], nodes: Sequence[int]) -> list[dict[str, Any]]:
+def facts_by_node(facts_by_rank: Sequence[Mapping[str, Any]], nodes: Sequence[int]) -> list[dict[str, Any]]:
     """The facts of the first rank of each node, in the order of the nodes' numbers, as they may be recorded."""
     first: dict[int, Mapping[str, Any]] = {}
     for node, facts in zip(nodes, facts_by_rank, strict=True):
@@ -141,13 +140,13 @@ def environment_facts(environ: Mapping[str, str] = os.environ) -> Facts:
 
 
 def is_recorded(name: str) -> bool:
-    """Whether a variable is recorded: its name has one of PREFIXES or is one of NAMES, unless
+    """Whether a variable is recorded: its name has one of RECORDED_PREFIXES or is one of RECORDED_NAMES, unless
     - its last word is one of RANK_WORDS: a launcher sets it to a different value on each rank or node;
     - it is one of LAUNCHER_INTERNAL: what a launcher's daemons pass to their own ranks, not what a user sets.
 
     CUDA_VISIBLE_DEVICES may differ by rank too, and is recorded: it decides whether CUDA IPC works.
     """
-    if name not in NAMES and (not name.startswith(PREFIXES) or name.startswith(LAUNCHER_INTERNAL)):
+    if name not in RECORDED_NAMES and (not name.startswith(RECORDED_PREFIXES) or name.startswith(LAUNCHER_INTERNAL)):
         return False
     return name.upper().rpartition("_")[2] not in RANK_WORDS
 

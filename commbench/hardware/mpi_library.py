@@ -96,7 +96,7 @@ def find(choice: str) -> MpiLibrary | None:
     return None
 
 
-def load(library: str, threads: str) -> Any:
+def load_mpi(library: str, threads: str) -> Any:
     """mpi4py's MPI module, initialized at that thread level with the chosen library.
 
     Raises ConfigError if the other MPI's launcher started this rank: MPICH under Open MPI's mpirun aborts in MPI_Init,
@@ -137,7 +137,7 @@ def library_name(mpi: Any) -> str:
     return " ".join(first.replace("\x00", "").split())
 
 
-def mismatch(expected: int, mpi: Any) -> str:
+def launcher_mismatch(expected: int, mpi: Any) -> str:
     """The message for a library that does not belong to the launcher."""
     return (
         f"the launcher started {expected} ranks but {library_name(mpi)} sees {mpi.COMM_WORLD.size}: this MPI library "

@@ -13,15 +13,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
+from commbench.core.layout import Pair
+
 from .sources import fact_text
 
-Pair = tuple[int, int]  # from rank, to rank
 Kinds = Mapping[Pair, tuple[str, ...]]
-MARK = "NCCL INFO "
+INFO_MARK = "NCCL INFO "
 # src/collectives.cc; older versions log numbers
 ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 # transports in which a process accesses memory of another one; `P2P/direct pointer` is within one process
-MAPPED = ("P2P/IPC", "P2P/CUMEM", "P2P/MNNVL", "P2P/indirect")
+MAPPED_TRANSPORTS = ("P2P/IPC", "P2P/CUMEM", "P2P/MNNVL", "P2P/indirect")
 
 _N = r"(\d{1,9})"
 _VERSION = re.compile(r"NCCL version (\d+(?:\.\d+){1,3})")
@@ -96,7 +97,7 @@ def common_algorithm(calls: Iterable[Chosen], message_bytes: int, operation: str
 def parse_log(text: str) -> Transport:
     """Read the log of one rank or of all, among other output; never raises."""
     # NCCL's messages without the host and process before them; ranks may have written into one line
-    messages = [message for line in text.splitlines() for message in line.split(MARK)[1:]]
+    messages = [message for line in text.splitlines() for message in line.split(INFO_MARK)[1:]]
 
     def matches(pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
         return (match for message in messages if (match := pattern.match(message)))
@@ -141,7 +142,11 @@ def effective_ipc(kinds: Kinds, node_of: Callable[[int], int], multicast: bool) 
     direct: set[bool] = {True} if multicast else set()
     for (first, second), texts in kinds.items():
         if node_of(first) == node_of(second):
-            direct |= {text in MAPPED for text in texts if text in MAPPED or text.startswith(("SHM/", "NET/"))}
+            direct |= {
+                text in MAPPED_TRANSPORTS
+                for text in texts
+                if text in MAPPED_TRANSPORTS or text.startswith(("SHM/", "NET/"))
+            }
     if len(direct) > 1:
         return "mixed"
     return ("on" if True in direct else "off") if direct else None

@@ -16,7 +16,7 @@ from commbench.core.errors import ConfigError
 from .sources import ROOT, Facts, children, gather, key_part, parse_int, read_int, read_line, read_link, read_text
 
 LOOPBACK = "127.0.0.1"
-NAME = re.compile(r"[^/\s]{1,15}")  # IFNAMSIZ, linux/if.h
+INTERFACE_NAME = re.compile(r"[^/\s]{1,15}")  # IFNAMSIZ, linux/if.h
 ANY_PORT = 9  # connecting a UDP socket sends nothing: the kernel only looks up the route
 UNKNOWN_SPEEDS = (0, -1, 2**32 - 1, 65535)  # how drivers report an unknown speed, in 16 and 32 bits
 WORD_BYTES = 4  # InfiniBand counts payload in words of four bytes (port_xmit_data, port_rcv_data)
@@ -34,7 +34,7 @@ SYSCTLS = {
 def check_interface(interface: str) -> str:
     """The key `interface` unchanged; raises ConfigError if it is neither a name nor a network."""
     network = _parse_network(interface)
-    if network is None and not NAME.fullmatch(interface):
+    if network is None and not INTERFACE_NAME.fullmatch(interface):
         raise ConfigError(
             f"interface={interface!r} is not a valid interface; give a name (eth0) or a network (10.0.0.0/24)"
         )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-LIBRARY = "libnvidia-ml.so.1"
+NVML_LIBRARY = "libnvidia-ml.so.1"
 MAX_NVLINKS = 36  # of any GPU up to now
 VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # by nvmlValueType_t
 LINK_VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
@@ -171,7 +171,7 @@ class _FieldReader:
         chosen = [field for field in available if not per_link or field[0] not in (LINKS_TX_BYTES, LINKS_RX_BYTES)]
         self._handle = handle
         self._values: Any = _nvml_call("nvmlDeviceGetFieldValues", handle, chosen) if chosen else None
-        self._call = None if self._values is None else ctypes.CDLL(LIBRARY).nvmlDeviceGetFieldValues
+        self._call = None if self._values is None else ctypes.CDLL(NVML_LIBRARY).nvmlDeviceGetFieldValues
         self._groups: dict[tuple[str, float], list[tuple[Any, Any, str]]] = {}
         # as `read` needs them: unpacking there would cost more than the call itself
         for field, value in zip(chosen, self._values or (), strict=False):
@@ -223,9 +223,9 @@ def _supported_calls(handle: Any, known: Iterable[str]) -> dict[str, tuple[tuple
 def _open_nvml() -> tuple[Any, str | None]:
     """(pynvml, None) with NVML open, or (None, reason). pynvml is imported only where there is a driver."""
     try:
-        ctypes.CDLL(LIBRARY)
+        ctypes.CDLL(NVML_LIBRARY)
     except OSError:
-        return None, f"no NVIDIA driver: {LIBRARY} was not found"
+        return None, f"no NVIDIA driver: {NVML_LIBRARY} was not found"
     try:
         import pynvml
     except ImportError:

@@ -15,7 +15,7 @@ from .sources import ROOT, Facts, gather, parse_fields, parse_int, read_int, rea
 
 SMALL_SHM_BYTES = 64 * 2**20  # docker's default
 Number = TypeVar("Number", int, float)
-UNLIMITED = 2**60  # version 1 writes "no limit" as 2^63 less a page
+NO_LIMIT_BYTES = 2**60  # version 1 writes "no limit" as 2^63 less a page
 
 
 class Group(NamedTuple):
@@ -48,7 +48,7 @@ class Group(NamedTuple):
 
     def _folder_limit_bytes(self, folder: Path) -> int | None:
         limit = read_int(folder / ("memory.max" if self.version == 2 else "memory.limit_in_bytes"))
-        return limit if limit is not None and 0 <= limit < UNLIMITED else None
+        return limit if limit is not None and 0 <= limit < NO_LIMIT_BYTES else None
 
     def swap_limit_bytes(self) -> int | None:
         """The smallest swap limit; only in version 2, as version 1 limits memory and swap together."""
@@ -126,7 +126,7 @@ def cpu_facts(root: Path) -> Facts:
     }
 
 
-def memory_facts(root: Path) -> Facts:
+def memory_limit_facts(root: Path) -> Facts:
     """The limits of the control group, what may be allocated now, and swap: a run that swaps measures a disk."""
     group = find_group(root, "memory")
     sizes = parse_meminfo(read_text(root / "proc/meminfo"))
@@ -163,4 +163,4 @@ def small_shm(facts: Facts) -> str | None:
     )
 
 
-SOURCES = (cpu_facts, memory_facts, shm_facts)
+SOURCES = (cpu_facts, memory_limit_facts, shm_facts)

@@ -15,7 +15,7 @@ from commbench.core.terminal import first_line
 from .sources import Facts, fact_text, run_command
 
 COMMAND = "nvidia-smi"
-TABLE = "topology.nvidia_smi_topo_m"
+TOPOLOGY_FACT = "topology.nvidia_smi_topo_m"
 TIMEOUT_S = 10.0
 NOT_AVAILABLE = "N/A"
 SAME_GPU, OTHER_NODE = "SELF", "NET"  # links that are not in the table
@@ -107,7 +107,7 @@ def collect(timeout_s: float = TIMEOUT_S) -> Facts:
     """The text of the table as `topology.nvidia_smi_topo_m`, or null and the cause in `topology.reason`."""
 
     def absent(reason: str) -> Facts:
-        return {TABLE: None, "topology.reason": f"{COMMAND} {reason}"}
+        return {TOPOLOGY_FACT: None, "topology.reason": f"{COMMAND} {reason}"}
 
     if shutil.which(COMMAND) is None:
         return absent("is not installed")
@@ -121,12 +121,12 @@ def collect(timeout_s: float = TIMEOUT_S) -> Facts:
     if finished.returncode != 0:
         return absent(f"failed: {message}")
     # a table that parse_topo cannot read is kept all the same: a person can
-    return {TABLE: finished.stdout} if "GPU0" in finished.stdout else absent(f"shows no GPU: {message}")
+    return {TOPOLOGY_FACT: finished.stdout} if "GPU0" in finished.stdout else absent(f"shows no GPU: {message}")
 
 
 def node_record(facts: Mapping[str, object]) -> dict[str, Any] | None:
     """The links of a node's table as JSON, {"links": {"GPU0 GPU1": "NV18"}}, for run.json; None if it has none."""
-    text = facts.get(TABLE)
+    text = facts.get(TOPOLOGY_FACT)
     if not isinstance(text, str):
         return None
     return {"links": {" ".join(pair): link for pair, link in parse_topo(text).items()}}

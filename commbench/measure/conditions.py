@@ -29,7 +29,7 @@ from commbench.world.heartbeat import Progress
 
 from .case import CaseVisit, Turn
 from .case_record import measured_times
-from .plan import Facts, plan
+from .plan import PlanFacts, plan
 from .preflight import MEETING_S, uses_shm
 from .samples import Samples
 from .statistics import Series, median_interval
@@ -98,7 +98,7 @@ class ConditionsReader:
             self._log.read(self._communicator.facts(), members)
         return communicator
 
-    def read(self, single: Communicator | None, jobs: Sequence[Planned], facts: Facts) -> Conditions:
+    def read(self, single: Communicator | None, jobs: Sequence[Planned], facts: PlanFacts) -> Conditions:
         """`single` is the group of rank 0 alone, None on other ranks, where measured values stay empty."""
         library, empty_s, overhead_s = self._communicator.facts(), dict[str, float](), dict[str, float]()
         host_copies = dict[int, float]()
@@ -255,7 +255,7 @@ class ReferenceCase:
     that no library takes part in. Made by all ranks alike; `passes` fills on rank 0: a reading of each kind, by pass.
     """
 
-    def __init__(self, settings: Settings, world: World, facts: Facts) -> None:
+    def __init__(self, settings: Settings, world: World, facts: PlanFacts) -> None:
         self._settings = replace(
             settings,
             benchmarks=(cast(Benchmark, P2PLatency()),),

@@ -26,7 +26,7 @@ CONTROL_BYTES = 64 * 2**20  # a process's own needs beside the buffers
 
 
 @dataclass(frozen=True)
-class Facts:
+class PlanFacts:
     """What the plan needs of the machine; agreed by all ranks (the least of all nodes)."""
 
     memory_bytes: int  # that may be allocated on a node now
@@ -36,7 +36,7 @@ class Facts:
     gpus: int = 1  # that the ranks of a node share
 
 
-def plan(settings: Settings, world: World, facts: Facts) -> tuple[Planned, ...]:
+def plan(settings: Settings, world: World, facts: PlanFacts) -> tuple[Planned, ...]:
     """All cases in the order they run: shuffled by seed and launch, so that drift is not read as an effect."""
     jobs = [
         _planned(settings, world, facts, layout, benchmark, case)
@@ -142,7 +142,7 @@ def _axes(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[
     point_to_point = {"pair", "pairs"} & set(benchmark.axes)
     in_place = tuple(benchmark.blocks(2) == 1 if choice is None else choice for choice in settings.in_place)
     values = {
-        "pair": axis("pairs", together) if "pairs" in benchmark.axes else axis("pair", _pairs(settings, layout)),
+        "pair": axis("pairs", together) if "pairs" in benchmark.axes else axis("pair", _pair_texts(settings, layout)),
         "window": axis("window", settings.windows),
         "buffers": axis("buffers", settings.buffers),
         "streams": axis("streams", settings.streams, settings.backend.axes if point_to_point else ()),
@@ -153,7 +153,7 @@ def _axes(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[
     return (dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values()))
 
 
-def _pairs(settings: Settings, layout: Layout) -> tuple[str | None, ...]:
+def _pair_texts(settings: Settings, layout: Layout) -> tuple[str | None, ...]:
     """One text a case: a pair, or the pairs of a round."""
     if settings.pairs == "all":
         chosen = all_pairs(layout.size)
@@ -175,7 +175,7 @@ def _window(window: object, message_bytes: int, buffers: object) -> int | None:
 
 
 def _planned(
-    settings: Settings, world: World, facts: Facts, layout: Layout, benchmark: Benchmark, case: Case
+    settings: Settings, world: World, facts: PlanFacts, layout: Layout, benchmark: Benchmark, case: Case
 ) -> Planned:
     misfit = layout.misfit(world)
     reason = misfit or _impossible(settings, layout, benchmark, case)
@@ -237,7 +237,7 @@ def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: 
     return settings.backend.supports(case, layout.size)
 
 
-def _pool(case: Case, specs: list[tuple[BufferSpec, ...]], facts: Facts) -> int:
+def _pool(case: Case, specs: list[tuple[BufferSpec, ...]], facts: PlanFacts) -> int:
     """How many copies rotation needs to walk through twice the cache (method: Intel MPI Benchmarks' -off_cache)."""
     everything = [spec for own in specs for spec in own]
     if case.cache != "rotate" or not everything or case.timing_mode == "graph":  # a graph is one copy's

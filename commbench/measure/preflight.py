@@ -25,7 +25,7 @@ from commbench.core.fact_scopes import scope_of
 from commbench.core.protocols import Control
 from commbench.core.run_folder import new_folder
 from commbench.core.secrets import recorded_override
-from commbench.core.terminal import Column, Terminal, table_text
+from commbench.core.terminal import TableColumn, Terminal, table_text
 from commbench.core.units import format_ranges
 from commbench.hardware import machine_facts, network, resource_limits, topology
 from commbench.hardware.gpu import own_gpu
@@ -196,7 +196,7 @@ def difference_table(differing: Mapping[str, Mapping[str, Sequence[int]]], facts
             more = f" and {len(names) - MOST_HOSTS} more" if len(names) > MOST_HOSTS else ""
             rows.append((title, text, format_ranges(ranks), ", ".join(names[:MOST_HOSTS]) + more))
             title = ""
-    columns = [Column(heading) for heading in ("fact", "value", "ranks", "hosts")]
+    columns = [TableColumn(heading) for heading in ("fact", "value", "ranks", "hosts")]
     return textwrap.indent(table_text(columns, rows, Terminal()), "  ")
 
 
@@ -265,7 +265,7 @@ def _run_record(
     differing: Mapping[str, Mapping[str, list[int]]],
 ) -> dict[str, Any]:
     """run.json, except for what the library reports once it is open."""
-    nodes = machine_facts.by_node(facts, [world.node_of(rank) for rank in range(len(facts))])
+    nodes = machine_facts.facts_by_node(facts, [world.node_of(rank) for rank in range(len(facts))])
     gpus = [{key: own[key] for key in sorted(own) if key.startswith("gpu.own.")} for own in facts]
     return {
         "schema_version": SCHEMA_VERSION,
@@ -282,7 +282,7 @@ def _run_record(
         "cuda_ipc": {"asked": settings.cuda_ipc, "effective": facts[0].get("ipc.effective")},
         "gpus": gpus if _ranks_have_gpus(settings, world) else [],
         "wiring": [topology.node_record(node) for node in nodes],
-        "topology": facts[0].get(topology.TABLE),
+        "topology": facts[0].get(topology.TOPOLOGY_FACT),
         "config": request.config,
         "config_dir": request.config_dir,
         "layouts": [str(layout) for layout in settings.layouts],

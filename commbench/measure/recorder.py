@@ -22,10 +22,9 @@ from commbench.core.columns import CASES, INTERRUPTED
 from commbench.core.errors import Unsaved
 from commbench.core.protocols import Writer
 from commbench.core.run_folder import write_json
-from commbench.world.output import Reporter
+from commbench.world.output import Reporter, print_error
 from commbench.world.recovery import EarlierVisits
 from commbench.writers.console import Console
-from commbench.writers.durable_files import warn
 from commbench.writers.parquet import Parquet
 
 from .case_record import KEPT_TIMES, LEAST_KEPT_TIMES, CaseRecord
@@ -280,7 +279,7 @@ class FanOut:
             if record.exists():  # written before another writer failed
                 write_json(record, run)
         for line in self._unsaved:  # after all writers have ended
-            warn(line)
+            print_error(line)
         self._unsaved.clear()
 
     def _guarded(self, write: Callable[[], None]) -> None:

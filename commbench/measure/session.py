@@ -37,7 +37,7 @@ from commbench.world.supervisor import mapped_shared_memory, remove_shared_memor
 
 from .case import CaseVisit, Turn
 from .conditions import Conditions, ConditionsReader, ReferenceCase, disturbed_passes
-from .plan import Facts, duration_s, pass_order, plan
+from .plan import PlanFacts, duration_s, pass_order, plan
 from .preflight import MEETING_S, Request, preflight
 from .recorder import BAD, Recorder
 from .rows import missed_expectations, row_ids
@@ -67,7 +67,7 @@ def run_in_world(settings: Settings, request: Request, identity: RankIdentity | 
     if settings.plan:
         control.farewell(MEETING_S)
         return 0
-    session = _Session(settings, world, control, Facts(*facts), run, request)
+    session = _Session(settings, world, control, PlanFacts(*facts), run, request)
     with handled_signals(session.interrupted, session.find_lost_ranks) as ender:
         try:
             session.open(ender)
@@ -91,7 +91,13 @@ class _Session:
     """The cases of one run. Rank 0 records; the ranks that a case does not need wait for the next meeting."""
 
     def __init__(
-        self, settings: Settings, world: World, control: Control, facts: Facts, run: dict[str, Any], request: Request
+        self,
+        settings: Settings,
+        world: World,
+        control: Control,
+        facts: PlanFacts,
+        run: dict[str, Any],
+        request: Request,
     ) -> None:
         self._settings, self._world, self._control = settings, world, control
         self._facts, self._run = facts, run

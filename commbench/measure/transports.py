@@ -9,12 +9,12 @@ from itertools import permutations
 from typing import Any
 
 from commbench.core.case import Planned, World
-from commbench.core.layout import Layout
+from commbench.core.layout import Layout, Pair
 from commbench.core.protocols import Control
 from commbench.hardware import nvml
 from commbench.hardware.cuda import CUDA_IPC_VALUES, cuda_ipc_without_effect
 from commbench.hardware.link_limits import Wire
-from commbench.hardware.nccl_log import Chosen, Kinds, Pair, by_frequency, common_algorithm, effective_ipc, parse_log
+from commbench.hardware.nccl_log import Chosen, Kinds, by_frequency, common_algorithm, effective_ipc, parse_log
 from commbench.hardware.topology import RankGpu, Topology, from_records, shared_link
 
 from .preflight import MEETING_S

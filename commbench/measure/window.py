@@ -40,7 +40,7 @@ KEPT_S = 30.0  # of readings that a line is fitted to: clocks are not linear for
 MAX_WIDTH_RATIO = 1.5  # to the tightest reading: wider ones were disturbed
 UNKNOWN_DRIFT = 5e-4  # of clocks that were compared only once: an NTP client's largest correction
 RATE_CHANGE = 1e-6  # of a clock in the meantime, by its temperature
-TIME = struct.Struct("!q")
+CLOCK_READING = struct.Struct("!q")
 PING = b"?"
 # of a window
 LATE_NS = 1_000  # an undisturbed wait ends within one read of the clock, 0.2 us at most
@@ -148,9 +148,9 @@ def ask(peer: socket.socket, clock: Clock, pings: int = PINGS) -> Reading:
     for _ in range(pings):
         begin = clock()
         peer.sendall(PING)
-        answered = _receive(peer, TIME.size)
+        answered = _receive(peer, CLOCK_READING.size)
         end = clock()
-        other = TIME.unpack(answered)[0]
+        other = CLOCK_READING.unpack(answered)[0]
         readings.append(Reading((begin + end) // 2, other - end, other - begin))
     return min(readings, key=lambda reading: reading.width_ns)
 
@@ -160,7 +160,7 @@ def answer(peer: socket.socket, clock: Clock, pings: int = PINGS) -> None:
     peer.sendall(PING)
     for _ in range(pings):
         _receive(peer, len(PING))
-        peer.sendall(TIME.pack(clock()))
+        peer.sendall(CLOCK_READING.pack(clock()))
 
 
 def _receive(peer: socket.socket, size: int) -> bytes:

@@ -12,14 +12,14 @@ from commbench.core.columns import VARIABLES, hashable
 from commbench.core.units import format_bytes, format_seconds
 from commbench.measure.samples import HEADLINES, PHASES
 
-from .fit import WHOSE
+from .fit import WHOSE, Times
 from .load import Paths, read_rows, row_dicts
 
 if TYPE_CHECKING:
     import pandas as pd
 
 STEADY_SHARE = 0.95  # of the steady rate
-WINDOW = 5  # repetitions of the running median
+RUNNING_MEDIAN = 5  # repetitions of the running median
 COLD_START_CASE = (
     "run_id", "launch", "label", "case_id", "benchmark", "backend", "engine", "dtype", "layout", "pair", "root",
     "window", "streams", "message_bytes", "first_call_s",
@@ -37,8 +37,6 @@ OVERHEAD = (
 # pairs meet before each repetition that events time, and before each block that a host times
 LAUNCH_KEY = [*(column.name for column in VARIABLES if column.name not in ("timing_mode", "sync")), "label", "hosts"]
 LAUNCH_HEADS = ("benchmark", "case", "message", "host waits", "graph", "launch", "share")
-
-Times = NDArray[np.float64]
 
 
 def cold_start(*paths: Paths) -> pd.DataFrame:
@@ -97,9 +95,9 @@ def _ramp(case: dict[Any, Any], samples: pd.DataFrame) -> dict[str, float]:
         # where block_k samples share two stamps, the single repetitions before them include the reading of the clock
         steady[phase != MEASURE] = max(steady_s, float(np.median(warm[warm.size // 2 :])))
     relative = operation_s / steady
-    if relative.size < WINDOW:
+    if relative.size < RUNNING_MEDIAN:
         return first
-    running = np.median(np.lib.stride_tricks.sliding_window_view(relative, WINDOW), axis=1)
+    running = np.median(np.lib.stride_tricks.sliding_window_view(relative, RUNNING_MEDIAN), axis=1)
     reached = np.flatnonzero(np.maximum(running, relative[: running.size]) <= 1 / STEADY_SHARE)
     if not reached.size:
         return first

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commbench.core.columns import VARIABLES
+from commbench.core.columns import VARIABLES, Row, case_text
 from commbench.core.errors import ConfigError
-from commbench.core.units import format_bytes, value_text
+from commbench.core.units import value_text
+from commbench.measure.statistics import Series
 
 from . import difference
-from .compare_sides import NAMES, ComparedVariable, Side, parse_by, read_side, sources_of
-from .difference import LEAST_LAUNCHES, LEAST_PAIRS, Series
+from .compare_sides import VARIABLE_NAMES, ComparedVariable, Side, parse_by, read_side, sources_of
+from .difference import LEAST_LAUNCHES, LEAST_PAIRS
 from .fit import COMPANIONS, OF_BACKEND, launch_medians
 from .load import plain, row_dicts
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from .compare_sides import Source
 
-Row = Mapping[Any, Any]
 
 DELTA = 0.02  # the smallest change that matters
 SIZES = ("message_bytes", "elements")
@@ -37,14 +37,14 @@ OTHERS = (  # columns that a comparison reads besides the variables
     "algbw_gb_per_s", *TAILS,
 )  # fmt: skip
 BYTES_TOLERANCE = 1e-6
-COLUMNS = (
-    *NAMES, "sides", "base_launches", "new_launches", "base_unmeasured", "new_unmeasured", "base_median_s",
+COMPARISON_COLUMNS = (
+    *VARIABLE_NAMES, "sides", "base_launches", "new_launches", "base_unmeasured", "new_unmeasured", "base_median_s",
     "new_median_s", "ratio", "ratio_low", "ratio_high", "delta", "verdict", "missing_launches", "p_value", "p_holm",
     "p95_ratio", "p99_ratio", "reason",
 )  # fmt: skip
-TYPES = {  # of the columns that are numbers
+NUMBER_TYPES = {  # of the columns that are numbers
     name: "Int64" if name.endswith(("_launches", "_unmeasured")) else "float64"
-    for name in COLUMNS[len(NAMES) :]
+    for name in COMPARISON_COLUMNS[len(VARIABLE_NAMES) :]
     if name not in ("sides", "verdict", "reason")
 }
 
@@ -118,7 +118,7 @@ def compare_sides(base: Side, new: Side, rules: Rules) -> pd.DataFrame:
             break
     else:
         reasons = []
-        for name in NAMES:
+        for name in VARIABLE_NAMES:
             before, after = (sorted(set(map(variable_text, side.cases[name]))) for side in (base, new))
             if not set(before) & set(after):
                 reasons.append(f"{name} ({', '.join(before[:4])} / {', '.join(after[:4])})")
@@ -131,13 +131,13 @@ def compare_sides(base: Side, new: Side, rules: Rules) -> pd.DataFrame:
     tested = [row for row in compared if row["p_value"] is not None]
     for row, adjusted in zip(tested, difference.holm([row["p_value"] for row in tested]), strict=True):
         row["p_holm"] = adjusted
-    order = sorted(NAMES, key=lambda name: name in SIZES)  # the size last; numbers by size, nulls first
+    order = sorted(VARIABLE_NAMES, key=lambda name: name in SIZES)  # the size last; numbers by size, nulls first
     compared.sort(key=lambda row: [
         f"{row[name]:020d}" if isinstance(row[name], int) else str(row[name] or "") for name in order
     ])  # fmt: skip
     texts = {variable.name for variable in by}  # a variable that is compared is text: BASE -> NEW
     whole = [column.name for column in VARIABLES if column.kind == "integer" and column.name not in texts]
-    return pd.DataFrame(compared, columns=list(COLUMNS)).astype(TYPES | dict.fromkeys(whole, "Int64"))
+    return pd.DataFrame(compared, columns=list(COMPARISON_COLUMNS)).astype(NUMBER_TYPES | dict.fromkeys(whole, "Int64"))
 
 
 def noise_by_key(aa: Side, by: Sequence[ComparedVariable], seed: int) -> dict[str, float]:
@@ -165,8 +165,8 @@ def _compare_case(key: str, base: list[Row], new: list[Row], rules: Rules) -> di
     used = _measured(base), _measured(new)
     used = _matched(*used) if rules.paired else used
     launches = used if rules.paired else (_by_launch(used[0]), _by_launch(used[1]))
-    row: dict[str, Any] = dict.fromkeys(COLUMNS)
-    for name in NAMES:
+    row: dict[str, Any] = dict.fromkeys(COMPARISON_COLUMNS)
+    for name in VARIABLE_NAMES:
         first, last = ((base or new)[0][name], (new or base)[0][name])
         if first != last:
             row[name] = f"{variable_text(first)} -> {variable_text(last)}"
@@ -216,12 +216,12 @@ def _check_alike(rows: Sequence[Row]) -> None:
     clocks = {row["clock"] for row in rows if isinstance(row["clock"], str)}
     if len(clocks) > 1:
         listed = ", ".join(sorted(clocks))
-        raise ConfigError(f"{case_name(rows[0])}: seconds of different clocks ({listed}) can't be compared")
+        raise ConfigError(f"{case_text(rows[0])}: seconds of different clocks ({listed}) can't be compared")
     sizes = _values_of(rows, "algbw_gb_per_s") * 1e9 * _values_of(rows, "median_s")
     known = sizes[np.isfinite(sizes)]
     if known.size and known.max() > known.min() * (1 + BYTES_TOLERANCE):
         seen = f"{known.min():.0f} B and {known.max():.0f} B per operation"
-        raise ConfigError(f"{case_name(rows[0])}: different payloads, {seen}, can't be compared")
+        raise ConfigError(f"{case_text(rows[0])}: different payloads, {seen}, can't be compared")
 
 
 def _measured(rows: Iterable[Row]) -> list[Row]:
@@ -244,7 +244,7 @@ def _matched(base: list[Row], new: list[Row]) -> tuple[list[Row], list[Row]]:
     for where, rows, numbered in zip(("BASE", "NEW"), (base, new), by_number, strict=True):
         if len(numbered) < len(rows):
             raise ConfigError(
-                f"--paired: {where} has a launch number twice in {case_name(rows[0])}; number them with launch=N"
+                f"--paired: {where} has a launch number twice in {case_text(rows[0])}; number them with launch=N"
             )
     both = sorted(by_number[0].keys() & by_number[1].keys())
     return [by_number[0][launch] for launch in both], [by_number[1][launch] for launch in both]
@@ -252,12 +252,6 @@ def _matched(base: list[Row], new: list[Row]) -> tuple[list[Row], list[Row]]:
 
 def _values_of(rows: Iterable[Row], name: str) -> Series:
     return np.array([row[name] for row in rows], dtype=np.float64)
-
-
-def case_name(row: Mapping[Any, Any]) -> str:
-    """A short name of a case: all_reduce 1x2 1 MiB."""
-    size = format_bytes(row["message_bytes"]) if row["message_bytes"] else None
-    return " ".join(filter(None, [row["benchmark"], row["layout"], row["pair"], size]))
 
 
 # ---------------------------------------------------------------- which rows belong together
@@ -278,7 +272,7 @@ def key_of(row: Row, by: Iterable[str], changed: Container[tuple[str, str]] = ()
     """
     excluded = set(by)
     excluded |= {name for name in OF_BACKEND if "backend" in excluded or (row["backend"], name) in changed}
-    return json.dumps([None if name in excluded else row[name] for name in NAMES], sort_keys=True)
+    return json.dumps([None if name in excluded else row[name] for name in VARIABLE_NAMES], sort_keys=True)
 
 
 def changed_backends(base: Side, new: Side) -> set[tuple[str, str]]:
@@ -312,7 +306,7 @@ def rows_by_key(
             cases = cases[values == wanted]
     names = [variable.name for variable in by]
     by_key: dict[str, dict[str, Row]] = {}
-    for row in row_dicts(cases[[*NAMES, *OTHERS]]):
+    for row in row_dicts(cases[[*VARIABLE_NAMES, *OTHERS]]):
         runs = by_key.setdefault(key_of(row, names, changed), {})
         first_row = next(iter(runs.values()), row)
         for name in dict.fromkeys((*names, *OF_BACKEND)):

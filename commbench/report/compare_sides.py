@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from commbench.core.columns import SCHEMA_VERSION, VARIABLES, arrow_schema
 from commbench.core.errors import ConfigError
-from commbench.core.fact_scopes import scope_of
+from commbench.core.fact_scopes import MISSING, scope_of
 from commbench.core.run_folder import publish
 from commbench.core.terminal import first_line
 from commbench.core.units import plural
@@ -25,11 +25,10 @@ if TYPE_CHECKING:
 
     Source = str | Path | pd.DataFrame
 
-NAMES = tuple(column.name for column in VARIABLES)
+VARIABLE_NAMES = tuple(column.name for column in VARIABLES)
 PAYLOAD = ("benchmark", "dtype", "message_bytes", "elements")  # what was moved: must be equal on both sides
 LONGEST_LIST = 20
-MISSING = "missing"
-LONGEST_VALUE = 60  # characters
+LONGEST_FACT = 60  # characters
 # Facts of the run itself, or derived from what is compared anyway; facts of machines: commbench/core/fact_scopes.py
 IGNORED = {
     "run_id", "folder", "started_at", "finished_at", "overrides", "sweep_id", "launch", "timing", "layouts", "cases",
@@ -65,10 +64,10 @@ def parse_by(words: Iterable[str]) -> tuple[ComparedVariable, ...]:
     variables = []
     for word in filter(None, map(str.strip, words)):
         name, given, values = word.partition("=")
-        allowed = ", ".join(name for name in NAMES if name not in PAYLOAD)
+        allowed = ", ".join(name for name in VARIABLE_NAMES if name not in PAYLOAD)
         if name in PAYLOAD:
             raise ConfigError(f"--by {name}: different payloads can't be compared; allowed: {allowed}")
-        if name not in NAMES:
+        if name not in VARIABLE_NAMES:
             raise ConfigError(f"--by {name} is not a variable; allowed: {allowed}")
         base, colon, new = values.partition(":")
         if given and not (base and colon and new):
@@ -199,7 +198,7 @@ class DifferingFact:
 
 
 def _values_text(values: Sequence[str]) -> str:
-    shown = [value if len(value) <= LONGEST_VALUE else f"{value[: LONGEST_VALUE - 3]}..." for value in values[:3]]
+    shown = [value if len(value) <= LONGEST_FACT else f"{value[: LONGEST_FACT - 3]}..." for value in values[:3]]
     return " | ".join([*shown, *([f"... ({len(values)} values)"] if len(values) > 3 else [])]) or "empty"
 
 

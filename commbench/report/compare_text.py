@@ -7,29 +7,29 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from commbench.core.columns import Row, case_text
 from commbench.core.errors import CommbenchError
-from commbench.core.terminal import Column, Terminal, table_text
+from commbench.core.terminal import TableColumn, Terminal, table_text
 from commbench.core.units import format_factor, format_number, plural
 
-from .compare import DELTA, SIZES, Rules, case_name, compare_sides, variable_text
-from .compare_sides import LONGEST_LIST, NAMES, parse_by, read_side
+from .compare import DELTA, SIZES, Rules, compare_sides, variable_text
+from .compare_sides import LONGEST_LIST, VARIABLE_NAMES, parse_by, read_side
 from .difference import ALPHA, GOOD_LAUNCHES, MOST_LAUNCHES, launches_to_be_sure
 from .load import Paths, flat_paths, row_dicts
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Row = Mapping[str, Any]
-PRIORITIES = {  # of the columns that a narrow terminal may lack, and that are left out where they are empty
+COMPARISON_PRIORITIES = {  # of the columns that a narrow terminal may lack, and that are left out where they are empty
     "95 % interval": 1, "BASE median\nus": 2, "NEW median\nus": 2, "launches": 3, "threshold": 4,
     "p (Holm)": 5, "missing": 6, "p95": 7, "p99": 8,
 }  # fmt: skip
-COLORS = {"SLOWER": "red", "FASTER": "green"}
+VERDICT_COLORS = {"SLOWER": "red", "FASTER": "green"}
 AB_FILE, AB_SIDES = "ab.json", ("base", "new")  # in the folder of `commbench ab`
 
 
@@ -37,9 +37,12 @@ def comparison_table(frame: pd.DataFrame, rules: Rules) -> str:
     """Of the cases on both sides; a variable that they share is named once, in the title."""
     shared, heads, lines = comparison_cells(frame, rules)
     left = heads.index("message\nB")
-    columns = [Column(head, at >= left and head != "verdict", PRIORITIES.get(head, 0)) for at, head in enumerate(heads)]
+    columns = [
+        TableColumn(head, at >= left and head != "verdict", COMPARISON_PRIORITIES.get(head, 0))
+        for at, head in enumerate(heads)
+    ]
     verdicts = [line[heads.index("verdict")].removesuffix(" ?") for line in lines]
-    styles = {number: COLORS[verdict] for number, verdict in enumerate(verdicts) if verdict in COLORS}
+    styles = {number: VERDICT_COLORS[verdict] for number, verdict in enumerate(verdicts) if verdict in VERDICT_COLORS}
     terminal = Terminal.of(sys.stdout)
     return f"{terminal.paragraph(shared)}\n{table_text(columns, lines, terminal, styles)}"
 
@@ -47,7 +50,9 @@ def comparison_table(frame: pd.DataFrame, rules: Rules) -> str:
 def comparison_cells(frame: pd.DataFrame, rules: Rules) -> tuple[str, list[str], list[tuple[str, ...]]]:
     """What all cases on both sides share, and their table: headings, which name the unit, and rows."""
     both = frame[frame["sides"] == "both"]
-    variables = both[[name for name in NAMES if name not in SIZES]].apply(lambda column: column.map(variable_text))
+    variables = both[[name for name in VARIABLE_NAMES if name not in SIZES]].apply(
+        lambda column: column.map(variable_text)
+    )
     varies = variables.groupby("benchmark").nunique().gt(1).any()
     names = ["benchmark", *varies.index[varies]]
     values = {name: set(variables[name]) - {"none"} for name in variables if name not in names}
@@ -108,13 +113,13 @@ def unjoined(frame: pd.DataFrame) -> list[str]:
     """Cases of one side only, and launches without a number or, with --paired, a partner: nothing is just dropped."""
     rows = row_dicts(frame)
     unused = [
-        f"{case_name(row)} (BASE {row['base_unmeasured']}, NEW {row['new_unmeasured']}: {row['reason'] or 'no reason'})"
+        f"{case_text(row)} (BASE {row['base_unmeasured']}, NEW {row['new_unmeasured']}: {row['reason'] or 'no reason'})"
         for row in rows
         if row["base_unmeasured"] or row["new_unmeasured"]
     ]
     return [
-        *_listed_cases("only in BASE", [case_name(row) for row in rows if row["sides"] == "base"]),
-        *_listed_cases("only in NEW", [case_name(row) for row in rows if row["sides"] == "new"]),
+        *_listed_cases("only in BASE", [case_text(row) for row in rows if row["sides"] == "base"]),
+        *_listed_cases("only in NEW", [case_text(row) for row in rows if row["sides"] == "new"]),
         *_listed_cases("launches not used", unused),
     ]
 
@@ -135,7 +140,7 @@ def comparison_summary(frame: pd.DataFrame, rules: Rules) -> str:
             row, doubted = pick(rows, key=lambda row: row["ratio"]), sum(map(_is_doubted, rows))
             sure = f" ({'not' if doubted == len(rows) else f'{doubted} of them not'} certain)" if doubted else ""
             ratio = f"{_ratio_text(row['ratio'])} ({_ratio_interval(row)})"
-            parts.append((len(rows), f"{word}{sure}, {extreme} {case_name(row)}: {ratio}"))
+            parts.append((len(rows), f"{word}{sure}, {extreme} {case_text(row)}: {ratio}"))
     undecided = both[both["verdict"] == "UNDECIDED"]
     few = both[both["verdict"].isna() & both["ratio"].notna()]
     parts.append((int((both["verdict"] == "SAME").sum()), "SAME"))

@@ -21,7 +21,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.units import about_bytes, format_bytes, value_text
 
 from .difference import FEW_LAUNCHES, differ
-from .fit import COMPANIONS, SHARED, Family, answerable, families, key, varying
+from .fit import COMPANIONS, FAMILY_VARIABLES, Family, answerable, families, key, varying
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -170,10 +170,10 @@ def comparisons(cases: pd.DataFrame, variable: str = "backend") -> list[Comparis
 def _remaining(*variables: str) -> list[str]:
     """Variables that are equal in families which differ only in these and their companions."""
     for name in variables:
-        if name not in SHARED:
-            raise ConfigError(f"variable={name} can't be compared; allowed: {', '.join(SHARED)}")
+        if name not in FAMILY_VARIABLES:
+            raise ConfigError(f"variable={name} can't be compared; allowed: {', '.join(FAMILY_VARIABLES)}")
     without = {*variables, *(companion for name in variables for companion in COMPANIONS.get(name, ()))}
-    return [name for name in SHARED if name not in without]
+    return [name for name in FAMILY_VARIABLES if name not in without]
 
 
 def _comparable_families(

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Series = NDArray[np.float64]
+from commbench.measure.statistics import Z95, Series
 
 FEW_LAUNCHES = 3  # from so many on each side a difference is more than one of this run
 LEAST_LAUNCHES = 4  # per side: the fewest whose ranks reach 0.05 (2/70)
@@ -28,7 +28,6 @@ LEAST_PAIRS = 6  # the fewest pairs whose signed ranks reach 0.05 (2/64)
 GOOD_LAUNCHES = 10
 MOST_LAUNCHES = 100  # per side: beyond this no number of launches is suggested
 ALPHA = 0.05
-Z95 = 1.96
 # Below the exact 95 %, intervals are stretched about their middle. By simulation with normal, exponential and
 # two-level launches 3 against 3 then differ falsely in at most 4 % (10 % without), and so do ranges of 3 visits.
 STRETCH = 1.5

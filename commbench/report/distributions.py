@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from commbench.core.errors import CommbenchError
 from commbench.core.terminal import first_line
+from commbench.measure.statistics import Series
 
 from .cold_start import cold_start, counted_times, intervals_of
 from .load import frame_of, run_tables
@@ -20,7 +20,6 @@ from .summary import Results
 if TYPE_CHECKING:
     import pandas as pd
 
-Series = NDArray[np.float64]
 
 MEDIAN_TOLERANCE = 0.01  # between a case's median and that of its samples, where it is not known whose clock counted
 MOST_DISTRIBUTIONS, MOST_LAUNCHES = 120, 6

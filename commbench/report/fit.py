@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.columns import VARIABLES, hashable
+from commbench.core.columns import VARIABLES, Row, hashable
 from commbench.core.errors import CommbenchError
 
 from .difference import FEW_LAUNCHES, Measured
@@ -29,10 +29,13 @@ if TYPE_CHECKING:
 
 Sizes = NDArray[np.int64]
 Times = NDArray[np.float64]
-Row = Mapping[str, Any]
 
 # What the cases of a family share: all variables but the size, and whose numbers they are
-SHARED = (*(column.name for column in VARIABLES if column.name not in ("message_bytes", "elements")), "label", "hosts")
+FAMILY_VARIABLES = (
+    *(column.name for column in VARIABLES if column.name not in ("message_bytes", "elements")),
+    "label",
+    "hosts",
+)
 MAPS = tuple(column.name for column in VARIABLES if column.kind == "map")
 WHOSE = ("library", "label", "hosts")  # named where several have the same case
 OF_BACKEND = ("library", "backend_options")
@@ -99,9 +102,9 @@ def families(cases: pd.DataFrame) -> list[Family]:
         for row in rows:
             by_size.setdefault(row["message_bytes"], []).append(row)
         times = tuple(_combined(by_size[size]) for size in sorted(by_size))
-        variables = {name: rows[0].get(name) for name in SHARED} | {"window": window}
+        variables = {name: rows[0].get(name) for name in FAMILY_VARIABLES} | {"window": window}
         all_families.append(Family(variables, np.array(sorted(by_size), dtype=np.int64), times))
-    texts = [name for name in SHARED if name != "window"]
+    texts = [name for name in FAMILY_VARIABLES if name != "window"]
     return sorted(all_families, key=lambda family: (
         *(str(hashable(family.variables[name])) for name in texts), family.variables["window"] or 0,
     ))  # fmt: skip
@@ -126,7 +129,7 @@ def _case_rows(cases: pd.DataFrame) -> list[Row]:
     absent = [name for name in FAMILY_COLUMNS if name not in cases.columns]
     if absent:
         raise CommbenchError(f"the cases have no column {', '.join(absent)}; give what commbench.load returns")
-    read = [name for name in (*SHARED, *FAMILY_COLUMNS, *LAUNCH_COLUMNS) if name in cases.columns]
+    read = [name for name in (*FAMILY_VARIABLES, *FAMILY_COLUMNS, *LAUNCH_COLUMNS) if name in cases.columns]
     return [
         row
         | {"label": row.get("label") or None}
@@ -197,7 +200,7 @@ def varying(variables: Iterable[Mapping[str, Any]]) -> list[str]:
 
     A backend implies its library and options: they differ where one backend has several.
     """
-    differing: dict[str, dict[Any, set[Any]]] = {name: {} for name in SHARED}
+    differing: dict[str, dict[Any, set[Any]]] = {name: {} for name in FAMILY_VARIABLES}
     for values in variables:
         for name, seen in differing.items():
             backend = values.get("backend") if name in OF_BACKEND else None
@@ -207,7 +210,7 @@ def varying(variables: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def key(variables: Mapping[str, Any], without: Iterable[str] = ()) -> tuple[Any, ...]:
     """A key that families share if they differ only in `without`."""
-    return tuple(hashable(variables.get(name)) for name in SHARED if name not in without)
+    return tuple(hashable(variables.get(name)) for name in FAMILY_VARIABLES if name not in without)
 
 
 # ---------------------------------------------------------------- Hockney's model

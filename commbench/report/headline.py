@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from commbench.core.columns import Row
 from commbench.core.flags import DOUBTFUL, FLAGS, warnings_of
 from commbench.core.units import format_number, format_seconds, plural
 
@@ -16,7 +17,6 @@ from .recommend import Choice, size_text
 if TYPE_CHECKING:
     import pandas as pd
 
-Row = dict[str, Any]
 
 UNTIMED = frozenset({"timer_limited", "impossible"})  # flags of numbers that are no extreme of a machine
 UNRATED = UNTIMED | {"in_cache"}
@@ -48,7 +48,7 @@ def headline(choice: Choice, soaks: Sequence[str]) -> str:
     return "; ".join(parts) + "."
 
 
-def _without(rows: list[Row], flags: Collection[str]) -> list[Row]:
+def _without(rows: Sequence[Row], flags: Collection[str]) -> Sequence[Row]:
     """The rows without these flags; all where each has one."""
     return [row for row in rows if not warnings_of(row) & set(flags)] or rows
 

@@ -60,7 +60,7 @@ def slow_pairs(*paths: Paths) -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class Cell:
+class ColouredCell:
     """A cell of a coloured table; without `fill` it was not measured. `slow`: gets a ring."""
 
     text: str
@@ -77,7 +77,7 @@ class ColouredTable:
     title: str
     corner: str
     names: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[ColouredCell]]
     legend: Sequence[tuple[str, str, str]]
 
 
@@ -103,12 +103,12 @@ def pairs_table(matrix: Matrix) -> ColouredTable:
     return ColouredTable(title, "from \\ to", [str(rank) for rank in ranks], rows, legend)
 
 
-def _pair_cell(matrix: Matrix, pair: Pair, class_of: Mapping[Pair, str]) -> Cell:
+def _pair_cell(matrix: Matrix, pair: Pair, class_of: Mapping[Pair, str]) -> ColouredCell:
     row = matrix.rows.get(pair)
     if row is None:
-        return Cell("·", tip="not measured")
+        return ColouredCell("·", tip="not measured")
     if row["status"] != "ok":
-        return Cell(str(row["status"])[:4], tip=f"{row['status']}: {row['reason']}")
+        return ColouredCell(str(row["status"])[:4], tip=f"{row['status']}: {row['reason']}")
     time_s, rate, name = float(row["median_s"]), row["algbw_gb_per_s"], class_of[pair]
     share, least_s, most_s = 0.0, min(matrix.classes[name].values()), max(matrix.classes[name].values())
     if most_s > least_s:  # pairs with nearly equal times stay light
@@ -118,7 +118,7 @@ def _pair_cell(matrix: Matrix, pair: Pair, class_of: Mapping[Pair, str]) -> Cell
     tip = f"{pair[0]} to {pair[1]}: {format_seconds(time_s)} ({interval}), {format_number(rate)} GB/s"
     tip += f", {name}{', slow for its class' if pair in matrix.slow else ''}"
     text = format_seconds(time_s) if matrix.shared["window"] is None else format_number(rate)
-    return Cell(text, fill, ink, tip, slow=pair in matrix.slow)
+    return ColouredCell(text, fill, ink, tip, slow=pair in matrix.slow)
 
 
 def wiring_table(text: str | None) -> ColouredTable | None:
@@ -128,7 +128,7 @@ def wiring_table(text: str | None) -> ColouredTable | None:
     if not devices or set(links) != set(product(devices, repeat=2)):
         return None
     kinds = {link: link.rstrip("0123456789") for link in links.values()}
-    cell_of = {link: Cell(link, *LINKS.get(kind, UNKNOWN_LINK)[:2]) for link, kind in kinds.items()}
+    cell_of = {link: ColouredCell(link, *LINKS.get(kind, UNKNOWN_LINK)[:2]) for link, kind in kinds.items()}
     cells = [[cell_of[links[row, column]] for column in devices] for row in devices]
     legend = [(fill, kind, meaning) for kind, (fill, _, meaning) in LINKS.items() if kind in kinds.values()]
     return ColouredTable("", "", devices, cells, legend)

@@ -30,7 +30,7 @@ from .machines import nodes_of
 if TYPE_CHECKING:
     import pandas as pd
 
-KEYS = {  # columns that identify a row: the same row may be in a part and in the merged file
+ROW_KEYS = {  # columns that identify a row: the same row may be in a part and in the merged file
     "cases": ["run_id", "case_id"],
     "samples": ["run_id", "case_id", "phase", "block", "repetition", "rank"],
     "counters": ["run_id", "case_id", "rank", "t_ns", "name"],
@@ -80,11 +80,11 @@ def load(*paths: Paths, table: str = "cases", skip_damaged: bool = False) -> pd.
             frame[column.name] = values.map(HASHABLE[column.kind], na_action="ignore")
     if table != "samples":
         return frame
-    columns = (*KEYS["cases"], "operations_per_sample", "block_k")
+    columns = (*ROW_KEYS["cases"], "operations_per_sample", "block_k")
     sources = find_sources(paths)
     runs = dict.fromkeys(run for path in sources for run in (path.parents[:2] if path.is_file() else [path]))
     tables = [part for run in runs for part in run_tables(run, "cases", columns, damaged=lambda error: None)]
-    rows = frame[[*KEYS["cases"], "phase", "elapsed_ns"]].merge(frame_of(tables), how="left", on=KEYS["cases"])
+    rows = frame[[*ROW_KEYS["cases"], "phase", "elapsed_ns"]].merge(frame_of(tables), how="left", on=ROW_KEYS["cases"])
     single = rows["phase"].isin(SINGLE_PHASES)
     each = rows["operations_per_sample"] / rows["block_k"].fillna(1).where(single, 1)
     operation_s = rows["elapsed_ns"].astype("float64") * 1e-9 / each
@@ -376,7 +376,7 @@ def frame_of(tables: Sequence[Any], table: str = "cases") -> pd.DataFrame:
 
     rows = pa.concat_tables(tables).combine_chunks()
     frame: pd.DataFrame = rows.to_pandas(maps_as_pydicts="strict", split_blocks=True, self_destruct=True)
-    return frame.drop_duplicates(KEYS[table], keep="last", ignore_index=True)
+    return frame.drop_duplicates(ROW_KEYS[table], keep="last", ignore_index=True)
 
 
 def row_dicts(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from commbench.core.units import about_bytes, plural
-from commbench.hardware.topology import TABLE
+from commbench.hardware.topology import TOPOLOGY_FACT
 
 SHOWN_FACTS = (  # of each machine where they are known
     ("CPU", "host.cpu_model"), ("cores", "host.cpu_physical_cores"), ("sockets", "host.cpu_sockets"),
@@ -60,13 +60,13 @@ def machines_of(records: Iterable[Record]) -> list[Machine]:
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
         for node in nodes_of(record):
-            groups.setdefault(json.dumps([*_facts(node), str(node.get(TABLE) or "")]), []).append(node)
+            groups.setdefault(json.dumps([*_facts(node), str(node.get(TOPOLOGY_FACT) or "")]), []).append(node)
     machines = []
     for nodes in sorted(groups.values(), key=len, reverse=True):
         hosts = tuple(dict.fromkeys(str(node.get("host.hostname", "?")) for node in nodes))
         first = nodes[0]
         text = "; ".join(f"{key}={value}" for key, value in first.items() if not key.startswith("environment."))
-        topology, reason = (str(first[key]) if first.get(key) else None for key in (TABLE, "topology.reason"))
+        topology, reason = (str(first[key]) if first.get(key) else None for key in (TOPOLOGY_FACT, "topology.reason"))
         machines.append(Machine(hosts, tuple(_facts(first)), topology, reason, text))
     return machines
 

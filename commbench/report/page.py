@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 MOST_ROWS, MOST_MACHINES, MOST_MATRICES, MOST_HOSTS = 500, 8, 12, 8
-LEAST_PAIRS = 3  # a case with more pairs is shown as a matrix
+LEAST_MATRIX_PAIRS = 3  # a case with more pairs is shown as a matrix
 SECTIONS = {
     "answers": "Answers",
     "comparisons": "Comparisons",
@@ -153,8 +153,8 @@ def _first_rows(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Table
 
 
 def _pair_tables(summary: Summary) -> dict[str, Any] | None:
-    """The matrices of the newest runs, of cases with more than LEAST_PAIRS pairs."""
-    many = several_pairs(summary.results.cases, LEAST_PAIRS)
+    """The matrices of the newest runs, of cases with more than LEAST_MATRIX_PAIRS pairs."""
+    many = several_pairs(summary.results.cases, LEAST_MATRIX_PAIRS)
     runs = many["run_id"].drop_duplicates().iloc[-MOST_MATRICES:]
     newest = matrices(row_dicts(many[many["run_id"].isin(runs)]))
     newest.sort(key=lambda matrix: (str(matrix.run_id), matrix.shared["benchmark"], matrix.shared["message_bytes"]))

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
+from commbench.core.columns import Row
 from commbench.core.units import format_number, format_seconds, plural, value_text
 
 from .distributions import Distribution, SoakTimeLine
@@ -21,8 +22,6 @@ from .figures import BAD, PALETTE, QUIET, Colours, bytes_text, percent_text, ram
 from .fit import OF_BACKEND, key, varying
 from .recommend import Choice, interval_text, name_of, size_text
 from .svg import Chart
-
-Row = Mapping[str, Any]
 
 MOST_LINES, MOST_FIGURES, MOST_WATERFALLS, MOST_STRIPS, MOST_STRIP_POINTS = 12, 30, 6, 12, 200
 LABELS = {"median_s": "time of one operation", "algbw_gb_per_s": "bandwidth (GB/s, 10^9 B/s)",
@@ -63,7 +62,7 @@ class Panel:
     note: str = ""
 
 
-class Cell(NamedTuple):
+class NumberCell(NamedTuple):
     """A number, and its interval for the attribute `title`."""
 
     text: str
@@ -76,7 +75,7 @@ class NumberTable(NamedTuple):
     benchmark: str
     shared: str
     heads: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[Cell]]]
+    rows: Sequence[tuple[str, Sequence[NumberCell]]]
     folded: str
 
 
@@ -333,7 +332,7 @@ def number_tables(choice: Choice) -> list[NumberTable]:
         rows = []
         for size in sizes:
             of_size = ([row for row in lines[name] if (row["message_bytes"] or 0) == size] for name in names)
-            rows.append((size_text(size) if size else "no message", [_cell(group, rated) for group in of_size]))
+            rows.append((size_text(size) if size else "no message", [_number_cell(group, rated) for group in of_size]))
         small = len(sizes) <= MOST_SIZES and len(names) <= MOST_COLUMNS and len(tables) < MOST_OPEN
         extent = f"{plural(len(sizes), 'size', 'sizes')}, {plural(len(names), 'column', 'columns')}"
         shared, heads = (names[0], ["time"]) if len(names) == 1 else ("", [short[name] for name in names])
@@ -341,14 +340,14 @@ def number_tables(choice: Choice) -> list[NumberTable]:
     return tables
 
 
-def _cell(rows: Sequence[Row], rated: bool) -> Cell:
+def _number_cell(rows: Sequence[Row], rated: bool) -> NumberCell:
     """Of several windows one after another."""
     texts = [
         format_seconds(row["median_s"]) + (f", {format_number(row['algbw_gb_per_s'])} GB/s" if rated else "")
         for row in rows
     ]
     tips = [interval_text(row["ci_low_s"], row["ci_high_s"]) for row in rows]
-    return Cell(" / ".join(texts) or "-", " / ".join(tips))
+    return NumberCell(" / ".join(texts) or "-", " / ".join(tips))
 
 
 def by_variables(choice: Choice, row: Row) -> tuple[str, str, str, str, int]:

@@ -28,7 +28,7 @@ FARTHEST = 10.0  # times the largest measured size
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingStep:
     """The gradient buckets of one step: bytes -> number of buckets."""
 
     buckets: Mapping[int, int]
@@ -52,7 +52,7 @@ class PredictedTime:
     warning: str | None = None
 
 
-def step_of(params: int, dtype: str, bucket_bytes: int) -> Step:
+def step_of(params: int, dtype: str, bucket_bytes: int) -> TrainingStep:
     """The gradients of a model in buckets of whole elements, the last one smaller; raises ConfigError.
 
     commbench.step_of(7_000_000_000, "bfloat16", bucket_bytes=25 * 2**20)
@@ -65,10 +65,10 @@ def step_of(params: int, dtype: str, bucket_bytes: int) -> Step:
     elements = bucket_bytes // itemsize
     whole, rest = divmod(params, elements)
     counts = {elements * itemsize: whole, rest * itemsize: 1}
-    return Step({size: count for size, count in counts.items() if size and count})
+    return TrainingStep({size: count for size, count in counts.items() if size and count})
 
 
-def predict(cases: pd.DataFrame, steps: Sequence[Step], dtype: str = "float32") -> pd.DataFrame:
+def predict(cases: pd.DataFrame, steps: Sequence[TrainingStep], dtype: str = "float32") -> pd.DataFrame:
     """One row per step and measured family of all_reduce; raises CommbenchError where nothing can be predicted.
 
         step = commbench.step_of(7_000_000_000, "bfloat16", bucket_bytes=25 * 2**20)
@@ -91,7 +91,7 @@ def predict(cases: pd.DataFrame, steps: Sequence[Step], dtype: str = "float32") 
     return pd.DataFrame(rows)
 
 
-def _candidates(cases: pd.DataFrame, steps: Sequence[Step], dtype: str) -> list[Family]:
+def _candidates(cases: pd.DataFrame, steps: Sequence[TrainingStep], dtype: str) -> list[Family]:
     """The best family of the operation for each set of variables without dtype."""
     groups: dict[tuple[Any, ...], list[Family]] = {}
     for family in families(answerable(cases)):
@@ -113,7 +113,7 @@ def _candidates(cases: pd.DataFrame, steps: Sequence[Step], dtype: str) -> list[
     return [min(group, key=preference) for group in groups.values()]
 
 
-def _predicted(family: Family, step: Step, dtype: str) -> dict[str, Any]:
+def _predicted(family: Family, step: TrainingStep, dtype: str) -> dict[str, Any]:
     """The columns after the variables. All buckets of a size share one median, so its error does not average out."""
     times = {size: time_of(family, size) for size in step.buckets}
     seconds, low, high = (

@@ -19,9 +19,9 @@ from .crossover import NO_VALUE, THIS_RUN, UNDECIDED, best, sentences
 from .difference import FEW_LAUNCHES
 from .fit import (
     FAMILY_COLUMNS,
+    FAMILY_VARIABLES,
     GOOD_FIT,
     OF_BACKEND,
-    SHARED,
     Family,
     answerable,
     families,
@@ -42,7 +42,7 @@ SHORT = 8  # characters of an exact size
 MATRIX_PAIRS = 4  # from this number on the pairs of a case are shown as a matrix
 LAUNCHES = ("visit_medians_s", "visit_segments")
 VISITS = ("interval_of", "interval_level", "visits", "visits_s", *LAUNCHES)  # not in older files
-PAIRLESS = ["message_bytes", *(name for name in SHARED if name not in ("pair", "env", "backend_options"))]
+PAIRLESS = ["message_bytes", *(name for name in FAMILY_VARIABLES if name not in ("pair", "env", "backend_options"))]
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class Choice:
 
 def choice_of(cases: pd.DataFrame) -> Choice:
     """Combine the cases of all runs; raises CommbenchError where a column is missing."""
-    cases = cases.reindex(columns=list(dict.fromkeys([*cases.columns, *SHARED, *VISITS])))
+    cases = cases.reindex(columns=list(dict.fromkeys([*cases.columns, *FAMILY_VARIABLES, *VISITS])))
     distinct = _distinct(cases[(cases["status"] == "ok") & (cases["median_s"] > 0)])
     # of cases with many pairs the first pair of two ranks; maps are not compared: they can't be hashed
     many = distinct.groupby(PAIRLESS, dropna=False, sort=False)["pair"].transform("nunique") >= MATRIX_PAIRS
@@ -221,8 +221,10 @@ def _distinct(ok: pd.DataFrame) -> pd.DataFrame:
     totals: dict[str, Any] = {"median_s": "median", "ci_low_s": "min", "ci_high_s": "max", "runs": "sum"}
     totals |= {"medians": lambda of_runs: list(itertools.chain(*of_runs)), "interval_level": "min"}
     totals |= dict.fromkeys(("algbw_gb_per_s", "busbw_gb_per_s", "efficiency", "limit_gb_per_s", "p99_s"), "median")
-    kept = (*SHARED, *FAMILY_COLUMNS, "world_size", "ranks_per_node", "limit_name", "run_id", "interval_of", "visits",
-            "visits_s", "warnings")  # fmt: skip
+    kept = (
+        *FAMILY_VARIABLES, *FAMILY_COLUMNS, "world_size", "ranks_per_node", "limit_name", "run_id", "interval_of",
+        "visits", "visits_s", "warnings",
+    )  # fmt: skip
     one_each = ["case_id", "library", "label", "hosts"]
     totals |= {name: "first" for name in kept if name in frame and name not in totals and name not in one_each}
     grouped = frame.groupby(one_each, sort=False, dropna=False)

@@ -14,7 +14,7 @@ from commbench.core.columns import CASES, SINCE_2, interval_texts
 from commbench.core.errors import ConfigError
 from commbench.core.flags import FLAGS, UNKNOWN_FLAG, warnings_of
 from commbench.core.slow_pairs import UNUSABLE, Finding, findings
-from commbench.core.terminal import Column, Terminal, paragraphs, table_text
+from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
 from commbench.core.units import format_factor, format_number, format_seconds, plural
 
 from .cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
@@ -33,12 +33,12 @@ READ = (
     "headline", "operations_per_sample", "block_k", "ci_low_s", "ci_high_s", "p99_s", "algbw_gb_per_s",
     "busbw_gb_per_s", "limit_gb_per_s", "efficiency", "overhead_s", *VISITS,
 )  # fmt: skip
-COLUMNS = tuple(column.name for column in CASES if column.name in READ)  # that a report reads
+REPORT_COLUMNS = tuple(column.name for column in CASES if column.name in READ)  # that a report reads
 MOST_SENTENCES, MOST_PAIR_ROWS = 6, 40_000
 FINDING_TITLES = {"rank": "Slow rank", "slow": "Slow link", "asymmetric": "Link with two speeds"}
 MATRIX_KEY = ["run_id", "benchmark", "backend", "engine", "layout", "dtype", "message_bytes", "timing"]
 BEST_HEADS = ("benchmark", "ranks", "message\nB", "best", "median\nus", "interval\nus", "second", "takes", "based on")
-PRIORITIES = {  # of columns that a narrow terminal may lack; the page has them all
+REPORT_PRIORITIES = {  # of columns that a narrow terminal may lack; the page has them all
     "interval\nus": 1, "takes": 2, "second": 3, "based on": 4, "timing": 1, "labels": 2, "runs": 3, "CUDA IPC": 4,
     "what to do": 1, "which": 1, "misses up to": 1, "n 1/2": 2,
 }  # fmt: skip
@@ -50,7 +50,7 @@ GROUP_HEADS = ("backend", "library", "layouts", "world", "CUDA IPC", "timing", "
 
 @dataclass(frozen=True)
 class Results:
-    """`cases` has COLUMNS, of two attempts at a case the newer one; `problems` names what was left out, and why.
+    """`cases` has REPORT_COLUMNS, of two attempts at a case the newer one; `problems` names what was left out, and why.
 
     `records`: the run.json of each run; `folders`: run_id -> folder, where raw tables can be read; `comparisons`: of
     the folders of `commbench ab`.
@@ -65,7 +65,7 @@ class Results:
 
 def read_results(paths: Sequence[Paths], benchmark: str | None = None) -> Results:
     """All runs below the folders and all parquet files of cases; raises ConfigError where nothing is left."""
-    sources, problems = read_cases(paths, COLUMNS)
+    sources, problems = read_cases(paths, REPORT_COLUMNS)
     if not sources:
         reasons = "; ".join(problems)
         raise ConfigError(f"nothing to report: {reasons}; give a folder with runs or a parquet file of cases")
@@ -343,7 +343,7 @@ def _titled_table(
     rows = [tuple(map(str, row)) for row in values]
     longest = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     columns = [
-        Column(head, right="\n" in head, priority=PRIORITIES.get(head, 0), prose=length > LONGEST_CELL)
+        TableColumn(head, right="\n" in head, priority=REPORT_PRIORITIES.get(head, 0), prose=length > LONGEST_CELL)
         for head, length in zip(heads, longest, strict=True)
     ]
     table = table_text(columns, rows[:top], terminal)

@@ -23,7 +23,7 @@ WIDTH, HEIGHT = 600.0, 330.0  # SVG user units, which are matplotlib's points
 LEFT, RIGHT, TOP, BOTTOM = 78.0, 16.0, 12.0, 48.0  # of the axes
 POINTS_PER_INCH = 72
 ROOM = 0.04  # of an axis, beyond the data
-UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "commbench",  # the same data, the same file
@@ -39,7 +39,7 @@ SETTINGS: dict[Any, Any] = {
 
 def clean(text: object) -> str:
     """The text with the characters that HTML and XML forbid shown as the replacement sign."""
-    return UNPRINTABLE.sub("\ufffd", str(text))
+    return FORBIDDEN.sub("\ufffd", str(text))
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from commbench.core.case import World
 from commbench.core.errors import Missing
+from commbench.hardware.network import LOOPBACK
 
-from .rendezvous import CONNECT_S, LOOPBACK, client_store, server_store
+from .rendezvous import CONNECT_S, client_store, server_store
 from .store import KeyValueStore, packed, unpacked
 
 PATIENCE = 1.5  # x deadline: rank 0 has to find out first who is missing, and to record it

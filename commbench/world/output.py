@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 
 from commbench.core.case import Case
-from commbench.core.columns import UNFINISHED
+from commbench.core.columns import UNFINISHED, case_text
 from commbench.core.terminal import TERMINAL, Terminal, printable
-from commbench.core.units import format_bytes, format_seconds
+from commbench.core.units import format_seconds
 
 RELAYED = "COMMBENCH_RELAYED"  # exported to ranks whose output a launcher passes on to their parent
 LOG = "launcher.log"
@@ -34,8 +34,7 @@ PROGRESS = "COMMBENCH_PROGRESS"  # exported by a parent that shows the bar itsel
 PROGRESS_FILE = ".progress"  # in the run's folder, from rank 0 to its parent; gone after the run
 REDRAW_S = 0.25
 DRAIN_S = 0.5  # for the last output of a world that has ended
-BAR = 10
-LONGEST_PAIR = 23  # characters: of pairs that run at once the first ones
+BAR_WIDTH = 10
 ERASE = "\r\x1b[2K"
 
 
@@ -130,20 +129,12 @@ class State:
         """One line of less than `width` characters."""
         if not self.cases:
             return printable(f"{self.current}  {_clock(elapsed_s)}")[: width - 1]
-        bar = "#" * int(BAR * self.share)
+        bar = "#" * int(BAR_WIDTH * self.share)
         left_s = elapsed_s / self.share - elapsed_s if self.share else 0
         time_text = _clock(elapsed_s) + (f" + {_clock(left_s)}" if left_s else "")
-        parts = [f"[{bar:-<{BAR}}] {self.done}/{self.cases}", time_text, self.current]
+        parts = [f"[{bar:-<{BAR_WIDTH}}] {self.done}/{self.cases}", time_text, self.current]
         parts += [f"last: {self.last}"] if self.last else []
         return printable("  ".join(parts))[: width - 1]
-
-
-def _case_text(case: Mapping[str, Any]) -> str:
-    """Of a case or a row: `p2p_latency 1x2 0-1 1 KiB`."""
-    pair = case["pair"] or ""
-    shown = pair if len(pair) <= LONGEST_PAIR else f"{pair[:LONGEST_PAIR]} .."
-    size = format_bytes(case["message_bytes"]) if case["message_bytes"] else ""
-    return " ".join(filter(None, (case["benchmark"], case["layout"], shown, size)))
 
 
 def _clock(seconds: float) -> str:
@@ -227,7 +218,7 @@ class Reporter:
         self._show()
 
     def starts(self, case: Case) -> None:
-        self._state.current = _case_text(vars(case))
+        self._state.current = case_text(vars(case))
         self._show()
 
     def finished(self, row: Mapping[str, Any]) -> None:
@@ -235,7 +226,7 @@ class Reporter:
         finished, visits = row["stop_reason"] not in UNFINISHED, row.get("visits") or 1
         again = self._shares.get(row["case_id"]) == 1.0  # written with another warning
         self._shares[row["case_id"]] = 1.0 if finished else visits / (visits + 1)
-        text, ok = _case_text(row), row["status"] == "ok"
+        text, ok = case_text(row), row["status"] == "ok"
         self._state.done = sum(share == 1.0 for share in self._shares.values())
         self._state.share = sum(self._shares.values()) / max(self._state.cases, len(self._shares))
         self._state.last = f"{text} {format_seconds(row['median_s']) if ok else row['status']}"

@@ -22,10 +22,10 @@ WELCOME = b"\x06"
 GREETING_TIMEOUT_S = 5.0
 MAX_PENDING = 256  # connections that have not sent their greeting yet
 BACKLOG = 1024  # all ranks of a world connect at once
-POLL_S = 0.5
-RETRY_S = 0.01
+LISTENER_POLL_S = 0.5
+ACCEPT_RETRY_S = 0.01
 
-Key = tuple[int, int]  # peer, stream
+PeerStream = tuple[int, int]  # peer, stream
 Admit = Callable[[int, int, socket.socket], bool]  # peer, stream, its socket
 
 
@@ -68,7 +68,7 @@ class PeerListener:
         self._purpose, self._selector = purpose, selectors.DefaultSelector()
         self._wake_up, self._woken = socket.socketpair()
         self._pending: dict[socket.socket, PendingPeer] = {}
-        self._arrivals: dict[Key, socket.socket] = {}
+        self._arrivals: dict[PeerStream, socket.socket] = {}
         self._arrived = threading.Condition()
         self._open, self._warned = True, False
         self._thread: threading.Thread | None = None
@@ -84,7 +84,7 @@ class PeerListener:
         self._thread = threading.Thread(target=self._serve, name=f"commbench-{self._purpose}-listener", daemon=True)
         self._thread.start()
 
-    def wait_for(self, key: Key, timeout_s: float) -> socket.socket | None:
+    def wait_for(self, key: PeerStream, timeout_s: float) -> socket.socket | None:
         """The connection of that peer and stream, once; None if it does not arrive in time."""
         with self._arrived:
             self._arrived.wait_for(lambda: key in self._arrivals, timeout_s)
@@ -101,7 +101,7 @@ class PeerListener:
 
     def _serve(self) -> None:
         while self._open:
-            for key, _ in self._selector.select(POLL_S if self._pending else None):
+            for key, _ in self._selector.select(LISTENER_POLL_S if self._pending else None):
                 pending = self._pending.get(cast(socket.socket, key.fileobj))
                 if key.fileobj is self.socket:
                     self._accept()
@@ -115,7 +115,7 @@ class PeerListener:
         try:
             connection, _ = self.socket.accept()
         except OSError:  # it has left, or no file descriptor is free: then wait before the next attempt
-            time.sleep(RETRY_S)
+            time.sleep(ACCEPT_RETRY_S)
             return
         if len(self._pending) >= MAX_PENDING:
             self._drop(next(iter(self._pending.values())), "is the oldest of too many that sent no greeting")

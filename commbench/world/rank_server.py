@@ -25,10 +25,10 @@ from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 
 from commbench.core.protocols import Launcher
+from commbench.hardware.network import LOOPBACK
 
 from .output import LOG
 from .peer_listener import BACKLOG
-from .rendezvous import LOOPBACK
 from .signals import SIGNAL_STATUS, die_with_parent, ignore_terminal
 from .supervisor import RunningWorld
 
@@ -45,7 +45,10 @@ STORE_FD = "COMMBENCH_STORE_FD"  # rank 0's listening socket: no port is free in
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 LONGEST_ERRORS = 1 << 20  # bytes
 PRELOADED = ("torch.distributed.distributed_c10d", "commbench.cli.rank", "commbench.measure.session", "pyarrow.parquet")
-TOLD_TO_END = (SIGNAL_STATUS + signal.SIGINT, SIGNAL_STATUS + signal.SIGTERM)  # a rank that was told to end, as all are
+ENDED_BY_SIGNAL = (
+    SIGNAL_STATUS + signal.SIGINT,
+    SIGNAL_STATUS + signal.SIGTERM,
+)  # a rank that was told to end, as all are
 
 
 # ---------------------------------------------------------------- its client, in the parent of the ranks
@@ -193,11 +196,11 @@ def main() -> int:
     gc.collect()
     gc.freeze()  # a collection in a rank would otherwise copy every page that the ranks share
     with Connection(os.dup(0)) as parent:
-        _Server(parent).serve()
+        _ForkServer(parent).serve()
     return 0
 
 
-class _Server:
+class _ForkServer:
     """The ranks of the present world, by process id, and the connection to the process that wants them."""
 
     def __init__(self, parent: Connection) -> None:
@@ -275,7 +278,7 @@ class _Server:
             if self._ranks.pop(pid, None) is not None:
                 code = os.waitstatus_to_exitcode(status)
                 self._tell((pid, code))
-                if code not in (0, *TOLD_TO_END):
+                if code not in (0, *ENDED_BY_SIGNAL):
                     self._signal(signal.SIGTERM)
 
     def _signal(self, number: int) -> None:

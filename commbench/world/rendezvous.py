@@ -19,13 +19,12 @@ from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
 from commbench.core.protocols import Backend, Control
 from commbench.core.units import format_ranges, parse_ranges
-from commbench.hardware.mpi_library import load, mismatch
+from commbench.hardware.mpi_library import launcher_mismatch, load_mpi
 from commbench.hardware.network import is_loopback, meeting_address, own_address
 
 from .peer_listener import BACKLOG, socket_family
 from .store import KeyValueStore, hosted_store
 
-LOOPBACK = "127.0.0.1"
 # the slowest rank may still be importing from a network file system
 CONNECT_S = FIRST_MEETING_S = 120.0
 
@@ -97,10 +96,10 @@ def store_over_mpi(identity: RankIdentity, backend: Backend, interface: str | No
 
     Raises ConfigError on all ranks if rank 0 can't open it.
     """
-    mpi = load(backend.library or "auto", backend.threads)
+    mpi = load_mpi(backend.library or "auto", backend.threads)
     world = mpi.COMM_WORLD
     if world.size != identity.size:
-        raise ConfigError(mismatch(identity.size, mpi))
+        raise ConfigError(launcher_mismatch(identity.size, mpi))
     identities = world.allgather(host_identity())
     store, host, port, problem = None, "", 0, None
     if world.rank == 0:

@@ -21,7 +21,7 @@ from datetime import timedelta
 from itertools import accumulate, pairwise
 
 ANSWER_S = 120.0  # for answers that wait for no other rank
-RETRY_S = 0.05  # between two attempts to connect
+CONNECT_RETRY_S = 0.05  # between two attempts to connect
 HEAD = struct.Struct("!QQ")  # bytes that follow, number of the request
 SET, GET, CHECK, DELETE = b"set", b"get", b"check", b"delete"
 
@@ -81,7 +81,7 @@ class KeyValueStore:
             except OSError as error:  # rank 0 may not have opened it yet
                 if time.monotonic() > until:
                     raise RuntimeError(f"no store at ({host}, {port}): {error}") from error
-                time.sleep(RETRY_S)
+                time.sleep(CONNECT_RETRY_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def __del__(self) -> None:
@@ -174,7 +174,7 @@ class _Connection:
         self.number, self.wanted, self.missing = 0, list[bytes](), 0  # the newest request, and what it waits for
 
 
-class _Server:
+class _StoreServer:
     def __init__(self, listener: socket.socket, lifeline: int) -> None:
         self._listener, self._lifeline = listener, lifeline
         self._selector = selectors.DefaultSelector()
@@ -257,4 +257,4 @@ class _Server:
 
 
 if __name__ == "__main__":
-    _Server(socket.socket(fileno=int(sys.argv[1])), 0).serve()
+    _StoreServer(socket.socket(fileno=int(sys.argv[1])), 0).serve()

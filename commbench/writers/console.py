@@ -11,39 +11,40 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from commbench.core.columns import INTERRUPTED, UNFINISHED, interval_texts
+from commbench.core.columns import INTERRUPTED, UNFINISHED, Row, case_text, interval_texts
 from commbench.core.flags import FLAGS, UNKNOWN_FLAG
+from commbench.core.layout import short_pairs
 from commbench.core.slow_pairs import FACTOR, SPREADS, findings, matrices
-from commbench.core.terminal import Column, Terminal, paragraphs, printable, table_text
+from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
 from commbench.core.units import format_bytes, format_number, format_seconds, plural
 
 from .parquet import recorded_rows
 from .table import OWN_BUFFERS, TimeLine, has_own_buffers, is_matrix, matrix_text
 
-Row = Mapping[str, Any]
-
 CONSTANT = (  # named once in the title where all rows share them
     "layout", "pair", "dtype", "engine", "schedule", "window", "buffers", "streams", "root", "reduction", "in_place",
     "staging", "link", "device", "timing_mode",
 )  # fmt: skip
-VARIABLES = ("benchmark", *(name for name in CONSTANT if name not in ("device", "timing_mode")))
+SHOWN_VARIABLES = ("benchmark", *(name for name in CONSTANT if name not in ("device", "timing_mode")))
 RIGHT = ("window", "streams", "root")
 DEFAULTS = {  # values that are not shown: no message, pair after pair, and the usual on a CPU
     ("dtype", "none"), ("schedule", "serial"), ("staging", "none"), ("device", "cpu"), ("timing_mode", "host"),
 }  # fmt: skip
-NUMBERS = (  # the columns that a narrow terminal lacks are those with the highest numbers
-    Column("message\nB", right=True),
-    Column("median\nus", right=True, style="bold"),
-    Column("interval\nus", right=True, priority=1),
-    Column("p99\nus", right=True, priority=4),
-    Column("algbw\nGB/s", right=True, priority=5),
-    Column("busbw\nGB/s", right=True, priority=2),
-    Column("of limit\n%", right=True, priority=3),
-    Column("messages\n1/s", right=True, priority=7),
-    Column("n", right=True, priority=6),
+NUMBER_COLUMNS = (  # the columns that a narrow terminal lacks are those with the highest numbers
+    TableColumn("message\nB", right=True),
+    TableColumn("median\nus", right=True, style="bold"),
+    TableColumn("interval\nus", right=True, priority=1),
+    TableColumn("p99\nus", right=True, priority=4),
+    TableColumn("algbw\nGB/s", right=True, priority=5),
+    TableColumn("busbw\nGB/s", right=True, priority=2),
+    TableColumn("of limit\n%", right=True, priority=3),
+    TableColumn("messages\n1/s", right=True, priority=7),
+    TableColumn("n", right=True, priority=6),
 )
-MARK = Column("", style="yellow")  # on a terminal: this row differs from its neighbours, see below the table
-FLAGS_COLUMN = Column("flags", priority=8)  # in a file
+MARK_COLUMN = TableColumn(
+    "", style="yellow"
+)  # on a terminal: this row differs from its neighbours, see below the table
+FLAGS_COLUMN = TableColumn("flags", priority=8)  # in a file
 NOT_FINISHED = "not finished"  # rows of an interrupted run, beside the flags
 DIVIDED = "message: in total; gather, scatter, all_gather, all_to_all and reduce_scatter divide it among the ranks"
 CLOCKS = {
@@ -53,7 +54,6 @@ CLOCKS = {
     "throughput": "the GPU's events around calls that follow one another without a wait",
     "graph": "the GPU's events around the replay of a captured graph of calls",
 }
-MOST_NAMED_PAIRS = 3  # of those that run at once
 MOST_OPERATIONS = 3  # named for one meaning of the median
 MOST_FINDINGS = 10
 LONG_REST_S = 5.0  # expected after the first pass: with less the run has its table soon
@@ -86,7 +86,7 @@ class Console:
         if passes * (time.monotonic() - self._begun_s) * waiting < LONG_REST_S * len(rows):
             return
         rows = [{**row, "stop_reason": None} for row in rows]  # further visits are on their way
-        lines = (f"first pass: {_case_title(row)}: {format_seconds(row['median_s'])}" for row in rows)
+        lines = (f"first pass: {case_text(row)}: {format_seconds(row['median_s'])}" for row in rows)
         text = printable("\n".join(lines)) if terminal.width is None else run_text(self._run, rows, terminal)
         print(f"{text}\nthe first pass is through; further passes over {waiting} cases follow\n", file=sys.stderr)
 
@@ -107,7 +107,7 @@ def run_text(
 ) -> str:
     """Title, table, a matrix where there are many pairs, flags and reasons, slow or asymmetric pairs."""
     if not rows:
-        return f"{terminal.paragraph(_title(run, rows))}\nno case is finished\n"
+        return f"{terminal.paragraph(_run_title(run, rows))}\nno case is finished\n"
     shown_matrices = sorted(
         filter(is_matrix, matrices(rows)), key=lambda matrix: row_order(next(iter(matrix.rows.values())))
     )
@@ -115,7 +115,7 @@ def run_text(
     listed = sorted((row for row in rows if id(row) not in in_matrix), key=row_order)
     series, measured = _rows_by_series(rows, listed), [set(flags_of(row)) for row in rows if row["status"] == "ok"]
     common = sorted(set.intersection(*measured)) if len(measured) > 1 else []
-    parts = [terminal.styled(terminal.paragraph(_title(run, rows)), "bold")]
+    parts = [terminal.styled(terminal.paragraph(_run_title(run, rows)), "bold")]
     parts += [terminal.paragraph(f"every row: {', '.join(common)}")] if common else []
     modes = dict.fromkeys(row["timing_mode"] for row in listed)
     for mode in modes if len(modes) > 1 else [None]:  # times of different clocks are never in one table
@@ -123,7 +123,7 @@ def run_text(
             parts.append(f"timing_mode {mode}: {CLOCKS.get(mode, '')}")
         alike = [row for row in listed if mode in (None, row["timing_mode"])]
         if alike or not shown_matrices:
-            parts.append(_table(rows, alike, terminal, _marked(series), common))
+            parts.append(_rows_table(rows, alike, terminal, _marked(series), common))
             parts += [""] if shown_matrices or mode is not None else []
     named = [name for name in CONSTANT if not _is_constant(rows, name)]
     for matrix in shown_matrices:
@@ -135,21 +135,21 @@ def run_text(
         f"{name}: {flag_text(name)}" for name in [*common, *sorted(flags_in(in_matrix.values()) - own - {*common})]
     ]
     missing = _unfinished_texts(run, series)
-    meaning = _meaning(rows, "interval" in "".join(parts))
+    meaning = _column_meanings(rows, "interval" in "".join(parts))
     parts.append(paragraphs([*_reason_texts(series, terminal), *missing, *flags, *meaning], terminal))
     for case_id, line in (time_lines or {}).items():
-        title = next((_case_title(row) for row in rows if row["case_id"] == case_id), case_id)
+        title = next((case_text(row) for row in rows if row["case_id"] == case_id), case_id)
         parts += [f"\n{text}"] if (text := line.text(title, terminal)) else []
     return "\n".join([*parts, *_finding_lines(run, rows, terminal)]) + "\n"
 
 
-def _table(
+def _rows_table(
     rows: Sequence[Row], listed: Sequence[Row], terminal: Terminal, marked: Container[str], common: Sequence[str]
 ) -> str:
     """The listed rows, without the columns that all rows share."""
-    names = [name for name in VARIABLES if name == "benchmark" or not _is_constant(rows, name)]
-    columns = [Column(name, right=name in RIGHT) for name in names]
-    last = FLAGS_COLUMN if terminal.width is None else MARK
+    names = [name for name in SHOWN_VARIABLES if name == "benchmark" or not _is_constant(rows, name)]
+    columns = [TableColumn(name, right=name in RIGHT) for name in names]
+    last = FLAGS_COLUMN if terminal.width is None else MARK_COLUMN
     cells, styles = [], {}
     for number, row in enumerate(listed):
         words = [*([NOT_FINISHED] if _is_unfinished(row) else []), *flags_of(row)]
@@ -170,7 +170,7 @@ def _table(
             format_number(row["message_rate_per_s"]), "-" if row["repetitions"] is None else str(row["repetitions"]),
             mark,
         ))  # fmt: skip
-    shown = [*columns, *NUMBERS, *([last] if any(row[-1] for row in cells) else [])]
+    shown = [*columns, *NUMBER_COLUMNS, *([last] if any(row[-1] for row in cells) else [])]
     return table_text(shown, [row[: len(shown)] for row in cells], terminal, styles)
 
 
@@ -197,7 +197,7 @@ def row_order(row: Row) -> tuple[Any, ...]:
 # ---------------------------------------------------------------- title and meaning
 
 
-def _title(run: Mapping[str, Any], rows: Sequence[Row]) -> str:
+def _run_title(run: Mapping[str, Any], rows: Sequence[Row]) -> str:
     world = run["world"]
     parts = [f"{run['backend']['name']} ({run['backend'].get('library', '')})", plural(world["size"], "rank", "ranks")]
     parts += [plural(world["nodes"], "node", "nodes"), f"timing {run['timing']}"]
@@ -219,18 +219,10 @@ def _is_constant(rows: Sequence[Row], name: str) -> bool:
 def _variable_text(row: Row, name: str) -> str:
     """The value in a title or a cell; of many pairs at once the first and the last."""
     value = _value_or_none(row, name)
-    pairs = str(value).split() if name == "pair" and value else []
-    if len(pairs) > MOST_NAMED_PAIRS:
-        return f"{pairs[0]} .. {pairs[-1]} ({len(pairs)} at once)"
-    return "" if value is None else str(value)
+    return "" if value is None else short_pairs(value) if name == "pair" else str(value)
 
 
-def _case_title(row: Row) -> str:
-    size = format_bytes(row["message_bytes"]) if row["message_bytes"] else ""
-    return " ".join(filter(None, (row["benchmark"], row["layout"], _variable_text(row, "pair"), size)))
-
-
-def _meaning(rows: Sequence[Row], has_intervals: bool) -> list[str]:
+def _column_meanings(rows: Sequence[Row], has_intervals: bool) -> list[str]:
     """What median and interval are: `half a round trip`; of several kinds with operations: `collective (all_reduce)`.
 
     Rows of earlier versions have no median_of.
@@ -306,7 +298,7 @@ def _flag_sizes(flag: str, series: Mapping[str, Sequence[Row]]) -> str:
             texts[name] = "all sizes"
         elif having:
             most = len(having) > max(len(without), 2) and without
-            texts[name] = f"all but {_sizes(without)}" if most else _sizes(having)
+            texts[name] = f"all but {_sizes_text(without)}" if most else _sizes_text(having)
     return _by_series(texts, len(series) > 1)
 
 
@@ -323,7 +315,7 @@ def _reason_texts(series: Mapping[str, Sequence[Row]], terminal: Terminal) -> li
         line = " ".join(reason.split())
         if terminal.width is not None and len(line) > LONGEST_REASON:
             line = f"{line[: LONGEST_REASON // 2]} ... {line[-LONGEST_REASON // 2 :]}"
-        sizes = {name: _sizes(rows) for name, rows in groups.items()}
+        sizes = {name: _sizes_text(rows) for name, rows in groups.items()}
         texts.append(f"{status}: {_by_series(sizes, len(series) > 1)}: {line}")
     return texts
 
@@ -336,7 +328,7 @@ def _is_unfinished(row: Row) -> bool:
 def _unfinished_texts(run: Mapping[str, Any], series: Mapping[str, Sequence[Row]]) -> list[str]:
     """`not finished: 8 B, 1 KiB; 40 of 42 cases not begun: ...` for what a run was interrupted in."""
     unfinished = {name: list(filter(_is_unfinished, rows)) for name, rows in series.items()}
-    begun = _by_series({name: _sizes(rows) for name, rows in unfinished.items() if rows}, len(series) > 1)
+    begun = _by_series({name: _sizes_text(rows) for name, rows in unfinished.items() if rows}, len(series) > 1)
     ended_early = run.get("status") in ("interrupted", "broken")
     planned, rows = run.get("cases", 0) if ended_early else 0, sum(map(len, series.values()))
     rest = f"{planned - rows} of {plural(planned, 'case', 'cases')} not begun" if planned > rows else ""
@@ -351,5 +343,5 @@ def _by_series(texts: Mapping[str, str], several: bool) -> str:
     return "; ".join([*filter(None, parts), *more]) or "all"
 
 
-def _sizes(rows: Iterable[Row]) -> str:
+def _sizes_text(rows: Iterable[Row]) -> str:
     return ", ".join(format_bytes(size) for size in sorted({row["message_bytes"] or 0 for row in rows}) if size)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -15,9 +14,10 @@ from pathlib import Path
 from commbench.core.errors import WorldBroken
 from commbench.core.run_folder import publish
 from commbench.core.units import format_bytes
+from commbench.world.output import print_error
 
 BOUND_BYTES = 256 << 20  # of what waits in memory
-RETRY_S = 0.5  # between two cases, where every file waits for a full disk
+DISK_RETRY_S = 0.5  # between two cases, where every file waits for a full disk
 END_S, INTERRUPTED_S = 5.0, 1.0  # of retries at the end of a run; an interrupted one must not keep its user waiting
 PAUSE_S = 0.5
 
@@ -108,13 +108,15 @@ class DurableFiles:
     def _take(self, name: str, item: Item) -> None:
         """Write it or let it wait, and drop the oldest items beyond the bound: rows only where no samples are left."""
         self.waiting[name] = item
-        self._write_waiting(time.monotonic() + RETRY_S)
+        self._write_waiting(time.monotonic() + DISK_RETRY_S)
         size = sum(item.content.nbytes for item in self.waiting.values())
         for oldest in sorted(self.waiting, key=lambda name: self.waiting[name].keep):
             if size <= self._bound_bytes:
                 return
             if not self.dropped:
-                warn(f"more than {self._bound} wait for {self.folder}; what came first is lost, samples before rows")
+                print_error(
+                    f"more than {self._bound} wait for {self.folder}; what came first is lost, samples before rows"
+                )
             size -= self.waiting.pop(oldest).content.nbytes
             self.dropped.append(oldest)
 
@@ -130,7 +132,7 @@ class DurableFiles:
                 self.error = error_text(error)
                 if not self._failing:
                     self._failing = True
-                    warn(
+                    print_error(
                         f"{self.folder / name} can't be written: {self.error}; the run goes on, its results wait in "
                         f"memory (at most {self._bound}) and are tried again with each case"
                     )
@@ -142,7 +144,7 @@ class DurableFiles:
         if self._failing and not self.waiting:
             self._failing = False
             but = f", but for {len(self.dropped)} files that are lost" if self.dropped else ""
-            warn(f"{self.folder} can be written again; all that waited is saved{but}")
+            print_error(f"{self.folder} can be written again; all that waited is saved{but}")
         return not self.waiting
 
 
@@ -206,9 +208,3 @@ def _extend(target: Path, content: memoryview) -> None:
             raise
     finally:
         os.close(file)
-
-
-def warn(text: str) -> None:
-    """Print a line on stderr if possible: it may be a file on the same full disk."""
-    with suppress(OSError):
-        print(f"commbench: {text}", file=sys.stderr, flush=True)

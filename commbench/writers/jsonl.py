@@ -18,7 +18,7 @@ from commbench.core.errors import Unsaved
 
 from .durable_files import DurableFiles, opening, retry_s
 
-NAME = "cases.jsonl"
+CASES_JSONL = "cases.jsonl"
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Jsonl:
     """
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
-        path = Path(folder) / NAME
+        path = Path(folder) / CASES_JSONL
         with opening(path), path.open("a+b") as file:
             file.seek(0)  # a full disk or a power failure may have cut off the last line of an earlier start
             file.truncate(file.read().rfind(b"\n") + 1)
@@ -41,18 +41,18 @@ class Jsonl:
         self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
     ) -> None:
         maps = {name: dict(row.get(name) or {}) for name in ("env", "backend_options")}
-        self._files.append(NAME, line({"schema_version": SCHEMA_VERSION, **row, **maps}).encode())
+        self._files.append(CASES_JSONL, line({"schema_version": SCHEMA_VERSION, **row, **maps}).encode())
 
     def end(self, run: Mapping[str, Any]) -> None:
         """Raises Unsaved where lines are missing in the file."""
         files = self._files
         if files.retry(retry_s(run.get("status"))) and not files.dropped and not files.gone():
             return
-        count = bytes(files.waiting[NAME].content).count(b"\n") if NAME in files.waiting else 0
+        count = bytes(files.waiting[CASES_JSONL].content).count(b"\n") if CASES_JSONL in files.waiting else 0
         refuge = files.rescue({}) if count else None
-        rest = f"; {count} lines of it are in {refuge / NAME}" if refuge is not None else ""
+        rest = f"; {count} lines of it are in {refuge / CASES_JSONL}" if refuge is not None else ""
         why = files.error or "it was there, and has been removed"
-        raise Unsaved(f"{files.folder / NAME} is not complete ({why}){rest}")
+        raise Unsaved(f"{files.folder / CASES_JSONL} is not complete ({why}){rest}")
 
 
 def line(values: Mapping[str, Any]) -> str:

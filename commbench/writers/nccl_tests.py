@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from commbench.core.columns import Row
+
 from .table import (
     Listing,
-    Row,
     comment,
     flag_lines,
     heading,
@@ -20,8 +21,8 @@ from .table import (
     tables,
 )
 
-TOOL = "nccl-tests"
-PROGRAMS = {
+NCCL_TESTS_NAME = "nccl-tests"
+NCCL_TESTS_PROGRAMS = {
     "all_gather": "all_gather_perf",
     "all_reduce": "all_reduce_perf",
     "all_to_all": "alltoall_perf",
@@ -31,14 +32,14 @@ PROGRAMS = {
     "reduce_scatter": "reduce_scatter_perf",
     "scatter": "scatter_perf",
 }
-TYPES = {"float64": "double", "float32": "float", "float16": "half"}  # the others have the same names
-COLUMNS = ("reduction", "root", "in_place")  # beside the sizes
+NCCL_TESTS_TYPES = {"float64": "double", "float32": "float", "float16": "half"}  # the others have the same names
+VARYING = ("reduction", "root", "in_place")  # beside the sizes
 LINE = ("reduction", "root", "message_bytes", "elements")  # what both halves of a line share
 HEADS = ("size", "count", "type", "redop", "root", *("time", "algbw", "busbw", "#wrong") * 2)
 UNITS = ("(B)", "(elements)", "", "", "", *("(us)", "(GB/s)", "(GB/s)", "") * 2)
 WIDTHS = (12, 12, 8, 6, 6)
 HALF_WIDTHS = (10, 10, 10, 7)
-MEANING = (
+COLUMN_MEANINGS = (
     "time: median_s, the time of a call by the clock of timing_mode, in each repetition that of the slowest rank; "
     "algbw, busbw: algbw_gb_per_s, busbw_gb_per_s, both from median_s; #wrong: wrong_elements",
     "nccl-tests' time is by default the mean of calls enqueued back to back, averaged over ranks: "
@@ -56,11 +57,15 @@ MEAN_OF_RATES = (
 class NcclTests(Listing):
     def text(self, run: Mapping[str, Any], rows: Sequence[Row]) -> str:
         """A table with its closing lines for what one program of nccl-tests would have printed."""
-        listed = tables((row for row in rows if row["benchmark"] in PROGRAMS), COLUMNS)
-        lines = [*preface(run, rows, TOOL), *(comment(text) for text in MEANING if listed)]
+        listed = tables((row for row in rows if row["benchmark"] in NCCL_TESTS_PROGRAMS), VARYING)
+        lines = [*preface(run, rows, NCCL_TESTS_NAME), *(comment(text) for text in COLUMN_MEANINGS if listed)]
         for table in listed:
-            lines += ["", heading(table, rows, PROGRAMS[table[0]["benchmark"]], COLUMNS), *_table_lines(table)]
-        return "\n".join(lines + missing_program_lines(rows, PROGRAMS, TOOL))
+            lines += [
+                "",
+                heading(table, rows, NCCL_TESTS_PROGRAMS[table[0]["benchmark"]], VARYING),
+                *_table_lines(table),
+            ]
+        return "\n".join(lines + missing_program_lines(rows, NCCL_TESTS_PROGRAMS, NCCL_TESTS_NAME))
 
 
 def _table_lines(table: Sequence[Row]) -> list[str]:
@@ -80,7 +85,7 @@ def _table_lines(table: Sequence[Row]) -> list[str]:
         if measured:
             first = next(iter(measured.values()))
             root = -1 if first["root"] is None else first["root"]
-            kind = TYPES.get(first["dtype"], first["dtype"])
+            kind = NCCL_TESTS_TYPES.get(first["dtype"], first["dtype"])
             texts = (first["message_bytes"], first["elements"], kind, first["reduction"] or "none", root)
             shared = _aligned(list(map(str, texts)), WIDTHS)
             lines.append(shared + _half(measured.get(False)) + _half(measured.get(True)))

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from commbench.core.columns import Row
+
 from .table import (
     OWN_BUFFERS,
     Listing,
-    Row,
     comment,
     flag_lines,
     has_own_buffers,
@@ -21,7 +22,7 @@ from .table import (
     tables,
 )
 
-TOOL = "the OSU micro-benchmarks"
+OSU_NAME = "the OSU micro-benchmarks"
 MEANS = (
     "the columns hold means, as OSU's do; what commbench calls the result is median_s and the rates from it: look "
     "there (writer=console, parquet) before quoting a number"
@@ -30,7 +31,7 @@ Value = Callable[[Row], "float | None"]
 
 
 @dataclass(frozen=True)
-class Program:
+class OsuProgram:
     """`meaning` is what commbench writes into the columns, and in what theirs are different."""
 
     name: str
@@ -49,7 +50,7 @@ def _per_second(quantity: Callable[[Row], float]) -> Value:
 
 
 MB_PER_S = _per_second(lambda row: row["message_bytes"] / 1e6)
-WINDOW = "a sample is a window of messages and its answer; MB is 10^6 B"
+WINDOW_MEANING = "a sample is a window of messages and its answer; MB is 10^6 B"
 OVER_REPETITIONS = (
     "Avg, Min, Max Latency(us): mean_s, min_s, max_s over the repetitions, each the maximum over ranks",
     "OSU's are over ranks, of each rank's mean over repetitions: its Avg is lower by nature, its Min and Max are "
@@ -60,29 +61,29 @@ COLLECTIVE = tuple(
     for theirs, ours in (("Avg", "mean_s"), ("Min", "min_s"), ("Max", "max_s"))
 )
 IN_BLOCKS = ("Size: the block of one rank, as OSU counts it: message_bytes / ranks", *OVER_REPETITIONS)
-PROGRAMS = {
-    "p2p_latency": Program("osu_latency", (("Avg Latency(us)", _microseconds("mean_s")),), (
+OSU_PROGRAMS = {
+    "p2p_latency": OsuProgram("osu_latency", (("Avg Latency(us)", _microseconds("mean_s")),), (
         "Avg Latency(us): mean_s, the mean over repetitions of half a round trip on the first rank's clock",
     )),
-    "p2p_bandwidth": Program("osu_bw", (("Bandwidth (MB/s)", MB_PER_S),), (
-        f"Bandwidth (MB/s): message_bytes / mean_s on the sender's clock; {WINDOW}",
+    "p2p_bandwidth": OsuProgram("osu_bw", (("Bandwidth (MB/s)", MB_PER_S),), (
+        f"Bandwidth (MB/s): message_bytes / mean_s on the sender's clock; {WINDOW_MEANING}",
     )),
-    "p2p_bibandwidth": Program("osu_bibw", (("Bandwidth (MB/s)", MB_PER_S),), (
+    "p2p_bibandwidth": OsuProgram("osu_bibw", (("Bandwidth (MB/s)", MB_PER_S),), (
         "Bandwidth (MB/s): message_bytes / mean_s, the sum of both directions; MB is 10^6 B",
     )),
-    "p2p_multi_pair": Program("osu_mbw_mr", (("MB/s", MB_PER_S), ("Messages/s", _per_second(lambda row: 1.0))), (
-        f"MB/s: message_bytes / mean_s, Messages/s: 1 / mean_s, of all pairs together; {WINDOW}",
+    "p2p_multi_pair": OsuProgram("osu_mbw_mr", (("MB/s", MB_PER_S), ("Messages/s", _per_second(lambda row: 1.0))), (
+        f"MB/s: message_bytes / mean_s, Messages/s: 1 / mean_s, of all pairs together; {WINDOW_MEANING}",
         "mean_s is here the mean over repetitions of the slowest sender's time; OSU's is the mean over senders",
     )),
-    "barrier": Program("osu_barrier", COLLECTIVE, OVER_REPETITIONS, None),
-    "all_reduce": Program("osu_allreduce", COLLECTIVE, OVER_REPETITIONS),
-    "broadcast": Program("osu_bcast", COLLECTIVE, OVER_REPETITIONS),
-    "reduce": Program("osu_reduce", COLLECTIVE, OVER_REPETITIONS),
-    "reduce_scatter": Program("osu_reduce_scatter_block", COLLECTIVE, OVER_REPETITIONS),
-    "all_gather": Program("osu_allgather", COLLECTIVE, IN_BLOCKS, "block"),
-    "all_to_all": Program("osu_alltoall", COLLECTIVE, IN_BLOCKS, "block"),
-    "gather": Program("osu_gather", COLLECTIVE, IN_BLOCKS, "block"),
-    "scatter": Program("osu_scatter", COLLECTIVE, IN_BLOCKS, "block"),
+    "barrier": OsuProgram("osu_barrier", COLLECTIVE, OVER_REPETITIONS, None),
+    "all_reduce": OsuProgram("osu_allreduce", COLLECTIVE, OVER_REPETITIONS),
+    "broadcast": OsuProgram("osu_bcast", COLLECTIVE, OVER_REPETITIONS),
+    "reduce": OsuProgram("osu_reduce", COLLECTIVE, OVER_REPETITIONS),
+    "reduce_scatter": OsuProgram("osu_reduce_scatter_block", COLLECTIVE, OVER_REPETITIONS),
+    "all_gather": OsuProgram("osu_allgather", COLLECTIVE, IN_BLOCKS, "block"),
+    "all_to_all": OsuProgram("osu_alltoall", COLLECTIVE, IN_BLOCKS, "block"),
+    "gather": OsuProgram("osu_gather", COLLECTIVE, IN_BLOCKS, "block"),
+    "scatter": OsuProgram("osu_scatter", COLLECTIVE, IN_BLOCKS, "block"),
 }  # fmt: skip
 
 
@@ -90,11 +91,15 @@ PROGRAMS = {
 class Osu(Listing):
     def text(self, run: Mapping[str, Any], rows: Sequence[Row]) -> str:
         """All tables of a run; every line that is no number begins with #."""
-        known = [row for row in rows if row["benchmark"] in PROGRAMS]
-        lines = [*preface(run, rows, TOOL), comment(MEANS), *([comment(OWN_BUFFERS)] if has_own_buffers(known) else [])]
+        known = [row for row in rows if row["benchmark"] in OSU_PROGRAMS]
+        lines = [
+            *preface(run, rows, OSU_NAME),
+            comment(MEANS),
+            *([comment(OWN_BUFFERS)] if has_own_buffers(known) else []),
+        ]
         explained: set[str] = set()
         for table in tables(known, ()):
-            program = PROGRAMS[table[0]["benchmark"]]
+            program = OSU_PROGRAMS[table[0]["benchmark"]]
             lines += ["", heading(table, rows, program.name, ())]
             lines += [] if program.name in explained else [comment(text) for text in program.meaning]
             explained.add(program.name)
@@ -102,10 +107,10 @@ class Osu(Listing):
             lines.append(first + "".join(f"{name:>18}" for name, _ in program.columns))
             lines += [_size_line(row, program) if row["status"] == "ok" else status_line(row) for row in table]
             lines += flag_lines(table)
-        return "\n".join(lines + missing_program_lines(rows, PROGRAMS, TOOL))
+        return "\n".join(lines + missing_program_lines(rows, OSU_PROGRAMS, OSU_NAME))
 
 
-def _size_line(row: Row, program: Program) -> str:
+def _size_line(row: Row, program: OsuProgram) -> str:
     cells = "".join(f"{number(value(row)):>18}" for _, value in program.columns)
     if program.size is None:
         return f"  {cells}"

@@ -15,8 +15,9 @@ from commbench.core.columns import SCHEMA_VERSION, TABLES, arrow_schema, with_cu
 from commbench.core.errors import Unsaved
 from commbench.core.run_folder import json_text, publish
 from commbench.core.terminal import first_line
+from commbench.world.output import print_error
 
-from .durable_files import DurableFiles, clear_torn, error_text, opening, retry_s, warn
+from .durable_files import DurableFiles, clear_torn, error_text, opening, retry_s
 
 RECORD = "run.json"
 GROUP_ROWS = 100_000  # of a merged file
@@ -79,7 +80,7 @@ class Parquet:
                 with suppress(OSError):  # what can't be read stays there
                     (files.folder / "parts").rmdir()
             except OSError as error:
-                warn(f"{files.folder}: results stay in its parts, which are read as well ({error_text(error)})")
+                print_error(f"{files.folder}: results stay in its parts, which are read as well ({error_text(error)})")
         else:
             run = {**run, "exit_status": max(Unsaved.exit_status, run.get("exit_status") or 0)}
         files.put(RECORD, json_text(run).encode())
@@ -189,7 +190,7 @@ def _read_part(file: Path, table: str) -> Any:
             raise ValueError(f"it has columns that this commbench does not know: {', '.join(unknown[:6])}")
         return with_current_columns(rows, table)
     except (pa.ArrowException, OSError, ValueError) as error:
-        warn(f"{file} can't be read, and stays: {first_line(error)}")
+        print_error(f"{file} can't be read, and stays: {first_line(error)}")
         return None
 
 

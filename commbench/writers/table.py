@@ -16,16 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.columns import VARIABLES
+from commbench.core.columns import VARIABLES, Row
 from commbench.core.layout import Pair, pairs_text
 from commbench.core.slow_pairs import MATRIX_VARIABLES, Matrix
-from commbench.core.terminal import Column, Terminal, printable, table_text
-from commbench.core.units import format_bytes, format_number, format_seconds
+from commbench.core.terminal import TableColumn, Terminal, printable, table_text
+from commbench.core.units import format_bytes, format_number, format_seconds, value_text
 
-Row = Mapping[str, Any]
 IN_EVERY_HEADING = ("layout", "pair", "dtype", "engine")  # so that a table is complete when it is cut out
-SIZES = ("benchmark", "message_bytes", "elements")  # in the name of the program and in the lines
-NAMES = tuple(column.name for column in VARIABLES if column.name not in SIZES)
+LINE_VARIABLES = ("benchmark", "message_bytes", "elements")  # in the name of the program and in the lines
+HEADING_VARIABLES = tuple(column.name for column in VARIABLES if column.name not in LINE_VARIABLES)
 LONGEST_PAIR_TABLE = 12  # rows; more pairs are printed as a matrix
 MAX_MATRIX_RANKS = 16  # that fit a terminal
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -34,7 +33,7 @@ OWN_BUFFERS = "buffers own: each message of a window has memory of its own (osu_
 TIME_LINES = 20  # of one case
 TIME_LINE_HEADINGS = ("from\ns", "median\nus", "min\nus", "max\nus", "repetitions")
 MOST_INTERVALS = 4096  # kept of one case; beyond it neighbours are merged
-BAR = 24  # characters of the longest
+LONGEST_BAR = 24  # characters of the longest
 
 
 @dataclass
@@ -81,7 +80,7 @@ def preface(run: Mapping[str, Any], rows: Sequence[Row], tool: str) -> list[str]
         comment(f"measured by commbench, printed in the columns of {tool}: run {run['run_id']}{label}"),
         comment(f"{library}, {world['size']} ranks, {world['nodes']} node(s), timing {run['timing']}"),
     ]
-    shared = [name for name in NAMES if name not in IN_EVERY_HEADING and not _varies(rows, name)]
+    shared = [name for name in HEADING_VARIABLES if name not in IN_EVERY_HEADING and not _varies(rows, name)]
     lines += [comment(f"wherever it applies: {_first_values(rows, shared)}")] if rows else []
     if any(row["segment"] for row in rows):
         lines.append(comment("this run went on after a stop: rows of earlier starts are in its folder only"))
@@ -90,7 +89,7 @@ def preface(run: Mapping[str, Any], rows: Sequence[Row], tool: str) -> list[str]
 
 def tables(rows: Iterable[Row], columns: Collection[str]) -> list[list[Row]]:
     """Rows that differ only in the given columns and their sizes form a table, small messages first."""
-    varying = {*SIZES, *columns} - {"benchmark"}
+    varying = {*LINE_VARIABLES, *columns} - {"benchmark"}
     shared = [column.name for column in VARIABLES if column.name not in varying]
     rows_by_table: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
@@ -104,7 +103,9 @@ def tables(rows: Iterable[Row], columns: Collection[str]) -> list[list[Row]]:
 
 def heading(table: Sequence[Row], rows: Sequence[Row], program: str, columns: Collection[str]) -> str:
     """The program of the other tool, and the variables of this table that are not the same everywhere."""
-    shown = [name for name in NAMES if name not in columns and (name in IN_EVERY_HEADING or _varies(rows, name))]
+    shown = [
+        name for name in HEADING_VARIABLES if name not in columns and (name in IN_EVERY_HEADING or _varies(rows, name))
+    ]
     return comment(f"{table[0]['benchmark']}, as {program}: {_first_values(table, shown)}")
 
 
@@ -138,26 +139,20 @@ def missing_program_lines(rows: Iterable[Row], programs: Container[str], tool: s
 
 
 def _varies(rows: Iterable[Row], name: str) -> bool:
-    return len({_variable_text(row[name]) for row in rows if row[name] is not None}) > 1
+    return len({value_text(row[name]) for row in rows if row[name] is not None}) > 1
 
 
 def _first_values(rows: Sequence[Row], names: Iterable[str]) -> str:
     """The first value of each variable that has one."""
     first = {name: next((row[name] for row in rows if row[name] is not None), None) for name in names}
-    return ", ".join(f"{name} {_variable_text(value)}" for name, value in first.items() if value not in (None, {}, ()))
-
-
-def _variable_text(value: Any) -> str:
-    if isinstance(value, Mapping):
-        value = tuple(value.items())
-    return " ".join(f"{name}={setting}" for name, setting in value) if isinstance(value, tuple) else str(value)
+    return ", ".join(f"{name} {value_text(value)}" for name, value in first.items() if value not in (None, {}, ()))
 
 
 def _natural_key(value: Any) -> tuple[Any, ...]:
     """A key that sorts 0-2 before 0-10, and None first."""
     if value is None:
         return ()
-    parts = re.split(r"(\d+)", _variable_text(value))
+    parts = re.split(r"(\d+)", value_text(value))
     return tuple(int(part) if index % 2 else part for index, part in enumerate(parts))
 
 
@@ -262,11 +257,11 @@ class TimeLine:
         begin_s, end_s = self._intervals[[0, -1], 0]
         lines = _merged(self._intervals, -(-len(self._intervals) // TIME_LINES))
         longest = lines[:, 1].max() or 1.0
-        columns = [Column(text, right=True, priority=index) for index, text in enumerate(TIME_LINE_HEADINGS)]
-        columns.append(Column("median", priority=len(columns)))
+        columns = [TableColumn(text, right=True, priority=index) for index, text in enumerate(TIME_LINE_HEADINGS)]
+        columns.append(TableColumn("median", priority=len(columns)))
         rows = [
             (f"{at_s - begin_s:.1f}", *(format_number(1e6 * seconds) for seconds in (median_s, min_s, max_s)),
-             f"{repetitions:.0f}", "#" * max(1, round(BAR * median_s / longest)))
+             f"{repetitions:.0f}", "#" * max(1, round(LONGEST_BAR * median_s / longest)))
             for at_s, median_s, min_s, max_s, repetitions in lines.tolist()
         ]  # fmt: skip
         head = f"{title}: time line of {format_seconds(end_s - begin_s)}, median: mean of the medians of its intervals"

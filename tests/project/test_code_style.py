@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import statistics
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -54,6 +55,29 @@ def vague_names(source: str) -> set[str]:
 def test_names_say_what_they_hold() -> None:
     assert vague_names("found = [one for one in rows]\ndef f(told): pass") == {"found", "one", "told"}
     assert {file: names for file, source in FILES.items() if (names := vague_names(source))} == {}
+
+
+def module_names(source: str) -> set[str]:
+    """Functions, classes and variables at the top of a module."""
+    names: set[str] = set()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return names
+
+
+def test_no_two_modules_share_a_name() -> None:
+    """So that a search for a name leads to one place. An operation has the name of the step that it measures; the
+    modules of hardware/ and the two processes are called alike."""
+    assert module_names("A: int = 1\nb = c = 2\ndef d(): e = 1\nclass F: g = 1") == {"A", "b", "c", "d", "F"}
+    counts = Counter(name for file, source in FILES.items() for name in module_names(source) if file != "__init__.py")
+    operations = {
+        name for file, source in FILES.items() if file.startswith("benchmarks/") for name in module_names(source)
+    }
+    assert {name for name, count in counts.items() if count > 1} - operations == {"SOURCES", "collect", "main"}
 
 
 def decisions(source: str) -> list[str]:

@@ -22,7 +22,7 @@ from shown_gpus import hgx, libraries
 from commbench.config.compose import ConfigComposer
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
-from commbench.measure.plan import Facts, plan
+from commbench.measure.plan import PlanFacts, plan
 from commbench.world.control import hosted_world
 
 sys.path.insert(0, str(TOOLS / "gpu"))
@@ -124,7 +124,7 @@ def test_every_command_line_is_one(name: str, monkeypatch: pytest.MonkeyPatch) -
         for settings in (job.settings for job in jobs):
             layouts = settings.layouts or (Layout(1, 2),)
             world = hosted_world(1, max(layout.size for layout in layouts))[0]
-            cases = plan(replace(settings, layouts=layouts), world, Facts(2**42, 2**26, 64, 2**40))
+            cases = plan(replace(settings, layouts=layouts), world, PlanFacts(2**42, 2**26, 64, 2**40))
             refused = name.endswith(("bad_ipc_off", "ipc_copy_off", "gloo_none", "mpi_none"))
             assert refused or any(case.skip is None for case in cases), [case.skip for case in cases]
 
@@ -238,6 +238,7 @@ def test_a_probe_runs_to_its_end(on_host: dict[str, str], tmp_path: Path, name: 
 
 
 TORCH = """
+import os
 import sys
 from types import SimpleNamespace
 import torch.distributed as dist
@@ -248,6 +249,8 @@ world.opened = lambda library: HostNccl().open(hosted_world(1, 1)[0], SimpleName
 import clocks, lifetime
 clocks.REPETITIONS, lifetime.ROUNDS, lifetime.free_bytes = 20, 3, lambda library: 0
 (clocks if sys.argv[1] == "clocks" else lifetime).main("torch")
+sys.stdout.flush()
+os._exit(0)  # Python's own end may abort in gloo's last worker thread
 """
 
 

@@ -324,9 +324,9 @@ def smaller(backend: Any, communicator: Any, engine: str) -> Iterator[Bench]:
 
 
 def mpi_rank(library: str, output: Path) -> None:
-    from commbench.hardware.mpi_library import load
+    from commbench.hardware.mpi_library import load_mpi
 
-    comm = load(library, "funneled").COMM_WORLD
+    comm = load_mpi(library, "funneled").COMM_WORLD
     backend, everybody = Mpi(library=library), tuple(range(comm.size))
     world = World(comm.rank, comm.size, (everybody,), (comm.rank,))
     communicator = backend.open(world, StoreControl(None, comm.rank, comm.size))

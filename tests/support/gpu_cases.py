@@ -12,7 +12,7 @@ from commbench.config.settings import Settings
 from commbench.core.case import Planned
 from commbench.core.layout import Layout
 from commbench.hardware.topology import Topology, parse_topo
-from commbench.measure.plan import Facts, plan
+from commbench.measure.plan import PlanFacts, plan
 from commbench.world.control import hosted_world
 
 
@@ -27,7 +27,7 @@ def planned(benchmark: str, layout: str, *words: str, device: str = "cuda") -> P
     """The only case of a benchmark in a world of exactly this layout."""
     of_world = Layout.parse(layout)
     settings = replace(settings_of(benchmark, *words), layouts=(of_world,))
-    job = plan(settings, hosted_world(of_world.nodes, of_world.ranks_per_node)[0], Facts(2**40, 2**20, 2))[0]
+    job = plan(settings, hosted_world(of_world.nodes, of_world.ranks_per_node)[0], PlanFacts(2**40, 2**20, 2))[0]
     return replace(job, case=replace(job.case, device=device))
 
 

@@ -90,10 +90,10 @@ ONE_LINE = {
     "backend=mpi backend.threads=foo": "backend.threads=foo is unknown; allowed: single, funneled",
     "~backend": "backend=None has no _target_",
     "backend._target_=commbench.benchmarks.all_reduce.AllReduce": "is outside commbench.backends.*",
-    "backend._target_=commbench.backends.tcp.backend.Options": (
-        "is not a dataclass that can be imported: Options is not defined"
+    "backend._target_=commbench.backends.tcp.backend.SocketOptions": (
+        "is not a dataclass that can be imported: SocketOptions is not defined"
     ),
-    "backend._target_=commbench.backends.tcp.lowering.Options": "Key 'library' not in 'Options'",
+    "backend._target_=commbench.backends.tcp.lowering.SocketOptions": "Key 'library' not in 'SocketOptions'",
     "timing._target_=commbench.config.settings.Budget": "is outside commbench.config.settings.Timing*",
     "timing.case_s=inf": "timing.case_s=inf is not at most 1e+08",
     "timing.repetitions=1000000000001": "at most 1000000000000 repetitions",

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 import commbench
-from commbench.report.load import KEYS, find_runs, load_run
+from commbench.report.load import ROW_KEYS, find_runs, load_run
 
 TIMING = ("timing=quick", "timing.launches=2", "timing.warmup_s=0")
 WORDS = ("benchmark=all_reduce", "sizes=[8]", *TIMING)
@@ -43,7 +43,7 @@ def test_a_second_launch_is_a_fresh_world_and_the_row_is_over_the_visits_of_both
     assert case.median_s == pytest.approx(float(np.median(case.visit_medians_s)))
     measured = run.samples[(run.samples.phase == "measure") & (run.samples["rank"] == 0)]
     assert sorted(measured.repetition) == list(range(case.repetitions)), "each repetition once, over both launches"
-    assert not run.samples.duplicated(KEYS["samples"]).any()
+    assert not run.samples.duplicated(ROW_KEYS["samples"]).any()
     slowest_s = run.samples[run.samples.phase == "measure"].elapsed_ns.max() * 1e-9 / case.operations_per_sample
     assert case.max_s == pytest.approx(slowest_s)
     assert run.stdout.count("results: ") == 1 and run.stdout.count("all_reduce") <= 3, "one table"

@@ -7,7 +7,7 @@ from functools import cache
 from combination import FINISHED, Combination
 
 from commbench.config.compose import ConfigComposer
-from commbench.measure.plan import Facts, plan
+from commbench.measure.plan import PlanFacts, plan
 from commbench.world.control import hosted_world
 
 SIZES = (8, 16, 24, 32, 40)
@@ -33,4 +33,4 @@ def _places() -> tuple[int, ...]:
         words = ["benchmark=[all_reduce]", "layout=1x2", f"sizes=[{','.join(str(size) for size in SIZES)}]"]
         settings = composer.jobs(words, multirun=False)[0].settings
     world, _ = hosted_world(1, 2)
-    return tuple(SIZES.index(job.case.message_bytes) for job in plan(settings, world, Facts(2**40, 2**20, 2)))
+    return tuple(SIZES.index(job.case.message_bytes) for job in plan(settings, world, PlanFacts(2**40, 2**20, 2)))

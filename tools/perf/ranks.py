@@ -76,9 +76,9 @@ def blocks(job: Planned, library: Library, n: int, turns: int) -> dict[str, list
 def mpi_library(path: str | None) -> Library:
     """`path` is the compiled reference.c, or None."""
     from commbench.backends.mpi.backend import MpiCommunicator
-    from commbench.hardware.mpi_library import load
+    from commbench.hardware.mpi_library import load_mpi
 
-    mpi = load("auto", "funneled")
+    mpi = load_mpi("auto", "funneled")
     comm = mpi.COMM_WORLD.Dup()
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})

@@ -37,7 +37,7 @@ from commbench.core.protocols import Buffer, Control
 from commbench.measure.case import CaseVisit
 from commbench.measure.case_record import CaseRecord
 from commbench.measure.conditions import Conditions
-from commbench.measure.plan import Facts, plan
+from commbench.measure.plan import PlanFacts, plan
 from commbench.measure.rows import row, sample_table
 from commbench.measure.samples import Samples
 from commbench.measure.transports import TransportEvidence
@@ -58,7 +58,7 @@ def planned(size: int, backend: str) -> tuple[Settings, Planned, float]:
         settings = composer.jobs([f"backend={backend}", *WORDS, f"layout={layout}"], multirun=False)[0].settings
     world, _ = hosted_world(layout.nodes, layout.ranks_per_node)
     begin = time.perf_counter()
-    (job,) = plan(settings, world, Facts(2**42, 2**20, 64))
+    (job,) = plan(settings, world, PlanFacts(2**42, 2**20, 64))
     assert job.skip is None
     return settings, job, time.perf_counter() - begin
 

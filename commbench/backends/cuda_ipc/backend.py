@@ -18,7 +18,7 @@ from commbench.core.protocols import Backend, Buffer, Control
 from commbench.engines.lowered import Lowered, PythonRunner
 from commbench.hardware.cuda import CudaError, driver_missing
 
-from .lowering import NO_COLLECTIVES, Channels, IpcLowering, Offer, check_program, mismatch, region_of
+from .lowering import IPC_NO_COLLECTIVES, Channels, IpcLowering, Offer, check_program, offers_mismatch, region_of
 from .protocol import Mailbox, NodeBarrier, ProgressEngine, ReceiveChannel, SendChannel, create_mailbox
 
 DEADLINE_S = 120.0  # of every exchange over the control plane
@@ -41,7 +41,7 @@ class IpcCopy(Backend):
 
     def supports(self, case: Case, size: int) -> str | None:
         if any(value is not None for value in (case.reduction, case.root, case.in_place)):
-            return NO_COLLECTIVES
+            return IPC_NO_COLLECTIVES
         if case.timing_mode in EVENT_TIMED:
             return HOST_CLOCK
         if case.staging != "none":
@@ -142,7 +142,7 @@ class IpcCommunicator:
         gathered = self._control.gather(asdict(own_offer), DEADLINE_S, "IPC handles")
         decided = self._control.decide(gathered or None, DEADLINE_S, "IPC handles")
         offers = {peer: Offer(**fields) for peer, fields in zip(self._ranks, decided, strict=True)}
-        problem = next((offer.problem for offer in offers.values() if offer.problem), None) or mismatch(offers)
+        problem = next((offer.problem for offer in offers.values() if offer.problem), None) or offers_mismatch(offers)
         if problem is not None:
             raise Unsupported(problem)
         channels = self._channels(own_offer, offers)

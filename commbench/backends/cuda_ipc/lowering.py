@@ -18,7 +18,7 @@ from .protocol import NodeBarrier, ProgressEngine, ReceiveChannel, SendChannel, 
 
 Channels = tuple[Mapping[int, SendChannel], Mapping[int, ReceiveChannel]]  # by peer in this communicator
 Direction = tuple[str, int]  # "send" or "receive", and the peer
-NO_COLLECTIVES = "ipc_copy is point to point only: it copies from one process into another"
+IPC_NO_COLLECTIVES = "ipc_copy is point to point only: it copies from one process into another"
 ONE_NODE_ONLY = "CUDA IPC works only between processes of one node"
 Region = tuple[str, int, int, int]  # buffer, offset in its first copy, distance of copies, size; all in bytes
 
@@ -44,7 +44,7 @@ def check_program(program: Program, ranks: Sequence[int], node_ranks: Sequence[i
     """Raises Unsupported for a program that copies within one node can't run."""
     steps = (*program.steps, *program.reset)
     if any(not isinstance(step, Message | WaitAll | Barrier | Copy) for step in steps):
-        raise Unsupported(NO_COLLECTIVES)
+        raise Unsupported(IPC_NO_COLLECTIVES)
     if any(not isinstance(step, Copy) for step in program.reset):
         raise Unsupported("ipc_copy can't lower messages in a reset")
     remote = [step for step in steps if isinstance(step, Message) and ranks[step.peer] not in node_ranks]
@@ -54,7 +54,7 @@ def check_program(program: Program, ranks: Sequence[int], node_ranks: Sequence[i
         raise Unsupported(f"{ONE_NODE_ONLY}, and this barrier is of several")
 
 
-def mismatch(offers: Mapping[int, Offer]) -> str | None:
+def offers_mismatch(offers: Mapping[int, Offer]) -> str | None:
     """Why these programs do not fit together, by world rank; the same on all ranks."""
     for rank, offer in offers.items():
         for peer, sizes in offer.sends.items():
@@ -114,7 +114,7 @@ class IpcLowering:
                 targets = self._buffers[step.target.buffer].addresses(step.target)
                 return Call(engine.copy, (self._transfers(step.source, targets),))
             case _:
-                raise Unsupported(NO_COLLECTIVES)
+                raise Unsupported(IPC_NO_COLLECTIVES)
 
     def _sends_pending(self) -> bool:
         return any(kind == "send" for (kind, _), _ in self._open.values())

@@ -31,11 +31,11 @@ from commbench.hardware.cuda import driver_missing, driver_too_old
 from commbench.hardware.machine_facts import installed_version
 from commbench.hardware.nvml import Monitor
 
-from .lowering import UNSUPPORTED_FORMS, CupyLowering
+from .lowering import NCCL_UNSUPPORTED, CupyLowering
 
 ID_DEADLINE_S = 60.0  # until all ranks know the id of a communicator
 BARRIER_BYTES = 256  # device memory for the element that barriers reduce
-LIBRARY = "libnccl.so.2"
+NCCL_LIBRARY = "libnccl.so.2"
 CUDA_OF_WHEELS = ("13", "12", "11")
 INSTALL = "pip install 'commbench[cuda]'"
 HOLD_KERNEL = """
@@ -51,7 +51,7 @@ class CupyNccl(NcclBackend):
     """See Backend."""
 
     name: ClassVar[str] = "cupy_nccl"
-    unsupported_forms: ClassVar[UnsupportedForms] = UNSUPPORTED_FORMS
+    unsupported_forms: ClassVar[UnsupportedForms] = NCCL_UNSUPPORTED
     library: str = "auto"
 
     def missing(self, device: str = "cuda") -> str | None:
@@ -63,8 +63,8 @@ class CupyNccl(NcclBackend):
         spec = find_spec("nvidia")  # of NVIDIA's wheels; else it is in a conda environment or in the loader's path
         folders = [Path(os.environ.get("CONDA_PREFIX", "/nowhere")) / "lib"]
         folders += [Path(folder) / "nccl" / "lib" for folder in (spec and spec.submodule_search_locations) or ()]
-        if not any((folder / LIBRARY).exists() for folder in folders) and find_library("nccl") is None:
-            return f"{LIBRARY} was not found, and CuPy does not include it; {INSTALL}"
+        if not any((folder / NCCL_LIBRARY).exists() for folder in folders) and find_library("nccl") is None:
+            return f"{NCCL_LIBRARY} was not found, and CuPy does not include it; {INSTALL}"
         wheels = (major for major in CUDA_OF_WHEELS if installed_version((f"cupy-cuda{major}x",)) is not None)
         older = "pip install 'commbench[cuda12]', or take backend=gloo"
         return next((reason for major in wheels if (reason := driver_too_old("cupy", major, older))), None)

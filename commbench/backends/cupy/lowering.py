@@ -16,11 +16,11 @@ from commbench.core.errors import Unsupported
 from commbench.core.program import Step, View
 from commbench.engines.lowered import NO_CALL, Call, Rotating, UnsupportedForms, check_form, in_place
 
-UNSUPPORTED_FORMS: UnsupportedForms = {("all_to_all", True): "NCCL receives into blocks that it has not sent yet"}
-NULL = 0  # the address of a buffer that only the root has
+NCCL_UNSUPPORTED: UnsupportedForms = {("all_to_all", True): "NCCL receives into blocks that it has not sent yet"}
+NULL_ADDRESS = 0  # the address of a buffer that only the root has
 
-Endpoint = tuple[Any, View]  # one side of a message: NCCL's call and the memory
-Message = tuple[Any, View, int, int]  # NCCL's call, a view, the index of its block, the peer
+MessageSide = tuple[Any, View]  # one side of a message: NCCL's call and the memory
+GroupedMessage = tuple[Any, View, int, int]  # NCCL's call, a view, the index of its block, the peer
 
 
 class Stream(Protocol):
@@ -43,7 +43,7 @@ class CupyLowering:
         self._nccl, self._comm, self._device, self._buffers = nccl, communicator, device, buffers
         self._barrier_address = barrier_address
         self._rank, self._size, self._stream = communicator.rank_id(), communicator.size(), device.pointer
-        self._posted: list[Message] = []  # since the first Isend or Irecv behind the last WaitAll
+        self._posted: list[GroupedMessage] = []  # since the first Isend or Irecv behind the last WaitAll
         self._addresses: dict[View, Rotating] = {}
 
     def call(self, step: Step) -> Call:
@@ -67,7 +67,7 @@ class CupyLowering:
                 return self._collective(step)
 
     def _collective(self, step: Step) -> Call:
-        check_form(UNSUPPORTED_FORMS, step)
+        check_form(NCCL_UNSUPPORTED, step)
         comm, stream = self._comm, self._stream
         match step:
             case steps.Barrier():
@@ -93,7 +93,7 @@ class CupyLowering:
                 return Call(comm.allReduce, (address, self._address(recv), *message, operation, stream))
             case steps.Reduce(send, recv, reduction, root):
                 address, *message = self._message(send)
-                target = self._address(recv) if self._rank == root else NULL
+                target = self._address(recv) if self._rank == root else NULL_ADDRESS
                 operation = self._constant(reduction)
                 return Call(comm.reduce, (address, target, *message, operation, root, stream))
             case steps.ReduceScatter(send, recv, reduction):
@@ -103,17 +103,17 @@ class CupyLowering:
             case _:
                 raise Unsupported(f"NCCL has no {type(step).__name__}")
 
-    def _rooted(self, step: Step, leaf: Endpoint, at_root: Endpoint, root: int) -> Call:
+    def _rooted(self, step: Step, leaf: MessageSide, at_root: MessageSide, root: int) -> Call:
         """Every rank has a message with the root, and the root one with every rank; in place none with itself."""
         (leaf_call, leaf_view), (root_call, root_view) = leaf, at_root
         skip_self = in_place(step) and self._rank == root
-        messages: list[Message] = [] if skip_self else [(leaf_call, leaf_view, 0, root)]
+        messages: list[GroupedMessage] = [] if skip_self else [(leaf_call, leaf_view, 0, root)]
         if self._rank == root:
             peers = (peer for peer in range(self._size) if not (skip_self and peer == root))
             messages += [(root_call, root_view, peer, peer) for peer in peers]
         return self._grouped(messages, self._count(leaf_view))
 
-    def _grouped(self, messages: Sequence[Message], block_count: int | None = None) -> Call:
+    def _grouped(self, messages: Sequence[GroupedMessage], block_count: int | None = None) -> Call:
         """One group of messages of `block_count` elements each, or of as many as their views have."""
         if not messages:
             return NO_CALL

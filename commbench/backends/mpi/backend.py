@@ -20,7 +20,7 @@ from commbench.hardware.cuda import MPICH, MVAPICH, OPEN_MPI, UCX, cuda_ipc_expo
 from commbench.hardware.mpi_library import CHOICES, THREADS, CudaAware
 from commbench.hardware.network import interface_name
 
-from .lowering import UNSUPPORTED_FORMS, CudaLowering, NativeLowering, PythonLowering, reduction_problem
+from .lowering import MPI_UNSUPPORTED, CudaLowering, NativeLowering, PythonLowering, reduction_problem
 
 # of Open MPI's TCP, of UCX below either library, of libfabric below MPICH, and of MPICH's older device
 INTERFACE_NAMES = ("OMPI_MCA_btl_tcp_if_include", "UCX_NET_DEVICES", "FI_TCP_IFACE", "MPIR_CVAR_NETWORK_IFACE")
@@ -52,7 +52,7 @@ class Mpi(Backend):
         return cuda_missing("take device=cpu") if device == "cuda" else None
 
     def supports(self, case: Case, size: int) -> str | None:
-        reason = skip_reason(UNSUPPORTED_FORMS, case)
+        reason = skip_reason(MPI_UNSUPPORTED, case)
         if reason is None and case.reduction is not None:
             reason = reduction_problem(case.dtype, case.reduction, case.elements)
         if reason is not None or case.device == "cpu":
@@ -89,9 +89,9 @@ class Mpi(Backend):
     def open(self, world: World, control: Control, device: str = "cpu") -> MpiCommunicator:
         # before MPI_Init, because MVAPICH uses the GPU that is current then; the others look up each address
         gpu = self.gpu(world) if device == "cuda" else None
-        mpi = mpi_library.load(self.library, self.threads)
+        mpi = mpi_library.load_mpi(self.library, self.threads)
         if world.size != mpi.COMM_WORLD.size:
-            raise ConfigError(mpi_library.mismatch(world.size, mpi))
+            raise ConfigError(mpi_library.launcher_mismatch(world.size, mpi))
         aware = NOT_QUERIED if gpu is None else mpi_library.cuda_aware_by_query()
         return MpiCommunicator(mpi, mpi.COMM_WORLD.Dup(), gpu, aware)
 

@@ -23,10 +23,10 @@ from commbench.core import program as steps
 from commbench.core.errors import Unsupported
 from commbench.core.payload import dtype
 from commbench.core.program import Program, Step, View
+from commbench.core.units import INT_MAX
 from commbench.engines.lowered import Call, NativeCall, Rotating, UnsupportedForms, check_form, in_place
 from commbench.hardware.mpi_library import loaded_library
 
-INT_MAX = 2**31 - 1
 MPI_NAMES = {
     "float64": "DOUBLE",
     "float32": "FLOAT",
@@ -35,12 +35,12 @@ MPI_NAMES = {
     "int8": "INT8_T",
     "uint8": "UINT8_T",
 }
-REDUCTIONS = ("sum", "prod", "min", "max")
-UNSUPPORTED_FORMS: UnsupportedForms = {
+MPI_REDUCTIONS = ("sum", "prod", "min", "max")
+MPI_UNSUPPORTED: UnsupportedForms = {
     ("reduce_scatter", True): "MPI leaves an in-place result at the front of the buffer, not in the rank's own block",
 }
 Argument = int | tuple[int, ...]
-Message = tuple[Argument, int, int]
+MessageArguments = tuple[Argument, int, int]
 NULL = 0
 
 
@@ -84,7 +84,7 @@ def reduction_problem(dtype_name: str, reduction: str, count: int, limit: int = 
     """Why MPI can't reduce that; None if it can."""
     if dtype_name not in MPI_NAMES:
         return f"MPI cannot reduce {dtype_name}"
-    if reduction not in REDUCTIONS:
+    if reduction not in MPI_REDUCTIONS:
         return f"MPI has no reduction {reduction}"
     if count > limit:
         return f"{count} elements are more than the 2^31-1 of a reduction without large-count calls"
@@ -92,14 +92,14 @@ def reduction_problem(dtype_name: str, reduction: str, count: int, limit: int = 
 
 
 def operation(mpi: Any, reduction: str) -> Any:
-    """MPI.SUM for "sum"; `typed` has refused what is not in REDUCTIONS."""
+    """MPI.SUM for "sum"; `typed` has refused what is not in MPI_REDUCTIONS."""
     return getattr(mpi, reduction.upper())
 
 
 def collective(step: Step, rank: int, size: int) -> tuple[str, tuple[Any, ...]]:
     """MPI's name of a collective, and its arguments up to the communicator: each is a Memory, None for the memory that
     only the root has, the name of a reduction, or the root. Raises Unsupported for what MPI does not have."""
-    check_form(UNSUPPORTED_FORMS, step)
+    check_form(MPI_UNSUPPORTED, step)
     at_root = getattr(step, "root", rank) == rank
     own = in_place(step) and at_root  # in an operation with a root, only that passes MPI_IN_PLACE
     match step:
@@ -252,7 +252,7 @@ class NativeLowering:
             case _:
                 return [value for message in arguments for value in self._message(message)]
 
-    def _message(self, memory: Memory | None) -> Message:
+    def _message(self, memory: Memory | None) -> MessageArguments:
         """Address, count per block and datatype."""
         if memory is None:
             return NULL, 0, handle(self._mpi, self._mpi.BYTE)

@@ -15,15 +15,15 @@ from commbench.core.case import Case, Mode, World
 from commbench.core.errors import ConfigError, WorldBroken
 from commbench.core.program import BufferSpec, Message, Program
 from commbench.core.protocols import Backend, Buffer, Control
+from commbench.core.units import INT_MAX
 from commbench.engines.lowered import Lowered, PythonRunner
 from commbench.hardware.network import meeting_address
-from commbench.world.peer_listener import Key, PeerListener
+from commbench.world.peer_listener import PeerListener, PeerStream
 
-from .lowering import BARRIER, NO_COLLECTIVES, Endpoint, Options, TcpLowering, barrier_partners
+from .lowering import BARRIER, TCP_NO_COLLECTIVES, Endpoint, SocketOptions, TcpLowering, barrier_partners
 
 INTERFACE = "COMMBENCH_TCP_INTERFACE"  # exported from the key `interface`
-MEETING_S = 120.0
-INT_MAX = 2**31 - 1
+EXCHANGE_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Tcp(Backend):
 
     def supports(self, case: Case, size: int) -> str | None:
         if any(value is not None for value in (case.reduction, case.root, case.in_place)):
-            return NO_COLLECTIVES
+            return TCP_NO_COLLECTIVES
         return None
 
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
@@ -73,14 +73,14 @@ class Tcp(Backend):
         except (OSError, ConfigError) as error:
             problem = f"rank {world.rank} can't listen: {error}"
         mine = [problem, listener and listener.address, listener and listener.port]
-        gathered = control.gather(mine, MEETING_S, "tcp addresses")
-        states, secret = control.decide([gathered, secrets.token_hex(16)], MEETING_S, "tcp addresses")
+        gathered = control.gather(mine, EXCHANGE_S, "tcp addresses")
+        states, secret = control.decide([gathered, secrets.token_hex(16)], EXCHANGE_S, "tcp addresses")
         reason = next((problem for problem, *_ in states if problem is not None), None)
         if listener is None or reason is not None:
             if listener is not None:
                 listener.close()
             raise ConfigError(str(reason))
-        options = Options(self.buffer_bytes, self.no_delay, float(self.timeout_s))
+        options = SocketOptions(self.buffer_bytes, self.no_delay, float(self.timeout_s))
         addresses = [(str(host), int(port)) for _, host, port in states]
         endpoint = Endpoint(world.rank, listener, bytes.fromhex(secret), addresses, options)
         try:
@@ -108,7 +108,7 @@ class TcpCommunicator:
         self._endpoint, self._ranks = endpoint, ranks
         self.size = len(ranks)
         self.hosted = (ranks.index(endpoint.rank),)
-        self._used: list[Key] = []  # by the program prepared last: peer in this communicator, stream
+        self._used: list[PeerStream] = []  # by the program prepared last: peer in this communicator, stream
         # all of its ranks are here at the same time: what can't be reached is found before anything is measured
         endpoint.connect(self._barrier_keys())
 
@@ -158,6 +158,6 @@ class TcpCommunicator:
     def close(self, abort: bool = False) -> None:
         self._endpoint.close()
 
-    def _barrier_keys(self) -> set[Key]:
+    def _barrier_keys(self) -> set[PeerStream]:
         partners = barrier_partners(self.hosted[0], self.size)
         return {(self._ranks[peer], BARRIER) for pair in partners for peer in pair}

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from typing import cast
 
 MAX_VIEWS = 1024  # UIO_MAXIOV, of one sendmsg
-MAX_BYTES = 1 << 30  # a call moves less than 2 GiB (MAX_RW_COUNT)
+MAX_CALL_BYTES = 1 << 30  # a call moves less than 2 GiB (MAX_RW_COUNT)
 INFO_BYTES = 512  # more than any kernel fills of struct tcp_info; it returns how much it wrote
 UNKNOWN = 0xFFFFFFFF  # min_rtt before the first sample
 SMALL_BYTES = 64 * 1024  # up to here, waking a thread takes longer than filling the kernel's buffer
@@ -28,13 +28,15 @@ class IoVector:
 
 
 def io_vectors(views: Sequence[memoryview]) -> tuple[IoVector, ...]:
-    """The views in portions of what one call may move; views of more than MAX_BYTES are cut."""
+    """The views in portions of what one call may move; views of more than MAX_CALL_BYTES are cut."""
     portions: list[list[memoryview]] = [[]]
-    room = MAX_BYTES
-    for piece in (view[start : start + MAX_BYTES] for view in views for start in range(0, len(view), MAX_BYTES)):
+    room = MAX_CALL_BYTES
+    for piece in (
+        view[start : start + MAX_CALL_BYTES] for view in views for start in range(0, len(view), MAX_CALL_BYTES)
+    ):
         if len(portions[-1]) == MAX_VIEWS or len(piece) > room:
             portions.append([])
-            room = MAX_BYTES
+            room = MAX_CALL_BYTES
         portions[-1].append(piece)
         room -= len(piece)
     return tuple(IoVector(tuple(portion), sum(map(len, portion))) for portion in portions if portion)
@@ -205,7 +207,7 @@ def parse_info(raw: bytes) -> dict[str, float]:
 
 
 @dataclass(frozen=True, eq=False)
-class Transfer:
+class StreamTransfer:
     """What one connection has to move in one direction."""
 
     connection: Connection
@@ -216,8 +218,8 @@ class Transfer:
 class PendingTransfers:
     """All that one wait has to complete."""
 
-    sends: tuple[Transfer, ...]
-    receives: tuple[Transfer, ...]
+    sends: tuple[StreamTransfer, ...]
+    receives: tuple[StreamTransfer, ...]
 
     @property
     def small(self) -> bool:
@@ -225,7 +227,7 @@ class PendingTransfers:
         return all(size <= SMALL_BYTES for size in sizes)
 
 
-Job = Callable[[], None]
+TransferJob = Callable[[], None]
 
 
 class ThreadPool:
@@ -235,14 +237,14 @@ class ThreadPool:
     """
 
     def __init__(self) -> None:
-        self._queues: list[SimpleQueue[Job | None]] = []
+        self._queues: list[SimpleQueue[TransferJob | None]] = []
         self._threads: list[threading.Thread] = []
         self._finished: SimpleQueue[None] = SimpleQueue()
 
     def reserve(self, threads: int) -> None:
         """Start threads until there are so many."""
         while len(self._threads) < threads:
-            queue: SimpleQueue[Job | None] = SimpleQueue()
+            queue: SimpleQueue[TransferJob | None] = SimpleQueue()
             name = f"commbench-tcp-{len(self._threads)}"
             self._queues.append(queue)
             self._threads.append(threading.Thread(target=self._work, args=(queue,), name=name, daemon=True))
@@ -251,7 +253,7 @@ class ThreadPool:
     def move_small(self, pending: PendingTransfers) -> None:
         """In the caller's thread if the kernel takes all sends at once: then no order of receives can deadlock."""
         started = [(send, send.connection.send_nowait(send.vectors)) for send in pending.sends]
-        unsent = tuple(Transfer(send.connection, rest) for send, rest in started if rest)
+        unsent = tuple(StreamTransfer(send.connection, rest) for send, rest in started if rest)
         if unsent:
             self.move(PendingTransfers(unsent, pending.receives))
             return
@@ -288,7 +290,7 @@ class ThreadPool:
         for thread in self._threads:
             thread.join()
 
-    def _work(self, queue: SimpleQueue[Job | None]) -> None:
+    def _work(self, queue: SimpleQueue[TransferJob | None]) -> None:
         while (job := queue.get()) is not None:
             job()
             self._finished.put(None)

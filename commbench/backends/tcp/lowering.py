@@ -23,18 +23,18 @@ from commbench.buffers.memory import HostBuffer, rotation_pool
 from commbench.core.errors import Unsupported, WorldBroken
 from commbench.core.program import Barrier, Copy, Irecv, Isend, Recv, Send, Step, View, WaitAll
 from commbench.engines.lowered import NO_CALL, Call, Rotating
-from commbench.world.peer_listener import Key, PeerListener, greet, set_buffers, socket_family
+from commbench.world.peer_listener import PeerListener, PeerStream, greet, set_buffers, socket_family
 
-from .connection import Connection, PendingTransfers, ThreadPool, Transfer, io_vectors
+from .connection import Connection, PendingTransfers, StreamTransfer, ThreadPool, io_vectors
 
 BARRIER = -1  # the stream of the barriers' bytes
 MAX_STREAMS = 64
-NO_COLLECTIVES = "tcp is point to point only: sockets have no collectives"
+TCP_NO_COLLECTIVES = "tcp is point to point only: sockets have no collectives"
 Messages = tuple[tuple[int, View], ...]  # peer, data
 
 
 @dataclass(frozen=True)
-class Options:
+class SocketOptions:
     """Socket options of all connections."""
 
     buffer_bytes: int | None
@@ -49,24 +49,29 @@ class Endpoint:
     """
 
     def __init__(
-        self, rank: int, listener: PeerListener, secret: bytes, addresses: Sequence[tuple[str, int]], options: Options
+        self,
+        rank: int,
+        listener: PeerListener,
+        secret: bytes,
+        addresses: Sequence[tuple[str, int]],
+        options: SocketOptions,
     ) -> None:
         self.rank, self.listener, self.threads = rank, listener, ThreadPool()
         self._secret, self._addresses, self._options = secret, addresses, options
-        self._connections: dict[Key, Connection] = {}
+        self._connections: dict[PeerStream, Connection] = {}
         listener.serve(secret, self._admit)
 
-    def __getitem__(self, key: Key) -> Connection:
+    def __getitem__(self, key: PeerStream) -> Connection:
         return self._connections[key]
 
-    def connect(self, keys: Collection[Key]) -> None:
+    def connect(self, keys: Collection[PeerStream]) -> None:
         """Make the connections that are missing or broken. The peers must do so too; raises WorldBroken."""
         timeout_s = self._options.timeout_s
         broken = {key for key in keys if key in self._connections and not self._connections[key].alive()}
         for key in broken:
             self._connections.pop(key).close()
         missing = sorted(set(keys) - set(self._connections))
-        connected: dict[Key, socket.socket] = {}
+        connected: dict[PeerStream, socket.socket] = {}
         try:
             for key in missing:
                 if key[0] >= self.rank:
@@ -175,7 +180,7 @@ class TcpLowering:
             case Copy(source, target):
                 return Call(np.copyto, (self._rotating_elements(target), self._rotating_elements(source)))
             case _:
-                raise Unsupported(NO_COLLECTIVES)
+                raise Unsupported(TCP_NO_COLLECTIVES)
 
     def _wait(self) -> Call:
         messages = tuple(self._sends), tuple(self._receives)
@@ -206,14 +211,14 @@ class TcpLowering:
             return Call(move_one, (Rotating(tuple(copy[0].views[0] for copy in vectors)),))
         return Call(connection.send if first.sends else connection.receive, (Rotating(tuple(vectors)),))
 
-    def _transfers(self, messages: Messages, copy: int) -> tuple[Transfer, ...]:
+    def _transfers(self, messages: Messages, copy: int) -> tuple[StreamTransfer, ...]:
         """One per connection, its parts in the order of the messages."""
-        views: dict[Key, list[memoryview]] = {}
+        views: dict[PeerStream, list[memoryview]] = {}
         for peer, data in messages:
             for stream, part in enumerate(cut(memoryview(self._elements(data, copy)).cast("B"), self._streams)):
                 if len(part):
                     views.setdefault((self._ranks[peer], stream), []).append(part)
-        return tuple(Transfer(self._endpoint[key], io_vectors(parts)) for key, parts in views.items())
+        return tuple(StreamTransfer(self._endpoint[key], io_vectors(parts)) for key, parts in views.items())
 
     def _elements(self, view: View, copy: int) -> Any:
         return self._buffers[view.buffer].words(view.slot, copy)[view.elements]

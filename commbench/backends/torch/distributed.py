@@ -19,12 +19,12 @@ from commbench.engines.lowered import Call, Lowered, PythonRunner, Rotating, Uns
 from .cuda import CudaDevice, CudaMemory, gpu_runner, view_tensors
 
 CALL_TIMEOUT = timedelta(minutes=10)  # a last resort: the deadlines of the control plane are shorter
-UNSUPPORTED_FORMS: UnsupportedForms = {
+TORCH_UNSUPPORTED: UnsupportedForms = {
     ("all_reduce", False): "torch.distributed reduces in place only",
     ("reduce", False): "torch.distributed reduces in place only",
     ("all_to_all", True): "torch.distributed receives into blocks that it has not sent yet",
 }
-REDUCTIONS = {"sum": "SUM", "avg": "AVG", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
+TORCH_REDUCTIONS = {"sum": "SUM", "avg": "AVG", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
 
 
 def start_group(name: str, world: World, control: Control, place: Any = None) -> tuple[Any, tuple[int, ...], int]:
@@ -166,7 +166,7 @@ class TorchLowering:
 
     def _collective(self, step: Step) -> Call:
         dist, group = self._dist, self._group
-        check_form(UNSUPPORTED_FORMS, step)
+        check_form(TORCH_UNSUPPORTED, step)
         match step:
             case steps.Barrier():
                 return Call(dist.barrier, (group,))
@@ -195,7 +195,7 @@ class TorchLowering:
                 raise Unsupported(f"torch.distributed has no {type(step).__name__}")
 
     def _operation(self, reduction: str) -> Any:
-        return getattr(self._dist.ReduceOp, REDUCTIONS[reduction])
+        return getattr(self._dist.ReduceOp, TORCH_REDUCTIONS[reduction])
 
     def tensors(self, view: View) -> Rotating:
         """One tensor per copy of the pool; the same object for the same view."""

@@ -13,7 +13,7 @@ from commbench.engines.lowered import reduction_missing, skip_reason
 from commbench.hardware.network import interface_name
 
 from .cuda import CudaDevice, cuda_missing
-from .distributed import UNSUPPORTED_FORMS, CudaCommunicator, TorchCommunicator, start_group
+from .distributed import TORCH_UNSUPPORTED, CudaCommunicator, TorchCommunicator, start_group
 
 # torch 2.8 brought averages (pull request 149781); until then reduce_scatter summed whatever it was asked (149869)
 SINCE_2_8 = {
@@ -50,7 +50,7 @@ class Gloo(Backend):
             return f"gloo copies on the host, so timing_mode={case.timing_mode} would not time all of it"
         if case.device == "cuda" and case.staging == "none" and case.benchmark != WITHOUT_MESSAGE:
             return "gloo can't send GPU memory directly; use staging=auto or staging=pinned"
-        reason = skip_reason(UNSUPPORTED_FORMS, case) or reduction_missing("gloo", case)
+        reason = skip_reason(TORCH_UNSUPPORTED, case) or reduction_missing("gloo", case)
         if reason is None and (case.benchmark, case.reduction) in SINCE_2_8:
             release = torch_version()
             if tuple(map(int, release.split(".")[:2])) < (2, 8):

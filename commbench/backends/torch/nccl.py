@@ -22,7 +22,7 @@ from commbench.engines.lowered import NO_CALL, Call, Rotating, UnsupportedForms
 from commbench.world.exit_protocol import FOLDER
 
 from .cuda import CudaDevice, cuda_missing
-from .distributed import UNSUPPORTED_FORMS, CudaCommunicator, TorchLowering, start_group
+from .distributed import TORCH_UNSUPPORTED, CudaCommunicator, TorchLowering, start_group
 
 ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 TORCHRUN = "TORCHELASTIC_RUN_ID"
@@ -34,7 +34,7 @@ class Nccl(NcclBackend):
     """See Backend."""
 
     name: ClassVar[str] = "nccl"
-    unsupported_forms: ClassVar[UnsupportedForms] = UNSUPPORTED_FORMS
+    unsupported_forms: ClassVar[UnsupportedForms] = TORCH_UNSUPPORTED
     library: str = "auto"
 
     def missing(self, device: str = "cuda") -> str | None:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nccl_on_host import COLLECTIVES, MESSAGES, Communicator, Device, Entry, Nccl, deliver
 
-from commbench.backends.cupy.lowering import UNSUPPORTED_FORMS, CupyLowering
+from commbench.backends.cupy.lowering import NCCL_UNSUPPORTED, CupyLowering
 from commbench.buffers.memory import HostBuffer
 from commbench.config.compose import ConfigComposer
 from commbench.core.case import Case
@@ -85,7 +85,7 @@ def scenes(draw: st.DrawFn) -> tuple[Any, Case, int]:
 def test_every_benchmark_is_exact(scene: Any, pool: int, sync: str) -> None:
     benchmark, case, size = scene
     programs = [benchmark.program(case, rank, size) for rank in range(size)]
-    if skip_reason(UNSUPPORTED_FORMS, case):
+    if skip_reason(NCCL_UNSUPPORTED, case):
         with pytest.raises(Unsupported, match="not sent yet"):
             Ranks(programs)
         return

@@ -14,9 +14,9 @@ import sys
 import numpy as np
 from commbench.backends.mpi.lowering import typed
 from commbench.core.errors import Unsupported
-from commbench.hardware.mpi_library import load
+from commbench.hardware.mpi_library import load_mpi
 
-MPI = load(sys.argv[1], "funneled")
+MPI = load_mpi(sys.argv[1], "funneled")
 for dtype, itemsize in (("float32", 4), ("uint8", 1), ("bfloat16", 2)):
     for count in (1, 9, 10, 11, 20, 25, 103):
         kind = typed(MPI, dtype, count, None, limit=10)

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import commbench
-from commbench.cli.compare import command
+from commbench.cli.compare import compare_command
 from commbench.core.columns import arrow_schema
 from commbench.core.errors import ConfigError
 from commbench.core.terminal import TERMINAL
@@ -42,7 +42,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def run_compare(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    status = command(list(words))
+    status = compare_command(list(words))
     return status, capsys.readouterr().out
 
 
@@ -69,7 +69,7 @@ def test_a_gate_counts_what_so_many_cases_do_not_show_by_chance(
     paths = [str(tmp_path / name) for name in ("base", "slow")]
     assert "2 of 4 cases SLOWER" in run_compare(capsys, *paths)[1]
     with pytest.raises(ConfigError, match=r"2 of 4 cases are SLOWER, which 4 launches .* among 4 cases; it takes 5$"):
-        command([*paths, "--fail-on", "slower"])
+        compare_command([*paths, "--fail-on", "slower"])
 
 
 def test_the_gate_of_pairs_agrees_with_their_verdict(
@@ -140,7 +140,7 @@ def test_the_first_baseline_has_nothing_to_be_compared_with(
     assert (status, text.count("\n")) == (0, 2)
     assert f"NEW  {sides['base']}: 5 launches, 20 rows" in text
     with pytest.raises(ConfigError, match="--fail-on needs a BASE"):
-        command([sides["base"], "--save", str(tmp_path / "first.parquet"), "--fail-on", "slower"])
+        compare_command([sides["base"], "--save", str(tmp_path / "first.parquet"), "--fail-on", "slower"])
     assert (
         run_compare(capsys, sides["same"], "--against", str(tmp_path / "first.parquet"), "--fail-on", "slower")[0] == 0
     )
@@ -155,7 +155,7 @@ def test_one_launch_gives_no_verdict_and_can_not_pass_a_gate(
     assert "4 of 4 cases without a verdict: 4 more launches a side needed (at least 5, better 10)" in text
     assert "95 % interval" not in text and "5 / 1" in text
     with pytest.raises(ConfigError, match="--fail-on slower: no case has a verdict; it takes 4 launches a side"):
-        command([sides["base"], launch, "--fail-on", "slower"])
+        compare_command([sides["base"], launch, "--fail-on", "slower"])
 
 
 def test_what_is_on_one_side_only_is_listed(
@@ -203,7 +203,7 @@ def test_variables_are_compared_in_one_folder(
     assert "in_place true -> false" in text and "2 of 2 cases SAME" in text
     assert "on both sides" not in text and "on both sides" in run_compare(capsys, sides["base"], sides["base"])[1]
     with pytest.raises(ConfigError, match=r"BASE has in_place \w+ and \w+ for the same case"):
-        command([str(tmp_path), str(tmp_path), "--ignore", "in_place"])
+        compare_command([str(tmp_path), str(tmp_path), "--ignore", "in_place"])
 
 
 @pytest.mark.long
@@ -235,13 +235,13 @@ def test_options_of_the_statistic(sides: dict[str, str], capsys: pytest.CaptureF
 )
 def test_bad_options_are_refused_in_one_line(words: list[str], line: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        command(words)
+        compare_command(words)
     assert line in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
-        command(["--help"])
+        compare_command(["--help"])
     text = capsys.readouterr().out
     assert end.value.code == 0
     assert "--against" in text and "Exit status:" in text
@@ -249,9 +249,8 @@ def test_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_reading_loads_no_torch(sides: dict[str, str]) -> None:
     launches = [str(next(Path(sides[name]).iterdir())) for name in ("base", "slow")]
-    code = (
-        f"from commbench.cli.compare import command; command({launches}); import sys; assert 'torch' not in sys.modules"
-    )
+    run = f"from commbench.cli.compare import compare_command; compare_command({launches})"
+    code = f"{run}; import sys; assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
 

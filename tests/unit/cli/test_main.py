@@ -16,7 +16,7 @@ from shown_gpus import hgx, libraries
 
 import commbench
 from commbench.__main__ import main
-from commbench.cli.doctor import report, surroundings
+from commbench.cli.doctor import machine_text, surroundings
 from commbench.hardware import machine_facts
 
 SCRIPT = str(Path(sys.executable).parent / "commbench")
@@ -135,7 +135,7 @@ def test_doctor_names_this_machine_and_every_backend() -> None:
 
 def test_doctor_tells_a_small_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_facts, "collect", lambda: {"limits.shm_total_bytes": 2**16})
-    (line,) = [line for line in report().splitlines() if line.startswith("  shared memory ")]
+    (line,) = [line for line in machine_text().splitlines() if line.startswith("  shared memory ")]
     assert "/dev/shm has 64 KiB" in line and "--shm-size=8g" in line
 
 
@@ -144,7 +144,7 @@ def test_doctor_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     folder.mkdir(parents=True)
     (folder / "mine.yaml").write_text("_target_: mine.Mine\n")
     monkeypatch.setenv("MPI4PY_LIBMPI", "/nowhere/libmpi.so")
-    states = {line.split()[0]: line for line in report("conf").partition("\nbackends\n")[2].splitlines()}
+    states = {line.split()[0]: line for line in machine_text("conf").partition("\nbackends\n")[2].splitlines()}
     assert "MPI4PY_LIBMPI=/nowhere/libmpi.so is not a file" in states["mpi"]
     assert "permit it with allow=[mine]" in states["mine"]
     assert "can run here" in states["gloo"] and "can run here" in states["simulated"]

@@ -13,7 +13,7 @@ import yaml
 
 import commbench
 from commbench.config.compose import COMPOSED_GROUPS, ConfigComposer, resolved
-from commbench.config.keys import KEYS, TABLE, Key, Kind, construct
+from commbench.config.keys import KEY_TABLE, KEYS, Key, Kind, construct
 from commbench.config.settings import Settings, from_config
 from commbench.measure.visits import coverage
 
@@ -22,7 +22,7 @@ FILES = sorted(CONF.glob("*/*.yaml"))
 NAMES = [f"{file.parent.name}/{file.stem}" for file in FILES]
 TARGETS = [file for file in FILES if "_target_" in (yaml.safe_load(file.read_text()) or {})]
 CONFIG = (CONF / "config.yaml").read_text()
-PACKAGES = {key.group: key.name for key in TABLE if key.kind is Kind.GROUPS}  # group -> key
+PACKAGES = {key.group: key.name for key in KEY_TABLE if key.kind is Kind.GROUPS}  # group -> key
 OUTSIDE_KEYS = {"defaults", "hydra"}  # Hydra's own
 
 
@@ -144,7 +144,7 @@ def test_every_key_has_a_comment() -> None:
     assert [key for key, has in comments.items() if not has and key != "budget"] == []
 
 
-@pytest.mark.parametrize("key", [key for key in TABLE if key.choices], ids=lambda key: key.name)
+@pytest.mark.parametrize("key", [key for key in KEY_TABLE if key.choices], ids=lambda key: key.name)
 def test_a_comment_names_every_choice(key: Key) -> None:
     (line,) = re.findall(rf"^{key.name}: .*$", CONFIG, re.MULTILINE)
     assert [choice for choice in key.choices if not re.search(rf"\b{choice}\b", line)] == []

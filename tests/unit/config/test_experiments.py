@@ -17,7 +17,7 @@ from commbench.config.compose import ConfigComposer, RequestedJobs, experiment_p
 from commbench.config.settings import Job
 from commbench.core.errors import ConfigError
 from commbench.core.layout import Layout
-from commbench.measure.plan import Facts, plan
+from commbench.measure.plan import PlanFacts, plan
 from commbench.world import launch
 from commbench.world.control import hosted_world
 
@@ -279,6 +279,6 @@ def test_gather_on_all_nodes_of_the_slides_has_no_skip(layout: str) -> None:
     assert {candidate.backend.name for candidate in candidates} == {"mpi"} and candidates
     gather = tuple(benchmark for benchmark in candidates[0].benchmarks if benchmark.name == "gather")
     settings = replace(candidates[0], layouts=(chosen,), benchmarks=gather)
-    jobs = plan(settings, hosted_world(chosen.nodes, chosen.ranks_per_node)[0], Facts(2**40, 2**20, 64))
+    jobs = plan(settings, hosted_world(chosen.nodes, chosen.ranks_per_node)[0], PlanFacts(2**40, 2**20, 64))
     assert [job.skip for job in jobs] == [None] * 10
     assert sorted(job.case.elements for job in jobs) == [4**power for power in range(10)], "float32 of each rank"

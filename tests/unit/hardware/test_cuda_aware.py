@@ -20,7 +20,7 @@ mca:accelerator:null:version:"mca:2.1.0"
 {PARAM}:enumerator:value:1:true
 {PARAM}:synonym:name:mpi_built_with_cuda_support
 """
-ASK = "import json, sys; from commbench.hardware.mpi_library import load; load(sys.argv[1], 'funneled'); " + (
+ASK = "import json, sys; from commbench.hardware.mpi_library import load_mpi; load_mpi(sys.argv[1], 'funneled'); " + (
     "from commbench.hardware.mpi_library import cuda_aware_by_query as query; "
     "one = query(); print(json.dumps([one.answer, one.source]))"
 )

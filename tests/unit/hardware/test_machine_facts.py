@@ -15,7 +15,7 @@ import pytest
 
 from commbench.core import secrets
 from commbench.hardware import machine_facts
-from commbench.hardware.machine_facts import by_node, differences
+from commbench.hardware.machine_facts import differences, facts_by_node
 
 KEY = re.compile(r"[a-z0-9_]+(\.[A-Za-z0-9_\-:@]+)+")
 MULTI_LINE = {"topology.nvidia_smi_topo_m"}
@@ -98,10 +98,10 @@ def test_values_that_are_no_json_do_not_break_the_comparison():
 
 def test_by_node_takes_the_first_rank_of_each():
     facts = [{"rank": rank} for rank in range(4)]
-    assert by_node(facts, [0, 0, 1, 1]) == [{"rank": 0}, {"rank": 2}]
-    assert by_node(facts, [1, 0, 1, 0]) == [{"rank": 1}, {"rank": 0}]
+    assert facts_by_node(facts, [0, 0, 1, 1]) == [{"rank": 0}, {"rank": 2}]
+    assert facts_by_node(facts, [1, 0, 1, 0]) == [{"rank": 1}, {"rank": 0}]
     with pytest.raises(ValueError):
-        by_node(facts, [0])
+        facts_by_node(facts, [0])
 
 
 # ---------------------------------------------------------------- software

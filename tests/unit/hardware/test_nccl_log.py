@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from places import HARDWARE_TEXTS
 
-from commbench.hardware.nccl_log import MAPPED, Chosen, Transport, common_algorithm, effective_ipc, kind_of, parse_log
+from commbench.hardware.nccl_log import (
+    MAPPED_TRANSPORTS,
+    Chosen,
+    Transport,
+    common_algorithm,
+    effective_ipc,
+    kind_of,
+    parse_log,
+)
 
 LOGS = sorted(path.name for path in HARDWARE_TEXTS.glob("nccl_*.txt"))
 
@@ -134,7 +142,7 @@ def test_no_text_is_refused(text):
 @given(
     pairs=st.dictionaries(
         st.tuples(st.integers(0, 99), st.integers(0, 99)),
-        st.sampled_from([*MAPPED, "SHM/direct/direct", "NET/IB/GDRDMA"]),
+        st.sampled_from([*MAPPED_TRANSPORTS, "SHM/direct/direct", "NET/IB/GDRDMA"]),
     )
 )
 def test_every_pair_that_is_written_is_read(pairs):
@@ -147,7 +155,7 @@ def test_every_pair_that_is_written_is_read(pairs):
 
 @given(mapped=st.integers(0, 3), copied=st.integers(0, 3))
 def test_ipc_is_on_where_every_pair_maps_and_off_where_none_does(mapped, copied):
-    kinds = {(0, peer + 1): (MAPPED[peer],) for peer in range(mapped)}
+    kinds = {(0, peer + 1): (MAPPED_TRANSPORTS[peer],) for peer in range(mapped)}
     kinds |= {(9, peer): ("SHM/direct/direct",) for peer in range(copied)}
     expected = {(True, False): "on", (False, True): "off", (True, True): "mixed"}.get((mapped > 0, copied > 0))
     assert effective_ipc(kinds, one_node, False) == expected

@@ -110,7 +110,7 @@ def test_not_runnable(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", [name for name, _, _ in TABLES])
 def test_the_record_of_a_table_is_read_as_it_was(saved, name):
     """The table is parsed once; what run.json keeps of it is read afterwards."""
-    record = topology.node_record({topology.TABLE: saved(name)})
+    record = topology.node_record({topology.TOPOLOGY_FACT: saved(name)})
     assert topology.from_records([None, record]) == {1: parse_topo(saved(name))}
     assert json.loads(json.dumps(record))["links"]["GPU0 GPU0"] == "X"
 

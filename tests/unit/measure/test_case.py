@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from commbench.config.compose import ConfigComposer
 from commbench.engines.virtual import VirtualRunner
 from commbench.measure.case import CaseVisit, Turn
-from commbench.measure.plan import Facts, plan
+from commbench.measure.plan import PlanFacts, plan
 from commbench.measure.samples import Pace, Samples
 from commbench.world.control import hosted_world
 from commbench.world.heartbeat import Progress
@@ -51,7 +51,7 @@ class Library(Progress):
         with ConfigComposer() as composer:
             settings = composer.jobs([*MODEL, *words], multirun=False)[0].settings
         world, control = hosted_world(1, 2)
-        (job,) = plan(settings, world, Facts(2**40, cache_bytes, 8))
+        (job,) = plan(settings, world, PlanFacts(2**40, cache_bytes, 8))
         communicator = settings.backend.open(world, control)
         self.calls.clear()
         outcome = CaseVisit(job, communicator, control, settings, {}, lambda _: None, self, turn=turn).measure()
@@ -204,6 +204,6 @@ def test_the_first_call_is_told_whole(library: Library) -> None:
 
 
 def test_a_warm_up_at_its_limit_was_not_steady(library: Library) -> None:
-    """The times of each call are a tenth longer than those before."""
+    """The times of each call, of one repetition, are a tenth longer than those before."""
     library.stretch = lambda phase, number: 1.1**number if phase == "warmup" else 1.0
-    assert not library.visit(*QUICK, "timing.case_s=0.05").steady
+    assert not library.visit(*QUICK, "timing.case_s=0.05", "timing.warmup_repetitions=1").steady

@@ -25,7 +25,7 @@ from commbench.measure.conditions import (
     copy_gb_per_s,
     disturbed_passes,
 )
-from commbench.measure.plan import Facts, plan
+from commbench.measure.plan import PlanFacts, plan
 from commbench.measure.recorder import FanOut, Recorder
 from commbench.measure.samples import Block, Samples
 from commbench.measure.transports import TransportEvidence
@@ -34,7 +34,7 @@ from commbench.world.control import hosted_world
 from commbench.world.heartbeat import Progress
 
 LAUNCHES = {"planned": 1, "began": [0], "spent_s": 0.0}
-FACTS = Facts(2**40, 2**20, 8)
+FACTS = PlanFacts(2**40, 2**20, 8)
 STARTED = datetime(2026, 1, 2, tzinfo=timezone.utc)
 
 

@@ -24,7 +24,7 @@ from commbench.measure.plan import (
     ROTATION_CAP_BYTES,
     ROTATION_CAP_VIEWS,
     WINDOW_CAP_BYTES,
-    Facts,
+    PlanFacts,
     duration_s,
     pass_order,
     plan,
@@ -32,7 +32,7 @@ from commbench.measure.plan import (
 from commbench.world.control import hosted_world
 
 GIB = 2**30
-FACTS = Facts(memory_bytes=64 * GIB, cache_bytes=32 * 2**20, cores=8)
+FACTS = PlanFacts(memory_bytes=64 * GIB, cache_bytes=32 * 2**20, cores=8)
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def settings_of(*overrides: str) -> Settings:
         return door.jobs(["backend=simulated", *overrides], multirun=False)[0].settings
 
 
-def planned(*overrides: str, world: World | None = None, facts: Facts = FACTS) -> tuple[Planned, ...]:
+def planned(*overrides: str, world: World | None = None, facts: PlanFacts = FACTS) -> tuple[Planned, ...]:
     return plan(settings_of(*overrides), world or hosted_world(1, 2)[0], facts)
 
 
@@ -81,7 +81,7 @@ def test_sizes_are_exact(every: Settings, counts: list[int], dtype: str, ranks: 
         unit = itemsize * benchmark.blocks(ranks)
         if not unit:
             continue  # no message: see below
-        jobs = plan(replace(settings, benchmarks=(benchmark,)), hosted_world(1, ranks)[0], Facts(2**62, 0, 1))
+        jobs = plan(replace(settings, benchmarks=(benchmark,)), hosted_world(1, ranks)[0], PlanFacts(2**62, 0, 1))
         sizes = {job.case.message_bytes for job in jobs}
         assert sizes == {size // unit * unit or size for size in requested}
         assert all(job.case.elements == job.case.message_bytes // unit for job in jobs)

@@ -20,7 +20,7 @@ from commbench.config.settings import Settings
 from commbench.core.case import Planned, World
 from commbench.core.errors import Unsaved, WorldBroken
 from commbench.measure.conditions import Conditions
-from commbench.measure.plan import Facts, plan
+from commbench.measure.plan import PlanFacts, plan
 from commbench.measure.recorder import FanOut, Recorder
 from commbench.measure.samples import Block, Samples
 from commbench.measure.time_limits import spacing_s
@@ -31,7 +31,7 @@ from commbench.world.control import hosted_world
 
 WORLD = World(0, 2, ((0, 1),), (0,))
 AROUND = Conditions({}, {}, 8, 1, 2**20, TransportEvidence(), WORLD, ())
-FACTS = Facts(2**40, 2**20, 8)
+FACTS = PlanFacts(2**40, 2**20, 8)
 OWN_S = 10.0  # of a case
 
 

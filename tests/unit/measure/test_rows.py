@@ -25,7 +25,7 @@ from commbench.hardware.link_limits import Wire, network_limit
 from commbench.measure.case import CaseVisit
 from commbench.measure.case_record import CaseRecord
 from commbench.measure.conditions import Conditions, empty_samples_s, host_copies_gb_per_s
-from commbench.measure.plan import Facts, plan
+from commbench.measure.plan import PlanFacts, plan
 from commbench.measure.rows import impossible_reason, row, sample_table, wire_gb_per_s
 from commbench.measure.samples import Block, Counts, Failure, MeasuredCounters, Refused, Samples
 from commbench.measure.time_limits import samples_per_stamp
@@ -88,7 +88,7 @@ def settings_of(benchmark: str, *overrides: str) -> Settings:
 @cache
 def planned(benchmark: str, ranks: int = 2, *overrides: str, engine: str = "python") -> Planned:
     settings = replace(settings_of(benchmark, *overrides), layouts=(Layout(1, ranks),), pairs=((0, ranks - 1),))
-    (job,) = plan(settings, hosted_world(1, ranks)[0], Facts(2**40, 2**20, 8))
+    (job,) = plan(settings, hosted_world(1, ranks)[0], PlanFacts(2**40, 2**20, 8))
     return replace(job, case=replace(job.case, engine=engine))
 
 
@@ -98,7 +98,7 @@ def simulated(benchmark: str, ranks: int, *overrides: str) -> tuple[Planned, Sam
     settings = settings_of(benchmark, "backend.model.noise=0.05", "timing=fixed", "timing.repetitions=40", *overrides)
     settings = replace(settings, layouts=(Layout(1, ranks),), pairs=((0, ranks - 1),))
     world, control = hosted_world(1, ranks)
-    (job,) = plan(settings, world, Facts(2**40, 2**20, 8))
+    (job,) = plan(settings, world, PlanFacts(2**40, 2**20, 8))
     outcome = CaseVisit(
         job, settings.backend.open(world, control), control, settings, AROUND.empty_sample_s, lambda _: None, Progress()
     ).measure()
@@ -351,7 +351,7 @@ def test_ranks_that_share_a_node_with_little_shared_memory_are_flagged(
 ) -> None:
     settings = replace(settings_of("all_reduce"), layouts=(layout,))
     world = hosted_world(2, 2)[0]
-    (job,) = plan(settings, world, Facts(2**40, 2**20, 8))
+    (job,) = plan(settings, world, PlanFacts(2**40, 2**20, 8))
     job = replace(job, case=replace(job.case, engine="python"))
     made = row_of(job, samples(CALM), world=world, small_shm_nodes=frozenset(nodes))
     assert ("small_shm" in made["warnings"]) is flagged
@@ -467,7 +467,7 @@ def test_counters_that_are_slow_are_read_at_both_ends_of_a_case_and_of_its_warm_
         words = ["backend=simulated", "timing=fixed", "timing.repetitions=9", "benchmark=all_reduce", "layout=1x2"]
         settings = door.jobs([*words, "sizes=[8]"], multirun=False)[0].settings
     world, control = hosted_world(1, 2)
-    (job,) = plan(settings, world, Facts(2**40, 2**20, 8))
+    (job,) = plan(settings, world, PlanFacts(2**40, 2**20, 8))
     communicator = Counting(cast(Simulated, settings.backend), (0, 0))
     outcome = CaseVisit(
         job, communicator, control, settings, AROUND.empty_sample_s, lambda _: None, Progress()

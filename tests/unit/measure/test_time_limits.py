@@ -13,7 +13,7 @@ from noisy_series import ar1_lognormal
 from numpy.random import default_rng
 
 from commbench.config.compose import ConfigComposer
-from commbench.measure.plan import Facts, plan
+from commbench.measure.plan import PlanFacts, plan
 from commbench.measure.statistics import Series, median_interval
 from commbench.measure.time_limits import StopRule, VisitRule, WarmUpRule, stop_rule, warm_up_rule
 from commbench.measure.visits import Visit
@@ -261,7 +261,7 @@ def test_a_slow_start_takes_a_second_of_the_first_visit(
 def test_all_visits_together_know_the_median_to_the_target(words: str, visits: int) -> None:
     with ConfigComposer() as composer:
         settings = composer.jobs(["backend=simulated", "layout=1x2", words], multirun=False)[0].settings
-    job = plan(settings, hosted_world(1, 2)[0], Facts(2**40, 2**20, 8))[0]
+    job = plan(settings, hosted_world(1, 2)[0], PlanFacts(2**40, 2**20, 8))[0]
     assert stop_rule(job, settings).target == pytest.approx(settings.timing.target * visits**0.5)
 
 

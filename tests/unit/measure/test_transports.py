@@ -11,7 +11,7 @@ from places import HARDWARE_TEXTS
 
 from commbench.core.case import World
 from commbench.hardware.link_limits import Wire
-from commbench.hardware.topology import TABLE, RankGpu, from_records, node_record
+from commbench.hardware.topology import TOPOLOGY_FACT, RankGpu, from_records, node_record
 from commbench.measure.transports import (
     LogReader,
     TransportEvidence,
@@ -152,7 +152,7 @@ def test_all_ranks_tell_and_rank_0_knows(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("NCCL_ALGO", "Ring")
     run = {
         "provenance": {"nodes": [H100]},
-        "wiring": [node_record({TABLE: (HARDWARE_TEXTS / "topo_h100x8.txt").read_text()})],
+        "wiring": [node_record({TOPOLOGY_FACT: (HARDWARE_TEXTS / "topo_h100x8.txt").read_text()})],
     }
     run |= {"gpus": [{"gpu.own.index": 0}, {"gpu.own.index": 1}]}
     reader, facts = read((LOG, (0, 1, 2, 3))), {"nccl_log": LOG}
@@ -220,7 +220,7 @@ def test_the_wire_is_that_of_the_library(node: dict[str, Any], facts: dict[str, 
 
 
 def test_nodes_without_nvidia_smi_say_nothing() -> None:
-    assert from_records([node_record({}), node_record({TABLE: None})]) == {}
+    assert from_records([node_record({}), node_record({TOPOLOGY_FACT: None})]) == {}
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from commbench.engines.lowered import Call, Lowered, PythonRunner, now_ns
 from commbench.engines.native import NativeRunner
 from commbench.measure.samples import Timeline
 from commbench.measure.window import (
+    CLOCK_READING,
     HOPELESS_BLOCKS,
     LATE_NS,
     LEAD_NS,
@@ -30,7 +31,6 @@ from commbench.measure.window import (
     MAX_LENGTH_NS,
     PING,
     STAR_NODES,
-    TIME,
     UNKNOWN_DRIFT,
     GlobalClock,
     GlobalClocks,
@@ -195,7 +195,7 @@ class Answering:
         if size == len(PING):
             return PING
         self._now_ns += self._widths_ns.pop(0)
-        return TIME.pack(self._now_ns + 1000)
+        return CLOCK_READING.pack(self._now_ns + 1000)
 
 
 def test_the_tightest_of_the_pings_counts() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from commbench.core.columns import CASES, VARIABLES
 from commbench.core.errors import ConfigError
-from commbench.report.compare import COLUMNS, compare
+from commbench.report.compare import COMPARISON_COLUMNS, compare
 
 VALUES: dict[str, Any] = {
     "benchmark": "all_reduce", "backend": "gloo", "engine": "python", "timing_mode": "host", "timing": "default",
@@ -74,7 +74,7 @@ def test_ten_launches_find_10_percent_in_at_least_95_percent_of_200_cases() -> N
 def test_the_row_says_what_was_compared() -> None:
     new = launches([1.2 * median_s for median_s in QUIET], p95_s=3e-3)
     (record,) = compare(launches(QUIET, p95_s=2e-3), new).to_dict("records")
-    assert tuple(record) == COLUMNS
+    assert tuple(record) == COMPARISON_COLUMNS
     assert (record["verdict"], record["sides"], record["missing_launches"]) == ("SLOWER", "both", 0)
     assert (record["base_launches"], record["new_launches"]) == (5, 5)
     assert (record["base_median_s"], record["new_median_s"]) == pytest.approx((1.001e-3, 1.2012e-3))

@@ -17,7 +17,15 @@ from hypothesis import strategies as st
 import commbench
 from commbench.core.errors import ConfigError
 from commbench.report.compare import compare, key_of, variable_text
-from commbench.report.compare_sides import NAMES, PAYLOAD, ComparedVariable, check_target, parse_by, read_side, save
+from commbench.report.compare_sides import (
+    PAYLOAD,
+    VARIABLE_NAMES,
+    ComparedVariable,
+    check_target,
+    parse_by,
+    read_side,
+    save,
+)
 
 FIXED = ("timing=fixed", "timing.repetitions=40", "timing.warmup_repetitions=2", "timing.warmup_s=0")
 WORDS = ("backend=simulated", "writer=parquet", "sizes=[8,1KiB]", "backend.model.noise=0.02", *FIXED)
@@ -159,9 +167,9 @@ def test_a_value_has_one_text_whatever_holds_it(value: object, text: str) -> Non
     assert variable_text(value) == text
 
 
-@given(st.fixed_dictionaries({name: st.none() | st.integers() | st.text(max_size=5) for name in NAMES}))
+@given(st.fixed_dictionaries({name: st.none() | st.integers() | st.text(max_size=5) for name in VARIABLE_NAMES}))
 def test_a_key_sees_all_variables_but_those_that_are_compared(row: dict[str, object]) -> None:
-    for name in NAMES:
+    for name in VARIABLE_NAMES:
         other = row | {name: "another value"}
         assert key_of(row, ()) != key_of(other, ())
         assert key_of(row, [name]) == key_of(other, [name])
@@ -176,7 +184,7 @@ def test_what_may_differ_is_parsed() -> None:
 @given(st.text(max_size=30))
 def test_any_other_word_is_refused(word: str) -> None:
     name = word.strip().partition("=")[0]
-    if name in set(NAMES) - set(PAYLOAD) or not word.strip():
+    if name in set(VARIABLE_NAMES) - set(PAYLOAD) or not word.strip():
         return
     with pytest.raises(ConfigError, match="--by"):
         parse_by([word])

@@ -15,7 +15,7 @@ import pytest
 from generated_results import relaunched
 
 import commbench
-from commbench.report.compare import COLUMNS, TYPES, Rules
+from commbench.report.compare import COMPARISON_COLUMNS, NUMBER_TYPES, Rules
 from commbench.report.compare_sides import compared_facts, differing_facts, ran_separately
 from commbench.report.compare_text import (
     AbResult,
@@ -48,7 +48,7 @@ AB_LAUNCHES = 6
 def frame(*rows: dict[str, Any]) -> pd.DataFrame:
     """Rows of 8, 9, 10 ... B."""
     sized = [VARIABLES | {"message_bytes": 8 + index} | JUDGED | row for index, row in enumerate(rows)]
-    return pd.DataFrame(sized, columns=list(COLUMNS)).astype(TYPES)
+    return pd.DataFrame(sized, columns=list(COMPARISON_COLUMNS)).astype(NUMBER_TYPES)
 
 
 def row_of(text: str, message: str) -> list[str]:

@@ -23,7 +23,7 @@ from commbench.core.errors import Missing
 from commbench.core.program import BufferSpec, Pattern, Program
 from commbench.core.protocols import Buffer
 from commbench.measure.case import CaseVisit
-from commbench.measure.plan import Facts, plan
+from commbench.measure.plan import PlanFacts, plan
 from commbench.measure.samples import Samples
 from commbench.world.control import SingleProcessControl, StoreControl
 from commbench.world.heartbeat import Progress
@@ -334,7 +334,7 @@ def test_all_ranks_run_the_same_counts_and_stop_together(size: int) -> None:
         words = ["benchmark=[all_reduce]", "sizes=[8]", f"layout=1x{size}", "engine=python", "timing.target=0.02"]
         settings = door.jobs([*words, "timing.case_s=60"], multirun=False)[0].settings
     world = World(0, size, (tuple(range(size)),), (0,))
-    planned = plan(settings, world, Facts(2**40, 2**20, 64))[0]
+    planned = plan(settings, world, PlanFacts(2**40, 2**20, 64))[0]
     assert planned.skip is None
 
     def work(control: StoreControl) -> tuple[list[int], Any]:

@@ -22,7 +22,7 @@ from small_disk import Disk
 import commbench
 from commbench.core.columns import CASES, SCHEMA_VERSION
 from commbench.core.errors import Unsaved
-from commbench.writers.jsonl import NAME, Jsonl, line
+from commbench.writers.jsonl import CASES_JSONL, Jsonl, line
 
 RUN = {"run_id": "r", "backend": {"name": "gloo", "library": "x 1.2"}}
 
@@ -36,7 +36,7 @@ def objects(folder: Path) -> list[dict[str, Any]]:
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")
 
-    text = (folder / NAME).read_text()
+    text = (folder / CASES_JSONL).read_text()
     assert text == "" or text.endswith("\n")
     return [json.loads(json_line, parse_constant=refuse) for json_line in text.splitlines()]
 
@@ -74,7 +74,7 @@ def test_a_killed_run_keeps_complete_lines(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("torn", ["", '{"case_id": "b", "med'])
 def test_a_run_that_goes_on_appends_and_drops_a_torn_line(tmp_path: Path, torn: str) -> None:
-    (tmp_path / NAME).write_text('{"case_id": "a"}\n' + torn)
+    (tmp_path / CASES_JSONL).write_text('{"case_id": "a"}\n' + torn)
     writer = Jsonl()
     writer.begin(RUN, str(tmp_path))
     writer.case(row("c"), {}, {})
@@ -135,7 +135,7 @@ def test_pandas_reads_what_a_run_has_written(tmp_path: Path) -> None:
         "timing=quick", "timing.warmup_s=0", "writer=[parquet,jsonl]", "env.A=b", "label=007", f"output={tmp_path}",
     )  # fmt: skip
     cases = commbench.load(folder)
-    lines = pd.read_json(folder / NAME, lines=True, dtype=False)
+    lines = pd.read_json(folder / CASES_JSONL, lines=True, dtype=False)
     latest = lines.drop_duplicates("case_id", keep="last").sort_values("order", kind="stable", ignore_index=True)
     assert set(latest.status) == {"ok", "skipped"}
     assert list(latest.case_id) == list(cases.case_id)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import commbench
 from commbench.core.columns import CASES
 from commbench.report.load import read_rows
-from commbench.writers.nccl_tests import PROGRAMS, NcclTests
+from commbench.writers.nccl_tests import NCCL_TESTS_PROGRAMS, NcclTests
 
 CELLS = 13
 RUN = {
@@ -184,7 +184,7 @@ def test_a_run_prints_the_numbers_of_its_file(tmp_path: Path, capsys: pytest.Cap
     columns = ["median_s", "algbw_gb_per_s", "busbw_gb_per_s"]
     for benchmark in ("all_reduce", "all_gather", "broadcast"):
         rows = cases[(cases.benchmark == benchmark) & (cases.status == "ok")].sort_values("message_bytes")
-        at = next(index for index, line in enumerate(text) if f"as {PROGRAMS[benchmark]}" in line)
+        at = next(index for index, line in enumerate(text) if f"as {NCCL_TESTS_PROGRAMS[benchmark]}" in line)
         table = measured(text[at : text.index("", at)])
         for start, placed in ((5, [False]), (9, [True, None])):
             half = rows[rows.in_place.isin(placed)]

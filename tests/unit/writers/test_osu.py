@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import commbench
 from commbench.core.columns import CASES
-from commbench.writers.osu import PROGRAMS, Osu
+from commbench.writers.osu import OSU_PROGRAMS, Osu
 
 RUN = {
     "run_id": "r", "backend": {"name": "gloo", "library": "x"}, "world": {"size": 4, "nodes": 1}, "timing": "quick",
@@ -65,13 +65,13 @@ def test_small_numbers_keep_three_digits() -> None:
     assert numbers(lines(row("p2p_bandwidth", message_bytes=8, mean_s=1.0))) == [[8, 8e-6]]
 
 
-@pytest.mark.parametrize("benchmark", PROGRAMS)
+@pytest.mark.parametrize("benchmark", OSU_PROGRAMS)
 def test_comments_say_what_stands_in_the_columns(benchmark: str) -> None:
     text = lines(row(benchmark))
     at = next(index for index, line in enumerate(text) if not line.startswith("#") and line)
     comments = " ".join(line for line in text[:at] if line.startswith("#"))
     assert "mean_s" in comments
-    assert f"{benchmark}, as {PROGRAMS[benchmark].name}: " in comments
+    assert f"{benchmark}, as {OSU_PROGRAMS[benchmark].name}: " in comments
     assert ("do not compare them" in comments) == ("Max Latency" in text[at - 1])
 
 
@@ -154,7 +154,7 @@ def test_every_case_of_a_run_is_printed(tmp_path: Path, capsys: pytest.CaptureFi
     )  # fmt: skip
     text = capsys.readouterr().out.splitlines()
     cases = commbench.load(folder)
-    known = cases[cases.benchmark.isin(list(PROGRAMS))]
+    known = cases[cases.benchmark.isin(list(OSU_PROGRAMS))]
     ok = known[known.status == "ok"]
     assert len(numbers(text)) == len(ok) == 20
     assert sum(line.startswith("# skipped: 4 B: ") for line in text) == len(known) - len(ok) > 0
