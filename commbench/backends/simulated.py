@@ -29,7 +29,7 @@ class Simulated(Backend):
 
     @property
     def options(self) -> tuple[tuple[str, str], ...]:
-        """Of the model only what is planted: the fields that differ from their defaults."""
+        """The fields of the model that differ from their defaults: what is planted."""
         planted = ((field.name, field.default, getattr(self.model, field.name)) for field in fields(self.model))
         return options_text({f"model.{name}": value for name, default, value in planted if value != default})
 

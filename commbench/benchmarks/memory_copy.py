@@ -41,21 +41,21 @@ class MemoryCopy(Collective):
 
 
 class CopyH2D(MemoryCopy):
-    """From host to device memory."""
+    """Copies from host to device memory."""
 
     name = "copy_h2d"
     memory = (HOST, DEVICE)
 
 
 class CopyD2H(MemoryCopy):
-    """From device to host memory."""
+    """Copies from device to host memory."""
 
     name = "copy_d2h"
     memory = (DEVICE, HOST)
 
 
 class CopyD2D(MemoryCopy):
-    """Within the memory of one device.
+    """Copies within the memory of one device.
 
     `busbw` counts a byte once, though the memory is read and written (nvbandwidth's local copy counts it twice).
     """
@@ -65,7 +65,7 @@ class CopyD2D(MemoryCopy):
 
 
 class CopyH2DD2H(MemoryCopy):
-    """From host to device and from device to host memory at once."""
+    """Copies from host to device and from device to host memory at the same time."""
 
     name = "copy_h2d_d2h"
 
@@ -76,7 +76,7 @@ class CopyH2DD2H(MemoryCopy):
         return Program((*to_device, *to_host), (*copies, WaitAll((0, 1))))
 
     def shape(self, case: Case, size: int) -> Shape:
-        """Both copies."""
+        """A sample is both copies."""
         return Shape(2, 2 * case.message_bytes, "max_over_ranks", "copy")
 
     def bus_factor(self, size: int) -> float | None:
@@ -90,5 +90,5 @@ def _buffer(name: str, memory: str, case: Case) -> BufferSpec:
 
 
 def _content(case: Case, rank: int, sender: str, salt: int) -> Pattern:
-    """Of a sending buffer; the two directions of one rank differ."""
+    """The content of a sending buffer; the two directions of one rank differ."""
     return message(2 * rank + sender.endswith("d2h"), salt, case.elements)

@@ -21,7 +21,7 @@ class P2PBibandwidth(PointToPoint):
         return Program(buffers, (*receives, *sends, WaitAll(tuple(range(2 * window)))))
 
     def shape(self, case: Case, size: int) -> Shape:
-        """Both directions of one pair."""
+        """A sample is both directions of one pair."""
         first, second = case.pairs[0]
         messages = window_of(case) * (1 if first == second else 2)
         words = "window / messages in both directions"

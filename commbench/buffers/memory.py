@@ -46,7 +46,7 @@ def buffer_bytes(spec: BufferSpec, pool: int) -> int:
 
 
 def largest_bytes(jobs: Iterable[Planned], rank: int) -> int:
-    """Of the buffers that a rank of the world holds in its largest case."""
+    """The bytes of the buffers that a rank of the world holds in its largest case."""
     own = (job for job in jobs if not job.skip and rank in job.members)
     buffers = ((job.program(job.members.index(rank)).buffers, job.pool) for job in own)
     return max((sum(buffer_bytes(spec, pool) for spec in specs) for specs, pool in buffers), default=0)
@@ -58,7 +58,7 @@ def rotation_pool(buffers: Mapping[str, Any]) -> int:
 
 
 class AddressedBuffer:
-    """Where the elements of a buffer lie: copies, and the slots in each, are laid out alike on a host and a device."""
+    """The addresses of a buffer's elements: copies and their slots have the same layout on a host and on a device."""
 
     first_address: int  # of the memory, as soon as there is some
 
@@ -76,7 +76,7 @@ class AddressedBuffer:
         return self.first_address + self.offset(slot, copy)
 
     def addresses(self, view: View) -> tuple[int, ...]:
-        """Where the view begins in each copy of the pool."""
+        """The address at which the view begins in each copy of the pool."""
         begin = view.offset * self.dtype.itemsize
         return tuple(self.address(view.slot, copy) + begin for copy in range(self.pool))
 

@@ -141,7 +141,7 @@ def _ab_plan(options: argparse.Namespace) -> AbPlan:
             if key in new_keys:
                 raise ConfigError(f"{key} belongs to both sides; write it before --vs")
         kept = [word for word, key in zip(options.base, base_keys, strict=True) if key not in new_keys]
-        # the writers of a launch print no table, unless they are asked for
+        # the launches print no tables, unless writers are given
         quiet = [] if "writer" in (*base_keys, *new_keys) else ["writer=[parquet]"]
         overrides = {"base": [*quiet, *options.base], "new": [*quiet, *kept, *options.vs]}
         jobs = {side: _job(composer, side, overrides[side]) for side in AB_SIDES}

@@ -56,7 +56,7 @@ def compare_command(words: list[str]) -> int:
 
 
 def _saved(new: Side, target: str, first: bool = False) -> int:
-    """The first baseline has nothing to be compared with: only what was read is told."""
+    """Save NEW; a first baseline has nothing to be compared with, so only what was read is printed."""
     save(new, target)
     saved = f"saved: {target}: NEW, {plural(len(new.cases), 'row', 'rows')}, without samples"
     print(printable("\n".join([*(side_lines(new) if first else []), saved])))
@@ -114,7 +114,7 @@ def _base_and_new(options: argparse.Namespace) -> tuple[str | None, str]:
 
 
 def _status(frame: pd.DataFrame, failures: set[str], rules: Rules) -> int:
-    """Raises ConfigError where a verdict is asked for and no case has one: no news is not good news."""
+    """Raises ConfigError where a verdict is asked for and no case has one."""
     lost = bool(((frame["sides"] != "new") & (frame["new_launches"] == 0)).any())
     if "missing" in failures and lost:
         return 1

@@ -51,7 +51,7 @@ Task = Callable[..., int]  # a job by its configuration, in a folder if one is g
 
 
 def differing_words(jobs: Sequence[Job]) -> list[list[str]]:
-    """Of each job the overrides that not all jobs have."""
+    """The overrides of each job that not all jobs have."""
     common = set.intersection(*(set(job.overrides) for job in jobs)) if len(jobs) > 1 else set()
     return [
         [word.lstrip("+") for word in job.overrides if word not in common and not word.startswith(PART)] for job in jobs

@@ -162,7 +162,7 @@ def _check_words(words: Sequence[str]) -> None:
 
 
 def _start_rank_server(words: Sequence[str]) -> None:
-    """Where this command will probably fork ranks: they import torch while it composes the configuration."""
+    """Start it where this command will probably fork ranks: it imports torch while the configuration is composed."""
     launcher = likely_launcher(words)
     if launcher is not None and launcher.forks and _identity() is None:
         from commbench.world.rank_server import start_rank_server

@@ -109,14 +109,14 @@ def _number(text: str) -> Decimal:
     except InvalidOperation:
         value = Decimal(0)
     if not value.is_finite() or value <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return value
 
 
 def _params(text: str) -> int:
     value = _number(text)
     if value > MOST_PARAMS or value != int(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of parameters; a whole one up to 1e18 is allowed")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of parameters up to 1e18")
     return int(value)
 
 

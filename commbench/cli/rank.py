@@ -128,7 +128,7 @@ def abnormal(folder: str) -> list[str]:
 
 
 def earlier_visits(folder: str | Path, case_ids: Collection[str]) -> dict[str, EarlierVisits]:
-    """By case_id, for those of the cases that have samples. Raises CommbenchError for files that can't be read."""
+    """The earlier visits of those cases that have samples, by case_id. Raises CommbenchError for unreadable files."""
     rows = {row["case_id"]: row for row in recorded_rows(Path(folder)) if row["case_id"] in case_ids}
     if not rows:
         return {}

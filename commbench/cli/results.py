@@ -163,7 +163,7 @@ def _differs(points: Iterable[Mapping[str, Any]], point: Mapping[str, Any], name
 
 
 def _pivot(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str], rate: bool, terminal: Terminal) -> str:
-    """In as many tables one below the other as the terminal is too narrow for."""
+    """The columns as one table, or as several one below the other where the terminal is too narrow."""
     cells: dict[tuple[str, int], dict[str, list[Row]]] = {}
     for row in sorted(rows, key=row_order):
         line = cells.setdefault((row["pair"] or "-", row["message_bytes"]), {})
@@ -252,8 +252,8 @@ def export(words: list[str]) -> int:
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help="folder of a run, or of several")
     add("--csv", required=True, metavar="FILE", help="the file to write; - is stdout")
-    add("--table", default="cases", choices=tuple(TABLES), help="cases, unless told otherwise")
-    add("--columns", metavar="A,B,C", help="these columns in this order; all, unless told otherwise")
+    add("--table", default="cases", choices=tuple(TABLES), help="default: cases")
+    add("--columns", metavar="A,B,C", help="these columns in this order (default: all)")
     add("--force", action="store_true", help="replace FILE where it exists")
     options = parser.parse_args(words)
     allowed = columns = [column.name for column in TABLES[options.table]]

@@ -210,7 +210,7 @@ def _run_in_worlds(job: Job, folder: str | None = None, resume: str | None = Non
 
 @contextmanager
 def _naming_the_rest(folder: str) -> Iterator[None]:
-    """After a signal: complete run.json, and say how to finish the run."""
+    """Complete run.json after a signal, and say how to finish the run."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as stop:

@@ -377,7 +377,7 @@ def _typed_node(kind: type) -> Any:
 
 
 def _make_writable(node: Any) -> None:
-    """At every depth: OmegaConf makes read-only nodes of frozen dataclasses."""
+    """Make the node writable at every depth: OmegaConf makes read-only nodes of frozen dataclasses."""
     OmegaConf.set_readonly(node, False)
     for name in node:
         if not OmegaConf.is_missing(node, name) and isinstance(node[name], DictConfig):

@@ -102,7 +102,7 @@ class Budget:
             raise ConfigError(f"budget.late_s={self.late_s:g} is not from 1 to 86400 seconds")
         if not 5 <= self.silence_s <= 86400:
             raise ConfigError(
-                f"budget.silence_s={self.silence_s:g} is not from 5 to 86400 seconds; ranks beat every 2 s"
+                f"budget.silence_s={self.silence_s:g} is not from 5 to 86400 seconds; ranks send a heartbeat every 2 s"
             )
         if not 0 < self.memory_share <= 1:
             raise ConfigError(f"budget.memory_share={self.memory_share} lies outside (0, 1]")
@@ -268,7 +268,7 @@ def _checked_env(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def parse_expectation(text: Any) -> Expectation:
-    """From 'busbw_gb_per_s>=380' or 'all_reduce:median_s<1e-3'; raises ConfigError."""
+    """Read 'busbw_gb_per_s>=380' or 'all_reduce:median_s<1e-3'; raises ConfigError."""
     match = EXPECTATION.fullmatch(str(text))
     if match is None:
         example = "'busbw_gb_per_s>=380' or 'all_reduce:median_s<1e-3'"

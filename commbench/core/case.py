@@ -135,7 +135,7 @@ class Case:
 
     @cached_property
     def pair_by_rank(self) -> dict[int, tuple[int, int]]:
-        """Without the idle ranks."""
+        """The pair of each rank that is not idle."""
         return {rank: pair for pair in self.pairs for rank in pair}
 
     @property

@@ -239,7 +239,7 @@ def with_current_columns(rows: Any, table: str) -> Any:
 
 
 def case_text(case: Row) -> str:
-    """Of a row, or of the fields of a Case: `p2p_latency 1x2 0-1 1 KiB`; of many pairs the first and the last."""
+    """A row, or the fields of a Case, as `p2p_latency 1x2 0-1 1 KiB`; of many pairs the first and the last."""
     size = format_bytes(case["message_bytes"]) if case["message_bytes"] else ""
     return " ".join(filter(None, (case["benchmark"], case["layout"], short_pairs(case["pair"] or ""), size)))
 

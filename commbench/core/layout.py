@@ -22,7 +22,7 @@ class Layout:
 
     @classmethod
     def parse(cls, text: object) -> Layout:
-        """From `2x4`; raises ConfigError."""
+        """Read a layout such as `2x4`; raises ConfigError."""
         match = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,5})", str(text))
         if not match or isinstance(text, bool | int | float):
             raise ConfigError(

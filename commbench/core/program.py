@@ -157,7 +157,7 @@ class AllToAll:
 
 @dataclass(frozen=True)
 class Copy:
-    """Within a rank."""
+    """A copy within a rank."""
 
     source: View
     target: View

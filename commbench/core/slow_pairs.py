@@ -2,7 +2,7 @@
 
 A pair is slow if the interval of its median lies above FACTOR x the median of the others of its class, and above that
 median by more than SPREADS of their standard deviations. The factor is what matters to a user: any test finds a steady
-link that is 4 % slower, and nobody repairs it. The spread (MAD x 1.4826, which outliers do not move: Leys et al. 2013)
+link that is 4 % slower, which is no reason to repair it. The spread (MAD x 1.4826, robust: Leys et al. 2013)
 keeps the upper edge of a class that is wide in itself, such as two sockets, from being reported as a fault. Both
 compare with medians of the others, so up to half of a class may be slow before it looks normal.
 

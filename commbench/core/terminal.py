@@ -51,14 +51,14 @@ def first_line(source: str | BaseException) -> str:
 
 @dataclass(frozen=True)
 class Terminal:
-    """Where text goes. `width` is None for a file or a pipe, where a line is as long as it has to be."""
+    """The destination of text. `width` is None for a file or a pipe, where a line is as long as it has to be."""
 
     width: int | None = None
     color: bool = False
 
     @classmethod
     def of(cls, stream: TextIO, environ: Mapping[str, str] = os.environ) -> Terminal:
-        """Of a stream: what the parent of this rank says (TERMINAL), else what the stream says.
+        """The terminal behind a stream: as the parent of this rank describes it (TERMINAL), else as the stream does.
 
         mpirun gives its ranks terminals of no width, whatever it writes to itself.
         """
@@ -73,7 +73,7 @@ class Terminal:
         return cls(width, color) if width else cls()
 
     def __str__(self) -> str:
-        """As TERMINAL holds it; empty for a file or a pipe."""
+        """The value of TERMINAL; empty for a file or a pipe."""
         return "" if self.width is None else f"{self.width}{',color' if self.color else ''}"
 
     def styled(self, text: str, color: str) -> str:

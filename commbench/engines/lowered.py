@@ -98,7 +98,7 @@ def skip_reason(table: UnsupportedForms, case: Case) -> str | None:
 
 
 def check_form(table: UnsupportedForms, step: Step) -> None:
-    """For programs of benchmarks that the table does not name. Raises Unsupported with the table's reason."""
+    """Raises Unsupported with the table's reason, also for programs of benchmarks that the table does not name."""
     operation = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(step).__name__).lower()
     reason = table.get((operation, in_place(step)))
     if reason:
@@ -144,7 +144,7 @@ class PythonRunner:
 
 @contextmanager
 def measured_calls() -> Iterator[None]:
-    """Without garbage collection, as timeit does: it is not communication. Errors become a CommunicationError."""
+    """Switch garbage collection off meanwhile, as timeit does. Errors become a CommunicationError."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -164,7 +164,7 @@ def users(gpu: Gpu, proc: Path = Path("/proc")) -> str | None:
     """The other processes that hold memory, or the memory that no visible process explains; None if idle.
 
     In a container NVML may name processes by the host's numbers, which are other processes here or none: a number that
-    does not exist here names nobody.
+    does not exist here is ignored.
     """
     own = {os.getpid(), *own_pids(proc)}
     others = [process for process in gpu.processes or () if process.pid not in own]
@@ -192,7 +192,7 @@ def collect_peer_access() -> Facts:
     if finished is None:
         return {"peer.reason": f"CUDA gave no answer within {PEER_TIMEOUT_S:g} s"}
     if finished.returncode != 0:
-        return {"peer.reason": f"CUDA can't be asked: {fact_text(finished.stderr)[-200:]}"}
+        return {"peer.reason": f"the query of CUDA failed: {fact_text(finished.stderr)[-200:]}"}
     return numbered_pairs(json.loads(finished.stdout), {gpu.pci_bus_id: gpu.index for gpu in gpus if gpu.pci_bus_id})
 
 

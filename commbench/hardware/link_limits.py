@@ -129,7 +129,7 @@ def _pcie_link(gpu: RankGpu, x16_gb_per_s: Mapping[int, float]) -> Limit | None:
 
 
 def _host_copies_limit(job: Planned, gpus: Sequence[RankGpu]) -> Limit | None:
-    """Of copies between host and device: the slowest link, which ranks on one GPU share; None within a device."""
+    """The limit between host and device: the slowest link, which ranks on one GPU share; None within a device."""
     if job.case.device == "cpu" or not gpus or all(spec.memory == DEVICE for spec in job.program(0).buffers):
         return None
     members = [gpus[rank] for rank in job.members]
@@ -139,7 +139,7 @@ def _host_copies_limit(job: Planned, gpus: Sequence[RankGpu]) -> Limit | None:
 
 
 def _core_copies_limit(job: Planned, node_of: Callable[[int], int], core_copy_gb_per_s: float | None) -> Limit | None:
-    """Of ranks on the CPUs of one node, whose cores share the copying of the bytes that all ranks receive."""
+    """The limit of ranks on the CPUs of one node, whose cores share the copying of the bytes that all ranks receive."""
     ranks = communicating_ranks(job)
     nodes = {node_of(rank) for rank in ranks}
     if core_copy_gb_per_s is None or job.bus_factor is None or len(ranks) < 2 or len(nodes) > 1:

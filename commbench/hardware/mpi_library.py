@@ -213,7 +213,7 @@ class CudaAware:
 
 
 def cuda_aware_by_files(library: MpiLibrary, environ: Mapping[str, str] = os.environ) -> CudaAware:
-    """From files and the environment, without loading the library."""
+    """Read from files and the environment, without loading the library."""
     switches = [f"{name}={environ[name]}" for name in SWITCHES[library.kind] if environ.get(name, "").lower() in NO]
     accelerator = environ.get("OMPI_MCA_accelerator", "")
     if library.kind == "openmpi" and not includes_any(accelerator, ("cuda",)):
@@ -254,7 +254,7 @@ def _mpich_by_file(path: str) -> CudaAware:
 
 
 def cuda_aware_by_query() -> CudaAware:
-    """From the loaded library itself, after MPI_Init; this answer takes precedence over that of its files."""
+    """Ask the loaded library itself, after MPI_Init; this answer takes precedence over that of its files."""
     library = loaded_library()
     # first MPICH's function for any kind of GPU: its other one aborts in an MPICH 3 built without CUDA (AMReX #4820)
     if hasattr(library, "MPIX_GPU_query_support"):

@@ -88,7 +88,7 @@ def _parse_network(interface: str) -> ipaddress.IPv4Network | ipaddress.IPv6Netw
 
 
 def meeting_address(interface: str | None, *peers: str) -> str:
-    """Where other ranks reach this host: on that interface, else on the route to the peers; loopback without peers.
+    """The address at which peers reach this host: on that interface, else on the route to them; loopback without peers.
 
     Raises ConfigError if there is no such address.
     """
@@ -98,7 +98,7 @@ def meeting_address(interface: str | None, *peers: str) -> str:
 
 
 def outer_address(*peers: str) -> str:
-    """Where other hosts reach this one: on the route to one of `peers`, else by its name, else any interface.
+    """The address at which other hosts reach this one: on the route to a peer, else by its name, else of any interface.
 
     Raises ConfigError if this host has only loopback addresses.
     """

@@ -286,7 +286,7 @@ def _active_nvlinks(handle: Any) -> list[int] | None:
 
 
 def _c2c_gb_per_s(handle: Any) -> float | None:
-    """None for a GPU without such links."""
+    """The rate of all links to the CPU in one direction; None for a GPU without such links."""
 
     def values(fields: list[Field]) -> list[float]:
         answers = _nvml_call("nvmlDeviceGetFieldValues", handle, fields) or ()

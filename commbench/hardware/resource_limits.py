@@ -88,7 +88,7 @@ def find_group(root: Path, controller: str) -> Group:
 
 
 def _folders(root: Path, inside: str, point: str, path: str) -> tuple[Path, ...]:
-    """From the process's group up to the mount point, of a hierarchy that is mounted from its group `inside` on; the
+    """The folders from the process's group up to the mount point, where the hierarchy is mounted from `inside` on; the
     path in a container may lie outside what it can see."""
     inside, point = (re.sub(r"\\([0-3][0-7]{2})", lambda code: chr(int(code[1], 8)), text) for text in (inside, point))
     group, top = PurePosixPath(path), root / point.lstrip("/")
@@ -158,8 +158,8 @@ def small_shm(facts: Facts) -> str | None:
     if not isinstance(total, int) or total > SMALL_SHM_BYTES:
         return None
     return (
-        f"/dev/shm has {format_bytes(total)} (docker's default is 64 MiB): MPI takes a slower transport without a "
-        "word, NCCL fails; start the container with --shm-size=8g or --ipc=host"
+        f"/dev/shm has {format_bytes(total)} (docker's default is 64 MiB): MPI silently takes a slower "
+        "transport, NCCL fails; start the container with --shm-size=8g or --ipc=host"
     )
 
 

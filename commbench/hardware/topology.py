@@ -47,7 +47,7 @@ class RankGpu:
 
     @classmethod
     def from_facts(cls, node: int, own: Mapping[str, object], machine: Mapping[str, object]) -> RankGpu:
-        """From a rank's `gpu.own.*` and its node's `gpu.<index>.*`; missing facts and other types are unknown."""
+        """Read a rank's `gpu.own.*` and its node's `gpu.<index>.*`; missing facts and other types are unknown."""
 
         def integer(value: object) -> int | None:
             return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -93,8 +93,8 @@ def is_step(environ: Mapping[str, str]) -> bool:
 
 
 def step_address(environ: Mapping[str, str]) -> tuple[str, int]:
-    """Where the ranks of a step meet: MASTER_ADDR or the first node, where rank 0 lives; MASTER_PORT or a port made of
-    job and step number. Raises ConfigError where Slurm exports no node list."""
+    """The address where the ranks of a step meet: MASTER_ADDR, or the first node; MASTER_PORT, or a port computed from
+    the numbers of job and step. Raises ConfigError where Slurm exports no node list."""
     nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
     host = environ.get("MASTER_ADDR") or first_host(nodes)
     if environ.get("MASTER_PORT"):

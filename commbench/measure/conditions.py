@@ -137,7 +137,7 @@ class ConditionsReader:
         )
 
     def after(self, conditions: Conditions, job: Planned, control: Control, deadline_s: float) -> Conditions:
-        """With what the library has logged during a case, whose ranks call it: pairs connect in their first case."""
+        """Adds what the library logged during a case, whose ranks call it: pairs connect in their first case."""
         if not self._log.available:
             return conditions
         self._log.read(self._communicator.facts(), job.members)
@@ -146,7 +146,7 @@ class ConditionsReader:
 
 
 def copied_bytes(job: Planned) -> int:
-    """Of the largest buffer of any rank with all its copies: what one operation after the other touches."""
+    """The bytes of the largest buffer of any rank with all its copies: what one operation after the other touches."""
     specs = (spec for rank in job.active for spec in job.program(rank).buffers)
     return max((slot_bytes(spec) * spec.slots * job.pool for spec in specs), default=0)
 
@@ -245,7 +245,7 @@ class PassReading(NamedTuple):
 
     @classmethod
     def of(cls, times: Series) -> PassReading:
-        """From seconds per operation; without an interval (fewer than 6) the median stands for both ends."""
+        """Made of seconds per operation; without an interval (fewer than 6) the median stands for both ends."""
         median = float(np.median(times))
         return cls(median, *(median_interval(times) or (median, median)))
 

@@ -102,7 +102,7 @@ def preflight(
 def _compare_ranks(
     settings: Settings, request: Request, world: World, gathered: list[Any]
 ) -> tuple[str | None, list[int], dict[str, Any]]:
-    """On rank 0, from the answers of all ranks: why they can't measure, what they agree on, the record of the run."""
+    """What rank 0 reads in the answers of all ranks: why they can't measure, what they agree on, the run's record."""
     facts, problems = [answer[0] for answer in gathered], [answer[3] for answer in gathered]
     on_gpus, notes = _ranks_have_gpus(settings, world), small_shm_lines(facts) if uses_shm(settings, world) else []
     differing = machine_facts.differences(facts)
@@ -153,7 +153,7 @@ def small_shm_lines(facts: Sequence[Mapping[str, Any]]) -> list[str]:
 def _difference_problem(
     differing: Mapping[str, Mapping[str, list[int]]], facts: list[dict[str, Any]], settings: Settings
 ) -> str | None:
-    """None where the ranks agree in all that changes a measurement, or where preflight is off or only warns."""
+    """Why the ranks can't be measured together; None where they agree, or where preflight is off or only warns."""
     if settings.preflight == "off":
         return None
     same_interface = "/" not in (settings.interface or "")  # a network such as 10.0.0.0/24: names differ by host

@@ -138,7 +138,7 @@ class Recorder:
         return bool(visited)
 
     def block_k(self, job: Planned) -> int | None:
-        """Of the first visit of the case, so that all have the same."""
+        """The block_k of the first visit of the case, which all visits have."""
         return next((self._records[row_id].block_k for row_id in row_ids(job) if self._visits(row_id)), None)
 
     @property
@@ -248,7 +248,7 @@ class FanOut:
 
     @classmethod
     def storing(cls, writers: Sequence[Writer]) -> FanOut:
-        """With parquet and run.json beside formats for other programs (osu, jsonl), so that every such run can be
+        """Adds parquet and run.json to formats for other programs (osu, jsonl), so that every such run can be
         reported and resumed; the console alone stores nothing."""
         stores = any(isinstance(writer, (Parquet, Console)) for writer in writers)
         return cls(writers) if stores else cls([Parquet(), *writers], names_folder=True)

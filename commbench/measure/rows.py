@@ -203,8 +203,8 @@ def _numbers(job: Planned, record: CaseRecord, conditions: Conditions) -> dict[s
 
 
 def _skew_s(job: Planned, record: CaseRecord, conditions: Conditions) -> float | None:
-    """Between the first and the last rank to begin. None where they need not begin together, where no clock is common
-    to them (of several nodes, or of several GPUs' events), and where not all stamps were kept."""
+    """The time between the starts of the first and the last rank. None where they need not start together, have no
+    common clock (on several nodes, or timed by events of several GPUs), or not all stamps were kept."""
     nodes = {conditions.world.node_of(job.members[rank]) for rank in job.active}
     one_clock = job.case.engine == "virtual" or (len(nodes) == 1 and job.case.timing_mode not in EVENT_TIMED)
     if job.case.sync == "none" or len(job.active) < 2 or not one_clock or not record.skews_s:
@@ -213,7 +213,7 @@ def _skew_s(job: Planned, record: CaseRecord, conditions: Conditions) -> float |
 
 
 def _rates(job: Planned, median: Estimate, conditions: Conditions) -> dict[str, Any]:
-    """From times, never averaged: bytes over a statistic of the time (Hoefler & Belli 2015, rule 3)."""
+    """Rates are computed from times and never averaged (Hoefler & Belli 2015, rule 3)."""
     median_s = median.median_s
     operation_bytes = job.shape.bytes_per_sample / job.shape.operations_per_sample
     factor = job.bus_factor

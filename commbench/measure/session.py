@@ -27,7 +27,7 @@ from commbench.core.layout import Layout
 from commbench.core.protocols import Communicator, Control
 from commbench.hardware import machine_facts, resource_limits
 from commbench.launchers.registry import join_world
-from commbench.world.exit_protocol import Tell, process_text, report_reason, whom_to_tell
+from commbench.world.exit_protocol import Notify, process_text, report_reason, whom_to_notify
 from commbench.world.heartbeat import VERDICT_S, Heartbeat, Progress
 from commbench.world.output import print_error
 from commbench.world.recovery import EarlierStarts, clear_in_flight, mark_in_flight
@@ -190,7 +190,7 @@ class _Session:
         self._recorder.begin()
 
     def _measure_reference(self, number: int) -> None:
-        """At the end of a pass, so that the first calls of its cases still connect; unless no time is left."""
+        """Measure it at the end of a pass, so that the first calls of cases still connect; unless no time is left."""
         if self._reference is None:
             return
         reason = self._recorder.stopped or self._budget_spent()
@@ -343,7 +343,7 @@ class _Session:
         return not self._lost_ranks
 
     def _end_broken(self, ender: RunEnder, reason: str, found_by_rank_0: bool) -> None:
-        """In the heartbeat's thread, while the main thread may be in a call that never ends."""
+        """End the run from the heartbeat's thread: the main thread may be in a call that never ends."""
         if self._closing_status is None:
             ender.finish(WorldBroken.exit_status, partial(self._save_broken, reason, found_by_rank_0))
         elif self._has_parent:  # which says who did not end; the run has its results and its status
@@ -355,10 +355,10 @@ class _Session:
     def _save_broken(self, reason: str, found_by_rank_0: bool) -> None:
         self._clean_up_host()
         rank, node = self._world.rank, self._world.neighbours
-        tell = whom_to_tell(rank, node, self._has_parent, bool(self._recorder.writers.begun), found_by_rank_0)
-        if tell is Tell.PARENT and self._request.folder is not None:
+        notified = whom_to_notify(rank, node, self._has_parent, bool(self._recorder.writers.begun), found_by_rank_0)
+        if notified is Notify.PARENT and self._request.folder is not None:
             report_reason(self._request.folder, reason)
-        if tell is Tell.USER:
+        if notified is Notify.USER:
             self._print_end(reason)
         if rank == 0 and self._recorder.lock.acquire(timeout=LOCK_S):
             self._break_off(reason)
@@ -373,7 +373,7 @@ class _Session:
             self._recorder.close(status, exit_status, reason)
 
     def _break_off(self, reason: str) -> None:
-        """On rank 0 a row for the case in flight, if there is one: the world has broken in it."""
+        """Record the case in flight, if there is one, on rank 0: the world has broken in it."""
         if self._world.rank == 0 and self._current is not None:
             visit, started = self._current
             self._recorder.break_off(visit.job, reason, self._conditions, started)

@@ -35,7 +35,7 @@ GROUP_SIZE, GROUP_LOG = 5, math.log(2)  # ... which is so many repetitions beyon
 
 
 def _autocorrelation(series: Series) -> Series:
-    """Of lags 0 to n - 1, through an FFT padded against wrap-around; empty for a constant series."""
+    """The autocorrelation at lags 0 to n - 1, by an FFT padded against wrap-around; empty for a constant series."""
     if np.ptp(series) == 0:
         return np.empty(0)
     spectrum = np.fft.rfft(series - series.mean(), 1 << (2 * series.size - 1).bit_length())
@@ -123,7 +123,7 @@ def tukey_outliers(values: Series) -> int:
 
 
 def summarise(values: Series) -> dict[str, float | None]:
-    """At least one repetition in seconds, named as the columns of cases.parquet; None where n does not support it."""
+    """Statistics of at least one repetition in seconds, named as their columns; None where n does not support one."""
     return {
         "min_s": float(values.min()),
         "mean_s": float(values.mean()),

@@ -148,7 +148,7 @@ class WarmUpRule:
         return self._affordable(sample_s, max(2 * last, least)), is_steady
 
     def _affordable(self, sample_s: float, n: int) -> int:
-        """At most n repetitions, as there is time for in one block."""
+        """At most n repetitions, and no more than one block has time for."""
         block_s = min(BLOCK_S, self.limit_s)
         return max(1, min(n, MAX_WARMUP_BLOCK, int(block_s / max(sample_s, 1e-9))))
 
@@ -204,7 +204,7 @@ def stop_rule(job: Planned, settings: Settings) -> StopRule:
 
 
 def warm_up_rule(settings: Settings, budget_s: float, visit: int, slow_start: bool) -> WarmUpRule:
-    """Of a visit with this budget. Later visits find the library connected, and share those of the first among them.
+    """The rule for a visit with this budget. Later visits share the warm-up of a first one: the library is connected.
 
     With `slow_start` the first one warms up for a second, or as long as the case is measured where that is less.
     """
@@ -232,7 +232,7 @@ def spacing_s(settings: Settings) -> float:
 
 
 def max_repetitions(job: Planned, settings: Settings) -> int:
-    """Of all visits of a case, by the requested timing and by what one repetition of the case is."""
+    """The limit for all visits of a case, by the requested timing and by what one repetition of the case is."""
     windowed = (job.case.window or 1) > 1
     most = MAX_WINDOW_REPETITIONS if windowed else MAX_REPETITIONS[job.shape.headline]
     return most if settings.timing.repetitions is None else settings.timing.repetitions

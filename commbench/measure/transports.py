@@ -50,7 +50,7 @@ class LogReader:
                 self.kinds[pair] = tuple(dict.fromkeys((*self.kinds.get(pair, ()), *kinds)))
 
     def pairs(self) -> list[list[Any]]:
-        """As JSON, to be gathered: [from rank, to rank, kinds]."""
+        """The pairs as JSON, to be gathered: [from rank, to rank, kinds]."""
         return [[*pair, list(kinds)] for pair, kinds in self.kinds.items()]
 
 
@@ -100,7 +100,7 @@ class TransportEvidence:
 
     @property
     def cuda_ipc(self) -> dict[str, str | None]:
-        """Of the whole run, for run.json."""
+        """CUDA IPC in the whole run, for run.json."""
         effective = self.ipc or effective_ipc(self.kinds, self._node_of, bool(self.multicast))
         return {"effective": effective, "ignored": self.ignored}
 
@@ -110,14 +110,14 @@ class TransportEvidence:
         return any(self._node_of(rank) in self.rdma_nodes for rank in on_sockets)
 
     def extended(self, pairs_by_rank: Iterable[Iterable[Sequence[Any]]], reader: LogReader) -> TransportEvidence:
-        """With the `pairs()` of the log readers of all ranks, and what this rank's own has read beside them."""
+        """Adds the `pairs()` of the log readers of all ranks, and what else this rank's own reader has read."""
         kinds = dict(self.kinds)
         for first, second, texts in (line for pairs in pairs_by_rank for line in pairs):
             kinds[first, second] = tuple(dict.fromkeys((*kinds.get((first, second), ()), *texts)))
         return replace(self, kinds=kinds, algorithms=reader.algorithms, multicast=reader.multicast)
 
     def _kinds_between(self, job: Planned) -> Kinds:
-        """Of the case's pairs; of a collective, all pairs of its ranks."""
+        """The transports of the case's pairs; those of a collective are all pairs of its ranks."""
         pairs = set(job.case.pairs) or set(permutations(range(job.size), 2))
         world = {(job.members[first], job.members[second]) for first, second in pairs}
         return {pair: kinds for pair, kinds in self.kinds.items() if pair in world}

@@ -43,7 +43,7 @@ class Visit:
 
     @classmethod
     def of(cls, times: Series, segment: int = 0, z: float = Z95) -> Visit:
-        """From the seconds per operation of at least one repetition."""
+        """Summarise the seconds per operation of at least one repetition."""
         effective = effective_size(times)
         return cls(
             segment=segment,

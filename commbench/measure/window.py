@@ -375,7 +375,7 @@ class Window:
         self._count()
 
     def most(self, n: int) -> int:
-        """At most n repetitions, as a block has time for."""
+        """At most n repetitions, and no more than a block has time for."""
         return max(1, min(n, round(BLOCK_S * 1e9) // max(1, self._length_ns)))
 
     @property

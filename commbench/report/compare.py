@@ -65,7 +65,7 @@ class Rules:
         return LEAST_PAIRS if self.paired else LEAST_LAUNCHES
 
     def threshold(self, key: str) -> float:
-        """Of a case: its own noise, or the largest of all A/A cases where it is not among them; at least delta."""
+        """The threshold of a case: its own noise, else the largest of all A/A cases; at least delta."""
         noise = self.noise or {}
         return max(self.delta, noise.get(key, max(noise.values(), default=0.0)))
 

@@ -34,7 +34,7 @@ AB_FILE, AB_SIDES = "ab.json", ("base", "new")  # in the folder of `commbench ab
 
 
 def comparison_table(frame: pd.DataFrame, rules: Rules) -> str:
-    """Of the cases on both sides; a variable that they share is named once, in the title."""
+    """The table of the cases on both sides; a variable that they share is named once, in the title."""
     shared, heads, lines = comparison_cells(frame, rules)
     left = heads.index("message\nB")
     columns = [

@@ -179,7 +179,7 @@ def _remaining(*variables: str) -> list[str]:
 def _comparable_families(
     cases: pd.DataFrame, *variables: str
 ) -> Iterator[tuple[dict[str, Any], list[tuple[str, Family]]]]:
-    """Of each group of families that differ only in the variables and their companions: what they share, and each of
+    """Groups of families that differ only in the variables and their companions: what each group shares, and each of
     them with its name, gloo, or gloo (python) where a companion differs."""
     remaining = _remaining(*variables)
     groups: dict[tuple[Any, ...], list[Family]] = {}

@@ -124,7 +124,7 @@ def _chosen_runs(results: Results, ok: pd.DataFrame) -> tuple[list[tuple[str, pd
 
 
 def _soak_lines(results: Results, ok: pd.DataFrame, notes: list[str]) -> tuple[SoakTimeLine, ...]:
-    """From the counters of each soak; none where there are none or they can't be read."""
+    """The time line of each soak whose counters can be read."""
     soaks = ok[(ok["timing"] == "soak") & ok["run_id"].isin(list(results.folders))]
     if len(soaks) > MOST_SOAKS:
         notes.append(f"time lines are drawn for {MOST_SOAKS} soaks; {len(soaks) - MOST_SOAKS} more have none")

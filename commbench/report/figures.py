@@ -100,7 +100,7 @@ def bytes_text(value: float) -> str:
 
 
 def seconds_text(value: float) -> str:
-    """For a tick: 1 ms, not 1.00 ms."""
+    """The text of a tick: 1 ms, not 1.00 ms."""
     number, _, unit = format_seconds(value).partition(" ")
     return f"{float(number):g} {unit}"
 

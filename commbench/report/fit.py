@@ -64,12 +64,12 @@ class Family:
 
     @functools.cached_property
     def median_s(self) -> Times:
-        """Of several launches the median."""
+        """The median over launches at each size."""
         return np.array([time.median_s for time in self.times])
 
     @functools.cached_property
     def low_s(self) -> Times:
-        """Of several launches the widest interval, which contains the median of each; NaN: no interval."""
+        """The lower ends of the widest interval over launches, which contains the median of each; NaN: no interval."""
         return np.array([time.low_s for time in self.times])
 
     @functools.cached_property
@@ -111,7 +111,7 @@ def families(cases: pd.DataFrame) -> list[Family]:
 
 
 def answerable(cases: pd.DataFrame) -> pd.DataFrame:
-    """Without cases of one rank, which moves nothing, and without simulated ones beside real ones."""
+    """The cases without those of one rank, which move nothing, and without simulated ones beside real ones."""
     if "world_size" in cases.columns:
         cases = cases[~cases["world_size"].isin([1])]
     if "engine" in cases.columns and (cases["engine"] != "virtual").any():

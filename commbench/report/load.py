@@ -385,7 +385,7 @@ def row_dicts(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def plain(value: Any) -> Any:
-    """None for any null; undo that pandas turns integers beside nulls into floats."""
+    """The value in types of Python: None for any null, integers that pandas made floats beside nulls."""
     if isinstance(value, float):
         return None if math.isnan(value) else int(value) if value.is_integer() else value
     if value is None or isinstance(value, (str, int)):

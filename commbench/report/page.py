@@ -148,7 +148,7 @@ def _comparison(result: AbResult) -> dict[str, Any]:
 
 
 def _first_rows(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Table | None:
-    """None without rows."""
+    """A table of the first rows; None without rows."""
     return Table(heads, rows[:MOST_ROWS], len(rows)) if rows else None
 
 
@@ -168,7 +168,7 @@ def _case_title(summary: Summary, row: Mapping[str, Any]) -> str:
 
 
 def _distributions(summary: Summary, raw: RawData, titles: Mapping[str, str]) -> list[dict[str, Any]]:
-    """By benchmark, backend and size; `line` opens the picture."""
+    """The distributions by benchmark, backend and size; `line` opens the picture."""
     cases = summary.results.cases.drop_duplicates("case_id")
     order = cases[cases["case_id"].isin(list(raw.distributions))].sort_values(
         ["benchmark", "backend", "message_bytes"], kind="stable"

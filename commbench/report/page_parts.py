@@ -341,7 +341,7 @@ def number_tables(choice: Choice) -> list[NumberTable]:
 
 
 def _number_cell(rows: Sequence[Row], rated: bool) -> NumberCell:
-    """Of several windows one after another."""
+    """The numbers of a size, for several windows one after another."""
     texts = [
         format_seconds(row["median_s"]) + (f", {format_number(row['algbw_gb_per_s'])} GB/s" if rated else "")
         for row in rows

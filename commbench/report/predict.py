@@ -156,7 +156,7 @@ def _unknown(reason: str) -> PredictedTime:
 
 
 def _beyond(family: Family, size: int) -> PredictedTime:
-    """From the fit of the nearest piece; the interval adds its residual to the relative interval of the edge size."""
+    """Extrapolate the nearest piece of the fit; the interval adds its residual to the relative interval of the edge."""
     above = size > family.sizes[-1]
     edge, piece = (-1 if above else 0), pieces(family.sizes, family.median_s)[-1 if above else 0]
     limit = int(family.sizes[edge])

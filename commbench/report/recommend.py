@@ -143,7 +143,7 @@ class Choice:
 
     @functools.cached_property
     def best(self) -> list[Best]:
-        """By benchmark, ranks and size, for the sizes that at least two have."""
+        """The best choices by benchmark, ranks and size, for the sizes that at least two have."""
         rows: list[tuple[Any, dict[str, Any]]] = [
             (world, row)
             for world, cases in answerable(self.cases).groupby("world_size", sort=True)

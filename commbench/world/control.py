@@ -171,7 +171,7 @@ class StoreControl(GatherDecideControl):
 
     @contextmanager
     def blames_owner(self, meeting: str, deadline_s: float) -> Iterator[None]:
-        """Where the store is gone, its owner is Missing."""
+        """Report the owner of the store as Missing where the store is gone."""
         try:
             yield
         except RuntimeError as error:
@@ -265,7 +265,7 @@ class NodeControl(GatherDecideControl):
     # ------------------------------------------------------------ who is late
 
     def _report(self, late: list[int]) -> None:
-        """As a leader: write to the wide store for whom this rank waits, or take it back."""
+        """Write to the wide store for whom this rank, a leader, waits, or remove it."""
         key = _report_key(self._wide.rank)
         with self._wide.blames_owner("a report of late ranks", 0.0):
             if late:
@@ -286,7 +286,7 @@ class NodeControl(GatherDecideControl):
 
     @contextmanager
     def _names_late_ranks(self, meeting: str, waited_s: float) -> Iterator[None]:
-        """As a rank with a leader: one that waits for others, or has died because of them, is not the one to name."""
+        """Name the ranks that a leader waits for instead of the leader: it may have died because of them."""
         try:
             yield
         except Missing as missing:

@@ -34,9 +34,9 @@ where it has a parent, which prints one line for all:
                               says the same                          lives after RANK_0_FIRST_S
     another rank              any other WorldBroken                  the line with its rank and host, at once
 
-Whom a rank tells that the world is broken (whom_to_tell); rank 0 saves then, too:
+Whom a rank notifies that the world is broken (whom_to_notify); rank 0 saves then, too:
 
-    rank   started by     found by   tells
+    rank   started by     found by   notifies
     -----  -------------  ---------  ------------------------------------------------------------------
     0      own launcher   any rank   the user
     0      a parent       any rank   nobody: the parent reads run.json; the parent (REASON_FILE) where there is none yet
@@ -137,8 +137,8 @@ class Print(Enum):
     NEVER = "never"
 
 
-class Tell(Enum):
-    """Whom a rank tells that the world is broken."""
+class Notify(Enum):
+    """Whom a rank notifies that the world is broken."""
 
     USER = "user"
     PARENT = "parent"
@@ -158,22 +158,22 @@ def who_prints(error: CommbenchError, identity: RankIdentity | None, mpi_loaded:
     return Print.AFTER_RANK_0 if same_on_rank_0 else Print.NOW
 
 
-def whom_to_tell(rank: int, node: Sequence[int], has_parent: bool, has_record: bool, found_by_rank_0: bool) -> Tell:
+def whom_to_notify(rank: int, node: Sequence[int], has_parent: bool, has_record: bool, found_by_rank_0: bool) -> Notify:
     """The third table; `node` has the ranks of this rank's node, `has_record` says whether run.json was begun."""
     if rank == 0:
-        return Tell.USER if not has_parent else Tell.NOBODY if has_record else Tell.PARENT
+        return Notify.USER if not has_parent else Notify.NOBODY if has_record else Notify.PARENT
     if found_by_rank_0:
-        return Tell.NOBODY
+        return Notify.NOBODY
     if has_parent:
-        return Tell.PARENT
-    return Tell.USER if rank == min(other for other in node if other != 0) else Tell.NOBODY
+        return Notify.PARENT
+    return Notify.USER if rank == min(other for other in node if other != 0) else Notify.NOBODY
 
 
 # ---------------------------------------------------------------- the end of a command
 
 
 def end_with_error(error: CommbenchError, identity: RankIdentity | None) -> int:
-    """Print the error as the second table says, tell the parent, and end a rank of a broken world; the exit status."""
+    """Print the error as the second table says, notify the parent, end a rank of a broken world; the exit status."""
     if identity is None or identity.rank == 0:
         report_refusal(error.exit_status)
     printing = who_prints(error, identity, "mpi4py.MPI" in sys.modules)
@@ -207,7 +207,7 @@ def exit_rank(status: int, identity: RankIdentity | None) -> None:
 
 
 def report_refusal(status: int, environ: Mapping[str, str] = os.environ) -> None:
-    """On rank 0, which ends with an error: leave the status where there is no run.json of this world.
+    """Leave the status of rank 0, which ends with an error, where there is no run.json of this world.
 
     A resumed run has one of an earlier world. One that breaks again leaves no status: the next fresh world continues.
     """
@@ -216,7 +216,7 @@ def report_refusal(status: int, environ: Mapping[str, str] = os.environ) -> None
 
 
 def leave_status(folder: str, status: int, resumed: bool = False) -> None:
-    """On rank 0, at the end of a run: its status, where no writer has left a run.json, or only that of an earlier world
+    """Leave the status of rank 0 at the end of a run, if no writer has left a run.json, or it is of an earlier world
     (`resumed`)."""
     if resumed or not (Path(folder) / "run.json").exists():
         with suppress(OSError):
@@ -230,7 +230,7 @@ def report_reason(folder: str, reason: str) -> None:
 
 
 def report_raised(error: CommbenchError, process: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """On another rank than 0: leave the error that ends it for the parent, which prints it. Whether there is one."""
+    """Leave the error of another rank than 0 for the parent, which prints it; returns whether there is a parent."""
     folder = environ.get(FOLDER)
     if folder is None:
         return False
@@ -247,7 +247,7 @@ def report_raised(error: CommbenchError, process: str, environ: Mapping[str, str
 
 
 def reopen(folder: Path) -> None:
-    """Before a world continues a run: one that dies at once must not be taken for the earlier one."""
+    """Prepare run.json for a world that continues a run: its early end must not be taken for that of the last world."""
     run = json.loads((folder / "run.json").read_text())
     run.pop("stacks", None)
     write_json(folder / "run.json", run | {"exit_status": None})
@@ -338,7 +338,7 @@ def _when(folder: Path, run: Mapping[str, Any]) -> str:
 
 
 def end_interrupted(folder: Path, status: int) -> bool:
-    """After a signal to the parent: complete run.json where no rank could; whether there is anything to resume."""
+    """Complete run.json after a signal to the parent, if no rank could; returns whether there is a run to resume."""
     run = read_record(folder)
     if run and (run.get("exit_status") is None or has_launches_left(run)):
         with suppress(OSError):

@@ -41,7 +41,7 @@ OnBroken = Callable[[str, bool], None]  # the reason, and whether rank 0 has fou
 
 @dataclass
 class Progress:
-    """Where a rank is; written by its main thread, and read by its heartbeat at any time."""
+    """The position of a rank: written by its main thread, and read by its heartbeat at any time."""
 
     phase: str = "starting"
     runner: Runner | None = None
@@ -160,13 +160,13 @@ class Heartbeat:
             thread.start()
 
     def stop(self) -> None:
-        """Before the farewell: afterwards the store may be gone, which must not look like a failure."""
+        """Stop before the farewell: afterwards the store may be gone, which must not look like a failure."""
         self._ended.set()
         for thread in self._threads:
             thread.join(READ_S)
 
     def names(self) -> dict[int, str]:
-        """By process id, the ranks that share this one's kernel."""
+        """The ranks that share this one's kernel, by process id."""
         here = [(rank, host) for rank, host in enumerate(self.hosts) if host.kernel == self._host.kernel]
         return {host.pid: process_text(rank, host.name, host.pid) for rank, host in here}
 
@@ -188,14 +188,14 @@ class Heartbeat:
         return f"{lost} while rank {self.rank} was in {here}"
 
     def stacks(self) -> dict[str, list[str]]:
-        """Where the ranks were last seen, by rank, as "file:line function"; of this one, where it is now."""
+        """The last known stack of each rank as "file:line function"; this rank's is the current one."""
         others = [rank for rank in range(min(self.size, MAX_NAMED_RANKS)) if rank != self.rank]
         stacks = {f"rank {rank}": self._last_seen(rank)[1] for rank in others}
         return {f"rank {self.rank}": main_stack(), **{rank: stack for rank, stack in stacks.items() if stack}}
 
     def wait_for_first_rank(self, timeout_s: float) -> None:
-        """Until the lowest rank that lives on this host has ended. It looks for ranks that were lost before the signal,
-        and must not take this one for such; and a launcher that sees a rank end might kill rank 0 while it saves."""
+        """Wait until the lowest rank that lives on this host has ended. It looks for ranks that were lost before the
+        signal, and this one is none of them; and a launcher that sees a rank end might kill rank 0 while it saves."""
         until = time.monotonic() + timeout_s
         here = [host for host in self.hosts if host.kernel and host.kernel == self._host.kernel]
         first = next((host for host in here if self._state(host) != "has ended"), self._host)

@@ -68,7 +68,7 @@ class MarkedLines:
 
 
 def mark_output() -> None:
-    """In a rank whose parent relays its output: mark what it prints; a traceback stays without a mark."""
+    """Mark what a rank prints whose parent relays its output; a traceback stays without a mark."""
     if os.environ.pop(RELAYED, None) is None:
         return
     plain = sys.stderr
@@ -102,7 +102,7 @@ class Relay(threading.Thread):
                     stream.flush()
 
     def finish(self) -> None:
-        """After the launcher has ended."""
+        """Read the rest after the launcher has ended."""
         self.join(JOIN_S)
         if not self.is_alive():
             self._pipe.close()
@@ -183,7 +183,7 @@ def print_error(text: str, below: Sequence[str] = ()) -> None:
 
 
 def drop_unread_output() -> None:
-    """Before the interpreter ends: what nobody reads any more must not change the exit status."""
+    """Flush before the interpreter ends: output that nobody reads any more must not change the exit status."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -237,7 +237,7 @@ class Reporter:
         self._show()
 
     def end(self) -> None:
-        """Before anything else is printed."""
+        """Remove the bar before anything else is printed."""
         if self._bar is not None:
             self._bar.erase()
         if self._file is not None:
@@ -291,7 +291,7 @@ class Output:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """After the world has ended: copy what it has left in the pipes, and erase the bar."""
+        """Copy what the world has left in the pipes after its end, and erase the bar."""
         if self._thread is None:
             return
         sys.stdout.flush()

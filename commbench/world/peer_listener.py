@@ -1,6 +1,6 @@
-"""Sockets between the ranks of a world: a listener that accepts the connections of its peers, and of nobody else.
+"""Sockets between the ranks of a world: a listener that accepts only the connections of its peers.
 
-Who connects greets with a secret, which the ranks have from the control plane, and receives one byte as the answer.
+A peer greets with a secret, which the ranks have from the control plane, and receives one byte as the answer.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ class PeerListener:
         self._forget(pending)
         if not self._warned:
             self._warned = True
-            text = f"{self._purpose}: a stranger at port {self.port} {reason}; dropped, as all further ones will be"
-            print(text, file=sys.stderr)
+            text = f"dropped a connection to port {self.port} that {reason}; further ones are not reported"
+            print(f"{self._purpose}: {text}", file=sys.stderr)
         pending.socket.close()
 
     def _forget(self, pending: PendingPeer) -> None:

@@ -91,7 +91,7 @@ class RankServer:
 
 
 def _belong_to(parent: int) -> None:
-    """In the server, before it is loaded: a command that ends while its server still imports must not wait for it."""
+    """Runs in the server before it imports: a command that ends while its server still imports must not wait for it."""
     die_with_parent(signal.SIGKILL, parent)
     ignore_terminal()
 
@@ -113,7 +113,7 @@ def rank_server(environment: Mapping[str, str], launch: int | None = None) -> Ra
 
 
 def start_rank_server(launcher: Launcher) -> None:
-    """Before it is known what the ranks will do: torch is imported while this process composes the configuration."""
+    """Start it before the job is known: it imports torch while this process composes the configuration."""
     rank_server(QUIET | launcher.environment(1, 1, None) | inherited_environment())
 
 
@@ -123,8 +123,8 @@ def inherited_environment() -> dict[str, str]:
 
 
 def rest_rank_server() -> None:
-    """Before this process measures, or a launcher does: a server that has served a world sleeps and is kept for later
-    ones, another may still import torch, which would disturb."""
+    """Stop a server that may still import torch before this process or a launcher measures. One that has served a world
+    sleeps, and is kept for later worlds."""
     if _running is not None and _running.launch is None:
         stop_rank_server()
 
@@ -213,7 +213,7 @@ class _ForkServer:
         signal.signal(signal.SIGTERM, lambda *_: self._signal(signal.SIGTERM))
 
     def serve(self) -> None:
-        """Until the parent has gone."""
+        """Serve worlds until the parent has gone."""
         while True:
             ready = wait([self._parent, self._wakeup])
             if self._wakeup in ready:
@@ -240,10 +240,10 @@ class _ForkServer:
                 self._ranks[pid] = rank
         for file in files:
             os.close(file)
-        self._tell(self._ranks)
+        self._answer(self._ranks)
 
     def _become_rank(self, environment: Mapping[str, str], words: Sequence[str], files: Sequence[int]) -> None:
-        """In the new process; does not return."""
+        """Runs in the new process; does not return."""
         status = 1
         try:
             die_with_parent(signal.SIGKILL, self._pid)
@@ -277,7 +277,7 @@ class _ForkServer:
                 return
             if self._ranks.pop(pid, None) is not None:
                 code = os.waitstatus_to_exitcode(status)
-                self._tell((pid, code))
+                self._answer((pid, code))
                 if code not in (0, *ENDED_BY_SIGNAL):
                     self._signal(signal.SIGTERM)
 
@@ -286,7 +286,7 @@ class _ForkServer:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    def _tell(self, answer: dict[int, int] | tuple[int, int]) -> None:
+    def _answer(self, answer: dict[int, int] | tuple[int, int]) -> None:
         """The ranks by process id, or how one of them has ended."""
         with suppress(OSError):  # the parent has just ended; so does this process, by die_with_parent
             self._parent.send(answer)

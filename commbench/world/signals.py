@@ -66,13 +66,13 @@ class RunEnder:
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(SIGNAL_STATUS + number)
 
     def claim(self) -> None:
-        """In the main thread, which ends the run for a reason of its own."""
+        """Called by the main thread when it ends the run for a reason of its own."""
         if not self._main_thread_ends.is_set() and not self._ending.acquire(blocking=False):
             _wait_for_exit()
         self._main_thread_ends.set()
 
     def finish(self, status: int, save: Callable[[], None]) -> None:
-        """In another thread: save, and exit, unless another thread is at it already."""
+        """Called by another thread: save and exit, unless a thread is doing so already."""
         if not self._ending.acquire(blocking=False):
             return
         threading.Timer(SAVE_S, os._exit, [status]).start()
@@ -113,7 +113,7 @@ def ignore_terminal() -> None:
 
 
 def die_with_parent(number: signal.Signals, parent: int) -> None:
-    """This signal for this process when its parent, which has told its process id, dies, however that is ended."""
+    """Request this signal for this process when its parent (its process id) dies, in whatever way."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:  # it has died before the call

@@ -185,7 +185,7 @@ class _StoreServer:
         self._selector.register(lifeline, selectors.EVENT_READ)
 
     def serve(self) -> None:
-        """Until the lifeline closes: rank 0 has ended."""
+        """Serve until the lifeline closes: rank 0 has ended."""
         while True:
             for key, events in self._selector.select():
                 if key.fileobj == self._lifeline:
@@ -207,7 +207,7 @@ class _StoreServer:
             connection.frames.add(data)
             while (request := connection.frames.take()) is not None:
                 self._answer(connection, *request)
-        except (OSError, ValueError, IndexError, struct.error):  # a stranger's request, or a rank that is gone
+        except (OSError, ValueError, IndexError, struct.error):  # not a request of ours, or a rank that is gone
             data = b""
         if not data:
             self._selector.unregister(connection.socket)
@@ -236,7 +236,7 @@ class _StoreServer:
         self._send(connection, frame(number, answer))
 
     def _wake(self, key: bytes) -> None:
-        """Answer those whose last missing key this is; who has asked for something else since waits no longer."""
+        """Answer the connections whose last missing key this is, unless they have made another request since."""
         for connection, number in self._waiting.pop(key, ()):
             if connection.number == number:
                 connection.missing -= 1

@@ -81,7 +81,7 @@ class RunningWorld(ABC):
         return bool(running)
 
     def wait_for_end(self, timeout_s: float) -> None:
-        """Until the launcher has ended, or for this time."""
+        """Wait until the launcher has ended, for at most this time."""
         until = time.monotonic() + timeout_s
         while self.status is None and time.monotonic() < until:
             self.wait(min(0.5, until - time.monotonic()))
@@ -191,7 +191,7 @@ class LaunchedWorld(RunningWorld):
 
 
 def _detach(parent: int) -> None:
-    """In the launcher: a process group of its own, and SIGTERM when its parent dies."""
+    """Give the launcher a process group of its own, and SIGTERM when its parent dies."""
     os.setpgid(0, 0)
     die_with_parent(signal.SIGTERM, parent)
 
@@ -256,7 +256,7 @@ class _Supervisor:
         self._states_at = time.monotonic()
 
     def wait(self) -> None:
-        """Until the launcher has ended, or the world is broken and has been ended."""
+        """Wait until the launcher has ended, or the world is broken and has been ended."""
         world, folder, recorded = self._world, self._folder, False
         while world.status is None:
             ended = world.wait(POLL_S if recorded else STARTUP_POLL_S)
@@ -308,8 +308,9 @@ class _Supervisor:
         return WorldEnd(world.status, str(world), tuple(failures), self._cause, self._unclosed)
 
     def _first_to_fail(self) -> list[int]:
-        """Where all failed on their own: the one that the launcher's messages name, for they may have ended at once.
-        Else the one that ended first, or those that the launcher did not end, by their status."""
+        """The process ids of the ranks that failed first. If all failed on their own, perhaps at the same time,
+        it is the one that the launcher names; else the one that ended first, or those that the launcher did not
+        end."""
         codes = {pid: code for pid, code in self._world.codes.items() if pid not in self._world.killed_here}
         own = [pid for pid in codes if codes[pid] not in (0, None, -signal.SIGTERM, SIGNAL_STATUS + signal.SIGTERM)]
         if not self._first and not self._world.kills_ranks:
@@ -366,7 +367,7 @@ class _Supervisor:
 
 
 def _how_stopped(pid: int) -> str | None:
-    """In words; None for a process that runs or is gone."""
+    """How a process is stopped, in words; None for one that runs or is gone."""
     with suppress(OSError):
         return STOPPED.get(stat_fields(pid)[0])
     return None

@@ -99,7 +99,7 @@ class Console:
         if (Path(run["folder"]) / "run.json").exists():
             print(f"results: {folder}\nopen:    commbench report {folder} --html report.html", flush=True)
         else:
-            print("nothing is stored: writer=console alone; writer=[parquet,console] keeps the results", flush=True)
+            print("nothing is stored by writer=console alone; writer=[parquet,console] keeps the results", flush=True)
 
 
 def run_text(

@@ -45,7 +45,7 @@ def _microseconds(name: str) -> Value:
 
 
 def _per_second(quantity: Callable[[Row], float]) -> Value:
-    """Of all operations over the time of all: what a mean rate has to be, and what OSU computes."""
+    """The quantity over the mean time, which is the mean rate of all operations, as OSU computes it."""
     return lambda row: quantity(row) / row["mean_s"] if row["mean_s"] else None
 
 

@@ -129,7 +129,7 @@ def has_own_buffers(rows: Iterable[Row]) -> bool:
 
 
 def missing_program_lines(rows: Iterable[Row], programs: Container[str], tool: str) -> list[str]:
-    """After an empty line, a line for each operation that the other tool lacks."""
+    """A line for each operation that the other tool lacks, after an empty line."""
     counts = Counter(row["benchmark"] for row in rows if row["benchmark"] not in programs)
     lines = [
         comment(f"{name}: no such program in {tool}; its {count} row(s) are in writer=console, parquet and jsonl")
@@ -269,7 +269,7 @@ class TimeLine:
 
 
 def _merged(intervals: NDArray[np.float64], each: int) -> NDArray[np.float64]:
-    """As many neighbours in one."""
+    """The intervals with `each` neighbours merged into one."""
     firsts = np.arange(0, len(intervals), each)
     _, median_s, min_s, max_s, repetitions = intervals.T
     medians_s = np.add.reduceat(median_s, firsts) / np.diff(firsts, append=len(intervals))

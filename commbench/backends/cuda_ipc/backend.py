@@ -55,7 +55,7 @@ class IpcCopy(Backend):
         return {}
 
     def exporter(self, local_rank: int) -> CudaExporter:
-        """On the GPU of this local rank. Raises CudaError."""
+        """The exporter on the GPU of this local rank. Raises CudaError."""
         return CudaExporter(local_rank)
 
     def open(self, world: World, control: Control, device: str = "cuda") -> IpcCommunicator:
@@ -211,7 +211,7 @@ class IpcCommunicator:
         return targets
 
     def _barrier(self, offers: Offers) -> NodeBarrier:
-        """Of this communicator's ranks on this node."""
+        """The barrier of this communicator's ranks on this node."""
         process, mailbox = self._process, self._process.mailbox
         here = [rank for rank in self._ranks if rank in process.node_ranks]
         indices = {rank: mailbox.arrived(rank) for rank in here}

@@ -72,7 +72,7 @@ def offers_mismatch(offers: Mapping[int, Offer]) -> str | None:
 
 
 class IpcLowering:
-    """For one program. `targets`: by peer, the addresses of each of its messages, one per copy of the pool."""
+    """Lowers one program. `targets`: for each peer the addresses of its messages, one per copy of the pool."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class IpcLowering:
         return any(kind == "send" for (kind, _), _ in self._open.values())
 
     def _wait(self, requests: Sequence[int]) -> Call:
-        """For the newest of these messages in each channel: the messages of a channel complete in order."""
+        """Waits for the newest of these messages in each channel: the messages of a channel complete in order."""
         pending = self._sends_pending()
         newest: dict[Direction, int] = defaultdict(int)
         for request in requests:
@@ -140,7 +140,7 @@ class IpcLowering:
         return self._transfers(data, self._targets[peer][number])
 
     def _transfers(self, source: View, targets: Sequence[int]) -> Rotating:
-        """From the view to an address for each copy of the pool."""
+        """The transfers from the view to an address, one for each copy of the pool."""
         buffer = self._buffers[source.buffer]
         ends = zip(targets, buffer.addresses(source), strict=True)
         return Rotating(tuple(Transfer(target, begin, buffer.size_bytes(source)) for target, begin in ends))

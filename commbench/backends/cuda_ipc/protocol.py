@@ -46,7 +46,7 @@ class Mailbox:
         return LINE_WORDS * (2 * self._ranks**2 + self._position[rank])
 
     def wait(self, index: int, value: int) -> None:
-        """Until the counter has that value: spins, then yields the core between reads.
+        """Wait until the counter has that value: spin, then yield the core between reads.
 
         It has no deadline: the control plane's heartbeat ends the world when a peer is lost.
         """
@@ -152,12 +152,12 @@ class ProgressEngine:
         self.wait((), ((channel, 0),))
 
     def wait_receives(self, receives: Receives) -> None:
-        """Until these are complete, where no send is pending."""
+        """Wait until these are complete, where no send is pending."""
         for channel, newer in receives:
             self._mailbox.wait(channel.sent, channel.count + channel.offset - newer)
 
     def wait(self, sends: Sends, receives: Receives) -> None:
-        """Until these are complete. Deadlocks only for an order of waits that would deadlock in MPI, too."""
+        """Wait until these are complete. Deadlocks only for an order of waits that would deadlock in MPI, too."""
         counters = self._counters
         while True:
             enqueued = [self._enqueue(channel) for channel in self._channels if channel.queue]
@@ -177,7 +177,7 @@ class ProgressEngine:
                 os.sched_yield()
 
     def copy(self, transfer: Transfer) -> None:
-        """Between this rank's own buffers."""
+        """Copy between this rank's own buffers, and wait for the copy."""
         self._copy(*transfer)
         self._synchronise()
 

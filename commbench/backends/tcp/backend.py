@@ -140,7 +140,7 @@ class TcpCommunicator:
         }
 
     def facts(self) -> dict[str, Any]:
-        """Of one connection as it is now, or of the listener if there is none; buffer sizes as the kernel counts."""
+        """The settings of a connection, or of the listener if there is none; buffer sizes as the kernel counts."""
         sample = self._endpoint.sample()
         congestion_control = sample.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
         facts = {

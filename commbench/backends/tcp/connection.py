@@ -157,7 +157,7 @@ class Connection:
             end.close()
 
     def _receive_rest(self, views: Sequence[memoryview], received: int) -> None:
-        """After a call that ended early: at the end of the stream, or after a timeout during which some bytes came."""
+        """Receive what is missing after a call that ended early: at the end of the stream, or at a timeout."""
         while rest := list(remaining(views, received)):
             try:
                 more = self._recvmsg_into(rest, 0, socket.MSG_WAITALL)[0]
@@ -251,7 +251,7 @@ class ThreadPool:
             self._threads[-1].start()
 
     def move_small(self, pending: PendingTransfers) -> None:
-        """In the caller's thread if the kernel takes all sends at once: then no order of receives can deadlock."""
+        """Move in the caller's thread if the kernel takes all sends at once: no order of receives can deadlock then."""
         started = [(send, send.connection.send_nowait(send.vectors)) for send in pending.sends]
         unsent = tuple(StreamTransfer(send.connection, rest) for send, rest in started if rest)
         if unsent:

@@ -141,7 +141,7 @@ def barrier_partners(rank: int, size: int) -> list[tuple[int, int]]:
 
 
 class TcpLowering:
-    """For one program. A wait completes all messages that were posted before it, whichever requests it names."""
+    """Lowers the steps of one program. A wait completes all messages posted before it, whichever requests it names."""
 
     def __init__(
         self, endpoint: Endpoint, ranks: Sequence[int], rank: int, streams: int, buffers: Mapping[str, HostBuffer]

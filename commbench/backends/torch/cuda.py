@@ -112,7 +112,7 @@ class CudaDevice:
         self._cuda._sleep(int(seconds * self._sm_hz))
 
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """On a separate stream, as CUDA requires; work on a library's stream joins it by the wait for that work.
+        """Capture on a separate stream, as CUDA requires; a library's stream joins it by the wait for its work.
 
         torch's watchdog queries events all the time, which capture mode "global" forbids to every thread. NCCL
         allocates at the first use of a communicator, so the steps have run before; a case uses one communicator.
@@ -185,9 +185,9 @@ def gpu_runner(
     mode: Mode,
     lowering: Callable[[Mapping[str, Buffer]], Callable[[Step], Call]],
 ) -> DeviceRunner:
-    """For a program of that rank, through pinned host memory where the mode says so. Raises Unsupported.
+    """The runner of that rank's program, through pinned host memory if the mode says so. Raises Unsupported.
 
-    `lowering` gives what lowers a step on these buffers.
+    `lowering` returns the function that lowers a step on these buffers.
     """
     used = dict(buffers)
     if mode.staging == "pinned":

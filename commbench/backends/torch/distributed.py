@@ -204,7 +204,7 @@ class TorchLowering:
         return self._tensors[view]
 
     def _blocks(self, view: View, root: int) -> Rotating | None:
-        """On the root a list of one tensor per rank, all parts of the view; other ranks have no such buffer."""
+        """On the root a list with a tensor per rank, which are parts of the view; None on the other ranks."""
         if self._rank != root:
             return None
         return Rotating(tuple(list(tensor.chunk(self._size)) for tensor in self.tensors(view).values))

@@ -15,7 +15,7 @@ from commbench.hardware.network import interface_name
 from .cuda import CudaDevice, cuda_missing
 from .distributed import TORCH_UNSUPPORTED, CudaCommunicator, TorchCommunicator, start_group
 
-# torch 2.8 brought averages (pull request 149781); until then reduce_scatter summed whatever it was asked (149869)
+# torch 2.8 brought averages (pull request 149781); until then reduce_scatter summed whatever the operation (149869)
 SINCE_2_8 = {
     ("all_reduce", "avg"),
     ("reduce", "avg"),

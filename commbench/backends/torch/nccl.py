@@ -146,7 +146,7 @@ class NcclLowering:
 
             with suppress(Exception):
                 distributed_c10d._world.pg_coalesce_state.pop(self._group, None)
-            with suppress(Exception):  # what was posted may fail as well; the error that is told is the first one
+            with suppress(Exception):  # what was posted may fail as well; the first error is the one to report
                 self._group._end_coalescing(operations[0].tensor.device)
             raise
         for work in works:

@@ -1,4 +1,4 @@
-"""The tables of world/exit_protocol.py: who prints, whom a rank tells about a broken world, what the parent reads."""
+"""The tables of world/exit_protocol.py: who prints, whom a rank notifies of a broken world, what the parent reads."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from commbench.world.exit_protocol import (
     REASON_FILE,
     RESUME,
     STATUS_FILE,
+    Notify,
     Print,
     RankFailure,
-    Tell,
     WorldEnd,
     end_interrupted,
     exit_text,
@@ -28,7 +28,7 @@ from commbench.world.exit_protocol import (
     report_refusal,
     run_status,
     who_prints,
-    whom_to_tell,
+    whom_to_notify,
 )
 from commbench.world.output import LOG
 from commbench.world.recovery import mark_in_flight
@@ -62,28 +62,28 @@ def test_who_prints(error: CommbenchError, identity: RankIdentity | None, mpi_lo
 
 
 @pytest.mark.parametrize(
-    ("rank", "has_parent", "has_record", "found_by_rank_0", "tells"),
+    ("rank", "has_parent", "has_record", "found_by_rank_0", "notified"),
     [
-        (0, False, True, False, Tell.USER),
-        (0, True, False, False, Tell.PARENT),
-        (0, True, True, False, Tell.NOBODY),
-        (1, False, False, True, Tell.NOBODY),
-        (1, True, False, True, Tell.NOBODY),
-        (1, True, False, False, Tell.PARENT),
-        (2, True, False, False, Tell.PARENT),
-        (1, False, False, False, Tell.USER),
-        (2, False, False, False, Tell.NOBODY),
+        (0, False, True, False, Notify.USER),
+        (0, True, False, False, Notify.PARENT),
+        (0, True, True, False, Notify.NOBODY),
+        (1, False, False, True, Notify.NOBODY),
+        (1, True, False, True, Notify.NOBODY),
+        (1, True, False, False, Notify.PARENT),
+        (2, True, False, False, Notify.PARENT),
+        (1, False, False, False, Notify.USER),
+        (2, False, False, False, Notify.NOBODY),
     ],
 )
-def test_whom_a_rank_tells_that_the_world_is_broken(
-    rank: int, has_parent: bool, has_record: bool, found_by_rank_0: bool, tells: Tell
+def test_whom_a_rank_notifies_that_the_world_is_broken(
+    rank: int, has_parent: bool, has_record: bool, found_by_rank_0: bool, notified: Notify
 ) -> None:
-    assert whom_to_tell(rank, (0, 1, 2), has_parent, has_record, found_by_rank_0) is tells
+    assert whom_to_notify(rank, (0, 1, 2), has_parent, has_record, found_by_rank_0) is notified
 
 
 def test_a_node_without_rank_0_has_a_rank_that_prints() -> None:
-    tells = [whom_to_tell(rank, (4, 5), False, False, False) for rank in (4, 5)]
-    assert tells == [Tell.USER, Tell.NOBODY]
+    notified = [whom_to_notify(rank, (4, 5), False, False, False) for rank in (4, 5)]
+    assert notified == [Notify.USER, Notify.NOBODY]
 
 
 def write_run(folder: Path, **values: object) -> None:

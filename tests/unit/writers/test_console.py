@@ -299,7 +299,7 @@ def test_results_are_named_where_there_are_some(
     writer.end(run)
     printed = capsys.readouterr().out
     assert (f"results: {tmp_path}\nopen: " in printed) is stored
-    assert ("nothing is stored: writer=console alone" in printed) is not stored
+    assert ("nothing is stored by writer=console alone" in printed) is not stored
 
 
 def test_the_foot_says_that_a_size_is_in_total_where_ranks_divide_a_message() -> None:
