@@ -144,7 +144,7 @@ def best(cases: pd.DataFrame, *variables: str) -> pd.DataFrame:
             time, name = fastest
             row = (
                 size, UNDECIDED if len(alike) > 1 else name, time.median_s, time.low_s, time.high_s, second[1],
-                second[0].median_s / time.median_s, len(rivals), ", ".join(name for _, name in alike),
+                second[0].median_s / time.median_s, len(rivals), tuple(name for _, name in alike),
                 tuple(time.median_s for time, _ in alike), min(len(time.medians) for time, _ in rivals),
             )  # fmt: skip
             rows.append({**shared, **dict(zip(BEST, row, strict=True))})

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 MOST_CASES = 20_000  # distinct cases that are compared; the others are only counted
 MOST_FITS = 60
 FIRST, PLAIN = ("backend", "engine"), ("layout", "dtype", "timing", "reduction", *OF_BACKEND)
-BETWEEN_NAMES = re.compile(r", (?![^(]*\))")  # not the commas in mpi (native, streams 2)
 SHORT = 8  # characters of an exact size
 MATRIX_PAIRS = 4  # from this number on the pairs of a case are shown as a matrix
 LAUNCHES = ("visit_medians_s", "visit_segments")
@@ -59,7 +57,7 @@ class Best:
     high_s: float
     second: str
     ratio: float
-    alike: str
+    alike: tuple[str, ...]
     alike_s: tuple[float, ...]  # the median of each of them
     launches: int  # the fewest of those compared
 
@@ -70,7 +68,7 @@ class Best:
     def text(self) -> str:
         """The fastest with its lead, or why none is named."""
         if not self.decided:
-            named = zip(BETWEEN_NAMES.split(self.alike), self.alike_s, strict=True)
+            named = zip(self.alike, self.alike_s, strict=True)
             times = " and ".join(f"{name} ({format_seconds(time_s)})" for name, time_s in named)
             launches = plural(self.launches, "launch", "launches")
             few = self.launches < FEW_LAUNCHES
@@ -155,11 +153,13 @@ class Choice:
         for world, row in rows:
             names = [name for name in differing[row["benchmark"]] if row[name] not in NO_VALUE]
             more = ", ".join(f"{name} {value_text(row[name])}" for name in names)
-            best_name, second, alike = (row[name].replace("layout ", "") for name in ("best", "second", "alike"))
+            best_name, second, *alike = (
+                name.replace("layout ", "") for name in (row["best"], row["second"], *row["alike"])
+            )
             low_s, high_s = (math.nan if row[name] is None else row[name] for name in ("ci_low_s", "ci_high_s"))
             chosen.append(Best(
                 row["benchmark"], int(world), more, row["message_bytes"], best_name, row["median_s"], low_s, high_s,
-                second, row["ratio"], alike, row["alike_s"], row["launches"],
+                second, row["ratio"], tuple(alike), row["alike_s"], row["launches"],
             ))  # fmt: skip
         return chosen
 

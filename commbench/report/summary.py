@@ -19,6 +19,7 @@ from commbench.core.units import format_factor, format_number, format_seconds, p
 
 from .cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
 from .compare_text import AbResult, comparison_table, read_ab_results
+from .crossover import UNDECIDED
 from .headline import trust
 from .load import NEEDED, Paths, frame_of, read_cases, row_dicts
 from .machines import Machine, RunGroup, machines_of, rank_differences, run_groups
@@ -289,7 +290,7 @@ def best_rows(summary: Summary) -> list[tuple[str, ...]]:
         launches = plural(best.launches, "launch", "launches")
         rows.append((
             f"{best.benchmark} {best.more}".strip(), str(best.world_size), str(best.size),
-            best.name if best.decided else f"not distinguishable: {best.alike}", format_number(1e6 * best.median_s),
+            best.name if best.decided else f"{UNDECIDED}: {', '.join(best.alike)}", format_number(1e6 * best.median_s),
             "no interval" if math.isnan(best.low_s) else f"{low} .. {high}", best.second, format_factor(best.ratio),
             launches if best.decided else "",
         ))  # fmt: skip

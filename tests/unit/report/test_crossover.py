@@ -166,14 +166,14 @@ def test_the_best_of_three_is_named_only_where_it_is_alone() -> None:
     frame = cases({"a": [1.0, 2.0, 9.0], "b": [2.0, 1.99, 3.0], "c": [3.0, 3.0, 3.01]}, sizes=[8, 16, 32])
     table = best(frame)
     assert table.best.tolist() == ["a", "not distinguishable", "not distinguishable"]
-    assert table.alike.tolist() == ["a", "b, a", "b, c"]
+    assert table.alike.tolist() == [("a",), ("b", "a"), ("b", "c")]
     assert table.second.tolist() == ["b", "a", "c"]
     assert table.compared.tolist() == [3, 3, 3]
 
 
 def test_without_intervals_nothing_is_best() -> None:
     table = best(cases({"a": [1.0], "b": [9.0]}, sizes=[8], half=np.nan))
-    assert table[["best", "alike"]].to_numpy().tolist() == [["not distinguishable", "a, b"]]
+    assert table[["best", "alike"]].to_numpy().tolist() == [["not distinguishable", ("a", "b")]]
 
 
 def test_a_size_that_one_backend_has_alone_has_no_best() -> None:
