@@ -10,11 +10,11 @@ from commbench.core.errors import ConfigError
 from commbench.core.terminal import Terminal, paragraphs, printable
 from commbench.core.units import plural
 from commbench.report.compare import Rules, compare_sides, noise_by_key
-from commbench.report.compare_sides import Side, check_target, parse_by, provenance_lines, read_side, save, side_lines
+from commbench.report.compare_sides import Side, parse_by, provenance_lines, read_side, save, side_lines
 from commbench.report.compare_text import caption, comparison_summary, comparison_table, unjoined
 from commbench.report.difference import ALPHA, GOOD_LAUNCHES, LEAST_LAUNCHES, LEAST_PAIRS, launches_to_be_sure
 
-from .options import CommandParser, percent, whole_number
+from .options import CommandParser, check_file, percent, whole_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +37,7 @@ def compare_command(words: list[str]) -> int:
     differences = parse_by(word for words in options.by for word in words.split(","))
     base_source, new_source = _base_and_new(options)
     if options.save is not None:
-        check_target(options.save)
+        check_file("--save", options.save)
     if base_source is None:
         return _saved(read_side("NEW", new_source), options.save, first=True)
     base, new = read_side("BASE", base_source), read_side("NEW", new_source)

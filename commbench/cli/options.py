@@ -1,13 +1,16 @@
-"""The parser of a command's options, whose errors end like all bad input, and numbers that several commands take."""
+"""What commands share: their parser, whose errors end like all bad input, numbers, and the files that they write."""
 
 from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 from commbench.core.errors import ConfigError
+from commbench.world.output import drop_unread_output
 
 LARGEST_NUMBER = 10**18 - 1
 
@@ -38,3 +41,29 @@ def percent(word: str) -> float:
     if not value:
         raise argparse.ArgumentTypeError(f"{word} is not a percentage above 0")
     return value
+
+
+def check_file(option: str, name: str) -> None:
+    """Before anything is computed: raises ConfigError where there can't be a file of that name."""
+    folder = Path(name).parent
+    if Path(name).is_dir():
+        raise ConfigError(f"{option} {name} is a folder; name a file in it")
+    if not folder.is_dir():
+        raise ConfigError(f"{option} {name}: there is no folder {folder}; make it, or choose another")
+
+
+def write_file(option: str, name: str, text: str, replace: bool = True) -> None:
+    """Raises ConfigError where it can't be written, or exists and is not to be replaced."""
+    try:
+        with Path(name).open("w" if replace else "x", encoding="utf-8", errors="replace", newline="") as out:
+            out.write(text)
+    except OSError as error:
+        raise ConfigError(f"{option} {name} can't be written: {error.strerror}; choose another file") from error
+
+
+def write_stdout(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough, as `head` does
+        drop_unread_output()

@@ -23,14 +23,13 @@ from commbench.core.units import format_number, plural, value_text
 from commbench.report.fit import COMPANIONS, FAMILY_VARIABLES, OF_BACKEND, by_window, varying
 from commbench.report.load import find_runs, load_run, read_rows, run_tables
 from commbench.report.summary import read_results, summarise_results, summary_text
-from commbench.world.output import drop_unread_output
 from commbench.writers.console import row_order, run_text
 from commbench.writers.nccl_tests import NcclTests
 from commbench.writers.osu import Osu
 from commbench.writers.parquet import plain_rows
 from commbench.writers.table import TimeLine
 
-from .options import CommandParser, whole_number
+from .options import CommandParser, check_file, whole_number, write_file, write_stdout
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,16 +62,16 @@ def show(words: list[str]) -> int:
     if not runs:
         raise ConfigError(f"no run.json below {', '.join(options.paths)}; give the folder of a run or of several")
     if options.form == CSV:
-        _write_stdout(csv_text(read_rows(runs), "cases"))
+        write_stdout(csv_text(read_rows(runs), "cases"))
         return 0
     terminal = Terminal.of(sys.stdout)
     rows = {run: rows_of(run) for run in runs}
     every = [row for run_rows in rows.values() for row in run_rows]
     if options.form == CONSOLE and len({row["backend"] for row in every}) > 1:
-        _write_stdout(f"{pivot_text(every, terminal)}\n")
+        write_stdout(f"{pivot_text(every, terminal)}\n")
         return 0
     for run, run_rows in rows.items():
-        _write_stdout(f"{shown_text(run, run_rows, options.form, terminal)}\n{printable(f'results: {run}')}\n\n")
+        write_stdout(f"{shown_text(run, run_rows, options.form, terminal)}\n{printable(f'results: {run}')}\n\n")
     return 0
 
 
@@ -215,10 +214,7 @@ def report(words: list[str]) -> int:
     add("--top", type=whole_number(1), default=TOP, help=f"rows of a table on the terminal (default {TOP})")
     options = parser.parse_args(words)
     if options.html is not None:
-        folder = Path(options.html).parent
-        _check_not_folder("--html", Path(options.html))
-        if not folder.is_dir():
-            raise ConfigError(f"--html {options.html}: there is no folder {folder}; make it, or choose another")
+        check_file("--html", options.html)
     summary = summarise_results(read_results(options.paths, options.benchmark))
     for line in summary.results.problems:
         print(printable(f"left out: {line}"), file=sys.stderr)
@@ -226,17 +222,15 @@ def report(words: list[str]) -> int:
         from commbench.report.distributions import read_raw_data
         from commbench.report.page import page
 
-        _write_file("--html", Path(options.html), page(summary, read_raw_data(summary.results)))
+        write_file("--html", options.html, page(summary, read_raw_data(summary.results)))
     runs = [run for path in options.paths if Path(path).is_dir() for run in find_runs(path)]
     # a few runs of one backend: there is nothing to choose between, and their own tables are the result
     alone = summary.results.cases["backend"].nunique() == 1 and len(runs) <= MOST_TABLES
     for folder in runs if alone else ():
         rows = [row for row in rows_of(folder) if options.benchmark in (None, row["benchmark"])]
         if rows or options.benchmark is None:
-            _write_stdout(shown_text(folder, rows, CONSOLE, Terminal.of(sys.stdout)) + "\n")
-    _write_stdout(
-        summary_text(summary, options.top) + (f"\npage: {options.html}\n" if options.html is not None else "")
-    )
+            write_stdout(shown_text(folder, rows, CONSOLE, Terminal.of(sys.stdout)) + "\n")
+    write_stdout(summary_text(summary, options.top) + (f"\npage: {options.html}\n" if options.html is not None else ""))
     return 0
 
 
@@ -262,15 +256,15 @@ def export(words: list[str]) -> int:
     if unknown := ", ".join(repr(name) for name in columns if name not in allowed):
         raise ConfigError(f"--columns: {unknown} is not in {options.table}; allowed: {', '.join(allowed)}")
     if options.csv != STDOUT:
-        _check_not_folder("--csv", Path(options.csv))
+        check_file("--csv", options.csv)
         if Path(options.csv).exists() and not options.force:
             raise ConfigError(f"--csv {options.csv} exists; choose another file, or add --force to replace it")
     frame = read_rows(options.paths, options.table)[columns]
     text = csv_text(frame, options.table)
     if options.csv == STDOUT:
-        _write_stdout(printable(text) if sys.stdout.isatty() else text)
+        write_stdout(printable(text) if sys.stdout.isatty() else text)
         return 0
-    _write_file("--csv", Path(options.csv), text, replace=options.force)
+    write_file("--csv", options.csv, text, replace=options.force)
     print(f"{len(frame)} rows of {options.table}: {options.csv}")
     return 0
 
@@ -307,28 +301,3 @@ def _harmless(text: str) -> str:
     text = LINE_BREAK.sub("\n", text)
     risky = text.startswith((*RUN_BY_SPREADSHEETS, QUOTE)) or text.lstrip().startswith(RUN_BY_SPREADSHEETS)
     return f"{QUOTE}{text}" if risky else text
-
-
-# ---------------------------------------------------------------- files and stdout
-
-
-def _check_not_folder(option: str, file: Path) -> None:
-    if file.is_dir():
-        raise ConfigError(f"{option} {file} is a folder; name a file in it")
-
-
-def _write_file(option: str, file: Path, text: str, replace: bool = True) -> None:
-    """Raises ConfigError where it can't be written, or exists and is not to be replaced."""
-    try:
-        with file.open("w" if replace else "x", encoding="utf-8", errors="replace", newline="") as out:
-            out.write(text)
-    except OSError as error:
-        raise ConfigError(f"{option} {file} can't be written: {error.strerror}; choose another file") from error
-
-
-def _write_stdout(text: str) -> None:
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader has seen enough, as `head` does
-        drop_unread_output()

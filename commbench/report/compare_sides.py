@@ -108,15 +108,6 @@ def read_side(name: str, source: Source | Sequence[Source]) -> Side:
     return Side(name, frame_of(tables), tuple(runs.values()), tuple(problems), ", ".join(labels))
 
 
-def check_target(target: str | Path) -> None:
-    """Raises ConfigError where save could not write."""
-    path = Path(target)
-    if path.is_dir():
-        raise ConfigError(f"--save {path} is a folder; give the name of a parquet file")
-    if not path.parent.is_dir():
-        raise ConfigError(f"--save {path}: there is no folder {path.parent}")
-
-
 def save(side: Side, target: str | Path) -> None:
     """Write the side's cases and run records as one parquet file for a later --against, without samples."""
     import pyarrow as pa

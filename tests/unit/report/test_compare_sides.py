@@ -21,7 +21,6 @@ from commbench.report.compare_sides import (
     PAYLOAD,
     VARIABLE_NAMES,
     ComparedVariable,
-    check_target,
     parse_by,
     read_side,
     save,
@@ -85,11 +84,6 @@ def test_a_saved_side_is_a_base(results: Path, tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(again.cases, side.cases)
     table = compare(tmp_path / "baseline.parquet", results)
     assert set(table.verdict) == {"SAME"}
-    with pytest.raises(ConfigError, match="there is no folder"):
-        check_target(tmp_path / "nowhere" / "baseline.parquet")
-    (tmp_path / "taken.parquet").mkdir()
-    with pytest.raises(ConfigError, match=r"taken\.parquet is a folder"):
-        check_target(tmp_path / "taken.parquet")
 
 
 def test_the_cases_of_a_run_are_a_side(results: Path) -> None:

@@ -1,0 +1,29 @@
+"""What the commands share: files that can't be written are refused before anything is computed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from commbench.cli.options import check_file, write_file
+from commbench.core.errors import ConfigError
+
+
+def test_a_file_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--save .*baseline\.parquet: there is no folder .*nowhere; make it"):
+        check_file("--save", str(tmp_path / "nowhere" / "baseline.parquet"))
+    (tmp_path / "taken.parquet").mkdir()
+    with pytest.raises(ConfigError, match=r"taken\.parquet is a folder; name a file in it"):
+        check_file("--save", str(tmp_path / "taken.parquet"))
+    assert [path.name for path in tmp_path.iterdir()] == ["taken.parquet"]
+
+
+def test_a_file_is_replaced_only_if_it_may_be(tmp_path: Path) -> None:
+    file = tmp_path / "out.csv"
+    write_file("--csv", str(file), "a\n")
+    with pytest.raises(ConfigError, match="can't be written: File exists; choose another file"):
+        write_file("--csv", str(file), "b\n", replace=False)
+    assert file.read_text() == "a\n"
+    write_file("--csv", str(file), "b\n")
+    assert file.read_text() == "b\n"
