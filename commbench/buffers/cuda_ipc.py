@@ -179,17 +179,15 @@ def probe_cuda_ipc(
         own_offer = "handle", exporter.export(address).hex()
     except (CudaError, MemoryError) as error:
         exporter, own_offer = None, ("refused", str(error))
-    offers = control.decide(control.gather(own_offer, deadline_s, "IPC probe") or None, deadline_s, "IPC probe")
+    offers = control.exchange(own_offer, deadline_s, "IPC probe")
     results = {
         f"{world.rank}-{peer}": own_offer[1] if exporter is None else _probe_peer(exporter, offers[peer], peer)
         for peer in world.neighbours
         if peer != world.rank
     }
     # nobody leaves, and so frees what is open elsewhere, before all ranks have read
-    gathered = control.gather(results, deadline_s, "IPC probe's end")
-    merged = {pair: result for part in gathered for pair, result in part.items()}
-    decided: dict[str, str] = control.decide(merged, deadline_s, "IPC probe's end")
-    return decided
+    parts = control.exchange(results, deadline_s, "IPC probe's end")
+    return {pair: result for part in parts for pair, result in part.items()}
 
 
 def probe_pattern(rank: int) -> NDArray[np.uint8]:

@@ -56,6 +56,9 @@ class Control(Protocol):
     def decide(self, value: Any, deadline_s: float, meeting: str = "decide") -> Any:
         """Rank 0's value, everywhere. Raises Missing(0)."""
 
+    def exchange(self, value: Any, deadline_s: float, meeting: str = "exchange") -> list[Any]:
+        """JSON values of all ranks, everywhere. Raises Missing."""
+
     def agree(self, problem: str | None, deadline_s: float, meeting: str = "agree") -> str | None:
         """None if no rank has a problem, else the first one, as text, everywhere."""
 

@@ -97,6 +97,12 @@ class Matrix:
                 classes[name][pair] = float(row["median_s"])
         return {name: times for name, times in classes.items() if times}
 
+    def extremes(self, name: str) -> tuple[Pair, Pair, Pair]:
+        """The pairs of a class with the shortest, the (lower) median and the longest time."""
+        times = self.classes[name]
+        order = sorted(times, key=lambda pair: (times[pair], pair))
+        return order[0], order[(len(order) - 1) // 2], order[-1]
+
     @functools.cached_property
     def usable(self) -> Mapping[str, Mapping[Pair, float]]:
         """`classes` without the rows that say nothing about a link."""

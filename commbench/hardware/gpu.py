@@ -109,6 +109,15 @@ def visible_indices(environ: Mapping[str, str], gpus: Sequence[Gpu]) -> list[int
     return indices
 
 
+def visible_count(environ: Mapping[str, str]) -> int | None:
+    """How many GPUs CUDA shows here; None where only CUDA itself knows."""
+    if nvml.reason() is not None:
+        return None
+    indices, entries = visible_indices(environ, nvml.gpus()), parse_visible(environ.get(VISIBLE_DEVICES))
+    known = entries if indices is None else indices
+    return None if known is None else len(known)
+
+
 def own_gpu(local_rank: int, environ: Mapping[str, str] = os.environ) -> Facts:
     """`gpu.own.*` of the GPU that a rank uses: its ordinal is the local rank modulo the number of visible GPUs.
 

@@ -16,8 +16,7 @@ from commbench.core.errors import ConfigError, WorldBroken
 from commbench.core.layout import Layout
 from commbench.core.protocols import Backend, Control, Launcher
 from commbench.core.run_folder import check_output
-from commbench.hardware import nvml
-from commbench.hardware.gpu import VISIBLE_DEVICES, parse_visible, visible_indices
+from commbench.hardware.gpu import VISIBLE_DEVICES, visible_count
 from commbench.world.control import StoreControl, by_node, hosted_world
 from commbench.world.rendezvous import assemble
 
@@ -156,7 +155,7 @@ def missing_requirements(settings: Settings, elsewhere: bool = False) -> Iterato
 def _missing_gpus(settings: Settings) -> Iterator[str]:
     """One line where the ranks of this node would have to share GPUs."""
     fullest = max(settings.layouts, key=lambda layout: layout.ranks_per_node, default=Layout(1, 2))
-    wanted, visible = fullest.ranks_per_node, visible_gpus(os.environ)
+    wanted, visible = fullest.ranks_per_node, visible_count(os.environ)
     if visible is not None and wanted > visible:
         hidden = f" with {VISIBLE_DEVICES}={os.environ[VISIBLE_DEVICES]!r}" if VISIBLE_DEVICES in os.environ else ""
         instead = f"use layout=1x{visible}" if visible else "make some visible"
@@ -164,17 +163,6 @@ def _missing_gpus(settings: Settings) -> Iterator[str]:
             f"backend={settings.backend.name} needs a GPU for each rank: layout={fullest} wants {wanted} on this "
             f"machine, it shows {visible}{hidden}; {instead}"
         )
-
-
-def visible_gpus(environ: Mapping[str, str]) -> int | None:
-    """How many GPUs CUDA shows here; None where only CUDA itself knows."""
-    if nvml.reason() is not None:
-        return None
-    gpus, entries = nvml.gpus(), parse_visible(environ.get(VISIBLE_DEVICES))
-    indices = visible_indices(environ, gpus)
-    if indices is not None:
-        return len(indices)
-    return len(entries) if entries is not None else None
 
 
 def connect(

@@ -240,7 +240,7 @@ class GlobalClock:
         """Parents listen, children connect; addresses and a secret go over the control plane."""
         until, here = time.monotonic() + deadline_s, socket.gethostname()
         children = [] if self._index is None else children_of(self._index, len(self.leaders))
-        hosts = self._control.decide(self._control.gather(here, deadline_s), deadline_s)
+        hosts = self._control.exchange(here, deadline_s)
         listener, problem = None, None
         try:
             if children:

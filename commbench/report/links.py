@@ -95,10 +95,9 @@ def pairs_table(matrix: Matrix) -> ColouredTable:
     rows = [[_pair_cell(matrix, (first, second), class_of) for second in ranks] for first in ranks]
     legend = []
     for name, times in matrix.classes.items():
-        order = sorted(times, key=lambda pair: (times[pair], pair))
-        ends = [f"{format_seconds(times[pair])} ({pair[0]}-{pair[1]})" for pair in (order[0], order[-1])]
-        median = format_seconds(times[order[(len(order) - 1) // 2]])
-        text = f"{len(order)} pairs {CLASSES[name]}: {median}, {ends[0]} to {ends[1]}"
+        fastest, middle, slowest = matrix.extremes(name)
+        ends = [f"{format_seconds(times[pair])} ({pair[0]}-{pair[1]})" for pair in (fastest, slowest)]
+        text = f"{len(times)} pairs {CLASSES[name]}: {format_seconds(times[middle])}, {ends[0]} to {ends[1]}"
         legend.append((ramp(LIGHTEST, CLASS_RAMPS[name])[0], "", text))
     return ColouredTable(title, "from \\ to", [str(rank) for rank in ranks], rows, legend)
 

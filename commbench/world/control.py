@@ -52,6 +52,10 @@ class GatherDecideControl(ABC):
         parts = self.meet(head.tobytes() + array.tobytes(), deadline_s, meeting)
         return _unpacked_arrays(parts)
 
+    def exchange(self, value: Any, deadline_s: float, meeting: str = "exchange") -> list[Any]:
+        values: list[Any] = self.decide(self.gather(value, deadline_s, meeting), deadline_s, meeting)
+        return values
+
     def agree(self, problem: str | None, deadline_s: float, meeting: str = "agree") -> str | None:
         problems = self.gather(problem, deadline_s, meeting)
         first = next((problem for problem in problems if problem is not None), None)

@@ -150,8 +150,8 @@ class Heartbeat:
         self._progress_store.set_timeout(timedelta(seconds=READ_S))
         self._send()
         self._host = host = Host.here()
-        gathered = control.gather([host.name, host.pid, host.kernel], deadline_s, "the first heartbeat")
-        self.hosts = [Host(*fields) for fields in control.decide(gathered, deadline_s, "the first heartbeat")]
+        exchanged = control.exchange([host.name, host.pid, host.kernel], deadline_s, "the first heartbeat")
+        self.hosts = [Host(*fields) for fields in exchanged]
         self._threads = [
             threading.Thread(target=target, name="commbench-heartbeat", daemon=True)
             for target in (self._run, self._watch_store)

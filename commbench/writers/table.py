@@ -205,10 +205,10 @@ def _class_lines(matrix: Matrix, unit: str) -> list[str]:
     """Median, fastest and slowest pair of each class."""
     lines = []
     for name, times in matrix.classes.items():
-        order = sorted(times, key=lambda pair: (times[pair], pair))
-        ends = [f"{_pair_number(matrix.rows[pair], unit)} {pairs_text([pair])}" for pair in (order[0], order[-1])]
-        middle = _pair_number(matrix.rows[order[(len(order) - 1) // 2]], unit)
-        lines.append(f"  {name}: {middle} in {len(order)} pairs, fastest {ends[0]}, slowest {ends[1]}")
+        fastest, middle, slowest = matrix.extremes(name)
+        ends = [f"{_pair_number(matrix.rows[pair], unit)} {pairs_text([pair])}" for pair in (fastest, slowest)]
+        median_text = _pair_number(matrix.rows[middle], unit)
+        lines.append(f"  {name}: {median_text} in {len(times)} pairs, fastest {ends[0]}, slowest {ends[1]}")
     return lines
 
 

@@ -70,8 +70,7 @@ class IpcCopy(Backend):
             path = create_mailbox(len(node_ranks)) if world.local_rank == 0 else None
         except (CudaError, OSError) as error:
             problem = f"rank {world.rank} can't copy through CUDA IPC: {error}"
-        gathered = control.gather([problem, path and str(path)], DEADLINE_S, "IPC mailbox")
-        states = control.decide(gathered or None, DEADLINE_S, "IPC mailbox")
+        states = control.exchange([problem, path and str(path)], DEADLINE_S, "IPC mailbox")
         reason = next((text for text, _ in states if text is not None), None)
         if exporter is None or reason is not None:
             if path is not None:
@@ -139,9 +138,8 @@ class IpcCommunicator:
         process, rank = self._process, self.hosted[0]
         program, own_buffers = programs[rank], cast(Mapping[str, DeviceBuffer], buffers[rank])
         own_offer = self._offer(program, own_buffers)
-        gathered = self._control.gather(asdict(own_offer), DEADLINE_S, "IPC handles")
-        decided = self._control.decide(gathered or None, DEADLINE_S, "IPC handles")
-        offers = {peer: Offer(**fields) for peer, fields in zip(self._ranks, decided, strict=True)}
+        exchanged = self._control.exchange(asdict(own_offer), DEADLINE_S, "IPC handles")
+        offers = {peer: Offer(**fields) for peer, fields in zip(self._ranks, exchanged, strict=True)}
         problem = next((offer.problem for offer in offers.values() if offer.problem), None) or offers_mismatch(offers)
         if problem is not None:
             raise Unsupported(problem)

@@ -94,6 +94,20 @@ def test_collect_of_all_modules_on_such_a_machine_is_well_formed(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
+    ("machine", "visible", "counts"),
+    [
+        (None, [None], [None]),
+        (hgx(8), [None, "2,3", "", "0,9,1", uuid(1), "MIG-0e0d,MIG-0e0e"], [8, 2, 0, 1, 1, 2]),
+    ],
+)
+def test_how_many_are_visible(
+    tmp_path: Path, machine: str | None, visible: list[str | None], counts: list[int | None]
+) -> None:
+    environments = [{} if value is None else {"CUDA_VISIBLE_DEVICES": value} for value in visible]
+    assert ask(tmp_path, machine, f"[gpu.visible_count(environ) for environ in {environments}]", GPU) == counts
+
+
+@pytest.mark.parametrize(
     ("text", "visible"),
     [("2,0", "2,0"), ("", "none"), ("-1", "none"), ("1,-1,2", "1"), (uuid(3), "3"), (uuid(3)[:11], "none"),
      (f"{uuid(1)[:12]},{uuid(0)}", "1,0"), ("0,9,1", "0"), ("0,0", "none"), ("GPU-0", "none")],

@@ -1,4 +1,4 @@
-"""Launchers are the files of conf/launcher: the registry finds a new one. How many GPUs a machine shows."""
+"""Launchers are the files of conf/launcher: the registry finds a new one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import ClassVar
 
 import pytest
 from places import ROOT
-from shown_gpus import ask, hgx, uuid
 
 from commbench.backends.cuda_ipc.backend import IpcCopy
 from commbench.backends.cupy.backend import CupyNccl
@@ -28,8 +27,6 @@ from commbench.core.layout import Layout
 from commbench.launchers import registry
 from commbench.launchers.srun import ALLOCATED, Srun
 from commbench.world.rendezvous import exported_identity
-
-IMPORT = "from commbench.launchers.registry import visible_gpus"
 
 
 @pytest.fixture
@@ -106,15 +103,3 @@ def test_a_new_launcher_is_found_recognised_and_offered(settings: Settings) -> N
     assert registry.allowed(Mpi()) == ["flux", "mpirun", "srun"]
     assert registry.launcher_of(replace(settings, backend=Mpi())).name == "mpirun", "not every machine has a scheduler"
     assert registry.mpi_library(SimpleNamespace(launchers="any", library="auto"), Flux()) is None  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("machine", "visible", "counts"),
-    [
-        (None, [None], [None]),
-        (hgx(8), [None, "2,3", "", "0,9,1", uuid(1), "MIG-0e0d,MIG-0e0e"], [8, 2, 0, 1, 1, 2]),
-    ],
-)
-def test_visible_gpus(tmp_path: Path, machine: str | None, visible: list[str | None], counts: list[int | None]) -> None:
-    environments = [{} if value is None else {"CUDA_VISIBLE_DEVICES": value} for value in visible]
-    assert ask(tmp_path, machine, f"[visible_gpus(environ) for environ in {environments}]", IMPORT) == counts
