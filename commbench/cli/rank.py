@@ -24,7 +24,7 @@ from commbench.report.load import frame_of, load_run, read_rows, run_tables
 from commbench.world.exit_protocol import FOLDER, JOB, RESUME, leave_status
 from commbench.world.launch import CONFIG_DIR, SWEEP
 from commbench.world.rank_server import QUIET
-from commbench.world.recovery import FINISHED, EarlierStarts, EarlierVisits
+from commbench.world.recovery import FINISHED, EarlierStarts, EarlierVisits, Resume
 from commbench.writers.parquet import recorded_rows
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def identity_here() -> RankIdentity | None:
     return identity
 
 
-def run_rank(job: Job, identity: RankIdentity, folder: str | None = None, resume: str | None = None) -> int:
+def run_rank(job: Job, identity: RankIdentity, folder: str | None = None, resume: Resume | None = None) -> int:
     """One rank of a world. `folder` and `resume`: the run that a given world continues, and how."""
     backend = job.settings.backend
     if identity.launcher not in allowed(backend):
@@ -67,14 +67,15 @@ def run_rank(job: Job, identity: RankIdentity, folder: str | None = None, resume
     if FOLDER not in os.environ:
         return run_session(job, identity, folder, resume, problem)
     folder = os.environ[FOLDER]
-    status = run_session(job, identity, folder, os.environ.get(RESUME), problem)
+    resume = Resume(os.environ[RESUME]) if RESUME in os.environ else None
+    status = run_session(job, identity, folder, resume, problem)
     if identity.rank == 0:
         leave_status(folder, status)
     return 0  # the parent reads the status in the folder
 
 
 def run_session(
-    job: Job, identity: RankIdentity | None, folder: str | None, resume: str | None, problem: str | None = None
+    job: Job, identity: RankIdentity | None, folder: str | None, resume: Resume | None, problem: str | None = None
 ) -> int:
     from commbench.measure.preflight import Request
     from commbench.measure.session import run_in_world
@@ -87,7 +88,7 @@ def run_session(
     return run_in_world(job.settings, request, identity)
 
 
-def _earlier_starts(job: Job, folder: str, resume: str, identity: RankIdentity | None) -> EarlierStarts:
+def _earlier_starts(job: Job, folder: str, resume: Resume, identity: RankIdentity | None) -> EarlierStarts:
     """What rank 0 finds in the folder; the other ranks may not even see it."""
     if identity is not None and identity.rank != 0:
         return EarlierStarts()
@@ -99,9 +100,9 @@ def _earlier_starts(job: Job, folder: str, resume: str, identity: RankIdentity |
     visits = {}
     if not job.settings.timing.is_soak:  # which begins anew
         visits = earlier_visits(folder, {*cases.case_id[unfinished | ~cases.status.isin(FINISHED)]})
-    by_user, force = resume not in ("rest", "launch"), resume != "retry"
+    by_user, force = resume in (Resume.RETRY, Resume.FORCE), resume is not Resume.RETRY
     return EarlierStarts(
-        recorded, run.get("broken", {}), run, by_user, force, reasons, visits, launch=resume == "launch"
+        recorded, run.get("broken", {}), run, by_user, force, reasons, visits, launch=resume is Resume.LAUNCH
     )
 
 

@@ -29,7 +29,7 @@ from commbench.world.exit_protocol import end_interrupted, has_launches_left
 from commbench.world.launch import CONFIG_DIR, SWEEP, exported
 from commbench.world.output import print_error
 from commbench.world.rank_server import rest_rank_server, stop_rank_server
-from commbench.world.recovery import FINISHED, count_suspect
+from commbench.world.recovery import FINISHED, Resume, count_suspect
 
 from .jobs import interrupted_status, print_plans, starts_ranks, swept
 from .options import CommandParser
@@ -120,7 +120,7 @@ def resume(words: Sequence[str]) -> int:
     config, config_dir = run.get("config"), run.get("config_dir")
     if not isinstance(config, dict) or not isinstance(config_dir, str | None):
         raise ConfigError(f"{folder}/run.json is not as commbench writes it: config or config_dir")
-    identity, mode = identity_here(), "force" if force else "retry"
+    identity, mode = identity_here(), Resume.FORCE if force else Resume.RETRY
     with exported({} if config_dir is None else {CONFIG_DIR: config_dir}), ConfigComposer(config_dir) as composer:
         job = composer.jobs(overrides, multirun=False)[0]
         keys = [key for key in job.config if key != "layout" and key in config]  # some are younger than the run
@@ -178,7 +178,7 @@ def _comparable(value: Any) -> Any:
 # ---------------------------------------------------------------- outside of a world
 
 
-def _run_in_worlds(job: Job, folder: str | None = None, resume: str | None = None) -> int:
+def _run_in_worlds(job: Job, folder: str | None = None, resume: Resume | None = None) -> int:
     """One job in its own world, in fresh ones for what a broken one has left, and in one for each further launch; the
     exit status of its run."""
     settings = job.settings
@@ -198,14 +198,14 @@ def _run_in_worlds(job: Job, folder: str | None = None, resume: str | None = Non
             if not has_launches_left(read_record(folder)):
                 return status
             stop_rank_server()  # forks of one process are no fresh ones
-            resume = "launch"
+            resume = Resume.LAUNCH
         except WorldBroken as error:
             suspect = count_suspect(folder)
             if suspect is None or restarts_left == 0 or settings.on_error == "stop":
                 raise
             print_error(f"{error}; it happened in {suspect}; fresh ranks measure the remaining cases", error.stacks)
             restarts_left -= 1
-            resume = "rest" if resume in (None, "launch") else resume
+            resume = Resume.REST if resume in (None, Resume.LAUNCH) else resume
 
 
 @contextmanager

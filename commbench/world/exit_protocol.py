@@ -76,7 +76,7 @@ from .signals import SIGNAL_STATUS
 # what a parent exports to the ranks that it starts
 FOLDER = "COMMBENCH_FOLDER"  # the run's folder
 JOB = "COMMBENCH_JOB"  # the checked configuration (config.settings.Job)
-RESUME = "COMMBENCH_RESUME"  # how a world continues a run: retry, force, rest (what a broken one has left), launch
+RESUME = "COMMBENCH_RESUME"  # why a world continues a run (recovery.Resume)
 
 # what ranks leave in the folder for their parent
 STATUS_FILE = "refused"  # the exit status of a world that leaves no run.json

@@ -17,6 +17,7 @@ from commbench.hardware.machine_facts import is_recorded
 from .exit_protocol import FOLDER, JOB, RESUME, reopen, run_status
 from .output import RELAYED, Output, print_error
 from .rank_server import QUIET, ForkedWorld, inherited_environment, rank_server, rest_rank_server
+from .recovery import Resume
 from .supervisor import LaunchedWorld, RunningWorld, supervise
 
 SWEEP = "COMMBENCH_SWEEP"  # shared by the jobs of one command
@@ -40,7 +41,7 @@ class WorldSpec:
     layout: Layout
     folder: str
     own_variables: tuple[str, ...] = ()
-    resume: str | None = None
+    resume: Resume | None = None
 
 
 def start(spec: WorldSpec) -> int:
@@ -91,7 +92,7 @@ def _exports(spec: WorldSpec, terminal: Mapping[str, str]) -> dict[str, str]:
         **{key: inherited[key] for key in forwarded},
         **dict(settings.env),
         FOLDER: spec.folder,
-        **({RESUME: spec.resume} if spec.resume is not None else {}),
+        **({RESUME: spec.resume.value} if spec.resume is not None else {}),
         **terminal,
         **({} if spec.launcher.forks else {RELAYED: "1"}),
         **({JOB: text} if len(text) < LONGEST_VARIABLE else {}),  # else each rank composes it again

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,15 @@ MAX_BREAKS = 2  # a case that broke the world this often is not tried again
 GIVEN_UP = "broke the world"
 FINISHED = ("ok", "skipped")
 IN_FLIGHT = "in_flight"  # file in the run's folder: the case that is being measured
+
+
+class Resume(str, Enum):
+    """Why a world continues a run, and so which of its cases it measures."""
+
+    RETRY = "retry"  # the user asks for it: what is missing, and failed cases again
+    FORCE = "force"  # the same, also where the configuration or the machine has changed
+    REST = "rest"  # what a broken world has left
+    LAUNCH = "launch"  # another launch of the run: all its cases again
 
 
 @dataclass(frozen=True, eq=False)
