@@ -27,10 +27,11 @@ CHUNK_BYTES = 1 << 20  # patterns are written and compared in pieces of this siz
 ZEROS = np.zeros(PERIOD, dtype=np.int64)
 
 
-def high_water_bytes() -> int | None:
-    """Peak resident memory of this process (VmHWM); None where it is unknown. Not ru_maxrss, which survives an exec."""
-    peak = re.search(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return int(peak[1]) * 1024 if peak else None
+def resident_bytes(peak: bool = False) -> int | None:
+    """Resident memory of this process, now or at its peak; None if unknown. Not ru_maxrss, which survives an exec."""
+    name = "VmHWM" if peak else "VmRSS"
+    size = re.search(rf"^{name}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(size[1]) * 1024 if size else None
 
 
 def slot_bytes(spec: BufferSpec) -> int:

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+MAX_NAMED_RANKS = 8  # in a message
+
 
 class CommbenchError(Exception):
     """Base of all errors that are reported in one line, without a traceback."""
@@ -49,7 +51,8 @@ class Missing(WorldBroken):
 
     def __init__(self, ranks: Iterable[int], meeting: str, deadline_s: float, progress: str = "") -> None:
         self.ranks, self.meeting, self.deadline_s = tuple(ranks), meeting, deadline_s
-        names = ", ".join(str(rank) for rank in self.ranks)
+        names = ", ".join(str(rank) for rank in self.ranks[:MAX_NAMED_RANKS])
+        names += f" and {len(self.ranks) - MAX_NAMED_RANKS} more" if len(self.ranks) > MAX_NAMED_RANKS else ""
         text = f"rank {names} did not arrive at {meeting!r} within {deadline_s:g} s"
         super().__init__(f"{text}: {progress}" if progress else text)
 

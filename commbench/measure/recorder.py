@@ -15,7 +15,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from commbench.buffers.memory import high_water_bytes
+from commbench.buffers.memory import resident_bytes
 from commbench.config.settings import Settings
 from commbench.core.case import Planned
 from commbench.core.columns import CASES, INTERRUPTED
@@ -160,7 +160,7 @@ class Recorder:
         """End the writers: merge the parts, write run.json, print the table."""
         with self.lock:
             finished = datetime.now(timezone.utc).isoformat()
-            self._run.setdefault("memory", {})["peak_bytes"] = high_water_bytes()
+            self._run.setdefault("memory", {})["peak_bytes"] = resident_bytes(peak=True)
             self._run |= {"status": status, "exit_status": exit_status, "reason": reason, "finished_at": finished}
             self.reporter.end()
             self.writers.end(self._run)

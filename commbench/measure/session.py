@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from commbench.buffers.memory import high_water_bytes, largest_bytes
+from commbench.buffers.memory import largest_bytes, resident_bytes
 from commbench.config.settings import Settings
 from commbench.core.case import Planned, RankIdentity, World
 from commbench.core.errors import ConfigError, Missing, WorldBroken
@@ -153,10 +153,9 @@ class _Session:
         """Measure and record case after case; returns the exit status."""
         gc.collect()
         gc.freeze()  # what was imported stays: collections between cases then cost microseconds, not 50 ms
-        imports_bytes = high_water_bytes()
         self._conditions = self._reader.read(self._communicators[0,], self._jobs, self._facts)
         if self._world.rank == 0:
-            self._begin_writing(imports_bytes)
+            self._begin_writing()
         number, remaining = 1, self._jobs
         while remaining:
             begun_s = time.monotonic()
@@ -172,7 +171,7 @@ class _Session:
             status = self._finish()
         return int(self._control.decide(status, self._deadline_s, "end of run"))
 
-    def _begin_writing(self, imports_bytes: int | None) -> None:
+    def _begin_writing(self) -> None:
         """Complete the record of the run with what the opened library reports, and start the writers."""
         self._run["backend"] = {"name": self._settings.backend.name, **library_record(self._communicator.facts())}
         self._run["cuda_ipc"] = {**self._run.get("cuda_ipc", {}), **self._conditions.evidence.cuda_ipc}
@@ -183,11 +182,11 @@ class _Session:
         self._run["cases"] = sum(len(row_ids(job)) for job in self._jobs)
         durations_s = (duration_s(self._settings, job) for job in self._jobs)
         self._run["at_most_s"] = sum(durations_s) / self._settings.timing.launches
-        buffers_bytes = largest_bytes(self._jobs, self._world.rank)
-        self._run["memory"] = {"imports_bytes": imports_bytes, "buffers_bytes": buffers_bytes}
+        memory = self._run["memory"] = {"buffers_bytes": largest_bytes(self._jobs, self._world.rank)}
         calibrated = ("empty_sample_s", "overhead_s", "host_copies_gb_per_s")
         self._run["calibration"] = {name: getattr(self._conditions, name) for name in calibrated}
         self._recorder.begin()
+        memory |= {"imports_bytes": resident_bytes()}  # by now what a case needs is loaded: the engine, pyarrow
 
     def _measure_reference(self, number: int) -> None:
         """Measure it at the end of a pass, so that the first calls of cases still connect; unless no time is left."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import permutations
 from typing import Any
 
 from commbench.core.case import Planned, World
@@ -118,9 +117,11 @@ class TransportEvidence:
 
     def _kinds_between(self, job: Planned) -> Kinds:
         """The transports of the case's pairs; those of a collective are all pairs of its ranks."""
-        pairs = set(job.case.pairs) or set(permutations(range(job.size), 2))
-        world = {(job.members[first], job.members[second]) for first, second in pairs}
-        return {pair: kinds for pair, kinds in self.kinds.items() if pair in world}
+        if job.case.pairs:
+            pairs = {(job.members[first], job.members[second]) for first, second in job.case.pairs}
+            return {pair: kinds for pair, kinds in self.kinds.items() if pair in pairs}
+        members = set(job.members)  # thousands of ranks have too many pairs to list
+        return {pair: kinds for pair, kinds in self.kinds.items() if members.issuperset(pair)}
 
     def _node_of(self, rank: int) -> int:
         return self.gpus[rank].node if rank < len(self.gpus) else 0

@@ -22,6 +22,7 @@ from datetime import timedelta
 from pathlib import Path
 from traceback import extract_stack
 
+from commbench.core.errors import MAX_NAMED_RANKS
 from commbench.core.protocols import Control, Runner
 
 from .exit_protocol import process_text
@@ -29,7 +30,6 @@ from .exit_protocol import process_text
 PERIOD_S = 2.0
 VERDICT_S = 2.5  # until every rank, which asks once in PERIOD_S, has read why rank 0 ends the world
 READ_S = 5.0  # for the progress of another rank
-MAX_NAMED_RANKS = 8
 MAX_FRAMES = 4
 PATH_PREFIX = re.compile(r".*/(site-packages|commbench|lib/python[0-9.]+)/")
 LIBRARY_ERROR = re.compile(r", \w*(Error|Exception): .*", re.DOTALL)

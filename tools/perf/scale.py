@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.buffers.memory import high_water_bytes
+from commbench.buffers.memory import resident_bytes
 from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Settings
 from commbench.core.case import Mode, Planned, World
@@ -208,7 +208,7 @@ def recording_cost(size: int) -> dict[str, float]:
         "measure_s": decide_s,
         "record_s": time.perf_counter() - begin,
         "repetitions": outcome.repetitions or 0,
-        "high_water_mib": (high_water_bytes() or 0) / 2**20,
+        "high_water_mib": (resident_bytes(peak=True) or 0) / 2**20,
     }
 
 

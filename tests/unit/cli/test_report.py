@@ -181,12 +181,12 @@ MEASURE = """
 import sys, time
 import jinja2, matplotlib.backends.backend_svg, matplotlib.figure, pandas, pyarrow.parquet  # not counted
 import commbench.report.page
-from commbench.buffers.memory import high_water_bytes
+from commbench.buffers.memory import resident_bytes
 from commbench.cli.results import report as command
-print(time.process_time(), high_water_bytes(), file=sys.stderr)
+print(time.process_time(), resident_bytes(peak=True), file=sys.stderr)
 for folder in sys.argv[1:]:
     command([folder, "--benchmark", "all_reduce", "--html", f"{folder}.html"])
-    print(time.process_time(), high_water_bytes(), file=sys.stderr)
+    print(time.process_time(), resident_bytes(peak=True), file=sys.stderr)
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -76,6 +77,19 @@ def test_a_collective_is_told_by_the_lines_of_its_ranks() -> None:
     three = evidence.of(planned("all_reduce", "1x3"))
     assert (three["transport"], three["cuda_ipc_effective"]) == ("P2P/IPC, SHM/direct/direct", "mixed")
     assert TransportEvidence(transport="tcp").of(planned("all_reduce", "1x2"))["transport"] == "tcp"
+
+
+def test_the_pairs_of_a_large_collective_are_not_listed() -> None:
+    """2048 ranks have 4 million pairs, of which a log names few: the row of a case must not take 500 MB."""
+    ranks = range(2048)
+    job, kinds = planned("all_reduce", "256x8"), {(rank, rank + 1): ("NET/IB",) for rank in ranks[:-1]}
+    evidence = TransportEvidence(gpus=tuple(RankGpu(rank // 8, rank % 8) for rank in ranks), kinds=kinds)
+    tracemalloc.start()
+    try:
+        assert evidence.of(job)["transport"] == "NET/IB"
+        assert tracemalloc.get_traced_memory()[1] < 10e6
+    finally:
+        tracemalloc.stop()
 
 
 def test_new_lines_belong_to_the_communicator_that_was_used() -> None:
