@@ -62,7 +62,7 @@ class Ends:
 
 
 def claims_loopback() -> list[Claim]:
-    """tcp reaches 0.9 of iperf3, which sends the same block of cached memory; tcp sends a window of blocks."""
+    """tcp reaches 0.9 of iperf3; both send the same block of cached memory again and again (buffers=shared)."""
     need_iperf3()
     seen = Ends(([], []), "127.0.0.1", 1, LOOPBACK_MESSAGE_BYTES, LOOPBACK_WINDOW, LOOPBACK_S).launches()
     made = []

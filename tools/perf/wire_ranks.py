@@ -106,7 +106,7 @@ def main(rank: int, host: str, port: int, nodes: int, message_bytes: int, window
     patience = timedelta(seconds=PATIENCE_S)
     control = StoreControl(TCPStore(host, port, None, rank == 0, patience, wait_for_workers=False), rank, 2)
     places = ONE_NODE if nodes == 1 else TWO_NODES
-    words = ["backend=tcp", "benchmark=p2p_bandwidth", f"window={window}", f"streams={list(STREAMS)}", "cache=warm"]
+    words = ["backend=tcp", "benchmark=p2p_bandwidth", f"window={window}", f"streams={list(STREAMS)}", "buffers=shared"]
     jobs = planned([*words, f"sizes=[{message_bytes}]"], rank, places)
     communicator = Tcp().open(World(rank, 2, places, (rank,)), control)
     with iperf3_server() if rank == 1 else nullcontext() as server_port:
