@@ -1,4 +1,4 @@
-"""One rank of a world: given by the user's own launcher, or started by `commbench` as its parent.
+"""One rank of a world, started by the user's own launcher or by `commbench` as its parent.
 
 `earlier_visits` reads what earlier starts of a run have measured of cases that are not finished.
 """

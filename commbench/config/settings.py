@@ -94,7 +94,7 @@ class Budget:
     total_s: float | None = None
     memory_share: float = 0.5
     restarts: int = 2  # fresh worlds for what a broken one has left
-    late_s: float = 60.0  # how much later than expected a rank may arrive at a meeting
+    late_s: float = 60.0  # how much longer than expected a call or a meeting of the ranks may take
     silence_s: float = 8.0  # how long a rank may send no heartbeat
 
     def __post_init__(self) -> None:

@@ -166,13 +166,15 @@ class Launcher(Protocol):
 
     name: ClassVar[str]
     # The order in which launchers are asked whose rank a process is, and that of defaults. The first that recognises it
-    # wins, so one that runs inside another's tasks, or exports another's variables (PMI_RANK), has the lower number.
+    # wins, so one that runs inside another's tasks, or exports another's variables (PMI_RANK), has the lower number;
+    # where both are true, `detect` rules out the variables of the launcher inside (launchers/mpirun.py).
     precedence: ClassVar[int]
-    needs_scheduler: ClassVar[bool] = False  # works in allocations of its scheduler only: never a backend's default
+    needs_scheduler: ClassVar[bool] = False  # not on every machine: never a backend's default
     starts_mpi: ClassVar[bool] = False  # whether its ranks can initialise MPI
     meets_over_mpi: ClassVar[bool] = False  # whether its ranks load MPI to find each other, whatever the backend is
     forks: ClassVar[bool] = False  # whether this command's rank server forks its ranks, and `command` starts that
-    own_variables: ClassVar[tuple[str, ...]] = ()  # prefixes of the variables that it forwards to its ranks itself
+    # prefixes of variables that commbench forwards under no launcher, as this one exports them to its ranks itself
+    own_variables: ClassVar[tuple[str, ...]] = ()
 
     @property
     def has_allocation(self) -> bool:
@@ -180,8 +182,13 @@ class Launcher(Protocol):
         return False
 
     @property
+    def is_local(self) -> bool:
+        """Whether its ranks run on this machine, as descendants of its process."""
+        return True
+
+    @property
     def reach(self) -> int:
-        """The most nodes that it can start ranks on; 1 is this machine."""
+        """The most nodes that it can start ranks on."""
         return 1
 
     def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
@@ -199,11 +206,13 @@ class Launcher(Protocol):
     def command(
         self, nodes: int, ranks_per_node: int, worker: Sequence[str], library: str | None, exports: Sequence[str] = ()
     ) -> list[str]:
-        """`exports` are variables that ranks on other hosts need. Raises ConfigError where the program to start them
-        is not installed."""
+        """It contains sys.executable, and ends with the words of `worker` as they are. `library` as in `environment`;
+        `exports` are the names of variables that ranks on other hosts need. Raises ConfigError where the program to
+        start them is not installed."""
 
     def environment(self, nodes: int, ranks_per_node: int, library: str | None) -> dict[str, str]:
-        """What is exported to its ranks beside the inherited variables."""
+        """What is exported to its ranks beside the inherited variables; called once for each world, in the parent.
+        `library` is the MPI library that they load (backend.library), None if they load none."""
 
     def manual_command(self, nodes: int, ranks_per_node: int, worker: Sequence[str]) -> str | None:
         """The line with which a user starts such a world, where this process can't; None if there is none."""

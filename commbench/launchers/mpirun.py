@@ -57,6 +57,10 @@ class Mpirun(Launcher):
             raise ConfigError(f"launcher.hosts: {wrong[0]!r} is not a host; write names or addresses, without slots")
 
     @property
+    def is_local(self) -> bool:
+        return not self._hosts()
+
+    @property
     def reach(self) -> int:
         return len(self._hosts()) or 1
 

@@ -29,7 +29,7 @@ DEFAULT = "auto"  # conf/launcher/auto.yaml: the default of the backend
 
 @cache
 def launchers() -> tuple[Launcher, ...]:
-    """One of each file in conf/launcher, by precedence."""
+    """An instance for each file in conf/launcher but auto.yaml, by precedence."""
     folder = files("commbench.conf") / "launcher"
     names = [file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml")]
     modules = {name: importlib.import_module(f"commbench.launchers.{name}") for name in names if name != DEFAULT}
@@ -137,16 +137,17 @@ def missing_requirements(settings: Settings, elsewhere: bool = False) -> Iterato
         allowed = ", ".join(backend.devices)
         yield f"device={settings.device} can't be used with backend={backend.name}; allowed: {allowed}"
     hosted = backend.launchers == "none"
-    reach = 1 if hosted else launcher_of(settings).reach
+    launcher = None if hosted else launcher_of(settings)
+    reach, is_local = (1, True) if launcher is None else (launcher.reach, launcher.is_local)
     if settings.plan:
         return
-    gpus_here = settings.device == "cuda" and not elsewhere and reach == 1  # login nodes have none
+    gpus_here = settings.device == "cuda" and not elsewhere and is_local  # login nodes have none
     reason = None if settings.device == "cuda" and not gpus_here else backend.missing(settings.device)
     if reason is not None:
         yield f"backend={backend.name}: {reason}"
     widest = max(settings.layouts, key=lambda layout: layout.nodes, default=Layout(1, 2))
     if widest.nodes > reach and not hosted and not elsewhere:
-        where = "this is one machine" if reach == 1 else f"the launcher has {reach}"
+        where = "this is one machine" if is_local else f"the launcher has {reach}"
         yield f"layout={widest} needs {widest.nodes} nodes, {where}"
     if widest.nodes == 1 and reason is None and gpus_here and not hosted and not backend.shares_gpu:
         yield from _missing_gpus(settings)

@@ -45,13 +45,18 @@ class Srun(Launcher):
         return ALLOCATED in os.environ
 
     @property
+    def is_local(self) -> bool:
+        """False also for the node of this process: tasks descend from Slurm's daemon."""
+        return False
+
+    @property
     def reach(self) -> int:
         """The allocation's nodes; without one srun asks for as many as are needed."""
         allocated = os.environ.get(ALLOCATED, "")
         return int(allocated) if allocated.isdigit() else MAX_RANKS
 
     def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
-        """srun's tasks are a world; a batch script has SLURM_PROCID too, and is none."""
+        """srun's tasks are ranks; a batch script also has SLURM_PROCID, but is not a rank."""
         if "SLURM_PROCID" not in environ or not is_step(environ):
             return None
         return exported_identity("srun", environ, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID")
@@ -68,7 +73,7 @@ class Srun(Launcher):
             raise ConfigError("launcher=srun: there is no srun here; start it on a host of the Slurm cluster")
         step = ["--overlap"] if self.has_allocation else []  # the script that we are in holds the allocation
         shape = [f"--nodes={nodes}", f"--ntasks-per-node={ranks_per_node}", f"--ntasks={nodes * ranks_per_node}"]
-        # a rank binds itself (key `bind`); one that ends early ends all
+        # a rank binds itself (key `bind`); one that fails ends all
         rules = ["--cpu-bind=none", "--kill-on-bad-exit=1", "--export=ALL", f"--mpi={pmi(library)}"]
         return ["srun", *step, *shape, *rules, *self.options, sys.executable, "-m", "commbench", *worker]
 

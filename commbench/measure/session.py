@@ -68,12 +68,12 @@ def run_in_world(settings: Settings, request: Request, identity: RankIdentity | 
         control.farewell(MEETING_S)
         return 0
     session = _Session(settings, world, control, PlanFacts(*facts), run, request)
-    with handled_signals(session.interrupted, session.find_lost_ranks) as ender:
+    with handled_signals(session.save_after_signal, session.find_lost_ranks) as ender:
         try:
             session.open(ender)
             status = session.run()
         except (KeyboardInterrupt, SystemExit) as stop:  # finished cases, and a soak's part, are kept
-            session.interrupted(SIGNAL_STATUS + (2 if isinstance(stop, KeyboardInterrupt) else 15))
+            session.save_after_signal(SIGNAL_STATUS + (2 if isinstance(stop, KeyboardInterrupt) else 15))
             raise
         except ConfigError:  # raised on all ranks: the library can't be opened like that
             ender.claim()
@@ -81,7 +81,7 @@ def run_in_world(settings: Settings, request: Request, identity: RankIdentity | 
         except Exception as error:  # a full disk on rank 0 must not leave the others waiting for a run that is over
             ender.claim()
             broken = session.located(error)
-            broken.recorded = session.broken(str(broken))
+            broken.recorded = session.save_after_error(str(broken))
             raise broken from error
         session.end(status)
     return status
@@ -127,7 +127,7 @@ class _Session:
         settings, control = self._settings, self._control
         if len(self._world.hosted) < self._world.size:
             self._heartbeat = Heartbeat(
-                control, self._progress, settings.budget.silence_s, partial(self._end_broken, ender), MEETING_S
+                control, self._progress, settings.budget.silence_s, partial(self._end_from_heartbeat, ender), MEETING_S
             )
         self._progress.enter("the opening of the library", limit_s=MEETING_S)
         self._communicator = settings.backend.open(self._world, control, settings.device)
@@ -296,7 +296,7 @@ class _Session:
         name = f"{process_text(0)}: " if self._world.rank == 0 else ""  # of other ranks the command line adds it
         return WorldBroken(f"{name}{type(error).__name__}: {error}")
 
-    def interrupted(self, status: int) -> None:
+    def save_after_signal(self, status: int) -> None:
         """Save what there is after a signal from a user, or from a launcher that has lost another rank."""
         if self._closing_status is not None:
             return
@@ -305,7 +305,7 @@ class _Session:
         if self._heartbeat is not None:
             self._heartbeat.wait_for_first_rank(SAVE_S)
         if self._lost_ranks:
-            self._break_off(self._lost_ranks)
+            self._record_case_in_flight(self._lost_ranks)
         elif self._current is not None:  # the main thread is in a call that waits for a rank that has been interrupted
             with suppress(Exception):  # a writer that fails must not cost the end of the run
                 self._current[0].save_interrupted()
@@ -315,10 +315,10 @@ class _Session:
         if self._lost_ranks and not self._has_parent:
             self._print_end(self._lost_ranks)
 
-    def broken(self, reason: str) -> bool:
+    def save_after_error(self, reason: str) -> bool:
         """Save what there is; returns whether the parent will read and report why."""
         with suppress(Exception):  # it may be the writer of this row that has failed
-            self._break_off(reason)
+            self._record_case_in_flight(reason)
         if self._opened:
             self._communicator.close(abort=True)
         self._run["stacks"] = {f"rank {self._world.rank}": traceback.format_exc().splitlines()}
@@ -341,17 +341,17 @@ class _Session:
                 self._run["stacks"] = self._heartbeat.stacks()
         return not self._lost_ranks
 
-    def _end_broken(self, ender: RunEnder, reason: str, found_by_rank_0: bool) -> None:
+    def _end_from_heartbeat(self, ender: RunEnder, reason: str, found_by_rank_0: bool) -> None:
         """End the run from the heartbeat's thread: the main thread may be in a call that never ends."""
         if self._closing_status is None:
-            ender.finish(WorldBroken.exit_status, partial(self._save_broken, reason, found_by_rank_0))
+            ender.finish(WorldBroken.exit_status, partial(self._save_from_heartbeat, reason, found_by_rank_0))
         elif self._has_parent:  # which says who did not end; the run has its results and its status
             ender.finish(0, lambda: None)
         else:
             text = f"the run is complete, but its world did not close: {reason}"
             ender.finish(self._closing_status, partial(print_error, text))
 
-    def _save_broken(self, reason: str, found_by_rank_0: bool) -> None:
+    def _save_from_heartbeat(self, reason: str, found_by_rank_0: bool) -> None:
         self._clean_up_host()
         rank, node = self._world.rank, self._world.neighbours
         notified = whom_to_notify(rank, node, self._has_parent, bool(self._recorder.writers.begun), found_by_rank_0)
@@ -360,7 +360,7 @@ class _Session:
         if notified is Notify.USER:
             self._print_end(reason)
         if rank == 0 and self._recorder.lock.acquire(timeout=LOCK_S):
-            self._break_off(reason)
+            self._record_case_in_flight(reason)
             if self._heartbeat is not None:
                 self._run["stacks"] = self._heartbeat.stacks()
             self._close("broken", WorldBroken.exit_status, reason)
@@ -371,7 +371,7 @@ class _Session:
         if self._world.rank == 0:
             self._recorder.close(status, exit_status, reason)
 
-    def _break_off(self, reason: str) -> None:
+    def _record_case_in_flight(self, reason: str) -> None:
         """Record the case in flight, if there is one, on rank 0: the world has broken in it."""
         if self._world.rank == 0 and self._current is not None:
             visit, started = self._current

@@ -4,7 +4,7 @@ Exit statuses: 0 all cases ok, 1 a case failed or missed `expect`, 2 bad configu
 
 The ranks of a world were started by a parent (`commbench` outside of any world, which exports FOLDER), or by the user's
 own launcher. A parent can't rely on its launcher for the status of the run, for launchers replace it by their own. So
-the ranks leave files in the run's folder, and each of them exits with 0 once the run has an end:
+the ranks leave files in the run's folder; they exit with 0 if the run is done, with 3 if the world broke:
 
     how the run ends             rank 0 leaves                    the parent then
     ---------------------------  -------------------------------  ----------------------------------------------
@@ -12,7 +12,9 @@ the ranks leave files in the run's folder, and each of them exits with 0 once th
     done, but launches are left  run.json: running, exit_status   starts a fresh world, which visits all cases again
     done, without a run.json     STATUS_FILE (leave_status)       exits with that status
     error before there is a run  STATUS_FILE (report_refusal)     exits with that status
-    broken, or a signal          run.json: broken or interrupted  prints its reason; a fresh world takes the rest
+    broken, or a signal          run.json: broken or interrupted  prints its reason; a fresh world takes the rest,
+                                                                  unless restarts are used up, on_error=stop, or
+                                                                  no case was in flight: then it exits with 3
     rank 0 is gone or silent     nothing; another rank leaves     prints that reason; as above
                                  REASON_FILE
     another rank raises          run.json: interrupted; that      prints what it has raised; as above
@@ -39,7 +41,8 @@ Whom a rank notifies that the world is broken (whom_to_notify); rank 0 saves the
     rank   started by     found by   notifies
     -----  -------------  ---------  ------------------------------------------------------------------
     0      own launcher   any rank   the user
-    0      a parent       any rank   nobody: the parent reads run.json; the parent (REASON_FILE) where there is none yet
+    0      a parent       any rank   nobody, if there is a run.json, which the parent reads
+    0      a parent       any rank   the parent (REASON_FILE), if there is none yet
     other  either         rank 0     nobody
     other  a parent       this rank  the parent (REASON_FILE)
     other  own launcher   this rank  the user, if it is the lowest on its node apart from rank 0

@@ -36,7 +36,7 @@ LIBRARY_ERROR = re.compile(r", \w*(Error|Exception): .*", re.DOTALL)
 STOPPED = {"T": "is stopped by a signal", "t": "is stopped by a debugger"}  # by the letter of proc(5)
 PROCESS_STATES = {"Z": "has ended", "X": "has ended", **STOPPED}
 
-OnBroken = Callable[[str, bool], None]  # the reason, and whether rank 0 has found it
+OnBroken = Callable[[str, bool], None]  # the reason, and whether it was read from rank 0
 
 
 @dataclass
@@ -132,7 +132,7 @@ class SilenceDetector:
 class Heartbeat:
     """The heartbeat of one rank, in a world with one process per rank; all ranks create theirs together.
 
-    `on_broken` is called once, in another thread than the main one; it must end the process.
+    `on_broken` is called once, in a thread other than the main one; it must end the process.
     """
 
     def __init__(
@@ -153,8 +153,8 @@ class Heartbeat:
         exchanged = control.exchange([host.name, host.pid, host.kernel], deadline_s, "the first heartbeat")
         self.hosts = [Host(*fields) for fields in exchanged]
         self._threads = [
-            threading.Thread(target=target, name="commbench-heartbeat", daemon=True)
-            for target in (self._run, self._watch_store)
+            threading.Thread(target=self._run, name="commbench-heartbeat", daemon=True),
+            threading.Thread(target=self._watch_store, name="commbench-store-watch", daemon=True),
         ]
         for thread in self._threads:
             thread.start()
@@ -245,7 +245,7 @@ class Heartbeat:
                 self._end(reason, self._found_by_rank_0)
 
     def _watch_store(self) -> None:
-        """While the network is down the store answers nobody, and its calls wait for ever: this thread ends them."""
+        """End the rank while the network is down: calls of the store may wait far longer than silence_s."""
         tick_s = PERIOD_S / 2
         before = time.monotonic()
         while not self._ended.wait(tick_s):

@@ -72,7 +72,7 @@ def _start_world(spec: WorldSpec, terminal: Mapping[str, str]) -> RunningWorld:
         identity = launcher.detect(environ) if environ.get(FOLDER) == spec.folder else None
         return None if identity is None else identity.rank
 
-    size = shape[1] if launcher.reach == 1 else 0
+    size = shape[1] if launcher.is_local else 0
     return LaunchedWorld(launcher.name, command, inherited_environment() | exports, folder, rank_of, size)
 
 

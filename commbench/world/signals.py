@@ -1,4 +1,4 @@
-"""Signals that take effect in time, also while the main thread is inside of a library's call.
+"""A rank ends once, by a signal, its main thread or its heartbeat, also while it is inside of a library's call.
 
 Python runs a signal's handler in the main thread, between two of its instructions: not while that thread waits in C for
 a rank that is gone. The interpreter's C part however writes each signal to a pipe at once (signal.set_wakeup_fd), which

@@ -33,7 +33,7 @@ from .signals import SAVE_S, SIGNAL_STATUS, die_with_parent
 
 # pidfd_info of linux/pidfd.h (Linux 6.15): how a process ended, also for those that are not its parent
 PIDFD_GET_INFO, PIDFD_INFO_EXIT, PIDFD_INFO = 0xC040FF0B, 1 << 3, "QQ11Ii"
-STARTUP_POLL_S = 0.5
+UNRECORDED_POLL_S = 0.5
 POLL_S = 1.0
 STATES_S = 1.0  # between two looks at the states of all processes
 AT_ONCE_S = 0.2  # between the ends of ranks that one process has killed
@@ -69,7 +69,7 @@ class RunningWorld(ABC):
 
     @abstractmethod
     def end(self, patience_s: float) -> None:
-        """End the launcher and the ranks; SIGKILL for what is left after this time."""
+        """End the launcher and the ranks on this host; SIGKILL for what is left after this time."""
 
     def signal_ranks(self, number: int) -> bool:
         """Rank 0 first: it must not take the others' end for a failure. Returns whether any rank is known here."""
@@ -259,13 +259,14 @@ class _Supervisor:
         """Wait until the launcher has ended, or the world is broken and has been ended."""
         world, folder, recorded = self._world, self._folder, False
         while world.status is None:
-            ended = world.wait(POLL_S if recorded else STARTUP_POLL_S)
+            ended = world.wait(POLL_S if recorded else UNRECORDED_POLL_S)
             self._last_ended_at = time.monotonic() if ended else self._last_ended_at
             if ended and not self._first and len(ended) < len(world.ranks):  # where all end at once, nobody was first
                 self._first, self._ended_at = ended, self._last_ended_at
             if world.status is not None:
                 if world.status in (*range(-64, 0), SIGNAL_STATUS + signal.SIGTERM):
-                    self._cause = f"{world} {exit_text(world.status)}"
+                    if not is_broken(folder, read_record(folder)):  # srun has the status of tasks that it ends itself
+                        self._cause = f"{world} {exit_text(world.status)}"
                     world.end(BROKEN_TERMINATE_S)  # its ranks may live on
                 return
             if (ended or self._first) and (stopped := _how_stopped(world.pid)):  # the ranks miss it

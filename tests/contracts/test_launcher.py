@@ -12,6 +12,7 @@ from places import ROOT
 
 from commbench.config.compose import ConfigComposer
 from commbench.config.keys import construct
+from commbench.core.errors import ConfigError
 from commbench.launchers.registry import allowed
 
 QUICK = ("benchmark=barrier", "sizes=[8]", "timing=fixed", "timing.repetitions=6", "timing.warmup_s=0")
@@ -29,7 +30,7 @@ def launchers() -> list[str]:
 
 def pairs() -> list[tuple[str, list[str]]]:
     """Launchers that need no cluster, with the backends that they start here by the backends' own tables."""
-    here = [launcher.name for launcher in built("launcher") if launcher.reach == 1]
+    here = [launcher.name for launcher in built("launcher") if launcher.is_local]
     usable = [backend for backend in built("backend") if backend.missing(backend.devices[0]) is None]
     return [(name, [backend.name for backend in usable if name in allowed(backend)]) for name in here]
 
@@ -38,7 +39,10 @@ def pairs() -> list[tuple[str, list[str]]]:
 def test_it_makes_a_command_line(name: str) -> None:
     with ConfigComposer() as door:
         launcher = construct(door.group("launcher", name), name, ())
-    command = launcher.command(1, 3, ["backend=gloo", "label=a b"], None)
+    try:
+        command = launcher.command(1, 3, ["backend=gloo", "label=a b"], None)
+    except ConfigError as error:
+        pytest.skip(str(error))  # its program is not installed
     assert launcher.name == name
     if launcher.forks:  # it is told by a socket what to start
         assert command[0] == sys.executable

@@ -144,6 +144,17 @@ def test_a_launcher_that_is_killed_is_the_cause(tmp_path: Path) -> None:
     assert end.cause is not None and end.cause.endswith("was killed by SIGKILL")
 
 
+def test_a_launcher_with_the_status_of_ranks_that_it_ended_is_not_the_cause(tmp_path: Path) -> None:
+    """srun ends the tasks of a world that rank 0 has found broken, and exits with their 143."""
+    broken = (
+        "(folder / 'run.json').write_text(json.dumps(run | {'status': 'broken', 'exit_status': 3, 'reason': 'silent'}))"
+    )
+    end = supervised(tmp_path, f"{broken}; os._exit(143)")  # before its parent can read that and end it
+    assert end.cause is None
+    with pytest.raises(WorldBroken, match=r"^silent; finished cases are in"):
+        exit_protocol.run_status(tmp_path, end)
+
+
 @pytest.mark.parametrize(
     "tell",
     [
