@@ -11,7 +11,8 @@ SCHEMA_VERSION history:
        2026-11-22: results `unmeasured_s`, `retransmits`, `visits_s`; `source` and `destination`, which earlier rows get
      from `pair`
 Version 1 is read under the new names (commbench.report.load); library and hosts then come from the run's record.
-Results may be added within a version; another variable, identity, unit or meaning makes a new one.
+Results may be added within a version, with the date below it; another variable, identity, unit or meaning makes a
+new version.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ RESULTS = _columns(
     interval_level         | number  |      | probability that such an interval holds the median: 0.95, 0.75 of 3 visits
     visits                 | integer |      | times the case was measured across the run; median_s is their median
     visit_spread           | number  |      | largest over smallest median of the visits
-    visits_s               | number  | s    | from the begin of the first visit to the end of the last
+    visits_s               | number  | s    | from the start of the first visit to the end of the last
     visit_medians_s        | numbers | s    | median of each visit, in the order in which they ran
     visit_segments         | numbers |      | segment of each visit: starts of the run in fresh processes
     mean_s                 | number  | s    | mean operation
@@ -147,7 +148,7 @@ RESULTS = _columns(
     p99_s                  | number  | s    | null below 299 samples
     p999_s                 | number  | s    | null below 2995 samples
     max_s                  | number  | s    | slowest operation
-    outliers               | integer |      | samples more than 1.5 quartile ranges outside of the quartiles (Tukey)
+    outliers               | integer |      | samples more than 1.5 interquartile ranges outside the quartiles (Tukey)
     algbw_gb_per_s         | number  | GB/s | bytes of one operation / median_s, 10^9 B/s
     algbw_ci_low_gb_per_s  | number  | GB/s | the same at ci_high_s
     algbw_ci_high_gb_per_s | number  | GB/s | the same at ci_low_s

@@ -90,9 +90,9 @@ class Terminal:
 
 @dataclass(frozen=True)
 class TableColumn:
-    """`heading` has a second line for the unit. Columns of priority 0 are always shown, of the others as many as fit,
-    the lowest numbers first, those of one number together, and none without a value. `prose` may take
-    several lines on a terminal."""
+    """`heading` has a second line for the unit. Priority 0 is always shown; of the others as many as fit, lowest first,
+    those of one priority together. A column without any value is never shown. `prose` may take several lines on a
+    terminal."""
 
     heading: str
     right: bool = False

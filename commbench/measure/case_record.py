@@ -41,7 +41,7 @@ class CaseRecord:
         self.clock_error_s: float | None = None
         # by visit and rank; of earlier starts together at (0, 0)
         self.retransmits_of: dict[tuple[int, int], float] = {}
-        self.visits_s: float | None = None  # from the begin of the first visit to the end of the last
+        self.visits_s: float | None = None  # from the start of the first visit to the end of the last
         self.last_visit = 0  # its number in samples.parquet
         self.earlier: EarlierVisits | None = None  # of earlier starts of the run, if they count
         self._repetitions: dict[str, int] = {}  # by phase, of the visits so far

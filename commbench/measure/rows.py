@@ -156,7 +156,7 @@ def _constant(value: str | None, length: int) -> NDArray[np.object_]:
 def _numbers(job: Planned, record: CaseRecord, conditions: Conditions) -> dict[str, Any]:
     median, visits, times = estimate(record.visits, record.z), record.visits, np.concatenate(record.times)
     summary = summarise(times)
-    if not job.shape.single or record.block_k > 1:  # a percentile of windows is none of messages
+    if not job.shape.single or record.block_k > 1:  # a percentile of windows is not one of messages
         summary |= dict.fromkeys(PERCENTILES)
     rates = _rates(job, median, conditions)
     algorithm = conditions.evidence.algorithm(job)
@@ -176,7 +176,7 @@ def _numbers(job: Planned, record: CaseRecord, conditions: Conditions) -> dict[s
         "headline": job.shape.headline,
         "median_of": job.shape.median_of,
         "bytes_per_rank": job.case.message_bytes // (job.benchmark.blocks(job.size) or 1) or None,
-        "messages_per_call": per_call if posted or job.case.pairs else None,  # of a collective
+        "messages_per_call": per_call if posted or job.case.pairs else None,  # None: a collective
         "outliers": tukey_outliers(times),
         "operations_per_sample": job.shape.operations_per_sample * record.block_k,
         "clock": "virtual" if job.case.engine == "virtual" else "device" if by_events else "monotonic",

@@ -116,14 +116,17 @@ def percentile(values: Series, p: float) -> float | None:
 
 
 def tukey_outliers(values: Series) -> int:
-    """How many lie more than 1.5 quartile ranges outside of the quartiles (Tukey 1977)."""
+    """How many lie more than 1.5 interquartile ranges outside the quartiles (Tukey 1977), which are interpolated."""
     low, high = np.percentile(values, (25, 75))
     fence = 1.5 * (high - low)
     return int(((values < low - fence) | (values > high + fence)).sum())
 
 
 def summarise(values: Series) -> dict[str, float | None]:
-    """Statistics of at least one repetition in seconds, named as their columns; None where n does not support one."""
+    """Statistics of at least one repetition in seconds, named as their columns; None where n does not support one.
+
+    Locations only: none becomes smaller where a repetition takes longer. What is no location is a function of its own.
+    """
     return {
         "min_s": float(values.min()),
         "mean_s": float(values.mean()),

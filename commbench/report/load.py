@@ -245,7 +245,7 @@ def read_table(file: Path, table: str, columns: Columns = None, where: Any = Non
             early = where is not None and len(present) == len(_schema(table, columns).names)
             rows = None if early else opened.read(columns=present, use_threads=False)
         rows = pq.read_table(file, columns=present, filters=where) if early else rows
-        rows = _with_our_columns(file, rows, _schema(table, columns), stored.metadata or {})
+        rows = _upgraded(file, rows, _schema(table, columns), stored.metadata or {})
         return rows if early or where is None else rows.filter(pq.filters_to_expression(where))
     except FileNotFoundError:
         raise
@@ -266,7 +266,7 @@ def table_of(frame: pd.DataFrame) -> Any:
         raise Damaged(f"a data frame can't be read: {first_line(error)}") from error
     if not len(rows):
         raise Damaged("a data frame has no cases")
-    return _with_our_columns(None, rows, schema, {})
+    return _upgraded(None, rows, schema, {})
 
 
 @functools.cache
@@ -302,8 +302,9 @@ def _check_columns(where: str, names: Sequence[str], table: str) -> None:
         raise Damaged(f"{where} is not a table of {table}: it has the columns {seen}, but not {', '.join(missing)}")
 
 
-def _with_our_columns(file: Path | None, rows: Any, schema: Any, metadata: Mapping[bytes, bytes]) -> Any:
-    """The rows of a file, or of a data frame, with the columns and types of the schema; raises Damaged."""
+def _upgraded(file: Path | None, rows: Any, schema: Any, metadata: Mapping[bytes, bytes]) -> Any:
+    """The rows of a file, or of a data frame, with the columns and types of the schema; what rows of an earlier version
+    lack is null, or what other columns and the run's record imply. Raises Damaged."""
     import pyarrow as pa
 
     by_name, where = dict(zip(current_names(rows.column_names), rows.columns, strict=True)), file or "a data frame"

@@ -192,7 +192,7 @@ class Choice:
 def choice_of(cases: pd.DataFrame) -> Choice:
     """Combine the cases of all runs; raises CommbenchError where a column is missing."""
     cases = cases.reindex(columns=list(dict.fromkeys([*cases.columns, *FAMILY_VARIABLES, *VISITS])))
-    distinct = _distinct(cases[(cases["status"] == "ok") & (cases["median_s"] > 0)])
+    distinct = _over_runs(cases[(cases["status"] == "ok") & (cases["median_s"] > 0)])
     # of cases with many pairs the first pair of two ranks; maps are not compared: they can't be hashed
     many = distinct.groupby(PAIRLESS, dropna=False, sort=False)["pair"].transform("nunique") >= MATRIX_PAIRS
     pairs = distinct["pair"].astype("string")  # all null they would be numbers
@@ -203,11 +203,11 @@ def choice_of(cases: pd.DataFrame) -> Choice:
     return Choice(single.head(MOST_CASES), max(len(single) - MOST_CASES, 0))
 
 
-def _distinct(ok: pd.DataFrame) -> pd.DataFrame:
+def _over_runs(ok: pd.DataFrame) -> pd.DataFrame:
     """One row per case_id, library, label and hosts: the median over runs and the widest interval, as in a Family.
 
-    `medians` has that of each launch; run_id is null where there are several runs. An older case_id has no library in
-    it.
+    It has the columns named in `totals` and `kept`, and no others. `medians` has that of each launch; run_id is null
+    where there are several runs. An older case_id has no library in it.
     """
     medians: Any = [launch_medians(*row) for row in ok[["median_s", *LAUNCHES]].itertuples(index=False)]
     frame = ok.assign(

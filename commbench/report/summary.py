@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commbench.core.columns import CASES, SINCE_2, interval_texts
+from commbench.core.columns import SINCE_2, interval_texts
 from commbench.core.errors import ConfigError
 from commbench.core.flags import FLAGS, UNKNOWN_FLAG, warnings_of
 from commbench.core.slow_pairs import UNUSABLE, Finding, findings
@@ -29,12 +29,11 @@ from .reference import FAR, NORMAL, Judged, judge, references
 if TYPE_CHECKING:
     import pandas as pd
 
-READ = (
+REPORT_COLUMNS = (  # those of cases.parquet that a report reads
     *NEEDED["cases"], *SINCE_2, "launch", "ranks_per_node", "world_size", "label", "reason", "warnings", "limit_name",
     "headline", "operations_per_sample", "block_k", "ci_low_s", "ci_high_s", "p99_s", "algbw_gb_per_s",
     "busbw_gb_per_s", "limit_gb_per_s", "efficiency", "overhead_s", *VISITS,
 )  # fmt: skip
-REPORT_COLUMNS = tuple(column.name for column in CASES if column.name in READ)  # that a report reads
 MOST_SENTENCES, MOST_PAIR_ROWS = 6, 40_000
 FINDING_TITLES = {"rank": "Slow rank", "slow": "Slow link", "asymmetric": "Link with two speeds"}
 MATRIX_KEY = ["run_id", "benchmark", "backend", "engine", "layout", "dtype", "message_bytes", "timing"]
@@ -301,7 +300,7 @@ def best_rows(summary: Summary) -> list[tuple[str, ...]]:
 
 
 def summary_text(summary: Summary, top: int) -> str:
-    """The whole report, tables cut after `top` rows with a line that says so."""
+    """The report over all runs, tables cut after `top` rows with a line that says so."""
     terminal = Terminal.of(sys.stdout)
     title = counts_text(summary.results)
     launching = "Cost of launching a call: waiting for it, and replaying it"

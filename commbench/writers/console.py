@@ -30,7 +30,7 @@ RIGHT = ("window", "streams", "root")
 DEFAULTS = {  # values that are not shown: no message, pair after pair, and the usual on a CPU
     ("dtype", "none"), ("schedule", "serial"), ("staging", "none"), ("device", "cpu"), ("timing_mode", "host"),
 }  # fmt: skip
-NUMBER_COLUMNS = (  # the columns that a narrow terminal lacks are those with the highest numbers
+NUMBER_COLUMNS = (  # a narrow terminal drops the highest priorities first; _rows_table fills them in this order
     TableColumn("message\nB", right=True),
     TableColumn("median\nus", right=True, style="bold"),
     TableColumn("interval\nus", right=True, priority=1),
@@ -41,9 +41,8 @@ NUMBER_COLUMNS = (  # the columns that a narrow terminal lacks are those with th
     TableColumn("messages\n1/s", right=True, priority=7),
     TableColumn("n", right=True, priority=6),
 )
-MARK_COLUMN = TableColumn(
-    "", style="yellow"
-)  # on a terminal: this row differs from its neighbours, see below the table
+# on a terminal: this row differs from its neighbours, see below the table
+MARK_COLUMN = TableColumn("", style="yellow")
 FLAGS_COLUMN = TableColumn("flags", priority=8)  # in a file
 NOT_FINISHED = "not finished"  # rows of an interrupted run, beside the flags
 DIVIDED = "message: in total; gather, scatter, all_gather, all_to_all and reduce_scatter divide it among the ranks"

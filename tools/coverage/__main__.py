@@ -73,7 +73,7 @@ class Row:
 
     @property
     def names(self) -> str:
-        """The begin of its line."""
+        """The start of its line."""
         return f"| {self.library} | {self.benchmark} | {self.timing} | "
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
 /* A libcuda.so.1 of one GPU that is none: its memory is memory files of this host, which other processes can map.
 
    As on a GPU, a copy between device addresses happens when the host waits for the stream, and not before; a handle is
-   64 bytes passed by value, opens only in another process, and only for the begin of an allocation.
+   64 bytes passed by value, opens only in another process, and only for the start of an allocation.
    COMMBENCH_REFUSE=NAME makes the call of that name answer CUDA_ERROR_INVALID_VALUE; with COMMBENCH_BYTES=N no more than
    N bytes can be allocated. */
 #define _GNU_SOURCE

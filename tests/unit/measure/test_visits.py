@@ -191,7 +191,7 @@ def wandering(rng: Generator, instants: Series) -> Series:
 
 
 def rising(rng: Generator, instants: Series) -> Series:
-    """Slower by 10 % from the begin of the run to its end, in a straight line."""
+    """Slower by 10 % from the start of the run to its end, in a straight line."""
     return np.asarray(0.95 + 0.1 * instants / RUN_S)
 
 
