@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
-from commbench.core.columns import interval_texts
+from commbench.core.columns import grouped, interval_texts
 from commbench.core.errors import ConfigError
 from commbench.core.payload import DTYPES
 from commbench.core.payload import dtype as dtype_of
@@ -171,10 +171,8 @@ def _place(row: Prediction) -> tuple[Any, ...]:
 
 def _groups(rows: Sequence[Prediction], *names: str) -> list[list[Prediction]]:
     """Rows with a time that share these columns, the fastest first."""
-    groups: dict[tuple[Any, ...], list[Prediction]] = {}
-    for row in rows:
-        if not math.isnan(row["step_s"]):
-            groups.setdefault(tuple(row[name] for name in names), []).append(row)
+    timed = (row for row in rows if not math.isnan(row["step_s"]))
+    groups = grouped(timed, lambda row: tuple(row[name] for name in names))
     return [sorted(group, key=lambda row: float(row["step_s"])) for group in groups.values()]
 
 

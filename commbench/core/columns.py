@@ -17,16 +17,18 @@ new version.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from .errors import CommbenchError
 from .layout import short_pairs
 from .units import format_bytes, format_number
 
 Row = Mapping[str, Any]  # of a table, by column
+GroupItem = TypeVar("GroupItem")
+GroupKey = TypeVar("GroupKey", bound=Hashable)
 
 INTERRUPTED = "interrupted"  # stop reason of a case that needs another visit
 STOP_REASONS = ("ci", "max_repetitions", "budget", "noise_stable", "fixed", "duration", "stopped")  # of finished cases
@@ -248,6 +250,14 @@ def case_text(case: Row) -> str:
 def hashable(value: Any) -> Any:
     """The value of a variable, a map as sorted pairs."""
     return tuple(sorted(value.items())) if isinstance(value, Mapping) else value
+
+
+def grouped(items: Iterable[GroupItem], key: Callable[[GroupItem], GroupKey]) -> dict[GroupKey, list[GroupItem]]:
+    """The items by their key, in the order in which they come."""
+    groups: dict[GroupKey, list[GroupItem]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def current_names(names: Sequence[str]) -> list[str]:

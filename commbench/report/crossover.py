@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.core.columns import Row, grouped, hashable
 from commbench.core.errors import ConfigError
 from commbench.core.units import about_bytes, format_bytes, value_text
 
 from .difference import FEW_LAUNCHES, differ
-from .fit import COMPANIONS, FAMILY_VARIABLES, Family, answerable, families, key, varying
+from .fit import COMPANIONS, FAMILY_VARIABLES, Family, answerable, families, varying
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -132,9 +133,14 @@ def best(cases: pd.DataFrame, *variables: str) -> pd.DataFrame:
     """
     import pandas as pd
 
-    remaining = _remaining(*(variables or ("backend",)))
-    rows = []
-    for shared, group in _comparable_families(cases, *(variables or ("backend",))):
+    variables = variables or ("backend",)
+    return pd.DataFrame(best_rows(cases, *variables), columns=[*_remaining(*variables), *BEST])
+
+
+def best_rows(cases: pd.DataFrame, *variables: str) -> list[Row]:
+    """The rows of `best`."""
+    rows: list[Row] = []
+    for shared, group in _comparable_families(cases, *variables):
         for size in np.unique(np.concatenate([family.sizes for _, family in group])).tolist():
             times = [(family.at(size), name) for name, family in group if size in family.sizes]
             if len(times) < 2:
@@ -148,7 +154,7 @@ def best(cases: pd.DataFrame, *variables: str) -> pd.DataFrame:
                 tuple(time.median_s for time, _ in alike), min(len(time.medians) for time, _ in rivals),
             )  # fmt: skip
             rows.append({**shared, **dict(zip(BEST, row, strict=True))})
-    return pd.DataFrame(rows, columns=[*remaining, *BEST])
+    return rows
 
 
 def comparisons(cases: pd.DataFrame, variable: str = "backend") -> list[Comparison]:
@@ -182,9 +188,9 @@ def _comparable_families(
     """Groups of families that differ only in the variables and their companions: what each group shares, and each of
     them with its name, gloo, or gloo (python) where a companion differs."""
     remaining = _remaining(*variables)
-    groups: dict[tuple[Any, ...], list[Family]] = {}
-    for family in families(answerable(cases)):
-        groups.setdefault(key({name: family.variables[name] for name in remaining}), []).append(family)
+    groups = grouped(families(answerable(cases)), lambda family: tuple(
+        hashable(family.variables[name]) for name in remaining
+    ))  # fmt: skip
     for group in groups.values():
         differing = [name for name in varying(family.variables for family in group) if name not in variables]
         named = []

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.columns import VARIABLES, Row, hashable
+from commbench.core.columns import VARIABLES, Row, grouped, hashable
 from commbench.core.errors import CommbenchError
 
 from .difference import FEW_LAUNCHES, Measured
@@ -92,15 +92,11 @@ def families(cases: pd.DataFrame) -> list[Family]:
 
     Raises CommbenchError where a column is missing.
     """
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in _case_rows(cases):
-        if _unusable(row) is None and row["message_bytes"] > 0:
-            groups.setdefault(key(row, without=("window",)), []).append(row)
+    usable = (row for row in _case_rows(cases) if _unusable(row) is None and row["message_bytes"] > 0)
+    groups = grouped(usable, lambda row: key(row, without=("window",)))
     all_families = []
     for window, rows in itertools.chain.from_iterable(map(by_window, groups.values())):
-        by_size: dict[int, list[Row]] = {}
-        for row in rows:
-            by_size.setdefault(row["message_bytes"], []).append(row)
+        by_size = grouped(rows, lambda row: int(row["message_bytes"]))
         times = tuple(_combined(by_size[size]) for size in sorted(by_size))
         variables = {name: rows[0].get(name) for name in FAMILY_VARIABLES} | {"window": window}
         all_families.append(Family(variables, np.array(sorted(by_size), dtype=np.int64), times))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
+from commbench.core.columns import grouped
 from commbench.core.units import about_bytes, plural
 from commbench.hardware.topology import TOPOLOGY_FACT
 
@@ -36,19 +36,6 @@ class Machine:
     text: str  # all facts, for the patterns that recognise hardware
 
 
-class RunGroup(NamedTuple):
-    """Runs with the same backend, layouts, world, CUDA IPC and timing; `runs` is how many."""
-
-    backend: str
-    library: str
-    layouts: str
-    world: str
-    ipc: str
-    timing: str
-    runs: int
-    labels: str
-
-
 def nodes_of(run: Record) -> list[Mapping[str, Any]]:
     """The facts of each node; empty where somebody else has written the record."""
     nodes = _mapping(run, "provenance").get("nodes")
@@ -57,10 +44,8 @@ def nodes_of(run: Record) -> list[Mapping[str, Any]]:
 
 def machines_of(records: Iterable[Record]) -> list[Machine]:
     """One machine per set of equal facts, the most frequent first; from the records of runs (run.json)."""
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    for record in records:
-        for node in nodes_of(record):
-            groups.setdefault(json.dumps([*_facts(node), str(node.get(TOPOLOGY_FACT) or "")]), []).append(node)
+    all_nodes = (node for record in records for node in nodes_of(record))
+    groups = grouped(all_nodes, lambda node: (*_facts(node), str(node.get(TOPOLOGY_FACT) or "")))
     machines = []
     for nodes in sorted(groups.values(), key=len, reverse=True):
         hosts = tuple(dict.fromkeys(str(node.get("host.hostname", "?")) for node in nodes))
@@ -89,8 +74,8 @@ def _facts(node: Mapping[str, Any]) -> list[tuple[str, str]]:
     return facts
 
 
-def run_groups(records: Iterable[Record]) -> list[RunGroup]:
-    """Groups of runs that were made alike, in the order of the runs."""
+def run_groups(records: Iterable[Record]) -> list[tuple[str, ...]]:
+    """Runs with the same settings: backend, library, layouts, world, CUDA IPC, timing, number of runs, their labels."""
     labels: dict[tuple[str, str, str, str, str, str], list[str]] = {}
     for record in records:
         backend, world, ipc = (_mapping(record, name) for name in ("backend", "world", "cuda_ipc"))
@@ -105,7 +90,7 @@ def run_groups(records: Iterable[Record]) -> list[RunGroup]:
             str(record.get("timing", "?")),
         )  # fmt: skip
         labels.setdefault(key, []).append(str(record.get("label") or ""))
-    return [RunGroup(*key, len(texts), ", ".join(sorted({*texts} - {""}))) for key, texts in labels.items()]
+    return [(*key, str(len(texts)), ", ".join(sorted({*texts} - {""}))) for key, texts in labels.items()]
 
 
 def _mapping(record: Record, name: str) -> Mapping[str, Any]:

@@ -26,7 +26,7 @@ from .summary import (
     GROUP_HEADS,
     LOST_HEADS,
     Summary,
-    best_rows,
+    best_cells,
     counts_text,
     reference_note,
     several_pairs,
@@ -111,7 +111,7 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     yield "answers", [(text, text in doubts) for text in summary.sentences()]
     yield "comparisons", list(map(_comparison, summary.results.comparisons))
     yield "numbers", page_parts.number_tables(summary.choice)
-    best = _first_rows(BEST_HEADS, best_rows(summary))
+    best = _first_rows(BEST_HEADS, best_cells(summary))
     intervals = summary.interval_note()
     yield "best", best and {"table": best, "crossings": summary.choice.crossings[:MOST_ROWS], "intervals": intervals}
     panels = list(page_parts.size_panels(curves))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from commbench.core.columns import grouped
 from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.payload import dtype as dtype_of
 from commbench.core.units import format_bytes
@@ -93,10 +94,8 @@ def predict(cases: pd.DataFrame, steps: Sequence[TrainingStep], dtype: str = "fl
 
 def _candidates(cases: pd.DataFrame, steps: Sequence[TrainingStep], dtype: str) -> list[Family]:
     """The best family of the operation for each set of variables without dtype."""
-    groups: dict[tuple[Any, ...], list[Family]] = {}
-    for family in families(answerable(cases)):
-        if family.variables["benchmark"] == OPERATION:
-            groups.setdefault(key(family.variables, without=("dtype",)), []).append(family)
+    measured = (family for family in families(answerable(cases)) if family.variables["benchmark"] == OPERATION)
+    groups = grouped(measured, lambda family: key(family.variables, without=("dtype",)))
     if not groups:
         raise CommbenchError(
             f"no usable row of {OPERATION} on two or more ranks among {len(cases)} cases; "
@@ -105,10 +104,10 @@ def _candidates(cases: pd.DataFrame, steps: Sequence[TrainingStep], dtype: str) 
 
     def preference(family: Family) -> tuple[Any, ...]:
         """Families that can answer, then the requested dtype, one of its size, and the one with most sizes."""
-        measured, known = str(family.variables["dtype"]), set(family.sizes.tolist())
+        own_dtype, known = str(family.variables["dtype"]), set(family.sizes.tolist())
         answers = len(known) > 1 or all(set(step.buckets) <= known for step in steps)
-        other_size = dtype_of(measured).itemsize != dtype_of(dtype).itemsize
-        return not answers, measured != dtype, other_size, -len(known), measured
+        other_size = dtype_of(own_dtype).itemsize != dtype_of(dtype).itemsize
+        return not answers, own_dtype != dtype, other_size, -len(known), own_dtype
 
     return [min(group, key=preference) for group in groups.values()]
 

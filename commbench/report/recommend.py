@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from commbench.core.columns import Row, grouped
 from commbench.core.units import about_bytes, format_bytes, format_factor, format_seconds, plural, value_text
 
-from .crossover import NO_VALUE, THIS_RUN, UNDECIDED, best, sentences
+from .crossover import NO_VALUE, THIS_RUN, UNDECIDED, best_rows, sentences
 from .difference import FEW_LAUNCHES
 from .fit import (
     FAMILY_COLUMNS,
@@ -43,42 +43,6 @@ VISITS = ("interval_of", "interval_level", "visits", "visits_s", *LAUNCHES)  # n
 PAIRLESS = ["message_bytes", *(name for name in FAMILY_VARIABLES if name not in ("pair", "env", "backend_options"))]
 
 
-@dataclass(frozen=True)
-class Best:
-    """One row of the table of best choices. `alike`: names that are not distinguishable from the best."""
-
-    benchmark: str
-    world_size: int
-    more: str  # variables that distinguish this table from the others of its benchmark
-    size: int
-    name: str
-    median_s: float
-    low_s: float
-    high_s: float
-    second: str
-    ratio: float
-    alike: tuple[str, ...]
-    alike_s: tuple[float, ...]  # the median of each of them
-    launches: int  # the fewest of those compared
-
-    @property
-    def decided(self) -> bool:
-        return self.name != UNDECIDED
-
-    def text(self) -> str:
-        """The fastest with its lead, or why none is named."""
-        if not self.decided:
-            named = zip(self.alike, self.alike_s, strict=True)
-            times = " and ".join(f"{name} ({format_seconds(time_s)})" for name, time_s in named)
-            launches = plural(self.launches, "launch", "launches")
-            few = self.launches < FEW_LAUNCHES
-            return f"{times} are {UNDECIDED} {f'with {launches}, too few to be sure' if few else f'over {launches}'}"
-        time = f"{format_seconds(self.median_s)} ({interval_text(self.low_s, self.high_s)})"
-        if self.launches < FEW_LAUNCHES:
-            return f"{self.name} was fastest {THIS_RUN}, {time}; {self.second} took {format_factor(self.ratio)} as long"
-        return f"{self.name} is fastest, {time}; {self.second} takes {format_factor(self.ratio)} as long"
-
-
 class Fit(NamedTuple):
     """A piece of Hockney's model as text for a table."""
 
@@ -105,9 +69,7 @@ class Choice:
     @functools.cached_property
     def distinguishing(self) -> list[str]:
         """Variables that differ within some benchmark: part of every name, so that a line has one name everywhere."""
-        by_benchmark: dict[str, list[Mapping[str, Any]]] = {}
-        for family in self.families:
-            by_benchmark.setdefault(str(family.variables["benchmark"]), []).append(family.variables)
+        by_benchmark = grouped((family.variables for family in self.families), lambda variables: variables["benchmark"])
         return list(dict.fromkeys(name for variables in by_benchmark.values() for name in _distinguishing(variables)))
 
     def name(self, variables: Mapping[str, Any], without: Sequence[str] = ()) -> str:
@@ -140,28 +102,24 @@ class Choice:
         return {line: name_of(rows[0], more, first) or f"no {varied[0]}" for line, rows in lines.items()}
 
     @functools.cached_property
-    def best(self) -> list[Best]:
-        """The best choices by benchmark, ranks and size, for the sizes that at least two have."""
-        rows: list[tuple[Any, dict[str, Any]]] = [
-            (world, row)
+    def best(self) -> list[Row]:
+        """The best backend and layout by benchmark, ranks and size, for the sizes that at least two have.
+
+        The rows of crossover.best with `world_size` and `more`, the variables that distinguish rows of a benchmark.
+        """
+        rows: list[Row] = [
+            {**row, "world_size": world}
             for world, cases in answerable(self.cases).groupby("world_size", sort=True)
-            for row in row_dicts(best(cases, "backend", "layout"))
+            for row in best_rows(cases, "backend", "layout")
         ]
-        benchmarks = {row["benchmark"] for _, row in rows}
-        differing = {name: _distinguishing(row for _, row in rows if row["benchmark"] == name) for name in benchmarks}
-        chosen = []
-        for world, row in rows:
-            names = [name for name in differing[row["benchmark"]] if row[name] not in NO_VALUE]
-            more = ", ".join(f"{name} {value_text(row[name])}" for name in names)
-            best_name, second, *alike = (
-                name.replace("layout ", "") for name in (row["best"], row["second"], *row["alike"])
-            )
-            low_s, high_s = (math.nan if row[name] is None else row[name] for name in ("ci_low_s", "ci_high_s"))
-            chosen.append(Best(
-                row["benchmark"], int(world), more, row["message_bytes"], best_name, row["median_s"], low_s, high_s,
-                second, row["ratio"], tuple(alike), row["alike_s"], row["launches"],
-            ))  # fmt: skip
-        return chosen
+        by_benchmark = grouped(rows, lambda row: row["benchmark"])
+        differing = {benchmark: _distinguishing(alike) for benchmark, alike in by_benchmark.items()}
+        return [
+            {**row, "more": ", ".join(
+                f"{name} {value_text(row[name])}" for name in differing[row["benchmark"]] if row[name] not in NO_VALUE
+            )}
+            for row in rows
+        ]  # fmt: skip
 
     @functools.cached_property
     def crossings(self) -> list[str]:
@@ -234,7 +192,22 @@ def _over_runs(ok: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _distinguishing(rows: Iterable[Mapping[Any, Any]]) -> list[str]:
+def best_text(row: Row) -> str:
+    """The fastest of a row of Choice.best with its lead, or why none is named."""
+    launches, factor = row["launches"], format_factor(row["ratio"])
+    if row["best"] == UNDECIDED:
+        named = zip(row["alike"], row["alike_s"], strict=True)
+        times = " and ".join(f"{name} ({format_seconds(time_s)})" for name, time_s in named)
+        over = plural(launches, "launch", "launches")
+        basis = f"with {over}, too few to be sure" if launches < FEW_LAUNCHES else f"over {over}"
+        return f"{times} are {UNDECIDED} {basis}"
+    time = f"{format_seconds(row['median_s'])} ({interval_text(row['ci_low_s'], row['ci_high_s'])})"
+    if launches < FEW_LAUNCHES:
+        return f"{row['best']} was fastest {THIS_RUN}, {time}; {row['second']} took {factor} as long"
+    return f"{row['best']} is fastest, {time}; {row['second']} takes {factor} as long"
+
+
+def _distinguishing(rows: Iterable[Row]) -> list[str]:
     return [name for name in varying(rows) if name not in ("benchmark", "env")]
 
 

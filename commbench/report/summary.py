@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commbench.core.columns import SINCE_2, interval_texts
+from commbench.core.columns import SINCE_2, grouped, interval_texts
 from commbench.core.errors import ConfigError
 from commbench.core.flags import FLAGS, UNKNOWN_FLAG, warnings_of
 from commbench.core.slow_pairs import UNUSABLE, Finding, findings
@@ -22,8 +22,8 @@ from .compare_text import AbResult, comparison_table, read_ab_results
 from .crossover import UNDECIDED
 from .headline import trust
 from .load import NEEDED, Paths, frame_of, read_cases, row_dicts
-from .machines import Machine, RunGroup, machines_of, rank_differences, run_groups
-from .recommend import VISITS, Best, Choice, choice_of, size_text
+from .machines import Machine, machines_of, rank_differences, run_groups
+from .recommend import VISITS, Choice, best_text, choice_of, size_text
 from .reference import FAR, NORMAL, Judged, judge, references
 
 if TYPE_CHECKING:
@@ -95,15 +95,6 @@ class Lost(NamedTuple):
     names: str
 
 
-class FlagCount(NamedTuple):
-    """A flag, how many cases have it, and what it means."""
-
-    name: str
-    cases: int
-    meaning: str
-    advice: str
-
-
 @dataclass(frozen=True, eq=False)
 class Summary:
     """Everything that the terminal and the page show."""
@@ -115,10 +106,10 @@ class Summary:
     unjudged_pairs: str  # why links can't be judged; else empty
     soaks: list[str]
     lost: list[Lost]
-    flags: list[FlagCount]
+    flags: list[tuple[str, int, str, str]]  # cells below FLAG_HEADS
     judged: list[Judged]
     machines: list[Machine]
-    groups: list[RunGroup]
+    groups: list[tuple[str, ...]]  # cells below GROUP_HEADS
     differences: list[tuple[str, str, str]]
 
     def sentences(self) -> list[str]:
@@ -149,10 +140,7 @@ class Summary:
     def doubts(self) -> list[str]:
         """What to check before the numbers are used."""
         lines = list(self._slow_links())
-        by_status: dict[str, list[Lost]] = {}
-        for lost in self.lost:
-            by_status.setdefault(lost.status, []).append(lost)
-        for status, group in by_status.items():
+        for status, group in grouped(self.lost, lambda lost: lost.status).items():
             cases = plural(sum(lost.cases for lost in group), "case", "cases")
             lines.append(f"{cases} {status}: {group[0].reason} ({group[0].names}).")
         lines += [
@@ -177,14 +165,13 @@ class Summary:
         return int(self.choice.cases["runs"].max()) if len(self.choice.cases) else 0
 
     def _choices(self) -> Iterator[str]:
-        groups: dict[tuple[Any, ...], list[Best]] = {}
-        for best in self.choice.best:
-            groups.setdefault((best.benchmark, best.world_size, best.more), []).append(best)
+        groups = grouped(self.choice.best, lambda row: (row["benchmark"], row["world_size"], row["more"]))
         for (benchmark, world, more), rows in list(groups.items())[:MOST_SENTENCES]:
             where = f"{benchmark} on {world} ranks{f' ({more})' if more else ''}"
-            yield f"{where}: small messages ({size_text(rows[0].size)}): {rows[0].text()}." + (
-                f" Large ones ({size_text(rows[-1].size)}): {rows[-1].text()}." if len(rows) > 1 else ""
+            smallest, largest = (
+                f"({size_text(row['message_bytes'])}): {best_text(row)}." for row in (rows[0], rows[-1])
             )
+            yield f"{where}: small messages {smallest}" + (f" Large ones {largest}" if len(rows) > 1 else "")
         if not groups:
             labels = sorted({str(label) or "none" for label in self.choice.cases["label"]})
             under = f" under one label (labels: {', '.join(labels)})" if len(labels) > 1 else ""
@@ -258,12 +245,12 @@ def lost_cases(cases: pd.DataFrame) -> list[Lost]:
     return sorted(lost, key=lambda group: (order.get(group.status, 0), -group.cases))
 
 
-def count_flags(cases: pd.DataFrame) -> list[FlagCount]:
+def count_flags(cases: pd.DataFrame) -> list[tuple[str, int, str, str]]:
     """The flags of the measured cases, the most frequent first."""
     lists = cases.loc[cases["status"] == "ok", "warnings"]
     counts = Counter(str(flag) for flags in lists if flags is not None for flag in flags)
     flags = {name: FLAGS.get(name, UNKNOWN_FLAG) for name in counts}
-    return [FlagCount(name, count, flags[name].meaning, flags[name].advice) for name, count in counts.most_common()]
+    return [(name, count, *flags[name]) for name, count in counts.most_common()]
 
 
 def reference_note(judged: Sequence[Judged]) -> str:
@@ -281,19 +268,19 @@ def reference_note(judged: Sequence[Judged]) -> str:
 # ---------------------------------------------------------------- rows of tables
 
 
-def best_rows(summary: Summary) -> list[tuple[str, ...]]:
+def best_cells(summary: Summary) -> list[tuple[str, ...]]:
     """Cells below BEST_HEADS."""
-    rows: list[tuple[str, ...]] = []
-    for best in summary.choice.best:
-        low, high = (format_number(1e6 * end_s) for end_s in (best.low_s, best.high_s))
-        launches = plural(best.launches, "launch", "launches")
-        rows.append((
-            f"{best.benchmark} {best.more}".strip(), str(best.world_size), str(best.size),
-            best.name if best.decided else f"{UNDECIDED}: {', '.join(best.alike)}", format_number(1e6 * best.median_s),
-            "no interval" if math.isnan(best.low_s) else f"{low} .. {high}", best.second, format_factor(best.ratio),
-            launches if best.decided else "",
+    cells: list[tuple[str, ...]] = []
+    for row in summary.choice.best:
+        decided = row["best"] != UNDECIDED
+        median, low, high = (format_number(1e6 * row[name]) for name in ("median_s", "ci_low_s", "ci_high_s"))
+        cells.append((
+            f"{row['benchmark']} {row['more']}".strip(), str(row["world_size"]), str(row["message_bytes"]),
+            row["best"] if decided else f"{UNDECIDED}: {', '.join(row['alike'])}", median,
+            "no interval" if math.isnan(row["ci_low_s"]) else f"{low} .. {high}", row["second"],
+            format_factor(row["ratio"]), plural(row["launches"], "launch", "launches") if decided else "",
         ))  # fmt: skip
-    return rows
+    return cells
 
 
 # ---------------------------------------------------------------- the terminal
@@ -322,7 +309,7 @@ def summary_text(summary: Summary, top: int) -> str:
         + paragraphs(_machine_lines(summary), terminal),
         "\n".join(["Answers", paragraphs((f"  * {text}" for text in answers if text), terminal)]),
         "\n".join(comparisons[:-1]),
-        _titled_table("Best backend and layout for each size", BEST_HEADS, best_rows(summary), top, terminal)
+        _titled_table("Best backend and layout for each size", BEST_HEADS, best_cells(summary), top, terminal)
         + (terminal.paragraph(summary.interval_note()) if summary.choice.best else ""),
         _titled_table("Costs: time = alpha + beta x bytes", fit_heads, summary.choice.fits, top, terminal),
         _titled_table(launching, LAUNCH_HEADS, summary.overheads, top, terminal),

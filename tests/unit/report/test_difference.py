@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from commbench.core.columns import CASES
 from commbench.report.compare import compare
-from commbench.report.crossover import comparisons
+from commbench.report.crossover import UNDECIDED, comparisons
 from commbench.report.difference import (
     LEAST_PAIRS,
     Measured,
@@ -81,7 +81,7 @@ def shares(frame: pd.DataFrame) -> Iterator[float]:
     """The share of the sizes at which a and b are called different: by crossover, report and compare."""
     (pair,) = comparisons(frame)
     yield float((pair.winners >= 0).mean())
-    yield sum(best.decided for best in choice_of(frame).best) / frame.message_bytes.nunique()
+    yield sum(row["best"] != UNDECIDED for row in choice_of(frame).best) / frame.message_bytes.nunique()
     verdicts = compare(frame[frame.backend == "a"], frame[frame.backend == "b"], by="backend").verdict
     yield float(verdicts.isin(["FASTER", "SLOWER"]).mean())
 
