@@ -23,36 +23,24 @@ if TYPE_CHECKING:
 
 MEDIAN_TOLERANCE = 0.01  # between a case's median and that of its samples, where it is not known whose clock counted
 MOST_DISTRIBUTIONS, MOST_LAUNCHES = 120, 6
-SHARES = np.linspace(0, 1, 61)  # of the quantiles of a distribution
 MOST_SOAKS, MOST_POINTS = 12, 600
 LARGEST_FILE = 64 * 2**20  # bytes of samples.parquet; a larger one is a soak, which is drawn over time
 
 
-@dataclass(frozen=True)
-class Distribution:
-    """Quantiles [q] in seconds of each launch (run_id, quantiles) of one case; shares [q] run from 0 to 1."""
-
-    launches: tuple[tuple[str, tuple[float, ...]], ...]
-    repetitions: int  # of all launches
-
-
-@dataclass(frozen=True)
-class SoakTimeLine:
-    """A soak: seconds since its start, then minimum, median and maximum seconds per operation in each interval [n]."""
-
-    case_id: str
-    at_s: tuple[float, ...]
-    min_s: tuple[float, ...]
-    median_s: tuple[float, ...]
-    max_s: tuple[float, ...]
+Launches = list[tuple[str, Series]]  # run_id and the seconds of its repetitions
 
 
 @dataclass(frozen=True)
 class RawData:
-    """What was read; `ramps`: backend -> seconds to 95 % of the steady rate per case; `notes`: what was left out."""
+    """What was read.
 
-    distributions: dict[str, Distribution]
-    time_lines: tuple[SoakTimeLine, ...]
+    `distributions`: case_id -> its launches; `time_lines`: case_id of a soak, and a row per interval with at_s (since
+    its start), min_s, median_s and max_s; `ramps`: backend -> seconds to 95 % of the steady rate per case; `notes`:
+    what was left out.
+    """
+
+    distributions: dict[str, Launches]
+    time_lines: list[tuple[str, pd.DataFrame]]
     ramps: dict[str, tuple[float, ...]]
     notes: tuple[str, ...]
 
@@ -63,18 +51,14 @@ def read_raw_data(results: Results) -> RawData:
     chosen, left = _chosen_runs(results, ok)
     drawn = f"distributions are drawn for {MOST_DISTRIBUTIONS} of {MOST_DISTRIBUTIONS + left} cases"
     notes = [f"{drawn}, those of the newest runs"] if left else []
-    series: dict[str, list[tuple[str, Series]]] = {}
+    distributions: dict[str, Launches] = {}
     for run_id, cases in chosen:
         folder = results.folders[run_id]
         try:
             for case_id, times in times_by_case(folder, cases).items():
-                series.setdefault(case_id, []).append((run_id, times))
+                distributions.setdefault(case_id, []).append((run_id, times))
         except CommbenchError as error:
             notes.append(f"{folder}: samples left out: {error}")
-    distributions = {}
-    for case_id, launches in series.items():
-        quantiles = tuple((run_id, tuple(np.quantile(times, SHARES).tolist())) for run_id, times in launches)
-        distributions[case_id] = Distribution(quantiles, sum(len(times) for _, times in launches))
     time_lines = _soak_lines(results, ok, notes)
     ramps: dict[str, tuple[float, ...]] = {}
     try:
@@ -123,8 +107,8 @@ def _chosen_runs(results: Results, ok: pd.DataFrame) -> tuple[list[tuple[str, pd
     return [(str(run_id), cases) for run_id, cases in runs], len(newest_last) - len(drawn)
 
 
-def _soak_lines(results: Results, ok: pd.DataFrame, notes: list[str]) -> tuple[SoakTimeLine, ...]:
-    """The time line of each soak whose counters can be read."""
+def _soak_lines(results: Results, ok: pd.DataFrame, notes: list[str]) -> list[tuple[str, pd.DataFrame]]:
+    """The time line of each soak whose counters can be read, with at most MOST_POINTS rows."""
     soaks = ok[(ok["timing"] == "soak") & ok["run_id"].isin(list(results.folders))]
     if len(soaks) > MOST_SOAKS:
         notes.append(f"time lines are drawn for {MOST_SOAKS} soaks; {len(soaks) - MOST_SOAKS} more have none")
@@ -134,8 +118,8 @@ def _soak_lines(results: Results, ok: pd.DataFrame, notes: list[str]) -> tuple[S
             counters = run_tables(results.folders[run_id], "counters", None, [("case_id", "==", case_id)])
             table = intervals_of(frame_of(counters, "counters")).sort_values("t_ns")
             if len(table):
-                bins = table.groupby(np.arange(len(table)) // max(1, -(-len(table) // MOST_POINTS)))
-                at_s = (bins["t_ns"].min() - table["t_ns"].iloc[0]) * 1e-9
-                columns = (at_s, bins["min_s"].min(), bins["median_s"].median(), bins["max_s"].max())
-                lines.append(SoakTimeLine(case_id, *(tuple(column.tolist()) for column in columns)))
-    return tuple(lines)
+                timed = table.assign(at_s=(table["t_ns"] - table["t_ns"].iloc[0]) * 1e-9)
+                bins = timed.groupby(np.arange(len(table)) // max(1, -(-len(table) // MOST_POINTS)))
+                shown = {"at_s": "min", "min_s": "min", "median_s": "median", "max_s": "max"}
+                lines.append((case_id, bins.agg(shown)))
+    return lines

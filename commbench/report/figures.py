@@ -150,12 +150,8 @@ def rate_axis(axes: Axes, label: str = "algorithm bandwidth, GB/s") -> None:
 
 
 def _log_axis(axes: Axes, label: str, text: Callable[[float], str]) -> None:
-    known = [np.asarray(line.get_ydata(), dtype=float) for line in axes.get_lines()]
-    outlines = (path for band in axes.collections for path in band.get_paths())
-    known += [np.asarray(path.vertices, dtype=float)[:, 1] for path in outlines]
-    values = np.concatenate([*known, np.ones(0)])
-    values = values[(values > 0) & np.isfinite(values)]
-    low, high = (float(values.min()) / 1.6, float(values.max()) * 1.6) if values.size else (0.1, 10.0)
+    least, most = axes.dataLim.minposy, axes.dataLim.ymax
+    low, high = (least / 1.6, most * 1.6) if 0 < least <= most else (0.1, 10.0)
     axes.set_yscale("log")
     axes.set_ylim(low, high)
     set_ticks(axes.yaxis, log_ticks(low, high), text)

@@ -11,7 +11,7 @@ import functools
 import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -272,12 +272,12 @@ def _squares(lines: Sequence[Piece]) -> float:
     return sum(line.squares for line in lines)
 
 
-def _splits(points: int, count: int, first: int = 0) -> list[tuple[tuple[int, int], ...]]:
-    """All ways to cut first..points into `count` stretches of at least LEAST_POINTS."""
-    if count == 1:
-        return [((first, points),)]
-    lasts = range(first + LEAST_POINTS, points - LEAST_POINTS * (count - 1) + 1)
-    return [((first, last), *rest) for last in lasts for rest in _splits(points, count - 1, last)]
+def _splits(points: int, count: int) -> Iterator[list[tuple[int, int]]]:
+    """All ways to cut 0..points into `count` stretches of at least LEAST_POINTS."""
+    for cuts in itertools.combinations(range(LEAST_POINTS, points), count - 1):
+        stretches = list(itertools.pairwise((0, *cuts, points)))
+        if all(last - first >= LEAST_POINTS for first, last in stretches):
+            yield stretches
 
 
 def _fitted_line(sizes: Sizes, times: Times, first: int, last: int) -> Piece:
@@ -287,9 +287,8 @@ def _fitted_line(sizes: Sizes, times: Times, first: int, last: int) -> Piece:
     constant, linear = constant / scales[0], linear / scales[1]
     alone = float(constant.sum()), float(linear.sum())  # the best alpha without beta, and beta without alpha
     alpha = beta = -1.0
-    if (
-        last - first > 1
-    ):  # what is orthogonal to alpha's column determines beta; np.linalg.lstsq takes ten times as long
+    # what is orthogonal to alpha's column determines beta; np.linalg.lstsq takes ten times as long
+    if last - first > 1:
         common = constant @ linear
         slope, rest = linear - common * constant, 1 - alone[0] * constant
         beta = float(slope @ rest / (slope @ slope))

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from markupsafe import Markup
 
 from commbench.core.slow_pairs import matrices
@@ -120,8 +121,13 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     yield "efficiency", page_parts.efficiency_pictures(curves)
     yield "layers", page_parts.waterfalls(curves)
     yield "pairs", _pair_tables(summary)
-    what, lines = "median and range of each interval", raw.time_lines
-    yield "soak", [page_parts.soak_picture(f"{titles.get(line.case_id, line.case_id)}: {what}", line) for line in lines]
+    yield (
+        "soak",
+        [
+            page_parts.soak_picture(f"{titles[case_id]}: median and range of each interval", line)
+            for case_id, line in raw.time_lines
+        ],
+    )
     fit_heads = ("benchmark", "case", "sizes", "alpha, per message", "1 / beta, of its bytes", "n 1/2", "misses up to")
     details = {
         "distributions": _distributions(summary, raw, titles),
@@ -175,11 +181,11 @@ def _distributions(summary: Summary, raw: RawData, titles: Mapping[str, str]) ->
     )
     views = []
     for case_id in order["case_id"]:
-        distribution = raw.distributions[case_id]
-        times = distribution.launches[0][1]
-        ends = " .. ".join(format_seconds(times[at]) for at in (0, len(times) // 2, -1))
-        line = f"{titles[case_id]}: {ends} (minimum, median, maximum; n = {distribution.repetitions})"
-        picture = page_parts.distribution_picture(titles[case_id], distribution)
+        launches = raw.distributions[case_id]
+        repetitions = sum(times.size for _, times in launches)
+        ends = " .. ".join(map(format_seconds, np.quantile(launches[0][1], (0, 0.5, 1)).tolist()))
+        line = f"{titles[case_id]}: {ends} (minimum, median, maximum; n = {repetitions})"
+        picture = page_parts.distribution_picture(titles[case_id], launches)
         views.append({"case_id": case_id, "line": line, "picture": picture})
     return views
 

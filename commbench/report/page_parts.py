@@ -9,19 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 
-from commbench.core.columns import Row
+from commbench.core.columns import Row, grouped
 from commbench.core.units import format_number, format_seconds, plural, value_text
 
-from .distributions import Distribution, SoakTimeLine
+from .distributions import Launches
 from .figures import BAD, PALETTE, QUIET, Colours, bytes_text, percent_text, ramp, rate_text, seconds_text
 from .fit import OF_BACKEND, key, varying
 from .recommend import Choice, interval_text, name_of, size_text
 from .svg import Chart
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MOST_LINES, MOST_FIGURES, MOST_WATERFALLS, MOST_STRIPS, MOST_STRIP_POINTS = 12, 30, 6, 12, 200
 LABELS = {"median_s": "time of one operation", "algbw_gb_per_s": "bandwidth (GB/s, 10^9 B/s)",
@@ -35,9 +38,11 @@ STACKS = (  # backend and engine, each on top of the one before it
     {("tcp", "python"): "plain TCP sockets", ("gloo", "python"): "torch gloo"},
     {("cupy_nccl", "python"): "raw NCCL", ("nccl", "python"): "torch NCCL"},
 )
+STACK_OF = {layer: number for number, stack in enumerate(STACKS) for layer in stack}
 IN_TITLE = ("benchmark", "backend", "engine", "streams", "layout", "pair", "timing_mode")  # of such a figure anyway
 LABEL_WIDTH, BAR_STEP = 178.0, 34.0  # of the waterfall, in SVG units
-QUANTILE_MARKS = (0.05, 0.25, 0.5, 0.75, 0.95)
+SHARES = np.linspace(0, 1, 61).tolist()  # of the repetitions, of which a distribution shows the quantiles
+MARKED_SHARES = (3, 15, 30, 45, 57)  # indices of 5, 25, 50, 75 and 95 %
 RAMP_BINS, MOST_TIPS = 24, 100
 WIDE = 1130.0  # SVG units
 LARGEST_STEP = 3.0  # in usual steps; a longer one is a gap in the line
@@ -171,14 +176,11 @@ def layout_pictures(curves: Curves) -> list[Picture]:
     pictures = []
     for benchmark, lines in curves.rows.items():
         rows = [row for group in lines.values() for row in group]
-        layouts: dict[int, set[str]] = {}
-        for row in rows:
-            layouts.setdefault(row["message_bytes"], set()).add(row["layout"])
-        shared = [size for size, names in layouts.items() if len(names) > 1]
+        by_size = grouped(rows, lambda row: int(row["message_bytes"]))
+        shared = [size for size, alike in by_size.items() if len({row["layout"] for row in alike}) > 1]
         for size in sorted({min(shared), max(shared)}) if shared else []:
             title = f"{benchmark}, {size_text(size)}: time by layout"
-            chosen = [row for row in rows if row["message_bytes"] == size][:MOST_STRIP_POINTS]
-            pictures.append(_by_layout(title, chosen, curves.colours))
+            pictures.append(_by_layout(title, by_size[size][:MOST_STRIP_POINTS], curves.colours))
             if len(pictures) == MOST_STRIPS:
                 return pictures
     return pictures
@@ -207,32 +209,37 @@ def _by_layout(title: str, rows: Sequence[Row], colours: Colours) -> Picture:
 
 def waterfalls(curves: Curves) -> list[Picture]:
     """The smallest and the largest message that two layers of a stack moved in the same layout and pair."""
-    groups: dict[tuple[Any, ...], dict[int, dict[str, list[Row]]]] = {}
-    for row in (row for lines in curves.rows.values() for rows in lines.values() for row in rows):
-        layer = row["backend"], row["engine"]
-        for number, stack in enumerate(STACKS):
-            if layer in stack and row["streams"] in (None, 1):
-                # a stack of several backends has a library for each
-                own = OF_BACKEND if len({backend for backend, _ in stack}) > 1 else ()
-                alike = number, *key(row, ("backend", "engine", "streams", *own))
-                layers = groups.setdefault(alike, {}).setdefault(row["message_bytes"], {})
-                layers.setdefault(stack[layer], []).append(row)
+    rows = [row for lines in curves.rows.values() for rows in lines.values() for row in rows]
+    layers = [row for row in rows if row["streams"] in (None, 1) and (row["backend"], row["engine"]) in STACK_OF]
     shown: list[tuple[Row, list[tuple[str, float]]]] = []
-    for (number, *_), sizes in groups.items():
-        single = {  # of two libraries of a layer it is not known which one lies below
-            size: {name: rows[0] for name, rows in layers.items() if len(rows) == 1} for size, layers in sizes.items()
-        }
-        shared = [size for size, layers in single.items() if len(layers) > 1]
+    for (number, *_), alike in grouped(layers, _stack_key).items():
+        shared: dict[int, list[tuple[str, Row]]] = {}  # sizes of several layers, the lowest layer first
+        for size, of_size in grouped(alike, lambda row: int(row["message_bytes"])).items():
+            by_layer = grouped(of_size, lambda row: (row["backend"], row["engine"]))
+            # of two libraries of a layer it is not known which one lies below
+            single = [
+                (name, by_layer[layer][0])
+                for layer, name in STACKS[number].items()
+                if len(by_layer.get(layer, ())) == 1
+            ]
+            if len(single) > 1:
+                shared[size] = single
         for size in sorted({min(shared), max(shared)}) if shared else []:
-            rows = [(name, single[size][name]) for name in STACKS[number].values() if name in single[size]]
-            times = [(name, float(row["median_s"])) for name, row in rows]
+            times = [(name, float(row["median_s"])) for name, row in shared[size]]
             if times == sorted(times, key=lambda layer: layer[1]):  # else nothing was added that could be shown
-                shown.append((rows[0][1], times))
+                shown.append((shared[size][0][1], times))
     more = {
         row["benchmark"]: varying(other for other, _ in shown if other["benchmark"] == row["benchmark"])
         for row, _ in shown
     }
     return [waterfall(_layers_title(row, more[row["benchmark"]]), times) for row, times in shown[:MOST_WATERFALLS]]
+
+
+def _stack_key(row: Row) -> tuple[Any, ...]:
+    """The index in STACKS, then what its layers share; a stack of several backends has a library for each."""
+    number = STACK_OF[row["backend"], row["engine"]]
+    own = OF_BACKEND if len({backend for backend, _ in STACKS[number]}) > 1 else ()
+    return (number, *key(row, ("backend", "engine", "streams", *own)))
 
 
 def _layers_title(row: Row, more: Iterable[str]) -> str:
@@ -267,36 +274,42 @@ def waterfall(title: str, times: Sequence[tuple[str, float]]) -> Picture:
 # ---------------------------------------------------------------- raw samples
 
 
-def distribution_picture(title: str, distribution: Distribution) -> Picture:
+def distribution_picture(title: str, launches: Launches) -> Picture:
     """The share of repetitions that took at most so long, one line per launch."""
-    names = [f"launch {index + 1}: {run_id}" for index, (run_id, _) in enumerate(distribution.launches)]
+    quantiles = {
+        f"launch {number}: {run_id}": np.quantile(times, SHARES).tolist()
+        for number, (run_id, times) in enumerate(launches, start=1)
+    }
+    names = list(quantiles)
     colours = Colours(names)
     chart = Chart(f"{title}: distribution", height=260.0)
-    chart.log("x", LABELS["median_s"], [value for _, values in distribution.launches for value in values], seconds_text)
+    chart.log("x", LABELS["median_s"], [value for values in quantiles.values() for value in values], seconds_text)
     chart.linear("y", "share of repetitions", [1.0], percent_text)
-    for name, (_, values) in zip(names, distribution.launches, strict=True):
+    for name, values in quantiles.items():
         colour, dashes = colours.of(name)
-        shares = np.linspace(0, 1, len(values)).tolist()
-        chart.line(values, shares, colour, dashes, name)
-        at = [round(mark * (len(values) - 1)) for mark in QUANTILE_MARKS]
-        tips = [f"{percent_text(shares[i])} of the repetitions take at most {format_seconds(values[i])}" for i in at]
-        chart.points([values[i] for i in at], [shares[i] for i in at], tips, colour, name)
+        chart.line(values, SHARES, colour, dashes, name)
+        marked, shares = [values[at] for at in MARKED_SHARES], [SHARES[at] for at in MARKED_SHARES]
+        most = [f"at most {format_seconds(value)}" for value in marked]
+        tips = [
+            f"{percent_text(share)} of the repetitions take {text}" for share, text in zip(shares, most, strict=True)
+        ]
+        chart.points(marked, shares, tips, colour, name)
     legend = [(name, *colours.of(name)) for name in names] if len(names) > 1 else []
     return Picture(title, Markup(chart.svg()), legend)
 
 
-def soak_picture(title: str, line: SoakTimeLine) -> Picture:
+def soak_picture(title: str, line: pd.DataFrame) -> Picture:
     """The median of each interval over time, with a band from minimum to maximum; a gap where nothing was measured."""
     chart, colour = Chart(title, width=WIDE), PALETTE[0]
-    chart.linear("x", "time since the start (s)", line.at_s, lambda at: f"{at:g}")
-    chart.log("y", LABELS["median_s"], [*line.min_s, *line.max_s], seconds_text)
-    steps = np.diff(line.at_s)
+    columns = line[["at_s", "min_s", "median_s", "max_s"]].to_numpy().T
+    chart.linear("x", "time since the start (s)", columns[0].tolist(), lambda at: f"{at:g}")
+    chart.log("y", LABELS["median_s"], [*columns[1].tolist(), *columns[3].tolist()], seconds_text)
+    steps = np.diff(columns[0])
     gaps = np.flatnonzero(steps > LARGEST_STEP * np.median(steps)) + 1 if steps.size else np.array([], dtype=int)
-    columns = np.array([line.at_s, line.min_s, line.median_s, line.max_s])
     at, low, median, high = np.insert(columns, gaps, math.nan, axis=1).tolist()
     chart.band(at, low, high, colour)
     chart.line(at, median, colour)
-    marked = columns[:, :: max(1, len(line.at_s) // MOST_TIPS)]
+    marked = columns[:, :: max(1, len(line) // MOST_TIPS)]
     tips = [
         f"at {at_s:.3g} s: median {format_seconds(median_s)}, {interval_text(min_s, max_s)}"
         for at_s, min_s, median_s, max_s in marked.T.tolist()

@@ -19,7 +19,7 @@ from commbench.core.errors import CommbenchError, ConfigError
 from commbench.core.payload import dtype as dtype_of
 from commbench.core.units import format_bytes
 
-from .fit import GOOD_FIT, Family, answerable, families, key, pieces
+from .fit import GOOD_FIT, Family, Times, answerable, families, key, pieces
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,11 +45,11 @@ class TrainingStep:
 
 @dataclass(frozen=True)
 class PredictedTime:
-    """Seconds with their interval (NaN: none) and a warning where they are uncertain; NaN seconds: unknown."""
+    """Seconds with their interval (NaN: none); a warning says why they are uncertain, or unknown (NaN)."""
 
-    seconds: float
-    low: float
-    high: float
+    seconds: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
     warning: str | None = None
 
 
@@ -137,21 +137,16 @@ def time_of(family: Family, size: int) -> PredictedTime:
         time = family.at(size)
         return PredictedTime(time.median_s, time.low_s, time.high_s)
     if sizes.size < 2:
-        return _unknown(f"only {format_bytes(int(sizes[0]))} was measured")
+        return PredictedTime(warning=f"only {format_bytes(int(sizes[0]))} was measured")
     if not sizes[0] < size < sizes[-1]:
         return _beyond(family, size)
 
-    def ways(times: Any) -> tuple[float, float]:
-        """The straight line in logs, and the one in seconds over bytes."""
-        return float(np.exp(np.interp(np.log(size), np.log(sizes), np.log(times)))), float(
-            np.interp(size, sizes, times)
-        )
+    def on_log_line(times: Times) -> float:
+        return float(np.exp(np.interp(np.log(size), np.log(sizes), np.log(times))))
 
-    return PredictedTime(ways(family.median_s)[0], min(ways(family.low_s)), max(ways(family.high_s)))
-
-
-def _unknown(reason: str) -> PredictedTime:
-    return PredictedTime(math.nan, math.nan, math.nan, reason)
+    low = min(on_log_line(family.low_s), float(np.interp(size, sizes, family.low_s)))
+    high = max(on_log_line(family.high_s), float(np.interp(size, sizes, family.high_s)))
+    return PredictedTime(on_log_line(family.median_s), low, high)
 
 
 def _beyond(family: Family, size: int) -> PredictedTime:
@@ -159,19 +154,16 @@ def _beyond(family: Family, size: int) -> PredictedTime:
     above = size > family.sizes[-1]
     edge, piece = (-1 if above else 0), pieces(family.sizes, family.median_s)[-1 if above else 0]
     limit = int(family.sizes[edge])
+    unknown = None
     if size > FARTHEST * family.sizes[-1]:
-        return _unknown(
-            f"{format_bytes(size)} is over {FARTHEST:g} times the largest measured size, {format_bytes(limit)}"
-        )
-    if piece.largest_residual > GOOD_FIT:
-        return _unknown(
-            f"{format_bytes(size)} is outside of the measured sizes, and the fit misses one of them by "
-            f"{100 * piece.largest_residual:.0f} %"
-        )
-    if above and piece.beta_s_per_byte == 0:
-        return _unknown(
-            f"{format_bytes(size)} is above all measured sizes, and the measured times do not grow with the size"
-        )
+        unknown = f"is over {FARTHEST:g} times the largest measured size, {format_bytes(limit)}"
+    elif piece.largest_residual > GOOD_FIT:
+        miss_text = f"{100 * piece.largest_residual:.0f} %"
+        unknown = f"is outside of the measured sizes, and the fit misses one of them by {miss_text}"
+    elif above and piece.beta_s_per_byte == 0:
+        unknown = "is above all measured sizes, and the measured times do not grow with the size"
+    if unknown:
+        return PredictedTime(warning=f"{format_bytes(size)} {unknown}")
     seconds, miss = piece.at(size), piece.largest_residual
     low, high = (float(ends[edge] / family.median_s[edge]) for ends in (family.low_s, family.high_s))
     far, name = (size / limit, "largest") if above else (limit / size, "smallest")

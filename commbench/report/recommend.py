@@ -21,7 +21,6 @@ from .fit import (
     FAMILY_VARIABLES,
     GOOD_FIT,
     OF_BACKEND,
-    Family,
     answerable,
     families,
     launch_medians,
@@ -63,13 +62,10 @@ class Choice:
     left: int
 
     @functools.cached_property
-    def families(self) -> list[Family]:
-        return families(self.cases)
-
-    @functools.cached_property
     def distinguishing(self) -> list[str]:
         """Variables that differ within some benchmark: part of every name, so that a line has one name everywhere."""
-        by_benchmark = grouped((family.variables for family in self.families), lambda variables: variables["benchmark"])
+        variables_of = (family.variables for family in families(self.cases))
+        by_benchmark = grouped(variables_of, lambda variables: variables["benchmark"])
         return list(dict.fromkeys(name for variables in by_benchmark.values() for name in _distinguishing(variables)))
 
     def name(self, variables: Mapping[str, Any], without: Sequence[str] = ()) -> str:
@@ -82,12 +78,13 @@ class Choice:
         Simulated cases and those of one rank only where there are no others.
         """
         cases = answerable(self.cases) if len(answerable(self.cases)) else self.cases
-        lines: dict[str, dict[str, list[dict[str, Any]]]] = {}
-        for row in row_dicts(cases.sort_values("message_bytes", kind="stable")):
-            name = self.name(row, without=("window",))
-            lines.setdefault(str(row["benchmark"]), {}).setdefault(name, []).append(row)
-        order = sorted(lines, key=lambda name: (name != "p2p_latency", not name.startswith("p2p"), name))
-        return {benchmark: lines[benchmark] for benchmark in order}
+        rows = row_dicts(cases.sort_values("message_bytes", kind="stable"))
+        by_benchmark = grouped(rows, lambda row: str(row["benchmark"]))
+        order = sorted(by_benchmark, key=lambda name: (name != "p2p_latency", not name.startswith("p2p"), name))
+        return {
+            benchmark: grouped(by_benchmark[benchmark], lambda row: self.name(row, without=("window",)))
+            for benchmark in order
+        }
 
     def short_names(self, lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, str]:
         """The name of each line -> the same without what all of them share; one alone keeps its name."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 import math
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
@@ -42,17 +42,6 @@ def clean(text: object) -> str:
     return FORBIDDEN.sub("\ufffd", str(text))
 
 
-@dataclass(frozen=True)
-class Marks:
-    """What the SVG element of an artist gets: attributes, and a text (and a link) per point or one for all of it."""
-
-    attributes: Mapping[str, str]
-    tips: Sequence[str] = ()
-    links: Sequence[str | None] = ()
-    radius: float | None = None  # of points; None: not points
-    colour: str = ""
-
-
 class Chart:
     """Two axes of matplotlib in the style of the page; see svg()."""
 
@@ -60,8 +49,7 @@ class Chart:
         from matplotlib.figure import Figure
 
         self.title = clean(title)
-        self._marks: dict[str, Marks] = {}
-        self._numbers = itertools.count()
+        self._changes: dict[str, Callable[[ElementTree.Element], None]] = {}  # id -> what its SVG element needs
         with _settings():
             self._figure = Figure(figsize=(width / POINTS_PER_INCH, height / POINTS_PER_INCH), facecolor="none")
             box = (left / width, BOTTOM / height, (width - left - RIGHT) / width, (height - TOP - BOTTOM) / height)
@@ -108,7 +96,7 @@ class Chart:
     def line(self, xs: Sequence[float], ys: Sequence[float], colour: str, dashes: str = "", series: str = "") -> None:
         """Straight lines through the points; a gap where a value is NaN."""
         (line,) = self.axes.plot(xs, ys, color=colour, linestyle=line_style(dashes), linewidth=2, clip_on=False)
-        self._mark(line, Marks(_series(series)))
+        self._change(line, functools.partial(_label, attributes=_series(series)))
 
     def band(
         self, xs: Sequence[float], lows: Sequence[float], highs: Sequence[float], colour: str, series: str = ""
@@ -123,7 +111,7 @@ class Chart:
                 (area,) = self.axes.fill(
                     there_and_back, outline, color=colour, alpha=BAND_OPACITY, linewidth=0, clip_on=False
                 )
-                self._mark(area, Marks({"class": "band"} | _series(series)))
+                self._change(area, functools.partial(_label, attributes={"class": "band"} | _series(series)))
 
     def points(
         self, xs: Sequence[float], ys: Sequence[float], tips: Sequence[str], colour: str, series: str = "",
@@ -134,8 +122,9 @@ class Chart:
         (dots,) = self.axes.plot(
             [xs[i] for i in at], [ys[i] for i in at], "o", markersize=2 * radius, color=colour, clip_on=False, zorder=3
         )
-        chosen = [links[i] for i in at] if links else []
-        self._mark(dots, Marks(_series(series), [tips[i] for i in at], chosen, radius, colour))
+        circle = {"r": f"{radius:g}", "fill": colour, "class": "dot", "tabindex": "0"}
+        texts = [(tips[i], links[i] if links else None) for i in at]
+        self._change(dots, functools.partial(_draw_circles, attributes=_series(series), circle=circle, texts=texts))
 
     def bar(
         self, left: float, bottom: float, width: float, height: float, colour: str, tip: str, group: str = ""
@@ -144,7 +133,7 @@ class Chart:
         from matplotlib.patches import Rectangle
 
         bar = self.axes.add_patch(Rectangle((left, bottom), width, height, color=colour, linewidth=0, clip_on=False))
-        self._mark(bar, Marks({"class": group or "bar", "tabindex": "0"}, [tip]))
+        self._change(bar, functools.partial(_label, attributes={"class": group or "bar", "tabindex": "0"}, tip=tip))
 
     def text(self, x: float, y: float, text: str, offset: float = 0.0, anchor: str = "left") -> None:
         """A text beside a place, `offset` points to the right."""
@@ -154,10 +143,11 @@ class Chart:
                 annotation_clip=False,
             )  # fmt: skip
 
-    def _mark(self, artist: Artist, marks: Marks) -> None:
-        name = f"mark-{next(self._numbers)}"
+    def _change(self, artist: Artist, change: Callable[[ElementTree.Element], None]) -> None:
+        """Have svg() apply a change to the element of the artist, which it finds by its id."""
+        name = f"mark-{len(self._changes)}"
         artist.set_gid(name)
-        self._marks[name] = marks
+        self._changes[name] = change
 
     def svg(self) -> str:
         """The chart as an <svg> element without ids, style sheets or links to elsewhere."""
@@ -171,7 +161,7 @@ class Chart:
             for child in [node for node in parent if node.tag.endswith(("}defs", "}metadata"))]:
                 parent.remove(child)
         for node in list(root.iter()):
-            marks = self._marks.get(node.attrib.pop("id", ""))
+            change = self._changes.get(node.attrib.pop("id", ""))
             node.attrib.pop("clip-path", None)
             node.text = node.text.strip() if node.text and node.tag != "text" else node.text
             node.tail = None
@@ -180,8 +170,8 @@ class Chart:
                 node.set("style", "; ".join(part for part in style.split("; ") if not part.startswith("font")))
             elif "d" in node.attrib:
                 node.set("d", re.sub(r"\.(\d)\d*", r".\1", " ".join(node.attrib["d"].split())))
-            if marks is not None:
-                _apply(node, marks)
+            if change is not None:
+                change(node)
         view = root.attrib["viewBox"]
         root.attrib.clear()
         root.attrib |= {"class": "figure", "role": "img", "viewBox": view, "aria-label": self.title}
@@ -205,21 +195,23 @@ def _insert_title(node: ElementTree.Element, text: str) -> None:
     node.insert(0, title)
 
 
-def _apply(node: ElementTree.Element, marks: Marks) -> None:
-    """Write the marks into the group of an artist; matplotlib's <use> of a marker becomes a <circle>."""
-    node.attrib |= marks.attributes
-    if marks.radius is None:
-        if marks.tips:
-            _insert_title(node, marks.tips[0])
-        return
+def _label(node: ElementTree.Element, attributes: Mapping[str, str], tip: str = "") -> None:
+    """Give an element attributes, and a text that is shown on hover."""
+    node.attrib |= attributes
+    if tip:
+        _insert_title(node, tip)
+
+
+def _draw_circles(
+    node: ElementTree.Element, attributes: Mapping[str, str], circle: Mapping[str, str],
+    texts: Sequence[tuple[str, str | None]],
+) -> None:  # fmt: skip
+    """Replace matplotlib's <use> of a marker by a <circle> with these attributes; `texts`: tip and link of each."""
+    node.attrib |= attributes
     uses = list(node.iter("use"))
     for child in list(node):
         node.remove(child)
-    links = marks.links or [None] * len(uses)
-    for use, tip, link in zip(uses, marks.tips, links, strict=True):
-        place = {"cx": f"{float(use.attrib['x']):.1f}", "cy": f"{float(use.attrib['y']):.1f}", "r": f"{marks.radius:g}"}
+    for use, (tip, link) in zip(uses, texts, strict=True):
+        place = {"cx": f"{float(use.attrib['x']):.1f}", "cy": f"{float(use.attrib['y']):.1f}"}
         parent = node if link is None else ElementTree.SubElement(node, "a", {"href": link})
-        circle = ElementTree.SubElement(
-            parent, "circle", place | {"fill": marks.colour, "class": "dot", "tabindex": "0"}
-        )
-        _insert_title(circle, tip)
+        _insert_title(ElementTree.SubElement(parent, "circle", {**place, **circle}), tip)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from generated_results import run_of
 from hypothesis import example, given, settings
@@ -18,7 +19,7 @@ from places import HARDWARE_TEXTS
 import commbench
 from commbench.cli.results import report as command
 from commbench.report import page_parts
-from commbench.report.distributions import SoakTimeLine, read_raw_data
+from commbench.report.distributions import read_raw_data
 from commbench.report.figures import Colours
 from commbench.report.headline import headline
 from commbench.report.load import find_runs
@@ -171,8 +172,8 @@ def test_a_ramp_is_counted_whole() -> None:
 
 
 def test_a_soak_is_broken_where_nothing_was_measured() -> None:
-    whole = SoakTimeLine("c", (0.0, 0.1, 0.2, 0.3), (1.0,) * 4, (2.0,) * 4, (3.0,) * 4)
-    broken = SoakTimeLine("c", (0.0, 0.1, 5.2, 5.3), (1.0,) * 4, (2.0,) * 4, (3.0,) * 4)
+    whole = pd.DataFrame({"at_s": [0.0, 0.1, 0.2, 0.3], "min_s": 1.0, "median_s": 2.0, "max_s": 3.0})
+    broken = whole.assign(at_s=[0.0, 0.1, 5.2, 5.3])
     for line, pieces in (whole, 1), (broken, 2):
         bands = re.findall('<g class="band">.*?</g>', soak_picture("t", line).svg)
         assert len(bands) == pieces and all("<path d=" in band for band in bands)
