@@ -1,4 +1,4 @@
-"""Costs beside the steady rate: the first call and the ramp after it, soaks over time, and launching from the host."""
+"""Costs besides the steady rate: the first call and the ramp after it, soaks over time, launches from the host."""
 
 from __future__ import annotations
 
@@ -47,13 +47,12 @@ def cold_start(*paths: Paths) -> pd.DataFrame:
     first_call_s: seconds of the whole first call: a round trip, a window of messages, a collective.
     steady_s: seconds per operation, the case's median.
     ramp_repetitions: how many repetitions, from the first call on, came before the rate reached 95 % of the steady
-    one: before the first repetition that, as well as the median of it and the next four, takes at most
-    steady_s / 0.95.
-    ramp_s: the sum of their durations, which is what a program pays that does nothing else.
-    ramp_wall_s: from the start of the first call to that repetition on the rank's own clock (the latest rank), with
-    the checks and decisions between phases: an upper bound. Null where the rate was never reached.
+    one: before the first repetition that, like the median of it and the next four, takes at most steady_s / 0.95.
+    ramp_s: the sum of their durations, by the ranks whose clock counts (counting_ranks).
+    ramp_wall_s: from the start of the first call to that repetition on the rank's own clock (the latest rank): an
+    upper bound, because it includes the checks and decisions between phases.
 
-    The duration of a repetition is that of the ranks whose clock counted (counting_ranks).
+    The columns of the ramp are null where the rate was never reached.
     """
     import pandas as pd
     import pyarrow.compute as pc
@@ -76,7 +75,7 @@ def cold_start(*paths: Paths) -> pd.DataFrame:
 
 
 def _ramp(case: dict[Any, Any], samples: pd.DataFrame) -> dict[str, float]:
-    """The derived columns of one case; without those of the ramp where the steady rate was never reached."""
+    """The derived columns of one case."""
     most = int(samples["repetition"].max()) + 1
     steps, row = np.unique(samples["phase"] * most + samples["repetition"], return_inverse=True)
     ranks, column = np.unique(samples["rank"], return_inverse=True)
@@ -107,9 +106,9 @@ def _ramp(case: dict[Any, Any], samples: pd.DataFrame) -> dict[str, float]:
 
 
 def counting_ranks(case: Mapping[Any, Any], ranks: NDArray[np.int64]) -> list[NDArray[np.bool_]]:
-    """Which of the ranks [n] have the clock that counted, by the column `headline`: a repetition takes their maximum.
+    """Masks of the ranks [n] whose clocks count: a repetition takes as long as the slowest of them measured.
 
-    Several possibilities [n] for the rows of earlier versions, which do not say: the case's median shows which.
+    The column `headline` determines one mask. Rows of earlier versions lack it and may have two candidates.
     """
     pairs = case["pair"].split() if isinstance(case["pair"], str) else []
     senders = np.isin(ranks, [int(pair.split("-")[0]) for pair in pairs])
@@ -122,10 +121,10 @@ def counting_ranks(case: Mapping[Any, Any], ranks: NDArray[np.int64]) -> list[ND
 def counted_times(
     case: Mapping[Any, Any], elapsed_s: Times, ranks: NDArray[np.int64], operations: Times
 ) -> tuple[Times, float]:
-    """Seconds of each sample [n] by the clock that counted, and how far their median is from the case's.
+    """Seconds of each sample [n] by the clocks that count, and the relative distance of their median from the case's.
 
-    `elapsed_s` [n, ranks]; `operations` [n] of each sample, NaN unless in the measured phase. The distance is relative,
-    and 0 where it is known whose clock counted.
+    `elapsed_s` [n, ranks]; `operations` [n] of each sample, NaN outside of the measured phase. Without the column
+    `headline` the candidate of counting_ranks with the smallest distance is taken; with it the distance is 0.
     """
     candidates = [np.fmax.reduce(elapsed_s[:, counting], axis=1) for counting in counting_ranks(case, ranks)]
     measured = np.isfinite(operations)
@@ -213,7 +212,7 @@ def launch_overheads(cases: pd.DataFrame) -> pd.DataFrame:
 
 
 def overhead_cells(overheads: pd.DataFrame) -> list[tuple[str, ...]]:
-    """Cells below LAUNCH_HEADS."""
+    """The rows of a table with the headings LAUNCH_HEADS."""
     whose = [name for name in WHOSE if overheads.groupby("backend")[name].nunique(dropna=False).gt(1).any()]
     named = ("backend", "layout", "pair", "dtype", *whose)
     return [

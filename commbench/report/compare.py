@@ -61,7 +61,7 @@ class Rules:
 
     @property
     def least(self) -> int:
-        """Launches per side without which there is no verdict."""
+        """The fewest launches per side for a verdict."""
         return LEAST_PAIRS if self.paired else LEAST_LAUNCHES
 
     def threshold(self, key: str) -> float:
@@ -84,10 +84,10 @@ def compare(
 
         commbench.compare("results/before", "results/after").query("verdict == 'SLOWER'")
 
-    base, new, aa: folders with runs, parquet files of cases, or data frames from `commbench.load`; each run is one
-    launch, one of timing=rigorous several (paired: one). by: variables that may differ, `backend` or
+    base, new, aa: folders with runs, parquet files of cases, or data frames from `commbench.load`. Each run is one
+    launch, except that timing=rigorous makes several (paired: one). by: variables that may differ, `backend` or
     `backend=gloo:mpi`. aa: launches under identical conditions, whose noise raises the threshold `delta` (0.02 is 2 %).
-    paired: launches with the same number ran next to each other. seed: of the noise.
+    paired: launches with the same number ran next to each other. seed: for the random halves of `aa`.
 
     ratio: time of NEW / time of BASE, above 1 is slower. verdict: FASTER or SLOWER where the interval is beyond
     1 + delta, SAME where it is within, else UNDECIDED (the rule: commbench/report/difference.py); null below 4
@@ -105,7 +105,7 @@ def compare(
 
 
 def compare_sides(base: Side, new: Side, rules: Rules) -> pd.DataFrame:
-    """See compare."""
+    """The table that compare returns, of two sides that have been read."""
     import pandas as pd
 
     changed = changed_backends(base, new)
@@ -141,7 +141,7 @@ def compare_sides(base: Side, new: Side, rules: Rules) -> pd.DataFrame:
 
 
 def noise_by_key(aa: Side, by: Sequence[ComparedVariable], seed: int) -> dict[str, float]:
-    """Key -> relative noise of launches under identical conditions; raises ConfigError where no case has 4 of them."""
+    """Key -> relative noise of launches under identical conditions; raises ConfigError if no case has 4 of them."""
     noise_of: dict[str, float] = {}
     for rows in rows_by_key(aa, ()).values():
         measured, key = _by_launch(_measured(rows)), key_of(rows[0], (variable.name for variable in by))
@@ -159,7 +159,7 @@ def noise_by_key(aa: Side, by: Sequence[ComparedVariable], seed: int) -> dict[st
 
 
 def _compare_case(key: str, base: list[Row], new: list[Row], rules: Rules) -> dict[str, Any]:
-    """The row of a key; numbers are null where a side has no measured launch."""
+    """One row of the result; its numbers are null where a side has no measured launch."""
     rows = [*base, *new]
     _check_alike(rows)
     used = _measured(base), _measured(new)
@@ -184,7 +184,7 @@ def _compare_case(key: str, base: list[Row], new: list[Row], rules: Rules) -> di
 
 
 def _statistics(key: str, base: list[Row], new: list[Row], rules: Rules) -> dict[str, Any]:
-    """Medians and ratios always; interval, verdict and p with enough launches per side."""
+    """The columns with numbers; interval, verdict and p need enough launches per side."""
     sides = _values_of(base, "median_s"), _values_of(new, "median_s")
     fewest, delta = min(len(base), len(new)), rules.threshold(key)
     numbers: dict[str, Any] = {
@@ -239,7 +239,7 @@ def _by_launch(rows: Iterable[Row]) -> list[Row]:
 
 
 def _matched(base: list[Row], new: list[Row]) -> tuple[list[Row], list[Row]]:
-    """Launches whose number both sides have, by number; raises ConfigError for a number that occurs twice."""
+    """The launches whose number occurs on both sides, by number; raises ConfigError for a duplicate on one side."""
     by_number = [{row["launch"]: row for row in rows} for rows in (base, new)]
     for where, rows, numbered in zip(("BASE", "NEW"), (base, new), by_number, strict=True):
         if len(numbered) < len(rows):
@@ -276,7 +276,7 @@ def key_of(row: Row, by: Iterable[str], changed: Container[tuple[str, str]] = ()
 
 
 def changed_backends(base: Side, new: Side) -> set[tuple[str, str]]:
-    """(backend, library or backend_options) where no value is on both sides, as after an upgrade: both are compared."""
+    """(backend, library or backend_options) with no value in common, as after an upgrade, and so not part of a key."""
     changed = set()
     for name in OF_BACKEND:
         before, after = (
@@ -290,10 +290,9 @@ def changed_backends(base: Side, new: Side) -> set[tuple[str, str]]:
 def rows_by_key(
     side: Side, by: Sequence[ComparedVariable], changed: Container[tuple[str, str]] = ()
 ) -> dict[str, list[Row]]:
-    """Key -> the selected rows of a side in the order of their runs, one per run (of two attempts the later).
+    """Key -> the selected rows of a side in the order of their runs, one per run (the later of two attempts).
 
-    Raises ConfigError where nothing is selected, where a side has several values of what is compared, or where the
-    rows of a key are not alike.
+    Raises ConfigError if nothing is selected, or if rows with the same key differ in what is compared.
     """
     cases = side.cases
     for variable in by:

@@ -41,7 +41,7 @@ NODES = "provenance.nodes"
 
 @dataclass(frozen=True)
 class Side:
-    """BASE or NEW. `problems`: a line for each thing left out."""
+    """BASE, NEW or A/A. `runs`: the records (run.json); `problems`: a line for each source that was left out."""
 
     name: str
     cases: pd.DataFrame
@@ -81,7 +81,7 @@ def sources_of(source: Any) -> list[Any]:
 
 
 def read_side(name: str, source: Source | Sequence[Source]) -> Side:
-    """Everything that can be read; what can't be is in `problems`. Raises ConfigError where nothing is left."""
+    """Read all sources of a side; raises ConfigError if none can be used."""
     tables: list[Any] = []
     runs: dict[str, dict[str, Any]] = {}
     problems: list[str] = []
@@ -129,7 +129,7 @@ def save(side: Side, target: str | Path) -> None:
 
 
 def side_lines(*sides: Side) -> list[str]:
-    """What was read, and what was left out."""
+    """A line per side with its launches and rows, and notes on what was left out or may be a mistake."""
     lines = []
     for side in sides:
         states = side.cases["status"].value_counts()
@@ -174,7 +174,7 @@ def provenance_lines(base: Side, new: Side, by: Sequence[ComparedVariable]) -> l
 
 @dataclass(frozen=True)
 class DifferingFact:
-    """A fact with its values on each side, as texts; `apart`: no value is on both sides."""
+    """A fact with its values on each side, as texts; `apart`: the sides have no value in common."""
 
     key: str
     base: tuple[str, ...]
@@ -205,7 +205,7 @@ def differing_facts(base: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str
 
 
 def compared_facts(run: Mapping[str, Any]) -> dict[str, str]:
-    """Dotted name -> text of its value; of several nodes all values."""
+    """Dotted name -> text of its value; a fact of nodes has the values of all nodes."""
     values = {key: {_json_text(value)} for key, value in _flat_facts("", run) if not key.startswith(NODES)}
     by_key: dict[str, set[str]] = {}
     for node in nodes_of(run):

@@ -1,6 +1,6 @@
-"""A comparison as text: a table with units, its caption, what is not in it, and a summary; for a terminal or the page.
+"""A comparison as text for a terminal or the page: a table with units, notes on it, and a summary.
 
-The folders of `commbench ab` say what was compared, and are compared as `commbench compare --paired` does.
+The folders of `commbench ab` record what to compare; they are compared like with `commbench compare --paired`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ AB_FILE, AB_SIDES = "ab.json", ("base", "new")  # in the folder of `commbench ab
 
 
 def comparison_table(frame: pd.DataFrame, rules: Rules) -> str:
-    """The table of the cases on both sides; a variable that they share is named once, in the title."""
+    """The table of the cases on both sides; variables that all of them share are named once, in the title."""
     shared, heads, lines = comparison_cells(frame, rules)
     left = heads.index("message\nB")
     columns = [
@@ -48,7 +48,7 @@ def comparison_table(frame: pd.DataFrame, rules: Rules) -> str:
 
 
 def comparison_cells(frame: pd.DataFrame, rules: Rules) -> tuple[str, list[str], list[tuple[str, ...]]]:
-    """What all cases on both sides share, and their table: headings, which name the unit, and rows."""
+    """The variables that all cases on both sides share, then the headings and rows of their table."""
     both = frame[frame["sides"] == "both"]
     variables = both[[name for name in VARIABLE_NAMES if name not in SIZES]].apply(
         lambda column: column.map(variable_text)
@@ -64,7 +64,7 @@ def comparison_cells(frame: pd.DataFrame, rules: Rules) -> tuple[str, list[str],
 
 
 def _row_cells(row: Row, enough: int) -> dict[str, str]:
-    """Heading -> text, with units. With `enough` launches a difference can be certain."""
+    """Heading -> cell. `enough`: launches per side with which a difference can be certain."""
     missing = f"over {MOST_LAUNCHES}" if row["missing_launches"] is None else str(row["missing_launches"])
     if _is_doubted(row):
         missing = str(max(1, enough - min(row["base_launches"], row["new_launches"])))
@@ -97,20 +97,20 @@ def caption(frame: pd.DataFrame, rules: Rules) -> list[str]:
     lines = [
         "NEW / BASE, p95, p99: ratio of times of an operation, median over launches, above 1 is slower",
         "verdict: the whole interval is beyond the threshold, or within it (SAME)",
-        "missing: about how many more launches per side decide the case",
+        "missing: about how many more launches per side would decide the case",
     ]
     if frame["verdict"].notna().any():
         lines.append(f"interval: 95 % over launches{' in pairs' if rules.paired else ''}, exact for any distribution")
     if any(map(_is_doubted, row_dicts(frame))):
         test = "the signed-rank test on pairs of launches" if rules.paired else "Mann-Whitney on launch medians"
-        lines.append(f"?: not certain, for p, {test} corrected for all cases, is above {ALPHA}")
+        lines.append(f"?: not certain: p, of {test} and corrected for all cases, is above {ALPHA}")
     if rules.noise is not None:
-        lines.append("threshold: the 95th percentile of the A/A launches' noise where that is larger")
+        lines.append("threshold: --delta, or the 95th percentile of the noise of the A/A launches if that is larger")
     return lines
 
 
 def unjoined(frame: pd.DataFrame) -> list[str]:
-    """Cases of one side only, and launches without a number or, with --paired, a partner: nothing is just dropped."""
+    """The cases of one side only, and the launches that have no number or, with --paired, no counterpart."""
     rows = row_dicts(frame)
     unused = [
         f"{case_text(row)} (BASE {row['base_unmeasured']}, NEW {row['new_unmeasured']}: {row['reason'] or 'no reason'})"
@@ -146,14 +146,14 @@ def comparison_summary(frame: pd.DataFrame, rules: Rules) -> str:
     parts.append((int((both["verdict"] == "SAME").sum()), "SAME"))
     known = undecided["missing_launches"].dropna()
     ends = " to ".join(map(str, sorted({known.min(), known.max()}))) if len(known) else ""
-    more = [f"about {ends} more launches a side"] if ends else []
+    more = [f"about {ends} more launches per side"] if ends else []
     more += [f"{len(undecided) - len(known)} would need over {MOST_LAUNCHES}"] if len(known) < len(undecided) else []
     parts.append((len(undecided), f"UNDECIDED ({'; '.join(more)})"))
     parts.append((int(both["ratio"].isna().sum()), "without a number on a side"))
     if len(few):
         enough = launches_to_be_sure(int(both["ratio"].notna().sum()), rules.paired)
         missing = enough - int(few[["base_launches", "new_launches"]].to_numpy().min())
-        needed = f"{plural(missing, 'more launch', 'more launches')} a side needed (at least {enough}"
+        needed = f"{plural(missing, 'more launch', 'more launches')} per side needed (at least {enough}"
         needed += f", better {GOOD_LAUNCHES})" if enough < GOOD_LAUNCHES else ")"
         parts.append((len(few), f"without a verdict: {needed}"))
     (first, words), *others = [(count, words) for count, words in parts if count]
@@ -170,7 +170,7 @@ def _ratio_interval(row: Row) -> str:
 
 
 def _factor_text(value: float) -> str:
-    """Thousandths, where a few percent matter; as people write it where the factor is large."""
+    """Three decimals where a few percent matter, else about three digits."""
     return f"{value:.3f}" if 0.1 <= value < 10 else f"{value:.2g}" if value < 0.1 else format_factor(value)[:-2]
 
 
@@ -179,7 +179,7 @@ def _factor_text(value: float) -> str:
 
 @dataclass(frozen=True, eq=False)
 class AbResult:
-    """An ab folder: the overrides in which NEW differs from BASE, and the comparison (columns of compare.COLUMNS)."""
+    """A folder of `commbench ab`: the overrides in which NEW differs from BASE, and the comparison."""
 
     folder: Path
     added: tuple[str, ...]
@@ -203,9 +203,9 @@ class AbResult:
 
 
 def read_ab_results(paths: Iterable[Paths], benchmark: str | None = None) -> tuple[list[AbResult], list[str]]:
-    """All ab folders at or below the paths or directly above a side, and why others are left out.
+    """All ab folders at or below the paths or directly above a side, and why others were left out.
 
-    With `benchmark` without the other cases, and without the folders that have none of it.
+    `benchmark`: only its cases, and only the folders that have some.
     """
     flat = flat_paths(paths)
     below = [file for path in flat if path.is_dir() for file in path.rglob(AB_FILE)]

@@ -51,8 +51,8 @@ class Crossing(NamedTuple):
 class Comparison:
     """Two families at the sizes [n] that both have. `winners` [n]: 0 the first, 1 the second, -1 undecided.
 
-    `log_ratio` [n]: log of the first median / the second; negative where the first is faster. `launches`: the fewest
-    of one size.
+    `log_ratio` [n]: log of the first median / the second; negative where the first is faster. `launches`: the smallest
+    number of launches of a size.
     """
 
     names: tuple[str, str]
@@ -185,8 +185,8 @@ def _remaining(*variables: str) -> list[str]:
 def _comparable_families(
     cases: pd.DataFrame, *variables: str
 ) -> Iterator[tuple[dict[str, Any], list[tuple[str, Family]]]]:
-    """Groups of families that differ only in the variables and their companions: what each group shares, and each of
-    them with its name, gloo, or gloo (python) where a companion differs."""
+    """Groups of families that differ only in the variables and their companions: what the group shares, and its
+    families by name: gloo, or gloo (python) where a companion differs."""
     remaining = _remaining(*variables)
     groups = grouped(families(answerable(cases)), lambda family: tuple(
         hashable(family.variables[name]) for name in remaining

@@ -1,12 +1,12 @@
-"""When two measured times count as different: the one rule of report, crossover, predict and compare. Pure: no files.
+"""When two measured times count as different: the rule of report, crossovers, predict and compare.
 
 A launch has its own placement, page colours and routes, which more repetitions inside it do not average out. So
 launches are what is compared:
 
-- From 3 launches on each side the interval of the ratio decides. It is Hodges and Lehmann's: the Mann-Whitney test
-  turned round (Lehmann, Nonparametrics, 2.6), exact for any distribution; launches in pairs: the signed-rank test.
+- With at least 3 launches per side the interval of the ratio decides. It is that of Hodges and Lehmann, the inverted
+  Mann-Whitney test (Lehmann, Nonparametrics, 2.6; in pairs: the signed-rank test), exact for any distribution.
 - With fewer, a difference is stated for this run only: the intervals over visits must be disjoint and, where the two
-  come from different runs, further apart than launches of one and the same thing usually are.
+  come from different runs, further apart than launches of the same case usually are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from commbench.measure.statistics import Z95, Series
 
-FEW_LAUNCHES = 3  # from so many on each side a difference is more than one of this run
+FEW_LAUNCHES = 3  # per side: with fewer, a difference is stated for this run only
 LEAST_LAUNCHES = 4  # per side: the fewest whose ranks reach 0.05 (2/70)
 LEAST_PAIRS = 6  # the fewest pairs whose signed ranks reach 0.05 (2/64)
 GOOD_LAUNCHES = 10
@@ -41,10 +41,10 @@ NOISE_PERCENTILE = 95
 
 @dataclass(frozen=True)
 class Measured:
-    """A time: the median of each launch in seconds, and the outer ends of their intervals (NaN: there is none).
+    """A time: the median of each launch in seconds, and the outer ends of their intervals (NaN: none).
 
-    `level`: of these intervals; `run_id`: where one run measured it in visits spread over the run, which makes it
-    comparable with others of that run; else None. `stated_s`: the median of one row over all its visits, else None.
+    `level`: of these intervals. `run_id`: set if one run measured it in visits spread over the run, which makes it
+    comparable with others of that run. `stated_s`: the median of a single row over all its visits.
     """
 
     medians: tuple[float, ...]
@@ -69,7 +69,7 @@ class Ratio:
 
 
 def differ(first: Measured, second: Measured) -> bool:
-    """See the rule above."""
+    """Whether two times count as different by the rule above."""
     if min(len(first.medians), len(second.medians)) >= FEW_LAUNCHES:
         interval = ratio_interval(np.array(first.medians), np.array(second.medians))
         return not interval.low <= 1 <= interval.high

@@ -1,4 +1,4 @@
-"""The style of all figures, and the figures of the notebooks: colours, ticks with units, axes of matplotlib.
+"""Colours and ticks of all figures, and the figures of the notebooks.
 
 Colours are those of Okabe and Ito (Color Universal Design, 2008), which remain distinct with any colour vision; lines
 that share a colour differ in their dashes. Yellow is left out because it is hard to see on white.

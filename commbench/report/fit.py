@@ -37,7 +37,7 @@ FAMILY_VARIABLES = (
     "hosts",
 )
 MAPS = tuple(column.name for column in VARIABLES if column.kind == "map")
-WHOSE = ("library", "label", "hosts")  # named where several have the same case
+WHOSE = ("library", "label", "hosts")  # part of a case's name only where they differ
 OF_BACKEND = ("library", "backend_options")
 COMPANIONS = {"backend": ("engine", "streams", *OF_BACKEND), "layout": ("pair", "hosts")}  # that a choice implies
 FAMILY_COLUMNS = ("benchmark", "status", "message_bytes", "median_s", "ci_low_s", "ci_high_s")
@@ -79,7 +79,7 @@ class Family:
 
     @property
     def launches(self) -> int:
-        """The largest number of one size."""
+        """The largest number of launches of a size."""
         return max(len(time.medians) for time in self.times)
 
     def at(self, size: int) -> Measured:
@@ -88,10 +88,7 @@ class Family:
 
 
 def families(cases: pd.DataFrame) -> list[Family]:
-    """All families with at least one size, in an order that does not depend on that of the rows.
-
-    Raises CommbenchError where a column is missing.
-    """
+    """All families in an order that does not depend on that of the rows; raises CommbenchError for a missing column."""
     usable = (row for row in _case_rows(cases) if _unusable(row) is None and row["message_bytes"] > 0)
     groups = grouped(usable, lambda row: key(row, without=("window",)))
     all_families = []
@@ -181,8 +178,7 @@ def _combined(rows: Sequence[Row]) -> Measured:
 
 
 def launch_medians(median_s: float, visits: Any, segments: Any) -> list[float]:
-    """The median of each launch of a row, from the medians and segments of its visits, if those are of a few launches
-    (timing=rigorous); else the row's own."""
+    """The medians of the launches of a row: of timing=rigorous, computed from its visits; else the row's own."""
     by_launch: dict[float, list[float]] = {}
     if isinstance(visits, Iterable) and isinstance(segments, Iterable):
         for seconds, segment in zip(visits, segments, strict=True):

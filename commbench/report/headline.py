@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-UNTIMED = frozenset({"timer_limited", "impossible"})  # flags of numbers that are no extreme of a machine
-UNRATED = UNTIMED | {"in_cache"}
+UNTIMED = frozenset({"timer_limited", "impossible"})  # flags of times that do not count as the shortest
+UNRATED = UNTIMED | {"in_cache"}  # and of rates that do not count as the highest
 MOST_FLAGS = 3
 
 
 def headline(choice: Choice, soaks: Sequence[str]) -> str:
-    """What was measured, and the extremes of it, in one sentence."""
+    """What was measured, with the shortest time and the highest bandwidth, in one sentence."""
     measured = answerable(choice.cases)
     measured = measured if len(measured) else choice.cases
     if not len(measured):
@@ -73,9 +73,9 @@ def _case_name(choice: Choice, row: Row) -> str:
 def _left_out(
     rows: Sequence[Row], text: Callable[[Row], str], flags: Collection[str], words: str, of_windows: bool | None
 ) -> str:
-    """The most extreme of the numbers that are elsewhere in the report but are no extreme, and why; empty for none.
+    """The most extreme of the rows that do not count, and why they do not; empty without rows.
 
-    `of_windows`: whether the extreme is that of many messages in flight; None where both kinds count.
+    `of_windows`: whether only rows with many messages in flight count; None: both kinds do.
     """
     reasons: dict[str, None] = {}
     for row in rows:
@@ -84,12 +84,11 @@ def _left_out(
             reasons |= {"one message at a time" if of_windows else "many messages in flight": None}
         reasons |= {"one rank": None} if row["world_size"] == 1 else {}
         reasons |= {"simulated": None} if row["engine"] == "virtual" else {}
-    return f"; without {words} {text(rows[0])}: {', '.join(reasons)}" if rows else ""
+    return f"; not counting {words} {text(rows[0])}: {', '.join(reasons)}" if rows else ""
 
 
 def trust(cases: pd.DataFrame) -> str:
-    """How many measured cases carry a warning that casts doubt on their number, and the most frequent ones; empty for
-    none."""
+    """How many measured cases have a warning that casts doubt on their number, and the most frequent warnings."""
     measured = [warnings_of(row) for row in row_dicts(cases.loc[cases["status"] == "ok", ["warnings"]])]
     doubted = [flags & DOUBTFUL for flags in measured if flags & DOUBTFUL]
     if not doubted:

@@ -58,7 +58,7 @@ class Damaged(CommbenchError):
 
 
 def load(*paths: Paths, table: str = "cases", skip_damaged: bool = False) -> pd.DataFrame:
-    """All rows of a table (cases, samples, counters) of all runs below the folders; of two attempts the newer one.
+    """All rows of a table (cases, samples, counters) of all runs below the folders; the newer one of two attempts.
 
         cases = commbench.load("results").query("status == 'ok' and not warnings.str.contains('noisy')")
         samples = commbench.load("results/a", ["results/b", "results/c"], table="samples", skip_damaged=True)
@@ -94,7 +94,7 @@ def load(*paths: Paths, table: str = "cases", skip_damaged: bool = False) -> pd.
 def read_rows(
     paths: Iterable[Paths], table: str = "cases", skip_damaged: bool = False, columns: Columns = None, where: Any = None
 ) -> pd.DataFrame:
-    """The rows that commbench.load returns, as they are stored: lists, maps, NaN for null; raises like it."""
+    """The rows that commbench.load returns, with lists and maps as they are stored and NaN for null; raises like it."""
     tables = []
 
     def leave_out(error: Damaged) -> None:
@@ -303,8 +303,10 @@ def _check_columns(where: str, names: Sequence[str], table: str) -> None:
 
 
 def _upgraded(file: Path | None, rows: Any, schema: Any, metadata: Mapping[bytes, bytes]) -> Any:
-    """The rows of a file, or of a data frame, with the columns and types of the schema; what rows of an earlier version
-    lack is null, or what other columns and the run's record imply. Raises Damaged."""
+    """The rows of a file or data frame with the columns and types of the schema; raises Damaged.
+
+    A column that rows of an earlier version lack follows from other columns or the run's record, else it is null.
+    """
     import pyarrow as pa
 
     by_name, where = dict(zip(current_names(rows.column_names), rows.columns, strict=True)), file or "a data frame"
@@ -335,7 +337,7 @@ def _implied_values(name: str, rows: Mapping[str, Any], records: Callable[[], li
 
 
 def _converted(column: Any, name: str, kind: Any) -> Any:
-    """Pandas writes a map as a list of pairs or a struct, and what commbench.load returned as text."""
+    """A column as pandas wrote it: a map as a list of pairs, a struct, or the text that commbench.load returns."""
     import pyarrow as pa
 
     if column.null_count == len(column):  # as numbers, in pandas
@@ -352,7 +354,7 @@ def _converted(column: Any, name: str, kind: Any) -> Any:
 
 
 def _run_records(metadata: Mapping[bytes, bytes], file: Path | None) -> list[dict[str, Any]]:
-    """The records of the runs whose cases a file has: in the file, else in the folder of its run."""
+    """The records of the runs whose cases are in a file: from its metadata, else from the folder of its run."""
     records = json.loads(metadata.get(RUNS, b"[]"))
     records += [json.loads(metadata[RUN])] if RUN in metadata else []
     for folder in (file.parent, file.parent.parent) if file is not None and not records else ():
@@ -361,7 +363,7 @@ def _run_records(metadata: Mapping[bytes, bytes], file: Path | None) -> list[dic
 
 
 def _of_record(run: Mapping[str, Any]) -> dict[str, Any]:
-    """What the rows of version 1 lack."""
+    """The columns that rows of version 1 lack, from the record of their run."""
     config = run.get("config") or {}
     return {
         "library": (run.get("backend") or {}).get("library"),
@@ -372,7 +374,7 @@ def _of_record(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def frame_of(tables: Sequence[Any], table: str = "cases") -> pd.DataFrame:
-    """One data frame without repeated rows; the later table counts."""
+    """One data frame in which the row of a later table replaces the same row of an earlier one."""
     import pyarrow as pa
 
     rows = pa.concat_tables(tables).combine_chunks()

@@ -37,7 +37,7 @@ class Machine:
 
 
 def nodes_of(run: Record) -> list[Mapping[str, Any]]:
-    """The facts of each node; empty where somebody else has written the record."""
+    """The facts of each node; empty for a record that another program wrote."""
     nodes = _mapping(run, "provenance").get("nodes")
     return [node for node in nodes if isinstance(node, Mapping)] if isinstance(nodes, list) else []
 
@@ -57,7 +57,7 @@ def machines_of(records: Iterable[Record]) -> list[Machine]:
 
 
 def _facts(node: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What is known of SHOWN_FACTS, and the network interfaces that are up."""
+    """Those of SHOWN_FACTS that are known, and the network interfaces that are up."""
     facts = []
     for title, key in SHOWN_FACTS:
         value = node.get(key)

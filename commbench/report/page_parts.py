@@ -1,8 +1,4 @@
-"""The page's figures and tables of numbers.
-
-Figures: time and bandwidth over size, layouts, layers, distributions, soaks and ramps. Tables: sizes down, what
-distinguishes across.
-"""
+"""The page's figures (over size, layouts, layers, distributions, soaks, ramps) and tables of numbers."""
 
 from __future__ import annotations
 
@@ -86,8 +82,8 @@ class NumberTable(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """Benchmark -> name of the line -> rows by size; `short`: benchmark -> name -> the same without what all share;
-    `linked`: cases that have a distribution on the page."""
+    """`rows`: benchmark -> name of the line -> rows by size. `short`: benchmark -> name -> short name.
+    `linked`: the case_ids that have a distribution on the page."""
 
     rows: Mapping[str, Mapping[str, Sequence[Row]]]
     short: Mapping[str, Mapping[str, str]]
@@ -208,7 +204,7 @@ def _by_layout(title: str, rows: Sequence[Row], colours: Colours) -> Picture:
 
 
 def waterfalls(curves: Curves) -> list[Picture]:
-    """The smallest and the largest message that two layers of a stack moved in the same layout and pair."""
+    """What each layer of a stack adds, for the smallest and the largest message that several layers moved alike."""
     rows = [row for lines in curves.rows.values() for rows in lines.values() for row in rows]
     layers = [row for row in rows if row["streams"] in (None, 1) and (row["backend"], row["engine"]) in STACK_OF]
     shown: list[tuple[Row, list[tuple[str, float]]]] = []
@@ -243,7 +239,7 @@ def _stack_key(row: Row) -> tuple[Any, ...]:
 
 
 def _layers_title(row: Row, more: Iterable[str]) -> str:
-    """What the layers share; `more` distinguishes this figure from the others."""
+    """The variables that the layers share; `more`: those in which the figures differ."""
     mode = "" if row["timing_mode"] in (None, "host") else str(row["timing_mode"])
     pair = f"ranks {row['pair']}" if row["pair"] else ""
     others = (f"{name} {value_text(row[name])}" for name in more if row[name] and name not in IN_TITLE)
@@ -275,7 +271,7 @@ def waterfall(title: str, times: Sequence[tuple[str, float]]) -> Picture:
 
 
 def distribution_picture(title: str, launches: Launches) -> Picture:
-    """The share of repetitions that took at most so long, one line per launch."""
+    """The cumulative distribution of the times of the repetitions, one line per launch."""
     quantiles = {
         f"launch {number}: {run_id}": np.quantile(times, SHARES).tolist()
         for number, (run_id, times) in enumerate(launches, start=1)
@@ -354,7 +350,7 @@ def number_tables(choice: Choice) -> list[NumberTable]:
 
 
 def _number_cell(rows: Sequence[Row], rated: bool) -> NumberCell:
-    """The numbers of a size, for several windows one after another."""
+    """The numbers of one size, separated by slashes where there are several windows."""
     texts = [
         format_seconds(row["median_s"]) + (f", {format_number(row['algbw_gb_per_s'])} GB/s" if rated else "")
         for row in rows

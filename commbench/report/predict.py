@@ -76,10 +76,10 @@ def predict(cases: pd.DataFrame, steps: Sequence[TrainingStep], dtype: str = "fl
         commbench.predict(commbench.load("results"), [step], "bfloat16")[["backend", "step_s"]]
 
     Columns: the family's variables (dtype: the measured one), bucket_bytes (the largest), buckets, total_bytes, step_s
-    with low_s and high_s, gb_per_s = total_bytes / step_s, runs (launches of a size at most), interval_level (the least
-    of its sizes), warnings. A family of another dtype is used where the requested one was not measured; layouts of one
-    rank are left out. Times are null where the measured sizes do not determine them: beyond 10 times the largest size,
-    or where the fit misses one by over 25 %. Simulated times are left out where others were measured.
+    with low_s and high_s, gb_per_s = total_bytes / step_s, runs (the most launches of a size), interval_level (the
+    lowest of its sizes), warnings. A family of another dtype is used where the requested one was not measured; layouts
+    of one rank are left out, and simulated times where others were measured. Times are null where the measured sizes
+    do not determine them: beyond 10 times the largest size, or where the fit misses one by over 25 %.
     """
     import pandas as pd
 

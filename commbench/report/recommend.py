@@ -87,7 +87,7 @@ class Choice:
         }
 
     def short_names(self, lines: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, str]:
-        """The name of each line -> the same without what all of them share; one alone keeps its name."""
+        """The name of each line -> the same without what all lines share; a single line keeps its name."""
         varied = [
             name
             for name in dict.fromkeys((*FIRST, *self.distinguishing))
@@ -145,7 +145,7 @@ class Choice:
 
 
 def choice_of(cases: pd.DataFrame) -> Choice:
-    """Combine the cases of all runs; raises CommbenchError where a column is missing."""
+    """Combine the cases of all runs; raises CommbenchError for a missing column."""
     cases = cases.reindex(columns=list(dict.fromkeys([*cases.columns, *FAMILY_VARIABLES, *VISITS])))
     distinct = _over_runs(cases[(cases["status"] == "ok") & (cases["median_s"] > 0)])
     # of cases with many pairs the first pair of two ranks; maps are not compared: they can't be hashed
@@ -221,7 +221,7 @@ def interval_text(low: float | None, high: float | None) -> str:
 
 
 def name_of(variables: Mapping[str, Any], distinguishing: Sequence[str], first: Sequence[str] = FIRST) -> str:
-    """Backend and engine (`first`), then what distinguishes: a plain word alone, any other value with its name."""
+    """The values of `first`, then those of `distinguishing`, with the name of the variable unless it is in PLAIN."""
     order = sorted((name for name in distinguishing if name not in FIRST), key=lambda name: name not in PLAIN)
     texts = {name: value_text(variables[name]) for name in order if variables.get(name) not in NO_VALUE}
     more = [text if name in PLAIN else f"{name} {text}" for name, text in texts.items()]

@@ -1,4 +1,4 @@
-"""Known values beside measured ones: ranges per kind of hardware for the report, tables for the experiments.
+"""Known values to compare with: ranges per kind of hardware for the report, published values for the experiments.
 
 data/reference.csv: hardware with a pattern for run.json, backend, benchmark, sizes, range, source.
 data/published.csv: the values in the documents that the experiments reproduce, each with its source.
@@ -62,13 +62,13 @@ class Reference:
 
     @property
     def own(self) -> bool:
-        """Whether it is from commbench's own documents: measured, but not published by anybody else."""
+        """Whether commbench's own documents are the source."""
         return self.source.startswith("commbench ")
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A measured case beside a known value. `expected`: "published 60 us .. 160 us"."""
+    """A measured case with a known value. `expected`: "published 60 us .. 160 us"."""
 
     reference: Reference
     case: str
@@ -123,7 +123,7 @@ def _span(row: Row) -> str:
 
 
 def _judged_case(reference: Reference, row: Row, differing: Sequence[str]) -> Judged:
-    """`differing`: what the name of the case has to tell besides."""
+    """`differing`: further variables that the name of the case needs."""
     value, seconds = float(row[reference.column]), reference.column == "median_s"
     above, below = (SLOW, FAST) if seconds else (FAST, SLOW)
     verdict = above if value > reference.high * FAR else below if value < reference.low / FAR else NORMAL

@@ -50,7 +50,7 @@ GROUP_HEADS = ("backend", "library", "layouts", "world", "CUDA IPC", "timing", "
 
 @dataclass(frozen=True)
 class Results:
-    """`cases` has REPORT_COLUMNS, of two attempts at a case the newer one; `problems` names what was left out, and why.
+    """`cases` has REPORT_COLUMNS and the newer of two attempts at a case; `problems` says what was left out, and why.
 
     `records`: the run.json of each run; `folders`: run_id -> folder, where raw tables can be read; `comparisons`: of
     the folders of `commbench ab`.
@@ -97,13 +97,13 @@ class Lost(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """Everything that the terminal and the page show."""
+    """The content of the report, for the terminal and for the page."""
 
     results: Results
     choice: Choice
     overheads: list[tuple[str, ...]]
     slow: list[Finding]
-    unjudged_pairs: str  # why links can't be judged; else empty
+    unjudged_pairs: str  # why links can't be judged, or empty
     soaks: list[str]
     lost: list[Lost]
     flags: list[tuple[str, int, str, str]]  # cells below FLAG_HEADS
@@ -113,7 +113,7 @@ class Summary:
     differences: list[tuple[str, str, str]]
 
     def sentences(self) -> list[str]:
-        """The summary, beginning with what to choose."""
+        """The answers, beginning with what to choose; the doubts come last."""
         crossed = [f"{text}." for text in self.choice.crossings if " above " in text]
         choices = self._choices() if self._most_runs else ()
         lines = [*choices, *self.soaks[:MOST_SENTENCES], *crossed[:MOST_SENTENCES]]
@@ -127,7 +127,7 @@ class Summary:
         if self._most_runs > 1:
             lines.append(
                 f"Cases with several runs (up to {self._most_runs}) show the median of the runs and the widest of "
-                "their intervals, which promises nothing about the next run: timing=rigorous covers launches."
+                "their intervals, which says nothing about the next run: use timing=rigorous to cover launches."
             )
         return lines
 
@@ -221,7 +221,7 @@ def several_pairs(cases: pd.DataFrame, least: int) -> pd.DataFrame:
 
 
 def soak_sentences(cases: pd.DataFrame) -> list[str]:
-    """One for each soak that has a number."""
+    """A sentence for each soak that has a number."""
     soaks = cases[(cases["timing"] == "soak") & (cases["status"] == "ok") & (cases["median_s"] > 0)]
     lines = []
     for row in row_dicts(soaks):
@@ -269,7 +269,7 @@ def reference_note(judged: Sequence[Judged]) -> str:
 
 
 def best_cells(summary: Summary) -> list[tuple[str, ...]]:
-    """Cells below BEST_HEADS."""
+    """The rows of a table with the headings BEST_HEADS."""
     cells: list[tuple[str, ...]] = []
     for row in summary.choice.best:
         decided = row["best"] != UNDECIDED
@@ -287,7 +287,7 @@ def best_cells(summary: Summary) -> list[tuple[str, ...]]:
 
 
 def summary_text(summary: Summary, top: int) -> str:
-    """The report over all runs, tables cut after `top` rows with a line that says so."""
+    """The report for a terminal; tables are cut after `top` rows, with a line that says so."""
     terminal = Terminal.of(sys.stdout)
     title = counts_text(summary.results)
     launching = "Cost of launching a call: waiting for it, and replaying it"

@@ -61,9 +61,9 @@ class Chart:
             self.axes.yaxis.set_label_coords((20 - left) / inside[0], 0.5)
 
     def log(self, name: str, label: str, values: Iterable[float], text: Callable[[float], str]) -> tuple[float, float]:
-        """A logarithmic axis (`x` or `y`) with all positive values and some room, at least a factor of two wide.
+        """Make `x` or `y` logarithmic, with all positive values, at least a factor of two wide; returns its ends.
 
-        Returns its ends. With bytes_text its ticks are powers of two.
+        With bytes_text its ticks are powers of two.
         """
         known = [value for value in values if 0 < value < math.inf] or [1.0]
         low, high = min(known), max(known)
@@ -77,7 +77,7 @@ class Chart:
     def linear(
         self, name: str, label: str, values: Iterable[float], text: Callable[[float], str], whole: bool = False
     ) -> None:
-        """A linear axis (`x` or `y`) from 0 to the largest value; `whole`: ticks at whole numbers only."""
+        """Make `x` or `y` linear, from 0 to the largest value; `whole`: ticks at whole numbers only."""
         high = max([value for value in values if math.isfinite(value)], default=0.0) * (1 + ROOM) or 1.0
         ticks = [tick for tick in linear_ticks(0.0, high) if not whole or tick.is_integer()]
         self._limits(name, label, (0.0, high), ticks, text)

@@ -6,9 +6,9 @@
   const text = node => (node.querySelector(":scope > title") || {}).textContent || node.getAttribute("title") || node.dataset.tip;
   const place = node => node.closest && node.closest("circle, rect.bar, g.layer, table.matrix td[tabindex]");
   const show = node => {
-    const said = text(node), box = node.getBoundingClientRect();
-    if (!said) return;
-    tip.textContent = said; tip.hidden = false;
+    const content = text(node), box = node.getBoundingClientRect();
+    if (!content) return;
+    tip.textContent = content; tip.hidden = false;
     const left = Math.min(box.left + scrollX + 12, scrollX + innerWidth - tip.offsetWidth - 8);
     tip.style.left = Math.max(left, 4) + "px"; tip.style.top = box.top + scrollY - tip.offsetHeight - 8 + "px";
   };

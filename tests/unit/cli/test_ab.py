@@ -100,7 +100,7 @@ def test_variables_that_differ_are_compared_by_name(capsys: pytest.CaptureFixtur
     words = ["ab", *SIMULATED, "env.A=1", "--vs", "env.A=2", "--launches", "1"]
     assert main(words) == 0
     out, err = capsys.readouterr()
-    assert "--by=env" in out and "6 more launches a side needed (at least 7, better 10)" in out
+    assert "--by=env" in out and "6 more launches per side needed (at least 7, better 10)" in out
     assert "ab: 1 launches of each side give ratios only; a certain verdict needs --launches 7, better 10" in err
     assert "ab: 1 launches of each side, 2 cases, at most " in err
 
@@ -117,7 +117,7 @@ def test_a_real_run(world: Callable[..., object]) -> None:
     assert done.status == 0, done.explain()  # type: ignore[attr-defined]
     rows = done.cases  # type: ignore[attr-defined]
     assert (len(rows), set(rows.status), set(rows.label), set(rows.launch)) == (4, {"ok"}, {"base", "new"}, {0, 1})
-    assert "4 more launches a side needed (at least 6" in done.stdout  # type: ignore[attr-defined]
+    assert "4 more launches per side needed (at least 6" in done.stdout  # type: ignore[attr-defined]
 
 
 # ---------------------------------------------------------------- what stops it

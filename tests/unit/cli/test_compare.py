@@ -152,7 +152,7 @@ def test_one_launch_gives_no_verdict_and_can_not_pass_a_gate(
     launch = str(sorted(Path(sides["slow"]).iterdir())[0])
     status, text = run_compare(capsys, sides["base"], launch)
     assert status == 0
-    assert "4 of 4 cases without a verdict: 4 more launches a side needed (at least 5, better 10)" in text
+    assert "4 of 4 cases without a verdict: 4 more launches per side needed (at least 5, better 10)" in text
     assert "95 % interval" not in text and "5 / 1" in text
     with pytest.raises(ConfigError, match="--fail-on slower: no case has a verdict; it takes 4 launches a side"):
         compare_command([sides["base"], launch, "--fail-on", "slower"])
@@ -177,7 +177,7 @@ def test_what_is_on_one_side_only_is_listed(
     assert "only in NEW: 1 case\n  all_reduce 1x2 16 B" in text
     assert "launches not used: 2 cases\n  all_reduce 1x2 8 B (BASE 0, NEW 1: " in text
     assert "elements are not what they must be" in text
-    assert "1 of 1 case without a verdict: 1 more launch a side needed" in text
+    assert "1 of 1 case without a verdict: 1 more launch per side needed" in text
 
 
 def test_unreadable_launches_are_named(
@@ -213,7 +213,9 @@ def test_options_of_the_statistic(sides: dict[str, str], capsys: pytest.CaptureF
     assert "4 of 4 cases SAME" in run_compare(capsys, *both, "--delta", "50")[1]
     text = run_compare(capsys, *both, "--aa", sides["base"], "--aa", sides["same"], "--seed", "3")[1]
     assert "threshold: the 95th percentile of the A/A launches' noise" in text and "2 of 4 cases SLOWER" in text
-    assert "4 of 4 cases without a verdict: 3 more launches a side needed" in run_compare(capsys, *both, "--paired")[1]
+    assert (
+        "4 of 4 cases without a verdict: 3 more launches per side needed" in run_compare(capsys, *both, "--paired")[1]
+    )
 
 
 @pytest.mark.parametrize(

@@ -69,13 +69,13 @@ def row_of(text: str, message: str) -> list[str]:
         ),
         (
             [{"verdict": "UNDECIDED", "missing_launches": n} for n in (3, 9, None)],
-            "3 of 3 cases UNDECIDED (about 3 to 9 more launches a side; 1 would need over 100)",
+            "3 of 3 cases UNDECIDED (about 3 to 9 more launches per side; 1 would need over 100)",
         ),
         ([{"verdict": "UNDECIDED", "missing_launches": None}], "1 of 1 case UNDECIDED (1 would need over 100)"),
         ([EMPTY, {}], "1 of 2 cases SLOWER, worst all_reduce 1x2 9 B: 1.200 x (1.100 .. 1.300); 1 without a number"),
         (
             [{"verdict": None, "new_launches": n, "ratio_low": None} for n in (3, 2)],
-            "2 of 2 cases without a verdict: 3 more launches a side needed (at least 5, better 10)",
+            "2 of 2 cases without a verdict: 3 more launches per side needed (at least 5, better 10)",
         ),
         ([{}, {"sides": "base"}], "1 of 1 case SLOWER"),
     ],
@@ -109,7 +109,7 @@ def test_a_contradicting_second_opinion_is_marked() -> None:
         line.startswith("?") for line in caption(plain, Rules())
     )
     assert "SLOWER ?" in comparison_table(doubted, Rules())
-    assert "?: not certain, for p, Mann-Whitney on launch medians corrected for all cases, is above 0.05" in caption(
+    assert "?: not certain: p, of Mann-Whitney on launch medians and corrected for all cases, is above 0.05" in caption(
         doubted, Rules()
     )
     assert "1 of 1 case SLOWER (not certain), worst" in comparison_summary(doubted, Rules())
