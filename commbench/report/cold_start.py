@@ -12,7 +12,7 @@ from commbench.core.columns import VARIABLES, hashable
 from commbench.core.units import format_bytes, format_seconds
 from commbench.measure.samples import HEADLINES, PHASES
 
-from .fit import WHOSE, Times
+from .fit import MAPS, WHOSE, Times
 from .load import Paths, read_rows, row_dicts
 
 if TYPE_CHECKING:
@@ -197,8 +197,7 @@ def launch_overhead(*paths: Paths) -> pd.DataFrame:
 def launch_overheads(cases: pd.DataFrame) -> pd.DataFrame:
     """The launch overheads of the rows that are ok, by benchmark and size: medians over all runs."""
     modes = cases[(cases["status"] == "ok") & cases["timing_mode"].isin(["host_sync", "graph"])]
-    maps = [column.name for column in VARIABLES if column.kind == "map"]
-    hashed = {name: modes[name].map(hashable) for name in maps} | {"label": modes["label"].fillna("")}
+    hashed = {name: modes[name].map(hashable) for name in MAPS} | {"label": modes["label"].fillna("")}
     grouped = modes.assign(**hashed).groupby([*LAUNCH_KEY, "timing_mode"], dropna=False, sort=False, as_index=False)
     medians = grouped["median_s"].median()
     waited, replayed = (

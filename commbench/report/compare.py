@@ -146,7 +146,7 @@ def noise_by_key(aa: Side, by: Sequence[ComparedVariable], seed: int) -> dict[st
     for rows in rows_by_key(aa, ()).values():
         measured, key = _by_launch(_measured(rows)), key_of(rows[0], (variable.name for variable in by))
         if len(measured) >= LEAST_LAUNCHES:
-            key_seed = int(hashlib.sha256(key.encode()).hexdigest()[:16], 16)  # rows do not depend on one another
+            key_seed = int(hashlib.sha256(key.encode()).hexdigest()[:16], 16)  # no case depends on the others
             generator = np.random.default_rng([seed, key_seed])
             level = math.expm1(difference.noise(_values_of(measured, "median_s"), generator))
             noise_of[key] = max(noise_of.get(key, 0.0), level)

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.columns import Row, grouped, hashable
+from commbench.core.columns import Row, grouped
 from commbench.core.errors import ConfigError
 from commbench.core.units import about_bytes, format_bytes, value_text
 
 from .difference import FEW_LAUNCHES, differ
-from .fit import COMPANIONS, FAMILY_VARIABLES, Family, answerable, families, varying
+from .fit import COMPANIONS, FAMILY_VARIABLES, Family, answerable, families, key, varying
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -188,9 +188,8 @@ def _comparable_families(
     """Groups of families that differ only in the variables and their companions: what the group shares, and its
     families by name: gloo, or gloo (python) where a companion differs."""
     remaining = _remaining(*variables)
-    groups = grouped(families(answerable(cases)), lambda family: tuple(
-        hashable(family.variables[name]) for name in remaining
-    ))  # fmt: skip
+    implied = set(FAMILY_VARIABLES) - set(remaining)
+    groups = grouped(families(answerable(cases)), lambda family: key(family.variables, without=implied))
     for group in groups.values():
         differing = [name for name in varying(family.variables for family in group) if name not in variables]
         named = []

@@ -31,7 +31,7 @@ ALPHA = 0.05
 # Below the exact 95 %, intervals are stretched about their middle. By simulation with normal, exponential and
 # two-level launches 3 against 3 then differ falsely in at most 4 % (10 % without), and so do ranges of 3 visits.
 STRETCH = 1.5
-# Unknown with one launch: 8 B between two ranks on one machine moved by a factor of 3 from launch to launch. This
+# One launch does not show how much launches differ: 8 B between two ranks on one machine moved by a factor of 3. This
 # factor is exceeded by 4 % of pairs of launches that vary by 30 % (standard deviation of the logarithm).
 LAUNCH_FACTOR = 2.4
 EXACT = 60  # ranks up to which their sums are counted; above, the normal limit
@@ -149,7 +149,7 @@ def launches_to_be_sure(cases: int, paired: bool = False) -> int:
     """Launches per side at which one of so many cases can differ significantly.
 
     Two sides that do not overlap have p = 2 / C(2 n, n) in the Mann-Whitney test, n pairs that all differ in the same
-    direction 2 / 2^n in the signed-rank test; Holm's correction multiplies them with the number of cases.
+    direction 2 / 2^n in the signed-rank test; Holm's correction multiplies them by the number of cases.
     """
     least = LEAST_PAIRS if paired else LEAST_LAUNCHES
     ways = (lambda n: 2**n) if paired else (lambda n: math.comb(2 * n, n))
@@ -234,9 +234,7 @@ def _rank_sum_counts(ranks: NDArray[np.int64], size: int) -> Series:
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjusted p: the smallest times m, the next times m - 1 and so on, never falling, at most 1 (Holm 1979)."""
-    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
-    adjusted, highest = [0.0] * len(p_values), 0.0
-    for place, index in enumerate(order):
-        highest = max(highest, min(1.0, (len(p_values) - place) * p_values[index]))
-        adjusted[index] = highest
-    return adjusted
+    values = np.array(p_values, dtype=np.float64)
+    order, adjusted = np.argsort(values, kind="stable"), np.empty(values.size)
+    adjusted[order] = np.maximum.accumulate(np.minimum(values[order] * np.arange(values.size, 0, -1), 1.0))
+    return list(map(float, adjusted))

@@ -95,7 +95,7 @@ def times_by_case(folder: Path, cases: pd.DataFrame) -> dict[str, Series]:
 
 
 def _chosen_runs(results: Results, ok: pd.DataFrame) -> tuple[list[tuple[str, pd.DataFrame]], int]:
-    """The newest runs with their cases, as long as they bring cases with fewer than MOST_LAUNCHES; cases left out."""
+    """The runs to read with their cases, of each case the newest MOST_LAUNCHES; how many cases are left out."""
     files = {run_id: folder / "samples.parquet" for run_id, folder in results.folders.items()}
     readable = [run_id for run_id, file in files.items() if file.is_file() and file.stat().st_size <= LARGEST_FILE]
     wanted = ok[ok["run_id"].isin(readable) & (ok["timing"] != "soak")]

@@ -11,6 +11,7 @@ import functools
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -114,8 +115,7 @@ def answerable(cases: pd.DataFrame) -> pd.DataFrame:
 
 def ignored(cases: pd.DataFrame) -> dict[str, int]:
     """Why rows are in no family (skipped, failed, invalid, ok without a time) -> how many rows."""
-    reasons = [reason for reason in map(_unusable, _case_rows(cases)) if reason is not None]
-    return {reason: reasons.count(reason) for reason in sorted(set(reasons))}
+    return dict(sorted(Counter(filter(None, map(_unusable, _case_rows(cases)))).items()))
 
 
 def _case_rows(cases: pd.DataFrame) -> list[Row]:
@@ -161,7 +161,7 @@ def by_window(rows: Sequence[Row]) -> list[tuple[Any, list[Row]]]:
 
 
 def _combined(rows: Sequence[Row]) -> Measured:
-    """The rows of one size; a row may stand for several runs (recommend.choice_of), with the `medians` of launches."""
+    """The time of all rows of a size; a row that combines several runs (recommend.choice_of) has their `medians`."""
     medians = tuple(
         seconds
         for row in rows

@@ -234,6 +234,7 @@ def read_table(file: Path, table: str, columns: Columns = None, where: Any = Non
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    schema = _schema(table, columns)
     try:
         if not file.stat().st_size:
             raise Damaged(f"{file} is empty")
@@ -241,11 +242,11 @@ def read_table(file: Path, table: str, columns: Columns = None, where: Any = Non
             stored = opened.schema_arrow  # pyarrow converts the schema anew at each access
             _check_schema(file, stored, table)
             stored_names = dict(zip(current_names(stored.names), stored.names, strict=True))
-            present = [stored_names[name] for name in _schema(table, columns).names if name in stored_names]
-            early = where is not None and len(present) == len(_schema(table, columns).names)
+            present = [stored_names[name] for name in schema.names if name in stored_names]
+            early = where is not None and len(present) == len(schema.names)
             rows = None if early else opened.read(columns=present, use_threads=False)
         rows = pq.read_table(file, columns=present, filters=where) if early else rows
-        rows = _upgraded(file, rows, _schema(table, columns), stored.metadata or {})
+        rows = _upgraded(file, rows, schema, stored.metadata or {})
         return rows if early or where is None else rows.filter(pq.filters_to_expression(where))
     except FileNotFoundError:
         raise

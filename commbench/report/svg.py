@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import io
-import itertools
 import math
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
+
+import numpy as np
 
 from .figures import BAND_OPACITY, GRID, byte_ticks, bytes_text, line_style, linear_ticks, log_ticks, set_ticks
 
@@ -102,11 +103,10 @@ class Chart:
         self, xs: Sequence[float], lows: Sequence[float], highs: Sequence[float], colour: str, series: str = ""
     ) -> None:
         """The area between lows and highs, in one piece per stretch of neighbours that have both."""
-        known = [math.isfinite(low) and math.isfinite(high) for low, high in zip(lows, highs, strict=True)]
-        for is_known, stretch in itertools.groupby(range(len(known)), key=known.__getitem__):
-            at = list(stretch)
-            if is_known and len(at) > 1:
-                there_and_back = [xs[i] for i in at + at[::-1]]
+        known = np.flatnonzero(np.isfinite(np.add(lows, highs)))
+        for at in np.split(known, np.flatnonzero(np.diff(known) > 1) + 1):
+            if at.size > 1:
+                there_and_back = [xs[i] for i in (*at, *at[::-1])]
                 outline = [lows[i] for i in at] + [highs[i] for i in at[::-1]]
                 (area,) = self.axes.fill(
                     there_and_back, outline, color=colour, alpha=BAND_OPACITY, linewidth=0, clip_on=False

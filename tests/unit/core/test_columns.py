@@ -28,6 +28,7 @@ from commbench.core.columns import (
     Column,
     arrow_schema,
     check_version,
+    grouped,
 )
 from commbench.core.errors import CommbenchError
 from commbench.measure import case, recorder, time_limits
@@ -120,3 +121,7 @@ def test_results_of_another_version_are_refused(version: object) -> None:
     check_version(1, "run")
     with pytest.raises(CommbenchError, match=rf"results/run has schema version {version}, .* reads 1 and 2;"):
         check_version(version, "results/run")
+
+
+def test_items_are_grouped_in_their_order() -> None:
+    assert list(grouped([3, 1, 2, 5], lambda number: number % 2).items()) == [(1, [3, 1, 5]), (0, [2])]
