@@ -122,7 +122,7 @@ def abnormal(folder: str) -> list[str]:
         print(f"expect normal: nothing to compare with: {nothing}", file=sys.stderr)
     return [
         f"expect normal: {verdict.case} has {verdict.measured}, not {verdict.expected} "
-        f"({verdict.reference.hardware}); {verdict.causes}"
+        f"({verdict.reference['hardware']}); {verdict.causes}"
         for verdict in judged
         if verdict.verdict == SLOW
     ]

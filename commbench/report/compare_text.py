@@ -71,8 +71,8 @@ def _row_cells(row: Row, enough: int) -> dict[str, str]:
     return {
         "message\nB": str(row["message_bytes"] or "-"),
         "launches": f"{row['base_launches']} / {row['new_launches']}",
-        "BASE median\nus": _us(row["base_median_s"]),
-        "NEW median\nus": _us(row["new_median_s"]),
+        "BASE median\nus": microseconds_text(row["base_median_s"]),
+        "NEW median\nus": microseconds_text(row["new_median_s"]),
         "NEW / BASE": _ratio_text(row["ratio"]),
         "95 % interval": _ratio_interval(row),
         "threshold": "-" if row["delta"] is None else f"{100 * row['delta']:.1f} %",
@@ -84,7 +84,7 @@ def _row_cells(row: Row, enough: int) -> dict[str, str]:
     }
 
 
-def _us(seconds: float | None) -> str:
+def microseconds_text(seconds: float | None) -> str:
     return format_number(None if seconds is None else 1e6 * seconds)
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from commbench.core.units import format_bytes, format_number, format_seconds
 
@@ -65,6 +66,13 @@ def ramp(share: float, stops: Sequence[tuple[int, int, int]] = RAMP) -> tuple[st
     at, channels = share * (len(stops) - 1), zip(*stops, strict=True)
     mixed = (round(float(np.interp(at, range(len(stops)), channel))) for channel in channels)
     return "#{:02X}{:02X}{:02X}".format(*mixed), "#FFFFFF" if share > WHITE_INK_FROM else "#111827"
+
+
+def with_gaps(columns: NDArray[np.float64], longest_step: float) -> NDArray[np.float64]:
+    """Columns [k, n] over ascending values in the first, with NaN in every gap of over `longest_step` usual steps."""
+    steps = np.diff(columns[0])
+    gaps = np.flatnonzero(steps > longest_step * np.median(steps)) + 1 if steps.size else np.zeros(0, dtype=np.int64)
+    return np.insert(columns, gaps, np.nan, axis=1)
 
 
 # ---------------------------------------------------------------- ticks
@@ -133,13 +141,13 @@ def figure(title: str, columns: int = 1, height: float = SIZE_INCHES[1]) -> Iter
     plt.show()
 
 
-def byte_axis(axes: Axes, sizes: Sequence[float], label: str = "message") -> None:
+def byte_axis(axes: Axes, sizes: Sequence[float]) -> None:
     """Logarithmic, ticks at powers of two with binary units."""
     axes.set_xscale("log", base=2)
     low, high = float(min(sizes)), float(max(sizes))
     set_ticks(axes.xaxis, byte_ticks(low, high * 1.0001) or [low], bytes_text)
     axes.set_xlim(low / 1.5, high * 1.5)
-    axes.set_xlabel(label)
+    axes.set_xlabel("message")
     if len(axes.get_xticks()) > 5:
         axes.tick_params(axis="x", labelrotation=30)
 
@@ -172,14 +180,14 @@ def line_style(dashes: str) -> Any:
 
 
 def curves(
-    axes: Axes, cases: pd.DataFrame, by: Sequence[str] = (), rate: bool = False, colours: Colours | None = None
+    axes: Axes, cases: pd.DataFrame, by: Sequence[str], rate: bool = False, colours: Colours | None = None
 ) -> None:
     """Seconds (GB/s with `rate`) over the message size: a line with its interval per value of the columns `by`.
 
     Pass the same `colours` to give names the same colours in several figures.
     """
     chosen = Colours() if colours is None else colours
-    groups = list(cases.groupby(list(by), dropna=False)) if by else [(("median",), cases)]
+    groups = list(cases.groupby(list(by), dropna=False))
     sizes: list[int] = []
     for values, part in groups:
         name = ", ".join(str(value) for value in values)
@@ -206,11 +214,8 @@ def published_curve(axes: Axes, values: pd.DataFrame, name: str, colour: str) ->
 
 def rate_over_time(axes: Axes, soak: pd.DataFrame) -> None:
     """The rate of one soak (cold_start.soak_intervals) over time, its median dashed, with gaps where nothing ran."""
-    at, rate = soak["at_s"].to_numpy(dtype=float), soak["rate_gb_per_s"].to_numpy(dtype=float)
-    steps = np.diff(at)
-    holes = np.flatnonzero(steps > 1.5 * np.median(steps)) + 1 if steps.size else np.zeros(0, dtype=np.int64)
-    at, rate = np.insert(at, holes, np.nan), np.insert(rate, holes, np.nan)
-    axes.plot(at, rate, color=Colours(["soak"]).of("soak")[0], linewidth=1)
+    at, rate = with_gaps(soak[["at_s", "rate_gb_per_s"]].to_numpy(dtype=float).T, 1.5)
+    axes.plot(at, rate, color=PALETTE[0], linewidth=1)
     axes.axhline(float(soak["rate_gb_per_s"].median()), color="black", linestyle="--", linewidth=0.8)
     axes.set_ylim(0)
     axes.set_xlabel("since the start, s")
@@ -237,21 +242,17 @@ def heat_map(axes: Axes, matrix: pd.DataFrame, unit: str) -> None:
     axes.figure.colorbar(image, ax=axes, label=unit)
 
 
-def bars(
-    axes: Axes, values: pd.Series, label: str, low: pd.Series | None = None, high: pd.Series | None = None
-) -> None:
+def bars(axes: Axes, values: pd.Series, label: str, low: pd.Series, high: pd.Series) -> None:
     """A horizontal bar from zero for each name, with its interval and its number."""
     places, names = np.arange(len(values)), [str(name) for name in values.index]
     colours = Colours(names)
     axes.barh(places, values, color=[colours.of(name)[0] for name in names])
-    if low is not None and high is not None:
-        axes.errorbar(values, places, xerr=[values - low, high - values], fmt="none", ecolor="black", capsize=3)
-    ends = values if high is None else high
-    for place, value, end in zip(places, values, ends, strict=True):
+    axes.errorbar(values, places, xerr=[values - low, high - values], fmt="none", ecolor="black", capsize=3)
+    for place, value, end in zip(places, values, high, strict=True):
         axes.annotate(f"{value:.3g}", (end, place), xytext=(5, 0), textcoords="offset points", va="center")
     axes.set_yticks(places, labels=names)
     axes.invert_yaxis()
-    axes.set_xlim(0, float(ends.max()) * 1.15)
+    axes.set_xlim(0, float(high.max()) * 1.15)
     axes.set_xlabel(label)
 
 
@@ -261,7 +262,7 @@ def histogram(axes: Axes, values: Sequence[float], label: str, width: float) -> 
 
     known = [value for value in values if np.isfinite(value)]
     edges = np.arange(0, max([*known, width]) + 2 * width, width)
-    axes.hist(known, bins=edges.tolist(), color=Colours(["all"]).of("all")[0], edgecolor="white")
+    axes.hist(known, bins=edges.tolist(), color=PALETTE[0], edgecolor="white")
     axes.set_xlabel(label)
     axes.set_ylabel(f"of {len(known)}")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))

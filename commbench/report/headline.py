@@ -10,7 +10,6 @@ from commbench.core.columns import Row
 from commbench.core.flags import DOUBTFUL, FLAGS, warnings_of
 from commbench.core.units import format_number, format_seconds, plural
 
-from .fit import answerable
 from .load import row_dicts
 from .recommend import Choice, size_text
 
@@ -25,8 +24,7 @@ MOST_FLAGS = 3
 
 def headline(choice: Choice, soaks: Sequence[str]) -> str:
     """What was measured, with the shortest time and the highest bandwidth, in one sentence."""
-    measured = answerable(choice.cases)
-    measured = measured if len(measured) else choice.cases
+    measured = choice.shown
     if not len(measured):
         return soaks[0] if soaks else "No case has a number; what was tried is below."
     sizes = measured["message_bytes"]

@@ -86,7 +86,7 @@ def run_groups(records: Iterable[Record]) -> list[tuple[str, ...]]:
         key = (
             str(backend.get("name", "?")), str(backend.get("library", "?")),
             ", ".join(map(str, _list(record.get("layouts")))), ranks,
-            f"asked {ipc.get('asked', '?')}, effective {ipc.get('effective') or 'none (no GPU)'}",
+            f"requested {ipc.get('asked', '?')}, effective {ipc.get('effective') or 'none (no GPU)'}",
             str(record.get("timing", "?")),
         )  # fmt: skip
         labels.setdefault(key, []).append(str(record.get("label") or ""))

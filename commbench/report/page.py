@@ -121,13 +121,8 @@ def _sections(summary: Summary, raw: RawData) -> Iterator[tuple[str, Any]]:
     yield "efficiency", page_parts.efficiency_pictures(curves)
     yield "layers", page_parts.waterfalls(curves)
     yield "pairs", _pair_tables(summary)
-    yield (
-        "soak",
-        [
-            page_parts.soak_picture(f"{titles[case_id]}: median and range of each interval", line)
-            for case_id, line in raw.time_lines
-        ],
-    )
+    shown = "median and range of each interval"
+    yield "soak", [page_parts.soak_picture(f"{titles[case_id]}: {shown}", line) for case_id, line in raw.time_lines]
     fit_heads = ("benchmark", "case", "sizes", "alpha, per message", "1 / beta, of its bytes", "n 1/2", "misses up to")
     details = {
         "distributions": _distributions(summary, raw, titles),
@@ -193,9 +188,9 @@ def _distributions(summary: Summary, raw: RawData, titles: Mapping[str, str]) ->
 def _references(summary: Summary) -> Table | None:
     heads = ("measured case", "measured", "known value", "verdict", "hardware", "source", "date", "note")
     rows = [
-        (judged.case, judged.measured, judged.expected, judged.verdict, judged.reference.hardware,
-         judged.reference.source, judged.reference.date,
-         judged.reference.note if judged.verdict == NORMAL else f"usual causes: {judged.causes}")
+        (judged.case, judged.measured, judged.expected, judged.verdict, judged.reference["hardware"],
+         judged.reference["source"], judged.reference["date"],
+         judged.reference["note"] if judged.verdict == NORMAL else f"usual causes: {judged.causes}")
         for judged in summary.judged
     ]  # fmt: skip
     return _first_rows(heads, rows)

@@ -14,7 +14,7 @@ from commbench.core.columns import Row, grouped
 from commbench.core.units import format_number, format_seconds, plural, value_text
 
 from .distributions import Launches
-from .figures import BAD, PALETTE, QUIET, Colours, bytes_text, percent_text, ramp, rate_text, seconds_text
+from .figures import BAD, PALETTE, QUIET, Colours, bytes_text, percent_text, ramp, rate_text, seconds_text, with_gaps
 from .fit import OF_BACKEND, key, varying
 from .recommend import Choice, interval_text, name_of, size_text
 from .svg import Chart
@@ -141,9 +141,10 @@ def _over_size(curves: Curves, benchmark: str, column: str, heading: str) -> Pic
         ys, lows, highs = values[name].T.tolist()
         tips = []
         for row, (value, low, high) in zip(rows, values[name].tolist(), strict=True):
-            interval = f"{text(low)} .. {text(high)}" if math.isfinite(low + high) else "no interval"
             runs = f", {int(row['runs'])} runs" if row["runs"] > 1 else ""
-            tips.append(f"{name}, {size_text(row['message_bytes'])}: {text(value)} ({interval}{runs})")
+            tips.append(
+                f"{name}, {size_text(row['message_bytes'])}: {text(value)} ({interval_text(low, high, text)}{runs})"
+            )
         links = [f"#d-{row['case_id']}" if row["case_id"] in curves.linked else None for row in rows]
         series = curves.short[benchmark][name]
         chart.band(xs, lows, highs, colour, series)
@@ -213,21 +214,15 @@ def waterfalls(curves: Curves) -> list[Picture]:
         for size, of_size in grouped(alike, lambda row: int(row["message_bytes"])).items():
             by_layer = grouped(of_size, lambda row: (row["backend"], row["engine"]))
             # of two libraries of a layer it is not known which one lies below
-            single = [
-                (name, by_layer[layer][0])
-                for layer, name in STACKS[number].items()
-                if len(by_layer.get(layer, ())) == 1
-            ]
+            single = {layer: layer_rows[0] for layer, layer_rows in by_layer.items() if len(layer_rows) == 1}
             if len(single) > 1:
-                shared[size] = single
+                shared[size] = [(name, single[layer]) for layer, name in STACKS[number].items() if layer in single]
         for size in sorted({min(shared), max(shared)}) if shared else []:
             times = [(name, float(row["median_s"])) for name, row in shared[size]]
             if times == sorted(times, key=lambda layer: layer[1]):  # else nothing was added that could be shown
                 shown.append((shared[size][0][1], times))
-    more = {
-        row["benchmark"]: varying(other for other, _ in shown if other["benchmark"] == row["benchmark"])
-        for row, _ in shown
-    }
+    by_benchmark = grouped((row for row, _ in shown), lambda row: row["benchmark"])
+    more = {benchmark: varying(rows) for benchmark, rows in by_benchmark.items()}
     return [waterfall(_layers_title(row, more[row["benchmark"]]), times) for row, times in shown[:MOST_WATERFALLS]]
 
 
@@ -300,9 +295,7 @@ def soak_picture(title: str, line: pd.DataFrame) -> Picture:
     columns = line[["at_s", "min_s", "median_s", "max_s"]].to_numpy().T
     chart.linear("x", "time since the start (s)", columns[0].tolist(), lambda at: f"{at:g}")
     chart.log("y", LABELS["median_s"], [*columns[1].tolist(), *columns[3].tolist()], seconds_text)
-    steps = np.diff(columns[0])
-    gaps = np.flatnonzero(steps > LARGEST_STEP * np.median(steps)) + 1 if steps.size else np.array([], dtype=int)
-    at, low, median, high = np.insert(columns, gaps, math.nan, axis=1).tolist()
+    at, low, median, high = with_gaps(columns, LARGEST_STEP).tolist()
     chart.band(at, low, high, colour)
     chart.line(at, median, colour)
     marked = columns[:, :: max(1, len(line) // MOST_TIPS)]

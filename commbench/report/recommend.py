@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -62,6 +63,12 @@ class Choice:
     left: int
 
     @functools.cached_property
+    def shown(self) -> pd.DataFrame:
+        """The cases of the figures; simulated ones and those of one rank only if there are no others."""
+        measured = answerable(self.cases)
+        return measured if len(measured) else self.cases
+
+    @functools.cached_property
     def distinguishing(self) -> list[str]:
         """Variables that differ within some benchmark: part of every name, so that a line has one name everywhere."""
         variables_of = (family.variables for family in families(self.cases))
@@ -73,12 +80,8 @@ class Choice:
         return name_of(variables, [name for name in self.distinguishing if name not in without])
 
     def lines(self) -> dict[str, dict[str, list[dict[str, Any]]]]:
-        """Benchmark -> name without its window -> rows by size; latency first, then other pairs, then collectives.
-
-        Simulated cases and those of one rank only where there are no others.
-        """
-        cases = answerable(self.cases) if len(answerable(self.cases)) else self.cases
-        rows = row_dicts(cases.sort_values("message_bytes", kind="stable"))
+        """Benchmark -> name without its window -> rows by size; latency first, then other pairs, then collectives."""
+        rows = row_dicts(self.shown.sort_values("message_bytes", kind="stable"))
         by_benchmark = grouped(rows, lambda row: str(row["benchmark"]))
         order = sorted(by_benchmark, key=lambda name: (name != "p2p_latency", not name.startswith("p2p"), name))
         return {
@@ -214,10 +217,11 @@ def size_text(size: float) -> str:
     return exact if len(exact) <= SHORT else about_bytes(size)
 
 
-def interval_text(low: float | None, high: float | None) -> str:
-    """Both ends of an interval of seconds, or `no interval` for null or NaN."""
-    known = low is not None and high is not None and low == low and high == high
-    return f"{format_seconds(low)} .. {format_seconds(high)}" if known else "no interval"
+def interval_text(low: float | None, high: float | None, end_text: Callable[[float], str] = format_seconds) -> str:
+    """Both ends of an interval, by default of seconds, or `no interval` for null or NaN."""
+    if low is None or high is None or math.isnan(low) or math.isnan(high):
+        return "no interval"
+    return f"{end_text(low)} .. {end_text(high)}"
 
 
 def name_of(variables: Mapping[str, Any], distinguishing: Sequence[str], first: Sequence[str] = FIRST) -> str:

@@ -42,35 +42,10 @@ PUBLISHED_COLUMNS = ("experiment", *POINT, "value", "unit", "source", "place")
 
 
 @dataclass(frozen=True)
-class Reference:
-    """A published range of `column` for messages of at least and, unless None, at most so many bytes."""
-
-    hardware: str
-    pattern: str
-    backend: str
-    benchmark: str
-    where: str  # `between` nodes or `within` one
-    ranks: int | None
-    least_bytes: int
-    most_bytes: int | None
-    column: str
-    low: float
-    high: float
-    source: str
-    date: str
-    note: str
-
-    @property
-    def own(self) -> bool:
-        """Whether commbench's own documents are the source."""
-        return self.source.startswith("commbench ")
-
-
-@dataclass(frozen=True)
 class Judged:
-    """A measured case with a known value. `expected`: "published 60 us .. 160 us"."""
+    """A measured case with a known value, a row of references(). `expected`: "published 60 us .. 160 us"."""
 
-    reference: Reference
+    reference: Row
     case: str
     measured: str
     expected: str
@@ -79,12 +54,21 @@ class Judged:
 
 
 @functools.cache
-def references() -> tuple[Reference, ...]:
-    """All published values."""
+def references() -> tuple[Row, ...]:
+    """The rows of data/reference.csv.
+
+    Each is the range `low` to `high` of `column` for messages of `least_bytes` to `most_bytes` (null: no limit) on
+    `ranks` (null: any number of) ranks, where the message moves `between` nodes or `within` one.
+    """
     import pandas as pd
 
     frame = pd.read_csv(str(files("commbench.report") / "data/reference.csv")).fillna({"note": ""})
-    return tuple(Reference(**row) for row in row_dicts(frame))
+    return tuple(row_dicts(frame))
+
+
+def is_own(reference: Row) -> bool:
+    """Whether commbench's own documents are the source."""
+    return str(reference["source"]).startswith("commbench ")
 
 
 def judge(cases: pd.DataFrame, hardware: Iterable[str]) -> list[Judged]:
@@ -96,19 +80,19 @@ def judge(cases: pd.DataFrame, hardware: Iterable[str]) -> list[Judged]:
     texts, judged = list(hardware), []
     whose = [name for name in WHOSE if name in cases]
     for reference in references():
-        if not any(re.search(reference.pattern, text, re.IGNORECASE) for text in texts):
+        if not any(re.search(reference["pattern"], text, re.IGNORECASE) for text in texts):
             continue
         alike = cases[
-            (cases["benchmark"] == reference.benchmark)
-            & cases["backend"].str.fullmatch(reference.backend)
-            & cases["message_bytes"].between(reference.least_bytes, reference.most_bytes or math.inf)
-            & cases[reference.column].notna()
-            & (cases["world_size"] == reference.ranks if reference.ranks else cases["world_size"] > 1)
+            (cases["benchmark"] == reference["benchmark"])
+            & cases["backend"].str.fullmatch(reference["backend"])
+            & cases["message_bytes"].between(reference["least_bytes"], reference["most_bytes"] or math.inf)
+            & cases[reference["column"]].notna()
+            & (cases["world_size"] == reference["ranks"] if reference["ranks"] else cases["world_size"] > 1)
         ].sort_values("message_bytes", kind="stable")
         last = alike.drop_duplicates(["backend", "engine", "layout", *whose], keep="last")
         differing = [name for name in whose if last[name].nunique(dropna=False) > 1]
         for row in row_dicts(last):
-            if _span(row) == reference.where and not warnings_of(row) & UNUSABLE:
+            if _span(row) == reference["where"] and not warnings_of(row) & UNUSABLE:
                 judged.append(_judged_case(reference, row, differing))
     return sorted(judged, key=lambda case: case.verdict == NORMAL)
 
@@ -122,17 +106,17 @@ def _span(row: Row) -> str:
     return "between" if len(nodes) > 1 else "within"
 
 
-def _judged_case(reference: Reference, row: Row, differing: Sequence[str]) -> Judged:
+def _judged_case(reference: Row, row: Row, differing: Sequence[str]) -> Judged:
     """`differing`: further variables that the name of the case needs."""
-    value, seconds = float(row[reference.column]), reference.column == "median_s"
+    value, seconds = float(row[reference["column"]]), reference["column"] == "median_s"
     above, below = (SLOW, FAST) if seconds else (FAST, SLOW)
-    verdict = above if value > reference.high * FAR else below if value < reference.low / FAR else NORMAL
+    verdict = above if value > reference["high"] * FAR else below if value < reference["low"] / FAR else NORMAL
     write = format_seconds if seconds else lambda rate: f"{format_number(rate)} GB/s"
     where = " ".join(str(row[name]) for name in ("backend", "engine", "layout", *differing) if row[name])
     case = f"{row['benchmark']} {format_bytes(int(row['message_bytes']))}, {where}"
     causes = "" if verdict == NORMAL else CAUSES["median_s" if seconds else "rate", verdict]
-    origin = f"measured by commbench on {reference.date}:" if reference.own else "published"
-    expected = f"{origin} {write(reference.low)} .. {write(reference.high)}"
+    origin = f"measured by commbench on {reference['date']}:" if is_own(reference) else "published"
+    expected = f"{origin} {write(reference['low'])} .. {write(reference['high'])}"
     return Judged(reference, case, write(value), expected, verdict, causes)
 
 

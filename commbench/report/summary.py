@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,13 +17,13 @@ from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_tex
 from commbench.core.units import format_factor, format_number, format_seconds, plural
 
 from .cold_start import LAUNCH_HEADS, launch_overheads, overhead_cells
-from .compare_text import AbResult, comparison_table, read_ab_results
+from .compare_text import AbResult, comparison_table, microseconds_text, read_ab_results
 from .crossover import UNDECIDED
 from .headline import trust
 from .load import NEEDED, Paths, frame_of, read_cases, row_dicts
 from .machines import Machine, machines_of, rank_differences, run_groups
-from .recommend import VISITS, Choice, best_text, choice_of, size_text
-from .reference import FAR, NORMAL, Judged, judge, references
+from .recommend import VISITS, Choice, best_text, choice_of, interval_text, size_text
+from .reference import FAR, NORMAL, Judged, is_own, judge, references
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -144,7 +143,8 @@ class Summary:
             cases = plural(sum(lost.cases for lost in group), "case", "cases")
             lines.append(f"{cases} {status}: {group[0].reason} ({group[0].names}).")
         lines += [
-            f"{judged.case}: {judged.measured} is {judged.verdict} ({judged.expected} on {judged.reference.hardware})."
+            f"{judged.case}: {judged.measured} is {judged.verdict} "
+            f"({judged.expected} on {judged.reference['hardware']})."
             for judged in self.judged
             if judged.verdict != NORMAL
         ]
@@ -194,7 +194,7 @@ class Summary:
 
 
 def summarise_results(results: Results) -> Summary:
-    """All answers."""
+    """Derive the content of the report."""
     cases = results.cases
     choice = choice_of(cases[cases["timing"] != "soak"])
     machines = machines_of(results.records)
@@ -256,7 +256,7 @@ def count_flags(cases: pd.DataFrame) -> list[tuple[str, int, str, str]]:
 def reference_note(judged: Sequence[Judged]) -> str:
     """How many known values apply."""
     if judged:
-        own = sum(case.reference.own for case in judged)
+        own = sum(is_own(case.reference) for case in judged)
         counts = [f"{len(judged) - own} published"] if own < len(judged) else []
         counts += [f"{own} measured by commbench itself"] if own else []
         return f"Known values of similar hardware: {', '.join(counts)}; far is beyond a factor of {FAR}."
@@ -273,11 +273,10 @@ def best_cells(summary: Summary) -> list[tuple[str, ...]]:
     cells: list[tuple[str, ...]] = []
     for row in summary.choice.best:
         decided = row["best"] != UNDECIDED
-        median, low, high = (format_number(1e6 * row[name]) for name in ("median_s", "ci_low_s", "ci_high_s"))
         cells.append((
             f"{row['benchmark']} {row['more']}".strip(), str(row["world_size"]), str(row["message_bytes"]),
-            row["best"] if decided else f"{UNDECIDED}: {', '.join(row['alike'])}", median,
-            "no interval" if math.isnan(row["ci_low_s"]) else f"{low} .. {high}", row["second"],
+            row["best"] if decided else f"{UNDECIDED}: {', '.join(row['alike'])}", microseconds_text(row["median_s"]),
+            interval_text(row["ci_low_s"], row["ci_high_s"], microseconds_text), row["second"],
             format_factor(row["ratio"]), plural(row["launches"], "launch", "launches") if decided else "",
         ))  # fmt: skip
     return cells
@@ -302,7 +301,9 @@ def summary_text(summary: Summary, top: int) -> str:
     for judged in summary.judged:
         causes = f"; usual causes: {judged.causes}" if judged.verdict != NORMAL else ""
         references.append(f"  {judged.case}: {judged.measured}, {judged.expected}: {judged.verdict}{causes}")
-        references.append(f"    {judged.reference.hardware}; {judged.reference.source}, {judged.reference.date}")
+        references.append(
+            f"    {judged.reference['hardware']}; {judged.reference['source']}, {judged.reference['date']}"
+        )
     parts = [
         _titled_table(title, GROUP_HEADS, summary.groups, top, terminal)
         + "\n"

@@ -32,12 +32,15 @@ def cases(**more: object) -> pd.DataFrame:
 def test_every_value_has_a_source_a_date_and_a_range_in_a_known_column() -> None:
     assert len(references()) > 10
     for reference in references():
-        assert reference.source and re.fullmatch(r"20\d\d-\d\d(-\d\d)?", reference.date), reference
-        assert COLUMNS[reference.column].unit in ("s", "GB/s") and 0 < reference.low <= reference.high, reference
-        assert reference.where in ("between", "within") and (reference.most_bytes or 2**60) >= reference.least_bytes, (
+        assert reference["source"] and re.fullmatch(r"20\d\d-\d\d(-\d\d)?", reference["date"]), reference
+        assert COLUMNS[reference["column"]].unit in ("s", "GB/s") and 0 < reference["low"] <= reference["high"], (
             reference
         )
-        assert re.compile(reference.pattern) and re.compile(reference.backend)
+        assert (
+            reference["where"] in ("between", "within")
+            and (reference["most_bytes"] or 2**60) >= reference["least_bytes"]
+        ), reference
+        assert re.compile(reference["pattern"]) and re.compile(reference["backend"])
 
 
 @pytest.mark.parametrize(("rate", "verdict"), [(1.18, NORMAL), (1.7, NORMAL), (1.8, FAST), (0.8, NORMAL), (0.7, SLOW)])
