@@ -7,7 +7,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -16,9 +16,9 @@ from .program import Isend, Pattern, Program, WaitAll
 
 @dataclass(frozen=True)
 class RankIdentity:
-    """Which rank of which world a process is, as its launcher exports it.
+    """The rank that a process is, as its launcher exports it.
 
-    `node_id` is the launcher's own number or name of the node, where it exports one.
+    `node_id`: the launcher's number or name of the node, where it exports one.
     """
 
     launcher: str
@@ -30,7 +30,7 @@ class RankIdentity:
 
 @dataclass(frozen=True)
 class World:
-    """This rank and its world. `nodes` holds the world ranks of each node, `hosted` those in this process."""
+    """A rank and its world. `nodes` are the world ranks of each node, `hosted` those in this process."""
 
     rank: int
     size: int
@@ -47,7 +47,7 @@ class World:
 
     @property
     def neighbours(self) -> tuple[int, ...]:
-        """The world ranks of this rank's node, with itself."""
+        """The world ranks on this rank's node, including itself."""
         return self.nodes[self.node_of(self.rank)]
 
     @property
@@ -57,7 +57,7 @@ class World:
 
 
 def options_text(parameters: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """A backend's own parameters as text, a variable of its cases: without what starts its ranks, without a seed."""
+    """A backend's parameters as text (Case.backend_options), without the MPI library and the seed."""
     return tuple(
         (name, value if isinstance(value, str) else json.dumps(value, default=str))
         for name, value in sorted(parameters.items())
@@ -66,16 +66,16 @@ def options_text(parameters: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def version_of(library: str | None) -> str | None:
-    """`5.0.11` of `Open MPI v5.0.11`: the first number with dots, and what is joined to it."""
+    """The version in the name of a library: `5.0.11` in `Open MPI v5.0.11`; None if there is none."""
     match = re.search(r"(?<![\w.])v?(\d+(?:\.\d+)+\S*)", library or "")
     return match[1].rstrip(",;)") if match else None
 
 
 @dataclass(frozen=True)
 class Mode:
-    """How a program is run: what a backend must know, beside its steps, to lower it.
+    """How a program is run: what a backend must know beside the steps to lower them.
 
-    `connected`: its steps have run before, so that they may be captured in a graph.
+    `connected`: the steps have run before, so they may be captured in a graph.
     """
 
     engine: str
@@ -89,7 +89,7 @@ class Mode:
 
 @dataclass(frozen=True)
 class Case:
-    """One point of the independent variables. None where a variable does not apply to the benchmark."""
+    """One point of the independent variables; a variable that does not apply to the benchmark is None."""
 
     benchmark: str
     backend: str
@@ -122,20 +122,19 @@ class Case:
     @cached_property
     def case_id(self) -> str:
         """A hash of the variables, equal in every run that measures the same point."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+        text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @cached_property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """The rank pairs of `pair`: "0-1" is one, "0-2 1-3" two at once."""
+        """`pair` as rank pairs: "0-1" is one, "0-2 1-3" are two at once."""
         if self.pair is None:
             return ()
         return tuple((int(a), int(b)) for a, b in (text.split("-") for text in self.pair.split()))
 
     @cached_property
     def pair_by_rank(self) -> dict[int, tuple[int, int]]:
-        """The pair of each rank that is not idle."""
+        """The pair of each rank that has one."""
         return {rank: pair for pair in self.pairs for rank in pair}
 
     @property
@@ -152,11 +151,11 @@ class Case:
 class Shape:
     """How a sample becomes a number.
 
-    operations_per_sample: messages or collective calls in one sample; all reported times are per operation.
-    bytes_per_sample: payload moved by one sample, all ranks that count together.
+    operations_per_sample: messages or collective calls in one sample; reported times are per operation.
+    bytes_per_sample: payload that one sample moves, of all ranks whose clocks count.
     headline: whose clock counts: `initiator`, `max_over_ranks` or `max_over_senders`.
     median_of: what the time per operation is, in words.
-    single: whether a sample is one such operation, so that percentiles of samples are percentiles of operations.
+    single: whether a sample is one such operation, so that percentiles of samples are those of operations.
     """
 
     operations_per_sample: int
@@ -167,31 +166,31 @@ class Shape:
 
 
 class Benchmark(Protocol):
-    """One operation: pure, one file, no clock and no library."""
+    """An operation, as pure functions of the case: without a clock and without a library."""
 
     name: str
-    # which of pair (one at a time), pairs (all at once), window, buffers, in_place, reduction, root, staging it has
+    # its variables, of pair (one at a time), pairs (all at once), window, buffers, in_place, reduction, root, staging
     axes: tuple[str, ...]
-    cache: str  # warm or rotate, unless the user says otherwise
+    cache: str  # the default: warm or rotate
     min_ranks: int
-    self_synchronising: bool  # one sample can't start before the last one ended everywhere that matters
+    self_synchronising: bool  # a sample can't start before the previous one has ended on all ranks that matter
 
     def blocks(self, size: int) -> int:
-        """Into how many equal blocks the message is divided; 0 where there is no message."""
+        """The number of equal blocks that the message is divided into; 0 without a message."""
 
     def program(self, case: Case, rank: int, size: int) -> Program:
-        """No steps for an idle rank."""
+        """The program of a rank; without steps for an idle one."""
 
     def shape(self, case: Case, size: int) -> Shape: ...
 
     def bus_factor(self, size: int) -> float | None:
-        """busbw = algbw x factor; None where the bus bandwidth means nothing."""
+        """The ratio of busbw to algbw; None where bus bandwidth is not defined."""
 
     def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
-        """What the buffer holds before; None for a buffer that is only written."""
+        """The contents of a buffer before the steps; None for a buffer that is only written."""
 
     def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
-        """What the buffer must hold after; None for a buffer that is not checked."""
+        """The contents that a buffer must have after the steps; None for a buffer that is not checked."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +210,7 @@ class Planned:
         return len(self.members)
 
     def program(self, rank: int) -> Program:
-        """What a rank of the layout does. Built once and kept with this object: a copy (`replace`) has none yet."""
+        """The program of a rank of the layout. Built once and kept with this object, not with copies (`replace`)."""
         if rank not in self._programs:
             self._programs[rank] = self.benchmark.program(self.case, rank, self.size)
         return self._programs[rank]
@@ -227,7 +226,7 @@ class Planned:
 
     @property
     def senders(self) -> tuple[int, ...]:
-        """Row numbers of the sending ranks among the active ones; the first is the initiator."""
+        """The positions of the sending ranks in `active`; the first is the initiator."""
         ranks = sorted({first for first, _ in self.case.pairs}) or list(self.active)
         rows = {rank: row for row, rank in enumerate(self.active)}
         return tuple(rows[rank] for rank in ranks)
@@ -238,14 +237,14 @@ class Planned:
 
     @property
     def bus_factor(self) -> float | None:
-        """That of the benchmark; a rank with itself has one direction."""
+        """The benchmark's factor; 1 if each rank communicates with itself only, which has one direction."""
         factor = self.benchmark.bus_factor(self.size)
         alone = self.case.pairs and all(first == second for first, second in self.case.pairs)
         return 1.0 if alone and factor is not None else factor
 
     @property
     def messages_per_peer(self) -> int:
-        """The most messages to one peer that a program posts before it waits; 0 where none is posted."""
+        """The largest number of messages to one peer that the initiator posts before it waits."""
         most, posted = 0, Counter[int]()
         for step in self.program(self.senders[0]).steps if self.active else ():
             if isinstance(step, WaitAll):

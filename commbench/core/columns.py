@@ -1,4 +1,4 @@
-"""The columns of the result files: name, type, unit and meaning in one place.
+"""The columns of the result files: name, type, unit and meaning.
 
 SCHEMA_VERSION history:
   1  first version
@@ -7,11 +7,11 @@ SCHEMA_VERSION history:
      `count` and `warnings` was `flags`, which are attributes in pandas; identity `hosts`; results `bytes_per_rank`,
      `median_of`, `messages_per_call`, `outliers`, `visits` and what follows from them, `skew_s`,
      `empty_sample_s`; percentiles are null where a sample is several operations; `first_call_s` is of the whole first
-     sample, in version 1 it is divided by the operations in it
+     sample; in version 1 it was divided by the operations in it
        2026-11-22: results `unmeasured_s`, `retransmits`, `visits_s`; `source` and `destination`, which earlier rows get
      from `pair`
-Version 1 is read under the new names (commbench.report.load); library and hosts then come from the run's record.
-Results may be added within a version, with the date below it; another variable, identity, unit or meaning makes a
+Columns of version 1 are read under their new names (commbench.report.load), library and hosts from the run's record.
+Results may be added within a version, with a date; any other change of a variable, identity, unit or meaning needs a
 new version.
 """
 
@@ -32,7 +32,7 @@ GroupKey = TypeVar("GroupKey", bound=Hashable)
 
 INTERRUPTED = "interrupted"  # stop reason of a case that needs another visit
 STOP_REASONS = ("ci", "max_repetitions", "budget", "noise_stable", "fixed", "duration", "stopped")  # of finished cases
-UNFINISHED = ("running", INTERRUPTED)  # "running": a soak that is written while it goes on
+UNFINISHED = ("running", INTERRUPTED)  # "running": a soak that is written while it runs
 SCHEMA_VERSION = 2
 READ_VERSIONS = (1, 2)
 NEW_NAMES = {"count": "elements", "flags": "warnings"}  # of columns of version 1
@@ -63,8 +63,8 @@ VARIABLES = _columns(
     engine        | text    |   | python: what a training script sees; native: what C sees; virtual: simulated
     timing_mode   | text    |   | host on a CPU; on a GPU host_sync, device_event, graph, throughput: never compared
     timing        | text    |   | policy that decided the number of repetitions
-    sync          | text    |   | how repetitions began together: a barrier, a window's start instants, none
-    device        | text    |   | where the buffers lie: cpu, cuda
+    sync          | text    |   | how repetitions are started together: barrier, window (an agreed instant), none
+    device        | text    |   | where the buffers are: cpu, cuda
     dtype         | text    |   | element type
     layout        | text    |   | nodes x ranks per node
     pair          | text    |   | ranks of a point-to-point case; several pairs run at once
@@ -74,17 +74,17 @@ VARIABLES = _columns(
     in_place      | flag    |   | send and receive buffer are the same
     reduction     | text    |   | operation of a reduction
     root          | integer |   | root rank of a rooted collective
-    schedule      | text    |   | how several pairs follow one another
+    schedule      | text    |   | order of several pairs
     streams       | integer |   | parallel connections of a pair
-    staging       | text    |   | none; library, pinned: who copies between device and host inside the timed steps
-    cache         | text    |   | warm: the same buffers again; rotate: copies beyond the cache in turn
+    staging       | text    |   | copies between device and host in the timed steps: none, by the library, pinned
+    cache         | text    |   | warm: the same buffers each time; rotate: in turn, more copies than the cache holds
     cuda_ipc      | text    |   | CUDA IPC as requested: auto, on, off
     interface     | text    |   | network interface as requested
     env           | map     |   | environment exported for this run
-    library       | text    |   | library and version, as it reported itself once it was open
+    library       | text    |   | library and version, as reported by the library once it was open
     bind          | text    |   | how ranks were bound to cores, as requested: auto, core, numa, none
-    backend_options | map   |   | the backend's own parameters
-    buffers       | text    |   | own: each message of a window has memory of its own; shared: all have one
+    backend_options | map   |   | parameters of the backend
+    buffers       | text    |   | own: each message of a window has its own memory; shared: all share one buffer
     """,
 )
 IDENTITY = _columns(
@@ -93,57 +93,57 @@ IDENTITY = _columns(
     run_id     | text    |   | folder of the run; sorts by time
     case_id    | text    |   | hash of the independent variables; equal in every run
     sweep_id   | text    |   | jobs that were started by one command
-    launch     | integer |   | n-th repeat in fresh processes
-    label      | text    |   | the user's own word
-    hosts      | text    |   | names of the nodes that the ranks ran on, sorted
-    segment    | integer |   | n-th start of this run; resuming adds one
-    order      | integer |   | place of the case in its run
+    launch     | integer |   | number of the repeat in fresh processes
+    label      | text    |   | given by the user
+    hosts      | text    |   | names of the nodes of the ranks, sorted
+    segment    | integer |   | number of the start of this run; resuming adds one
+    order      | integer |   | position of the case in its run
     started_at | time    |   | wall clock, UTC
     status     | text    |   | ok, skipped, failed, invalid
-    reason     | text    |   | why it is not ok, or why its number can't be (flag impossible)
-    warnings   | texts   |   | flags: what to know before trusting the median
+    reason     | text    |   | why status is not ok, or details of a flag
+    warnings   | texts   |   | flags: what to know before quoting the median
     """,
 )
 RESULTS = _columns(
     "result",
     """
-    library_version        | text    |      | version in `library`; null where it names none
-    bytes_per_rank         | integer | B    | of a rank's block where a collective divides the message
-    source                 | integer |      | first rank of the pair, which begins; null for several pairs at once
+    library_version        | text    |      | version in `library`; null if it has none
+    bytes_per_rank         | integer | B    | block of a rank, where a collective divides the message
+    source                 | integer |      | first rank of the pair, the initiator; null for several pairs at once
     destination            | integer |      | second rank of the pair; null likewise
     nodes                  | integer |      | nodes of the layout
     ranks_per_node         | integer |      | ranks on each of them
     world_size             | integer |      | ranks of the layout
     headline               | text    |      | whose clock counted: initiator, max_over_ranks, max_over_senders
-    median_of              | text    |      | what each time is: half a round trip, window / messages, collective
-    messages_per_call      | integer |      | messages to a peer in one call of the library; null for collectives
+    median_of              | text    |      | what each time is: half a round trip, window / messages, collective, ...
+    messages_per_call      | integer |      | messages to a peer in one call to the library; null for collectives
     operations_per_sample  | integer |      | messages or collectives between two stamps
-    block_k                | integer |      | samples between two stamps, where the clock would be visible
+    block_k                | integer |      | samples between two stamps; more than 1 if the clock would be visible
     clock                  | text    |      | monotonic: CLOCK_MONOTONIC; device: the GPU's events; virtual: simulated
     repetitions            | integer |      | measured samples
-    effective_repetitions  | number  |      | the same, corrected for autocorrelation
-    stop_reason            | text    |      | why it ended: STOP_REASONS; else running, interrupted
+    effective_repetitions  | number  |      | repetitions, corrected for autocorrelation
+    stop_reason            | text    |      | why it ended: STOP_REASONS; otherwise running, interrupted
     unmeasured_s           | number  | s    | soak: its duration minus the time in repetitions
-    warmup_s               | number  | s    | time in warm-up, of all visits
-    steady                 | flag    |      | each warm-up ended because the times had become steady, not at its limit
-    lag1                   | number  |      | autocorrelation of neighbouring samples
-    clock_error_s          | number  | s    | sync=window: how far the ranks' global clocks are from rank 0's at most
-    late_repetitions       | integer |      | sync=window: repetitions that a rank began late; in no statistic
-    retransmits            | integer |      | segments that tcp's connections sent again while measuring, of all ranks
-    first_call_s           | number  | s    | whole first call, round trip or window; earlier connections do not count
-    empty_sample_s         | number  | s    | what stamps measure with no step between them; part of every sample
-    skew_s                 | number  | s    | between the first and the last rank's start; null without a common clock
+    warmup_s               | number  | s    | warm-up time of all visits
+    steady                 | flag    |      | every warm-up ended because times were steady, not at its limit
+    lag1                   | number  |      | autocorrelation of consecutive samples
+    clock_error_s          | number  | s    | sync=window: largest error of a rank's global clock against rank 0's
+    late_repetitions       | integer |      | sync=window: repetitions that a rank began late; excluded from statistics
+    retransmits            | integer |      | TCP segments that backend=tcp resent while measuring, on all ranks
+    first_call_s           | number  | s    | whole first call, round trip or window; excludes earlier connection setup
+    empty_sample_s         | number  | s    | time between two stamps without a step; contained in every sample
+    skew_s                 | number  | s    | from the first to the last rank's start; null without a common clock
     min_s                  | number  | s    | fastest operation
     median_s               | number  | s    | median operation: half a round trip, one message, or one collective
     ci_low_s               | number  | s    | lower end of the interval of the median
-    ci_high_s              | number  | s    | upper end
-    interval_of            | text    |      | what the interval is made of: visits, launches, repetitions of one visit
-    interval_level         | number  |      | probability that such an interval holds the median: 0.95, 0.75 of 3 visits
-    visits                 | integer |      | times the case was measured across the run; median_s is their median
+    ci_high_s              | number  | s    | upper end of the interval
+    interval_of            | text    |      | what the interval is over: visits, launches, repetitions of one visit
+    interval_level         | number  |      | confidence level of the interval, such as 0.95, or 0.75 for 3 visits
+    visits                 | integer |      | measurements of the case across the run; median_s is their median
     visit_spread           | number  |      | largest over smallest median of the visits
     visits_s               | number  | s    | from the start of the first visit to the end of the last
-    visit_medians_s        | numbers | s    | median of each visit, in the order in which they ran
-    visit_segments         | numbers |      | segment of each visit: starts of the run in fresh processes
+    visit_medians_s        | numbers | s    | median of each visit, in chronological order
+    visit_segments         | numbers |      | segment of each visit
     mean_s                 | number  | s    | mean operation
     p90_s                  | number  | s    | nearest rank; null below 29 samples, or if a sample is several operations
     p95_s                  | number  | s    | null below 59 samples
@@ -154,16 +154,16 @@ RESULTS = _columns(
     algbw_gb_per_s         | number  | GB/s | bytes of one operation / median_s, 10^9 B/s
     algbw_ci_low_gb_per_s  | number  | GB/s | the same at ci_high_s
     algbw_ci_high_gb_per_s | number  | GB/s | the same at ci_low_s
-    busbw_gb_per_s         | number  | GB/s | algbw x bus factor of the operation; null where it means nothing
-    wire_gb_per_s          | number  | GB/s | load of the wire where the algorithm is known
-    message_rate_per_s     | number  | 1/s  | operations a second
-    limit_gb_per_s         | number  | GB/s | physical bound, per direction
-    limit_name             | text    |      | which bound that is
+    busbw_gb_per_s         | number  | GB/s | algbw x bus factor of the operation; null where not defined
+    wire_gb_per_s          | number  | GB/s | load on the wire, where the algorithm is known
+    message_rate_per_s     | number  | 1/s  | operations per second
+    limit_gb_per_s         | number  | GB/s | upper bound set by the hardware, per direction
+    limit_name             | text    |      | which limit that is
     efficiency             | number  |      | busbw / limit
-    overhead_s             | number  | s    | collectives: the same engine calling all_reduce on a group of one rank
-    wrong_elements         | integer |      | elements that were not what they must be, in all checks
-    cuda_ipc_effective     | text    |      | what CUDA IPC really did, null where there is none
-    transport              | text    |      | what carried the bytes, as far as the library says
+    overhead_s             | number  | s    | collectives: all_reduce on a group of one rank, by the same engine
+    wrong_elements         | integer |      | elements with a wrong value, in all checks
+    cuda_ipc_effective     | text    |      | whether CUDA IPC was used; null where it does not apply
+    transport              | text    |      | transport that was used, as far as the library reports it
     link                   | text    |      | NV#, PIX, PXB, PHB, NODE, SYS, NET or SELF, from the topology matrix
     """.replace("STOP_REASONS", ", ".join(STOP_REASONS)),
 )
@@ -174,11 +174,11 @@ SAMPLES = _columns(
     run_id     | text    |    | folder of the run
     case_id    | text    |    | hash of the independent variables
     phase      | text    |    | connect, warmup, measure; late: a rank began after the agreed instant; check: untimed
-    block      | integer |    | repetitions between two decisions
-    repetition | integer |    | within the phase
+    block      | integer |    | number of the block: repetitions between two decisions
+    repetition | integer |    | number of the repetition within the phase
     rank       | integer |    | rank of the layout
-    start_ns   | integer | ns | this rank's own clock; null where only a device's clock ran
-    end_ns     | integer | ns | the same
+    start_ns   | integer | ns | on this rank's clock; null if only a device's clock was read
+    end_ns     | integer | ns | like start_ns
     elapsed_ns | integer | ns | of the whole sample, not of one operation
     """,
 ) + _columns(
@@ -190,9 +190,9 @@ COUNTERS = _columns(
     run_id  | text    |    | folder of the run
     case_id | text    |    | hash of the independent variables
     rank    | integer |    | rank of the layout
-    t_ns    | integer | ns | this rank's own clock
-    name    | text    |    | counter
-    value   | number  |    | its value then
+    t_ns    | integer | ns | on this rank's clock
+    name    | text    |    | name of the counter
+    value   | number  |    | value of the counter at that time
     """,
 )
 TABLES = {"cases": CASES, "samples": SAMPLES, "counters": COUNTERS}
@@ -221,10 +221,9 @@ def arrow_schema(table: str) -> Any:
 
 
 def with_current_columns(rows: Any, table: str) -> Any:
-    """A pyarrow table with the columns of this commbench, in their order and types.
+    """A pyarrow table with this version's columns, in their order and types; a result that it did not have is null.
 
-    A result that did not exist when the rows were written is null; columns that are unknown here are left out.
-    Raises ValueError where a variable or an identity is missing.
+    Raises ValueError for unknown columns and where a variable or an identity is missing.
     """
     import pyarrow as pa
 
@@ -232,23 +231,23 @@ def with_current_columns(rows: Any, table: str) -> Any:
     if rows.schema.equals(schema):
         return rows
     present = set(rows.column_names)  # pyarrow makes that list anew at each access
-    absent = [column for column in TABLES[table] if column.name not in present]
-    needed = [column.name for column in absent if column.role != "result"]
+    unknown = sorted(present.difference(schema.names))
+    if unknown:  # of a later commbench: they would be lost
+        raise ValueError(f"it has columns that this commbench does not know: {', '.join(unknown[:6])}")
+    needed = [column.name for column in TABLES[table] if column.role != "result" and column.name not in present]
     if needed:
         raise ValueError(f"it is not a table of {table}: it lacks {', '.join(needed[:6])}")
-    for column in absent:
-        rows = rows.append_column(schema.field(column.name), pa.nulls(len(rows), schema.field(column.name).type))
-    return rows.select(schema.names).cast(schema)
+    return pa.concat_tables([schema.empty_table(), rows], promote_options="permissive").cast(schema)
 
 
 def case_text(case: Row) -> str:
-    """A row, or the fields of a Case, as `p2p_latency 1x2 0-1 1 KiB`; of many pairs the first and the last."""
+    """A row, or the fields of a Case, as `p2p_latency 1x2 0-1 1 KiB`; of many pairs, the first and the last."""
     size = format_bytes(case["message_bytes"]) if case["message_bytes"] else ""
     return " ".join(filter(None, (case["benchmark"], case["layout"], short_pairs(case["pair"] or ""), size)))
 
 
 def hashable(value: Any) -> Any:
-    """The value of a variable, a map as sorted pairs."""
+    """The value of a variable; a map as a tuple of sorted pairs."""
     return tuple(sorted(value.items())) if isinstance(value, Mapping) else value
 
 
@@ -261,12 +260,12 @@ def grouped(items: Iterable[GroupItem], key: Callable[[GroupItem], GroupKey]) ->
 
 
 def current_names(names: Sequence[str]) -> list[str]:
-    """The present name of each of a table's columns, in their order."""
+    """The names of a table's columns, those of version 1 replaced by the current ones."""
     return [name if NEW_NAMES.get(name, name) in names else NEW_NAMES[name] for name in names]
 
 
 def check_version(version: object, where: str) -> None:
-    """Raises CommbenchError for results that this version can't read."""
+    """Raise CommbenchError for results that this version can't read."""
     if version not in READ_VERSIONS:
         raise CommbenchError(
             f"{where} has schema version {version}, this commbench reads {' and '.join(map(str, READ_VERSIONS))}; "
@@ -274,11 +273,8 @@ def check_version(version: object, where: str) -> None:
         )
 
 
-# ---------------------------------------------------------------- what an interval holds
-
-
 def interval_texts(rows: Iterable[Row]) -> list[str]:
-    """What the intervals of these rows hold, each kind once: `95 % over 6 visits in 3.6 s of this run`."""
+    """The level and extent of the rows' intervals, each kind once: `95 % over 6 visits in 3.6 s of this run`."""
     kinds: dict[tuple[int | None, str | None, float | None], list[float]] = {}
     for row in rows:
         if row["status"] == "ok" and row["ci_low_s"] is not None:
@@ -303,7 +299,7 @@ def interval_texts(rows: Iterable[Row]) -> list[str]:
 
 
 def _span_text(spans_s: Sequence[float]) -> str:
-    """`0.61 to 3.6 s of `, the shortest and the longest time between first and last visit; empty if unknown."""
+    """`0.61 to 3.6 s of `: the shortest and the longest time from first to last visit; empty if unknown."""
     if not spans_s:
         return ""
     ends = dict.fromkeys(format_number(span_s) for span_s in (min(spans_s), max(spans_s)))

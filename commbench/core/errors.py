@@ -1,13 +1,4 @@
-"""Everything commbench raises on purpose.
-
-CommbenchError
- ├── ConfigError        exit 2: the user asked for something impossible; nothing was started
- ├── WorldBroken        exit 3: ranks are gone or stuck; what was finished is kept
- │    └── Missing       ... and these are the ranks that did not arrive
- ├── CommunicationError a library call failed; the case is `failed`
- ├── Unsaved            exit 3: measured results could not be saved in the run's folder
- └── Unsupported        a backend can't lower a step; the case is `skipped`
-"""
+"""The exceptions that commbench raises on purpose, with the exit statuses that they lead to."""
 
 from __future__ import annotations
 
@@ -23,9 +14,9 @@ class CommbenchError(Exception):
 
 
 class ConfigError(CommbenchError):
-    """Raised before anything is measured: says what was seen, what is allowed and what to do.
+    """Raised before anything is started or measured; the message says what was seen, what is allowed and what to do.
 
-    `shared`: all ranks of a world raise it, so rank 0's line is enough.
+    `shared`: all ranks of a world raise it, so only rank 0 prints it.
     """
 
     exit_status = 2
@@ -36,9 +27,9 @@ class ConfigError(CommbenchError):
 
 
 class WorldBroken(CommbenchError):
-    """Raised when the world can't continue; results so far are on disk.
+    """Raised when ranks are lost or stuck and the world can't continue; finished cases are kept.
 
-    `recorded`: it is in run.json, where the parent of this world reads it. `stacks`: lines to show below the message.
+    `recorded`: the error is in run.json, where the parent of this world reads it. `stacks`: lines to show below it.
     """
 
     exit_status = 3
@@ -47,7 +38,7 @@ class WorldBroken(CommbenchError):
 
 
 class Missing(WorldBroken):
-    """Raised when ranks did not arrive at a meeting point within its deadline. `progress`: where they are."""
+    """Raised when ranks did not arrive at a meeting point within its deadline. `progress`: where they are now."""
 
     def __init__(self, ranks: Iterable[int], meeting: str, deadline_s: float, progress: str = "") -> None:
         self.ranks, self.meeting, self.deadline_s = tuple(ranks), meeting, deadline_s
@@ -58,14 +49,14 @@ class Missing(WorldBroken):
 
 
 class CommunicationError(CommbenchError):
-    """Raised when a call of the measured library returns an error."""
+    """Raised when a call of the measured library returns an error; the case is `failed`."""
 
 
 class Unsupported(CommbenchError):
-    """Raised when a backend can't run a step; the message is the reason of the skip."""
+    """Raised when a backend can't run a step; the case is `skipped`, with the message as its reason."""
 
 
 class Unsaved(CommbenchError):
-    """Raised by a writer at the end of a run: what is saved, what is not, and where the rest is now."""
+    """Raised by a writer at the end of a run if results could not be saved in its folder; says where they are now."""
 
     exit_status = 3

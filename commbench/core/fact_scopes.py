@@ -1,18 +1,18 @@
 """Which facts about a machine may differ between ranks, between the starts of a run, and between compared runs.
 
-A fact is a dotted name of run.json's `provenance.nodes`, such as `host.kernel`. The first row of the table that matches
-its name counts; a pattern is a name, or ends or begins with *.
+A fact is a dotted name in run.json's `provenance.nodes`, such as `host.kernel`. The first row with a matching pattern
+counts; a pattern is a name, or begins or ends with *.
 
 ranks     what a difference between the ranks of a world means
             error    the ranks can't be measured together: a ConfigError, or a warning with preflight=warn
-            network  the same, unless interface= names a network, or the values name one of the same rate: hosts may
-                     have names of their own for it
-            record   written into run.json
+            network  the same, unless interface= names a network, or the values name interfaces of one network and
+                     rate, which may have different names on each host
+            record   recorded in run.json
             node     expected between nodes; within a node it means separate containers and is recorded
             ignore   differs from rank to rank or from moment to moment
-restarts  `equal` where a run that is resumed must find what it began with (or --force), else `any`
-runs      `show` where `commbench compare` names a difference between two sides, else `ignore`
-record    `no` for what is only compared and never written down
+restarts  `equal` if a resumed run must have the same value (unless --force is given), otherwise `any`
+runs      `show` if `commbench compare` reports a difference between two sides, otherwise `ignore`
+record    `no` for what is only compared, not recorded
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
-MISSING = "missing"  # in place of a value; no JSON text looks like this
+MISSING = "missing"  # in place of a value; not a JSON text
 _TABLE = """
     # fact                                | ranks   | restarts | runs   | record
     # Open MPI's mpirun exports these differently on its own node and on the others
@@ -38,7 +38,7 @@ _TABLE = """
     environment.UCX_NET*                  | network | equal    | show   | yes
     environment.FI_TCP*                   | network | equal    | show   | yes
     environment.MPIR_CVAR_NETWORK*        | network | equal    | show   | yes
-    # new with every start, or only a permission to start
+    # differ with every start, or only permit a start
     environment.COMMBENCH_*               | error   | any      | ignore | yes
     environment.MASTER_*                  | error   | any      | show   | yes
     # torchrun exports it to its ranks
@@ -49,7 +49,7 @@ _TABLE = """
     environment.*                         | error   | equal    | show   | yes
     versions.*                            | error   | equal    | show   | yes
     run.bind*                             | record  | any      | show   | yes
-    # of the whole configuration, credentials too
+    # a digest of the whole configuration, with its credentials
     run.digest                            | error   | any      | ignore | no
     run.*                                 | error   | any      | show   | yes
     gpu.own.name*                         | error   | equal    | show   | yes
@@ -77,7 +77,7 @@ _TABLE = """
 
 @dataclass(frozen=True)
 class FactScope:
-    """A row of the table; the module's docstring says what the words mean."""
+    """A row of the table; the module's docstring explains the values."""
 
     pattern: str
     ranks: str

@@ -1,4 +1,4 @@
-"""The flags of a case: what each one means and what to do about it; shown by console, report and docs/report.md."""
+"""The flags of a case: what each means and what to do about it, as in the console, reports and docs/report.md."""
 
 from __future__ import annotations
 
@@ -65,15 +65,15 @@ FLAGS = {
     ),
     "clock_limited": Flag(
         "sync=window: the ranks' clocks are uncertain by more than 5 % of a repetition (column clock_error_s)",
-        "take the difference to other cases as no larger than that; a faster interface=... for the clocks helps",
+        "do not rely on smaller differences to other cases; a faster interface=... for the clocks helps",
     ),
     "late_starts": Flag(
         "sync=window: a rank began more than one repetition in 20 late, and those are not counted",
-        "what is counted are the calmer moments; look for other load, or use fewer ranks than cores",
+        "only the calmer moments are counted: look for other load, or use fewer ranks than cores",
     ),
     "gaps": Flag(
-        "more than 1 % of a soak passed outside of its repetitions (column unmeasured_s)",
-        "look for the holes in its time line; a slow disk, checks of large messages and other load on rank 0 make them",
+        "more than 1 % of a soak was spent outside its repetitions (column unmeasured_s)",
+        "look for the gaps in its time line: a slow disk, checks of large messages or other load on rank 0 cause them",
     ),
     "throttled": Flag(
         "the GPU lowered its clock during the measurement (heat, power or a hardware brake)",
@@ -89,16 +89,16 @@ FLAGS = {
         "start the container with --shm-size=8g or --ipc=host, and measure again",
     ),
     "one_buffer": Flag(
-        "all messages of a window share one buffer (buffers=shared), so only what the last one left was checked",
-        "compare it with osu_bw; for memory that every message has to travel through, take buffers=own",
+        "all messages of a window share one buffer (buffers=shared), so only the last message was checked",
+        "compare it with osu_bw; use buffers=own to give each message its own memory and to check all of them",
     ),
     "zero_payload": Flag(
         "in-place sums that nothing resets between two time stamps moved zeros; the payload was checked separately",
         "nothing: zeros take as long as other numbers unless the network compresses",
     ),
     "impossible": Flag(
-        "the bus bandwidth is above its limit (column limit_gb_per_s), so one of the two is not what it seems",
-        "see the column reason: a limit that was measured varies; in-network reduction (NVLS, SHARP) moves fewer bytes "
+        "the bus bandwidth is above its limit (column limit_gb_per_s), so one of the two is wrong",
+        "see the column reason: a measured limit varies; in-network reduction (NVLS, SHARP) moves fewer bytes "
         "than the bus factor assumes",
     ),
     "thinned": Flag(
@@ -106,7 +106,7 @@ FLAGS = {
         "nothing: enough remain for the median and the quantiles",
     ),
 }
-DOUBTFUL = frozenset({  # the number may be another one when the case is measured again, or on a quieter machine
+DOUBTFUL = frozenset({  # the number may differ if the case is measured again, or on a quieter machine
     "noisy", "drifting", "multimodal", "unstable", "unsteady", "disturbed", "oversubscribed", "timer_limited", "skewed",
     "clock_limited", "late_starts", "gaps", "throttled", "impossible",
 })  # fmt: skip
@@ -114,6 +114,6 @@ UNKNOWN_FLAG = Flag("a flag of another version of commbench", "see that version'
 
 
 def warnings_of(row: Mapping[str, Any]) -> frozenset[str]:
-    """The flags of a case, also one of commbench.load, where they are a text."""
+    """The flags of a case; in a row of commbench.load they are one text."""
     flags = row.get("warnings")
     return frozenset() if flags is None else frozenset(flags.split() if isinstance(flags, str) else flags)

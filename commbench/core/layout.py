@@ -1,4 +1,4 @@
-"""Layouts (`NxM` is N nodes with M ranks each), pairs of ranks, and rounds of pairs that can run at the same time."""
+"""Layouts (`NxM`: N nodes with M ranks each), pairs of ranks, and rounds of pairs that can run at the same time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .case import World
 from .errors import ConfigError
 
 MAX_RANKS = 2**17
-MOST_NAMED_PAIRS = 3  # of those that run at once
+MOST_NAMED_PAIRS = 3  # of several that run at once
 
 Pair = tuple[int, int]
 
@@ -35,7 +35,7 @@ class Layout:
 
     @classmethod
     def around(cls, layouts: Sequence[Layout], ranks: int = 2) -> Layout:
-        """The smallest world that all layouts fit into; without any, one node with `ranks` ranks."""
+        """The smallest layout that all of them fit into; without any, one node with `ranks` ranks."""
         layouts = layouts or (cls(1, ranks),)
         return cls(max(layout.nodes for layout in layouts), max(layout.ranks_per_node for layout in layouts))
 
@@ -47,7 +47,7 @@ class Layout:
         return f"{self.nodes}x{self.ranks_per_node}"
 
     def misfit(self, world: World) -> str | None:
-        """Why it does not fit into the world; None if it does."""
+        """Why the layout does not fit into the world; None if it does."""
         large = [ranks for ranks in world.nodes if len(ranks) >= self.ranks_per_node]
         if len(large) >= self.nodes and len(world.nodes[0]) >= self.ranks_per_node:  # rank 0 decides and records
             return None
@@ -55,34 +55,34 @@ class Layout:
         return f"layout {self} does not fit into this world of {len(world.nodes)} node(s) with {ranks_by_node} rank(s)"
 
     def members(self, world: World) -> tuple[int, ...]:
-        """The first ranks of each of the first nodes that are large enough, node after node."""
+        """The world ranks of the layout: the first ranks of the first nodes that are large enough, node by node."""
         large = [ranks for ranks in world.nodes if len(ranks) >= self.ranks_per_node]
         return tuple(rank for ranks in large[: self.nodes] for rank in ranks[: self.ranks_per_node])
 
 
 def pairs_text(pairs: Iterable[Pair]) -> str:
-    """The text of Case.pair: "0-1" is one pair, "0-2 1-3" are two at once."""
+    """Pairs as the text of Case.pair: "0-1" is one, "0-2 1-3" are two at once."""
     return " ".join(f"{first}-{second}" for first, second in pairs)
 
 
 def short_pairs(text: str) -> str:
-    """The text of Case.pair; of many pairs that run at once only the first and the last."""
+    """The text of Case.pair, shortened to the first and the last of many pairs that run at once."""
     pairs = text.split()
     return text if len(pairs) <= MOST_NAMED_PAIRS else f"{pairs[0]} .. {pairs[-1]} ({len(pairs)} at once)"
 
 
 def ends_of_pair(text: str | None) -> dict[str, int | None]:
-    """The columns source and destination of Case.pair: None for several pairs at once, and where there is none."""
+    """The columns source and destination for the text of Case.pair; None unless it is a single pair."""
     first, _, second = (text or "").partition("-")
     single = first.isdigit() and second.isdigit()
     return {"source": int(first) if single else None, "destination": int(second) if single else None}
 
 
 def all_pairs(size: int) -> list[Pair]:
-    """Every rank with itself and with every other rank in both directions, ordered so that `rounds` leaves no gaps.
+    """Each rank with itself and with every other rank in both directions, ordered so that `rounds` fills each round.
 
-    The circle method: one rank stays, the others rotate by one each turn; ranks opposite each other form a pair. If
-    `size` is odd, the place of the missing rank is empty, and its partner idles.
+    The circle method: one rank stays, the others rotate by one each turn; opposite ranks form a pair. If `size` is odd,
+    one place is empty, and the rank opposite it is idle.
     """
     seats = size + size % 2
     forth: list[Pair] = []
@@ -95,7 +95,7 @@ def all_pairs(size: int) -> list[Pair]:
 
 
 def rounds(pairs: Iterable[Pair]) -> list[list[Pair]]:
-    """Pairs of one round share no rank; each pair goes into the first round that has room for it."""
+    """Divide pairs into rounds in which no rank occurs twice; each pair goes into the first round with room for it."""
     packed: list[list[Pair]] = []
     busy: list[set[int]] = []  # ranks of each round
     for pair in pairs:

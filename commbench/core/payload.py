@@ -1,7 +1,7 @@
-"""Message contents: element types, and small integers that stay exact in all of them and differ by rank, index, check.
+"""Message contents: element types, and small integers, exact in all of them, that differ by rank, index and check.
 
-At most CONTRIBUTORS ranks contribute something other than the neutral element to an index, so that a sum is at most
-8 x 15 = 120 and exact even in int8 (127), bfloat16 (2^8) and float16 (2^11).
+At most CONTRIBUTORS ranks contribute more than the neutral element to an index, so a sum is at most 8 x 15 = 120 and
+exact even in int8 (127), bfloat16 (2^8) and float16 (2^11).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .program import PERIOD, Pattern, Segment
 CONTRIBUTORS = 8
 LARGEST = 15
 BLOCK_STRIDE = 3571  # prime: an unlikely offset for misplaced data, and PERIOD blocks pass before two are alike
-SHARED = 0  # key of a stream from which all ranks cut their blocks: one period in memory, however many ranks
+SHARED = 0  # key of a stream from which all ranks take their blocks, so that one period is in memory for all
 _INDEX = np.arange(PERIOD, dtype=np.int64)
 
 
@@ -62,14 +62,14 @@ DTYPES = {
 
 
 def dtype(name: str) -> DType:
-    """The element type of that name; raises ConfigError with the names that exist."""
+    """The element type of that name; raises ConfigError."""
     if name not in DTYPES:
         raise ConfigError(f"dtype={name} is unknown; allowed: {', '.join(DTYPES)}")
     return DTYPES[name]
 
 
 def message(key: int, salt: int, count: int, shift: int = 0) -> Pattern:
-    """`count` elements of the stream of sender `key` at check `salt`, from position `shift` on."""
+    """`count` elements of the stream of sender `key` at check `salt`, starting at position `shift`."""
     return Pattern((Segment(count, _values(key, salt), shift % PERIOD),))
 
 
@@ -79,7 +79,7 @@ def concatenated(parts: list[Pattern]) -> Pattern:
 
 
 def block_start(index: int) -> int:
-    """Where block `index` begins in its stream, in elements: any two blocks differ, whatever their length."""
+    """The first element of block `index` in its stream; any two blocks differ, whatever their length."""
     return BLOCK_STRIDE * index % PERIOD
 
 
@@ -89,17 +89,15 @@ def joined_blocks(key: int, salt: int, count: int, indices: Iterable[int]) -> Pa
 
 
 def contribution(rank: int, size: int, salt: int, reduction: str, count: int, shift: int = 0) -> Pattern:
-    """What a rank contributes to a reduction over `size` ranks."""
+    """The contribution of a rank to a reduction over `size` ranks."""
     return Pattern((Segment(count, _contributed(rank, size, salt, reduction), shift % PERIOD),))
 
 
 def reduced(size: int, salt: int, reduction: str, count: int, shift: int = 0) -> Pattern:
     """The result of a reduction over `size` ranks; an average is exact where `size` is a power of two."""
-    period = _reduced(size, salt, reduction)
-    if reduction != "avg":
-        return Pattern((Segment(count, period, shift % PERIOD),))
-    tolerance_ulp = 0 if size & (size - 1) == 0 else size
-    return Pattern((Segment(count, period, shift % PERIOD),), ulp=tolerance_ulp, divisor=size)
+    divisor = size if reduction == "avg" else 1
+    segment = Segment(count, _reduced(size, salt, reduction), shift % PERIOD)
+    return Pattern((segment,), ulp=0 if divisor & (divisor - 1) == 0 else size, divisor=divisor)
 
 
 @lru_cache(maxsize=256)

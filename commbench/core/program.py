@@ -1,4 +1,4 @@
-"""What one rank does in one sample: buffers, steps, and the contents of the buffers before and after.
+"""Programs: what a rank does in one sample, as buffers and steps, and patterns: what its buffers hold.
 
 A Communicator lowers the steps to calls of its library; an engine runs them n times.
 """
@@ -16,10 +16,9 @@ PERIOD = 8191  # prime, so that no block, chunk or segment size of a library is 
 
 @dataclass(frozen=True)
 class BufferSpec:
-    """`slots` separate blocks of `count` elements: a window. Rotation allocates a pool of copies of all slots.
+    """`slots` separate blocks of `count` elements, one per message of a window. Rotation allocates a pool of copies.
 
-    `memory`: device, where the case's buffers lie (a GPU, or the host with device=cpu), or of the rank's host: host,
-    pinned (page-locked for its GPU).
+    `memory`: device (the case's device: a GPU, or the host with device=cpu), host, or pinned (page-locked host memory).
     """
 
     name: str
@@ -39,12 +38,12 @@ class View:
     count: int | None = None
 
     def count_in(self, spec: BufferSpec) -> int:
-        """The number of its elements in a buffer of that specification."""
+        """The number of elements of this view of a buffer with that specification."""
         return spec.count - self.offset if self.count is None else self.count
 
     @property
     def elements(self) -> slice:
-        """The range of its elements in the slot."""
+        """The elements of the slot that this view covers."""
         return slice(self.offset, None if self.count is None else self.offset + self.count)
 
 
@@ -165,7 +164,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Icopy:
-    """A copy within a rank that runs beside what follows, up to the WaitAll for its request."""
+    """A copy within a rank that runs concurrently with the next steps, up to the WaitAll for its request."""
 
     source: View
     target: View
@@ -188,7 +187,7 @@ class Program:
 
     @property
     def unfinished(self) -> set[int]:
-        """The requests that no later WaitAll names."""
+        """The requests that no later WaitAll completes."""
         pending: set[int] = set()
         for step in self.steps:
             if isinstance(step, Isend | Irecv | Icopy):

@@ -1,4 +1,4 @@
-"""What a backend, a launcher and a writer must provide, and the control plane they share. Declarations only."""
+"""Protocols: what a backend, a launcher, a writer and the control plane must provide."""
 
 from __future__ import annotations
 
@@ -12,65 +12,69 @@ from numpy.typing import NDArray
 from .case import Case, Mode, RankIdentity, World, options_text
 from .program import BufferSpec, Pattern, Program
 
-GROUP_ORDER = "group_order"  # of Communicator.facts: its ranks in the order in which the library's log numbers them
+GROUP_ORDER = "group_order"  # in Communicator.facts: the ranks in the order in which the library's log numbers them
 
 
 class Buffer(Protocol):
-    """Memory that was touched. `pool` copies of all slots lie behind one another for rotation."""
+    """Allocated memory. For rotation, it holds `pool` copies of all slots, one after another."""
 
     spec: BufferSpec
     pool: int
 
     def write(self, pattern: Pattern | None) -> None:
-        """Fill every copy; None writes the sentinel."""
+        """Fill every copy with the pattern, or with the sentinel if it is None."""
 
     def count_wrong(self, pattern: Pattern, copies: int) -> int:
-        """How many elements of the first `copies` copies, guard words included, differ."""
+        """The number of elements, including guard words, that differ from the pattern in the first `copies` copies."""
 
 
 class Runner(Protocol):
-    """A lowered program. `progress` holds (repetition, step) and may be read from another thread; step is -1 where the
-    engine does not write it (the Python loop: its stack tells). `calls` are the library's calls, by step."""
+    """A lowered program. `progress` holds (repetition, step) and may be read by another thread; step is -1 in the
+    Python loop, whose stack shows it. `calls` are the library's calls, by step."""
 
     progress: NDArray[np.int64]
     calls: tuple[str, ...]
 
     def __call__(self, n: int, starts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        """Run n repetitions; stamps [hosted, n, 2] in ns. Raises CommunicationError.
-        With sync=window repetition r begins no earlier than starts[r], ns on the clock of the stamps."""
+        """Run n repetitions and return stamps [hosted, n, 2] in ns. Raises CommunicationError.
+
+        With sync=window repetition r begins no earlier than starts[r], in ns on the clock of the stamps."""
 
 
 class Control(Protocol):
-    """The control plane: where the ranks meet, independently of the library that is measured."""
+    """The control plane: how ranks exchange values, independently of the library that is measured.
+
+    Methods with a deadline raise Missing if ranks do not arrive in time.
+    """
 
     store: Any  # torch's, or world.store.KeyValueStore; None where all ranks live in one process
     rank: int
     size: int
 
     def gather(self, value: Any, deadline_s: float, meeting: str = "gather") -> list[Any]:
-        """JSON values of all ranks on rank 0, an empty list elsewhere. Raises Missing."""
+        """The JSON values of all ranks on rank 0, an empty list elsewhere."""
 
     def collect(self, array: NDArray[np.int64], deadline_s: float, meeting: str = "collect") -> list[NDArray[np.int64]]:
-        """The same for arrays."""
+        """Like gather, for arrays."""
 
     def decide(self, value: Any, deadline_s: float, meeting: str = "decide") -> Any:
-        """Rank 0's value, everywhere. Raises Missing(0)."""
+        """Rank 0's value, everywhere."""
 
     def exchange(self, value: Any, deadline_s: float, meeting: str = "exchange") -> list[Any]:
-        """JSON values of all ranks, everywhere. Raises Missing."""
+        """The JSON values of all ranks, everywhere."""
 
     def agree(self, problem: str | None, deadline_s: float, meeting: str = "agree") -> str | None:
-        """None if no rank has a problem, else the first one, as text, everywhere."""
+        """The first rank's problem, as text, everywhere; None if no rank has one."""
 
     def subset(self, ranks: Sequence[int]) -> Control:
-        """The control plane of some ranks; only they may use it."""
+        """A control plane for some of the ranks; only they may use it."""
 
     def farewell(self, deadline_s: float) -> None:
-        """The last meeting: rank 0 may be the one that hosts the store, and leaves last."""
+        """The last meeting. Rank 0 leaves last, because it may host the store."""
 
 
 class Communicator(Protocol):
-    """An opened library on a set of ranks."""
+    """An open library on a set of ranks."""
 
     size: int
 
@@ -79,10 +83,10 @@ class Communicator(Protocol):
         """The ranks of this communicator that live in this process."""
 
     def subset(self, ranks: Sequence[int]) -> Communicator | None:
-        """The same library on some ranks, None where this process hosts none of them.
+        """The same library on some ranks; None if this process hosts none of them.
 
-        All ranks call it, in the same order: torch names a group by how many groups the process knows already. Each
-        call opens a new group, but for all ranks.
+        All ranks must call it in the same order, because torch names a group by the number of groups that the process
+        has created. Each call opens a new group, except for all ranks.
         """
 
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
@@ -94,31 +98,30 @@ class Communicator(Protocol):
         buffers: Mapping[int, Mapping[str, Buffer]],
         mode: Mode,
     ) -> Runner:
-        """Lower the programs of the hosted ranks, on all ranks at once. Raises Unsupported."""
+        """Lower the programs of the hosted ranks; all ranks must call it. Raises Unsupported."""
 
     def counters(self) -> dict[str, float]:
-        """What the library or the kernel has counted for this rank up to now; empty where nothing does."""
+        """The counters that the library or the kernel keeps for this rank; empty if there are none."""
 
     def facts(self) -> dict[str, Any]:
-        """Library, version, thread level, transport: what was really opened; GROUP_ORDER where the library numbers
-        the ranks in another order."""
+        """Library, version, thread level and transport in use; GROUP_ORDER if the library numbers ranks differently."""
 
     def close(self, abort: bool = False) -> None: ...
 
 
 @runtime_checkable
 class Backend(Protocol):
-    """A library that can be measured; importable without it. A backend inherits from this class for the defaults."""
+    """A library that can be measured; can be imported without it. Backends inherit from this class for its defaults."""
 
     name: ClassVar[str]
     devices: ClassVar[tuple[str, ...]]  # of cpu and cuda
     # which launchers start its ranks: any, starts_mpi (see Launcher), none (it hosts all ranks itself)
     launchers: ClassVar[str] = "any"
-    engines: ClassVar[tuple[str, ...]] = ("python",)  # the first is `auto`
-    axes: ClassVar[tuple[str, ...]] = ()  # independent variables of its own, such as streams
-    threads_per_rank: ClassVar[int] = 1  # that are busy during a measurement
-    joins_messages: ClassVar[bool] = False  # messages to a peer that are posted before a wait travel in one call
-    needs_torch: ClassVar[bool] = True  # in its ranks, which then meet through torch's TCPStore
+    engines: ClassVar[tuple[str, ...]] = ("python",)  # engine=auto is the first
+    axes: ClassVar[tuple[str, ...]] = ()  # its own independent variables, such as streams
+    threads_per_rank: ClassVar[int] = 1  # busy during a measurement
+    joins_messages: ClassVar[bool] = False  # one call sends all messages to a peer that are posted before a wait
+    needs_torch: ClassVar[bool] = True  # its ranks import torch, and meet through torch's TCPStore
     shares_gpu: ClassVar[bool] = True  # whether two ranks may use the same GPU
 
     @property
@@ -133,57 +136,56 @@ class Backend(Protocol):
 
     @property
     def options(self) -> tuple[tuple[str, str], ...]:
-        """Its own parameters, which are variables of each case: its fields, if it is a dataclass."""
+        """Its parameters, which are variables of each case: the fields of a dataclass."""
         return options_text(
             {field.name: getattr(self, field.name) for field in fields(self)} if is_dataclass(self) else {}
         )
 
     def missing(self, device: str) -> str | None:
-        """Why this machine can't run it on cpu or cuda, determined without importing the library; None if it can."""
+        """Why this machine can't run it on cpu or cuda, found without importing the library; None if it can."""
 
     def supports(self, case: Case, size: int) -> str | None:
         """The reason to skip a case, from declared tables; None if it can run."""
 
     def staging(self, benchmark: str) -> str:
-        """How an operation's messages reach device memory: none (the library accesses it directly), library (the
-        library copies through host memory), pinned (commbench copies through pinned host memory, in the timed steps).
-        """
+        """How an operation's messages reach device memory: none (the library accesses it directly), library (it copies
+        them through host memory), pinned (commbench copies them through pinned host memory, in the timed steps)."""
         return "none"
 
     def environment(self, cuda_ipc: str, interface: str | None) -> dict[str, str]:
-        """The environment variables to export before the library starts. Raises ConfigError for a contradiction."""
+        """The environment variables to export before the library starts. Raises ConfigError if they contradict."""
         return {}
 
     def open(self, world: World, control: Control, device: str) -> Communicator: ...
 
 
 class Launcher(Protocol):
-    """A program that starts ranks: how it is called from here, how its ranks are recognised and where they meet.
+    """A program that starts ranks: how it is called, how its ranks are recognised and where they meet.
 
-    A launcher inherits from this class for the defaults; that of conf/launcher/NAME.yaml is launchers/NAME.py's class
-    Name.
+    Launchers inherit from this class for its defaults. conf/launcher/NAME.yaml belongs to class Name in
+    launchers/NAME.py.
     """
 
     name: ClassVar[str]
-    # The order in which launchers are asked whose rank a process is, and that of defaults. The first that recognises it
-    # wins, so one that runs inside another's tasks, or exports another's variables (PMI_RANK), has the lower number;
-    # where both are true, `detect` rules out the variables of the launcher inside (launchers/mpirun.py).
+    # The order in which launchers try to recognise a rank, and in which they are defaults. The first match wins, so a
+    # launcher that runs inside another's tasks, or exports another's variables (PMI_RANK), has the lower number; where
+    # both are true of two launchers, `detect` excludes the variables of the inner one (launchers/mpirun.py).
     precedence: ClassVar[int]
-    needs_scheduler: ClassVar[bool] = False  # not on every machine: never a backend's default
+    needs_scheduler: ClassVar[bool] = False  # so it is never a backend's default
     starts_mpi: ClassVar[bool] = False  # whether its ranks can initialise MPI
-    meets_over_mpi: ClassVar[bool] = False  # whether its ranks load MPI to find each other, whatever the backend is
-    forks: ClassVar[bool] = False  # whether this command's rank server forks its ranks, and `command` starts that
-    # prefixes of variables that commbench forwards under no launcher, as this one exports them to its ranks itself
+    meets_over_mpi: ClassVar[bool] = False  # whether its ranks load MPI to find each other, with any backend
+    forks: ClassVar[bool] = False  # whether the rank server forks its ranks; `command` starts the rank server
+    # prefixes of variables that this launcher exports to its ranks; commbench forwards them with no launcher
     own_variables: ClassVar[tuple[str, ...]] = ()
 
     @property
     def has_allocation(self) -> bool:
-        """Whether this process runs inside an allocation of nodes that this launcher starts ranks on."""
+        """Whether this process runs inside an allocation whose nodes this launcher starts ranks on."""
         return False
 
     @property
     def is_local(self) -> bool:
-        """Whether its ranks run on this machine, as descendants of its process."""
+        """Whether its ranks are descendants of its process, on this machine."""
         return True
 
     @property
@@ -192,30 +194,32 @@ class Launcher(Protocol):
         return 1
 
     def detect(self, environ: Mapping[str, str]) -> RankIdentity | None:
-        """The rank that was started with this environment; None if another launcher or none started it.
+        """The rank that this launcher has started with this environment; None if it did not start it.
 
-        Raises ConfigError where its variables contradict each other."""
+        Raises ConfigError if its variables contradict each other."""
 
     def open_store(
         self, identity: RankIdentity, environ: Mapping[str, str], backend: Backend, interface: str | None
     ) -> Any:
-        """The store through which the ranks of its world meet, of the backend's kind.
+        """The store through which the ranks of a world meet, of the kind that the backend needs.
 
         Raises ConfigError, OSError, RuntimeError, KeyError, ValueError."""
 
     def command(
         self, nodes: int, ranks_per_node: int, worker: Sequence[str], library: str | None, exports: Sequence[str] = ()
     ) -> list[str]:
-        """It contains sys.executable, and ends with the words of `worker` as they are. `library` as in `environment`;
-        `exports` are the names of variables that ranks on other hosts need. Raises ConfigError where the program to
-        start them is not installed."""
+        """The command line that starts the ranks: it contains sys.executable, and ends with the words of `worker`.
+
+        `library` as in `environment`; `exports` are the names of variables that ranks on other hosts need. Raises
+        ConfigError if the launcher's program is not installed."""
 
     def environment(self, nodes: int, ranks_per_node: int, library: str | None) -> dict[str, str]:
-        """What is exported to its ranks beside the inherited variables; called once for each world, in the parent.
+        """The variables to export to the ranks, beside the inherited ones; called once per world, in the parent.
+
         `library` is the MPI library that they load (backend.library), None if they load none."""
 
     def manual_command(self, nodes: int, ranks_per_node: int, worker: Sequence[str]) -> str | None:
-        """The line with which a user starts such a world, where this process can't; None if there is none."""
+        """The command for a user to start such a world if this process can't; None if there is none."""
         return None
 
 
@@ -227,7 +231,7 @@ class Writer(Protocol):
     def case(
         self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
     ) -> None:
-        """Columns of samples.parquet and counters.parquet; a later row of the same case replaces the earlier one."""
+        """A row, and columns of samples.parquet and counters.parquet; a later row of a case replaces an earlier one."""
 
     def end(self, run: Mapping[str, Any]) -> None:
-        """The end of a world; with the status `running` further launches of the run follow."""
+        """The end of a world; further worlds of the run follow if its status is `running`."""

@@ -1,4 +1,4 @@
-"""A run's folder: created once, with files that appear in it whole or not at all."""
+"""The folder of a run: how it is created, and how files appear in it whole or not at all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from commbench.core.errors import ConfigError
+from .errors import ConfigError
 
 TIMESTAMP = "%Y%m%dT%H%M%S.%f"  # names sort by time
 DISK_PROBE_BYTES = 4096
@@ -20,7 +20,7 @@ NO_SYNC = (errno.EINVAL, errno.ENOTSUP)  # file systems without fsync of folders
 
 
 def new_folder(output: str) -> str:
-    """A folder for a run that no other run has; names sort by time. Raises ConfigError where it can't be written."""
+    """Create the folder of a run; its name sorts by time. Raises ConfigError if it can't be written to."""
     parent = Path(output).absolute()
     try:
         while True:
@@ -29,7 +29,7 @@ def new_folder(output: str) -> str:
             try:
                 folder.mkdir(parents=True)
                 break
-            except FileExistsError:  # a folder belongs to the run that has created it: take another name
+            except FileExistsError:  # another run has created it: take another name
                 if not parent.is_dir():
                     raise
         probe = folder / ".probe"
@@ -51,7 +51,7 @@ def _unwritable(output: str, error: OSError) -> ConfigError:
 
 
 def check_output(output: str) -> None:
-    """Raises ConfigError where new_folder would; leaves nothing behind."""
+    """Raise ConfigError where new_folder would, leaving nothing behind."""
     path = Path(output).absolute()
     try:
         created = [folder for folder in (path, *path.parents) if not folder.exists()]
@@ -72,7 +72,7 @@ def publish(temporary: Path, target: Path) -> None:
     temporary.replace(target)
     try:
         folder = os.open(target.parent, os.O_RDONLY)
-    except PermissionError:  # it may be written to but not listed
+    except PermissionError:  # it may be written to, but not read
         return
     try:
         os.fsync(folder)
@@ -84,7 +84,7 @@ def publish(temporary: Path, target: Path) -> None:
 
 
 def read_record(folder: str | Path) -> dict[str, Any]:
-    """run.json; empty where there is none, or a damaged one."""
+    """The contents of run.json; empty if it is absent or damaged."""
     try:
         run = json.loads((Path(folder) / "run.json").read_text())
     except (OSError, ValueError):
@@ -93,12 +93,12 @@ def read_record(folder: str | Path) -> dict[str, Any]:
 
 
 def json_text(value: Mapping[str, Any]) -> str:
-    """run.json as it is written."""
+    """A value as the text of run.json."""
     return json.dumps(value, indent=1, default=str) + "\n"
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Replace a file; raises OSError, and leaves the old one then."""
+    """Replace a file. Raises OSError, and keeps the old file then."""
     temporary = path.with_suffix(".tmp")
     try:
         temporary.write_text(json_text(value))

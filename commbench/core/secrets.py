@@ -1,4 +1,4 @@
-"""Credentials are masked wherever something is recorded; their names stay."""
+"""Masks credentials in everything that is recorded; the names of variables and keys stay."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def is_secret(name: str) -> bool:
 
 
 def mask(value: str) -> str:
-    """The value as one line, without what looks like credentials."""
+    """The text with what looks like credentials masked."""
     words = value.split(" ")
     for index, word in enumerate(words):
         scheme, separator, rest = word.partition("://")
-        if separator and "@" in rest:  # rather too much: in a URL a password may contain a slash, a comma or an @
+        if separator and "@" in rest:  # up to the last @: a password in a URL may contain a slash, a comma or an @
             words[index] = f"{scheme}://{MASK}@{rest.rpartition('@')[2]}"
         else:
             words[index] = BEFORE_AT.sub(lambda match: f"{MASK}@" if ":" in match[0] else match[0], word)
@@ -35,7 +35,7 @@ def mask(value: str) -> str:
 
 
 def recorded(name: str, value: Any) -> Any:
-    """A value of the configuration as it may be recorded, masked at every depth; nulls and flags stay."""
+    """A value of the configuration, masked at every depth, as it may be recorded; null and booleans stay."""
     if isinstance(value, dict):
         return {key: recorded(str(key), entry) for key, entry in value.items()}
     if isinstance(value, list):
@@ -46,7 +46,7 @@ def recorded(name: str, value: Any) -> Any:
 
 
 def recorded_override(text: str) -> str:
-    """An override as it may be recorded: KEY='***' where KEY, or a name in its mapping, is that of a credential."""
+    """An override as it may be recorded: KEY='***' if KEY, or a name in its mapping, names a credential."""
     match = OVERRIDE.fullmatch(text)
     if match is None:
         return mask(text)
@@ -64,6 +64,6 @@ def _mapped(match: re.Match[str]) -> str:
 
 
 def _mask_quoted(value: str) -> str:
-    """A value of Hydra's grammar whose quotes stay where they are."""
+    """A value in Hydra's grammar, masked within its quotes."""
     quote = value[0] if len(value) > 1 and value[0] in "'\"" and value[-1] == value[0] else ""
     return f"{quote}{mask(value[1:-1])}{quote}" if quote else mask(value)

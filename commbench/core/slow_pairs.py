@@ -1,14 +1,14 @@
 """Slow pairs, asymmetric pairs and slow ranks: every pair of ranks compared with the others of its class.
 
 A pair is slow if the interval of its median lies above FACTOR x the median of the others of its class, and above that
-median by more than SPREADS of their standard deviations. The factor is what matters to a user: any test finds a steady
-link that is 4 % slower, which is no reason to repair it. The spread (MAD x 1.4826, robust: Leys et al. 2013)
-keeps the upper edge of a class that is wide in itself, such as two sockets, from being reported as a fault. Both
-compare with medians of the others, so up to half of a class may be slow before it looks normal.
+median by more than SPREADS of their standard deviations. The factor leaves out differences that do not matter: a link
+that is always 4 % slower is significant in any test and no reason for a repair. The spread (MAD x 1.4826, which is
+robust: Leys et al. 2013) keeps the slower pairs of a class that is wide by nature, such as two sockets, from being
+reported. Both compare with medians of the others, so pairs are found as long as less than half of a class is slow.
 
-Where several sizes were measured, a neighbouring size must agree. Rows whose time includes something else than the link
-(UNUSABLE) neither accuse nor are accused. Where the time itself is uncertain (UNCERTAIN) the factor is 2, one size
-is not enough, and it must be the exception: where most rows of a class are uncertain, none of them is slow.
+Where several sizes were measured, a neighbouring size must agree. Rows whose time includes something other than the
+link (UNUSABLE) are not compared. Where the time itself is uncertain (UNCERTAIN), the factor is 2 and one size is not
+enough; where most rows of a class are uncertain, none of these is slow.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ KINDS = ("rank", "slow", "asymmetric")  # the most helpful first
 
 @dataclass(frozen=True)
 class Finding:
-    """What differs from its class; a ratio of 2 means that it takes twice as long.
+    """A slow or asymmetric pair, or a slow rank; with a ratio of 2 it takes twice as long as is typical.
 
-    `pair` is None for a slow rank. `rank` is that rank, and also set for its slow pairs; None otherwise.
+    `pair` is None for a slow rank. `rank` is set for a slow rank and for its slow pairs.
     """
 
     kind: str
@@ -57,7 +57,7 @@ class Finding:
     layout: str
 
     def text_with_host(self, run: Mapping[str, Any]) -> str:
-        """The text, with the host of the rank if there are several and run.json, as `run`, has their names."""
+        """The text, followed by the rank's host if the run (run.json) has several and names them."""
         if self.rank is None:
             return self.text
         try:
@@ -74,7 +74,7 @@ class Finding:
 class Matrix:
     """The cases of one run that differ only in the pair, with any status. `shared` are their other variables.
 
-    `sizes`: this matrix and those that differ from it only in the size, by size.
+    `sizes`: this matrix and those that differ from it only in the size, in the order of their sizes.
     """
 
     run_id: str | None
@@ -88,7 +88,7 @@ class Matrix:
 
     @functools.cached_property
     def classes(self) -> Mapping[str, Mapping[Pair, float]]:
-        """Class -> pair -> median_s, of the cases that are ok."""
+        """The times (median_s) of the cases that are ok, by class and pair."""
         classes: dict[str, dict[Pair, float]] = {name: {} for name in CLASSES}
         for pair, row in self.rows.items():
             if row["status"] == "ok":
@@ -105,7 +105,7 @@ class Matrix:
 
     @functools.cached_property
     def usable(self) -> Mapping[str, Mapping[Pair, float]]:
-        """`classes` without the rows that say nothing about a link."""
+        """`classes` without the rows whose flags are in UNUSABLE."""
         usable = {
             name: {pair: time for pair, time in times.items() if not warnings_of(self.rows[pair]) & UNUSABLE}
             for name, times in self.classes.items()
@@ -114,34 +114,34 @@ class Matrix:
 
     @functools.cached_property
     def slow(self) -> Mapping[Pair, tuple[str, float]]:
-        """Pair -> its class and the typical time of the others in seconds, for the pairs that are slow."""
+        """The class of each slow pair and the typical time of the other pairs in it, in seconds."""
         return {pair: self.slow_here[pair] for pair in self.agreed("slow_here")}
 
     @functools.cached_property
     def slow_here(self) -> Mapping[Pair, tuple[str, float]]:
-        """Like slow, by this size alone."""
+        """Like `slow`, judged by this size alone."""
         slow = {}
         for name, times in self.usable.items():
             if len(times) < LEAST_CLASS_PAIRS:
                 continue
             values = np.array(list(times.values()))
             least_s = np.sort(values)[(len(values) - 2) // 2]  # the least that the median of the others can be
-            uncertain = {pair for pair in times if self._is_uncertain(pair)}
+            uncertain = {pair for pair in times if _is_uncertain(self.rows[pair])}
             spared = uncertain if 2 * len(uncertain) > len(times) else set()
             for index, pair in enumerate(times):
-                if pair in spared or not _interval_end(self.rows[pair], "ci_low_s") > FACTOR * least_s:
+                low_s = _interval_end(self.rows[pair], "ci_low_s")
+                if pair in spared or not low_s > FACTOR * least_s:
                     continue
                 others_s, factor = np.delete(values, index), _factor(self.rows[pair])
                 typical_s = float(np.median(others_s))
                 spread_s = MAD_TO_SIGMA * float(np.median(np.abs(others_s - typical_s)))
-                limit_s = max(factor * typical_s, typical_s + SPREADS * spread_s)
-                if _interval_end(self.rows[pair], "ci_low_s") > limit_s:
+                if low_s > max(factor * typical_s, typical_s + SPREADS * spread_s):
                     slow[pair] = name, typical_s
         return slow
 
     @functools.cached_property
     def asymmetric_here(self) -> Mapping[Pair, float]:
-        """Pair -> the time of the way back, where this size alone shows a difference."""
+        """The time of the opposite direction for each pair that is slower than it, judged by this size alone."""
         asymmetric = {}
         for times in self.usable.values():
             for pair, there_s in times.items():
@@ -155,11 +155,8 @@ class Matrix:
         return asymmetric
 
     def agreed(self, found_here: str) -> list[Pair]:
-        """The pairs of this property that a neighbouring size has too; those measured at one size only, if certain."""
+        """The pairs of a property that a neighbouring size has too, or that are certain and have one size only."""
         return [pair for pair in getattr(self, found_here) if self._agrees(pair, found_here)]
-
-    def _is_uncertain(self, pair: Pair) -> bool:
-        return bool(warnings_of(self.rows[pair]) & UNCERTAIN)
 
     def _agrees(self, pair: Pair, found_here: str) -> bool:
         measured = [size for size in self.sizes if size is self or any(pair in times for times in size.usable.values())]
@@ -167,16 +164,20 @@ class Matrix:
         neighbours = measured[max(index - 1, 0) : index] + measured[index + 1 : index + 2]
         if not neighbours:
             only_size = sum(pair in size.rows for size in self.sizes) < 2
-            return only_size and not self._is_uncertain(pair)
+            return only_size and not _is_uncertain(self.rows[pair])
         return any(pair in getattr(size, found_here) for size in neighbours)
 
 
+def _is_uncertain(row: Row) -> bool:
+    return bool(warnings_of(row) & UNCERTAIN)
+
+
 def _factor(row: Row) -> float:
-    return UNCERTAIN_FACTOR if warnings_of(row) & UNCERTAIN else FACTOR
+    return UNCERTAIN_FACTOR if _is_uncertain(row) else FACTOR
 
 
 def matrices(rows: Iterable[Row]) -> list[Matrix]:
-    """The rows of cases with one pair, grouped by everything else, in their order; other cases are left out."""
+    """The cases of a single pair, grouped by all other variables; other cases are left out."""
     groups: dict[tuple[Any, ...], dict[Pair, Row]] = {}
     for row in rows:
         pair = row["pair"]
@@ -254,7 +255,7 @@ def _findings_of(matrix: Matrix, compared: Sequence[Matrix]) -> Iterator[Finding
 
 
 def _slow_ranks(matrix: Matrix, ratios: Mapping[Pair, float], blank: Finding) -> Iterator[Finding]:
-    """Ranks of which more than half of the links are slow, to at least two others: one bad link can't cause that."""
+    """Ranks with more than half of their links slow, to two peers or more, which one bad link can't cause."""
     linked = [pair for name, times in matrix.classes.items() if name != SELF for pair in times]
     slow = [pair for pair in linked if pair in ratios]
     for rank in matrix.ranks:
@@ -268,7 +269,7 @@ def _slow_ranks(matrix: Matrix, ratios: Mapping[Pair, float], blank: Finding) ->
 
 
 def _asymmetric_pairs(matrix: Matrix, blank: Finding) -> Iterator[Finding]:
-    """Pairs that are slower than the way back: their intervals are disjoint, their medians differ by the factor."""
+    """Pairs that are slower than the opposite direction: disjoint intervals, and medians that differ by the factor."""
     for pair in matrix.agreed("asymmetric_here"):
         there_s, back_s = float(matrix.rows[pair]["median_s"]), matrix.asymmetric_here[pair]
         ratio, back = _ratio(there_s, back_s), (pair[1], pair[0])
@@ -284,5 +285,5 @@ def _ratio(slow_s: float, typical_s: float) -> float:
 
 
 def _interval_end(row: Row, name: str) -> float:
-    """NaN, which is neither above nor below anything, where there were too few repetitions for an interval."""
+    """The end of an interval; NaN, which compares as neither above nor below, after too few repetitions for one."""
     return math.nan if row[name] is None else float(row[name])

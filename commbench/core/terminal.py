@@ -26,17 +26,12 @@ UNPRINTABLE = re.compile(
 
 
 def printable(text: str) -> str:
-    r"""The text with all that a terminal would act on written as \x1b or \u202e; newlines stay."""
-
-    def escaped(match: re.Match[str]) -> str:
-        code = ord(match[0])
-        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
-
-    return UNPRINTABLE.sub(escaped, text)
+    r"""The text with each character that a terminal would act on escaped, as \x1b or \u202e; newlines stay."""
+    return UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def one_line(text: str) -> str:
-    """The text in one printable line of about LONGEST_LINE characters at most; a longer one loses its middle."""
+    """The text as one printable line; of one that is longer than LONGEST_LINE the middle is left out."""
     line = " ".join(part for part in printable(text.replace("\t", " ")).split("\n") if part.strip())
     if len(line) <= LONGEST_LINE:
         return line
@@ -44,7 +39,7 @@ def one_line(text: str) -> str:
 
 
 def first_line(source: str | BaseException) -> str:
-    """The first line of a text or of an exception's message that is not empty; without one the exception's type."""
+    """The first non-empty line of a text or of an exception's message; the exception's type if there is none."""
     nothing = "" if isinstance(source, str) else type(source).__name__
     return next(iter(str(source).strip().splitlines()), nothing)
 
@@ -81,7 +76,7 @@ class Terminal:
         return f"\x1b[{COLORS[color]}m{text}\x1b[0m" if self.color and text else text
 
     def paragraph(self, text: str, indent: str = "    ") -> str:
-        """The printable text, on a terminal folded to its width, further lines indented; else in one line."""
+        """The printable text: on a terminal wrapped to its width, with further lines indented; otherwise one line."""
         text = printable(text)
         if self.width is None:
             return " ".join(text.split("\n"))
@@ -90,9 +85,9 @@ class Terminal:
 
 @dataclass(frozen=True)
 class TableColumn:
-    """`heading` has a second line for the unit. Priority 0 is always shown; of the others as many as fit, lowest first,
-    those of one priority together. A column without any value is never shown. `prose` may take several lines on a
-    terminal."""
+    """`heading` has a second line for the unit. Columns of priority 0 are always shown, the others as far as they fit,
+    lowest priority first, all of a priority or none; of these, columns without any value are left out. `prose` may be
+    wrapped to several lines on a terminal."""
 
     heading: str
     right: bool = False
@@ -107,10 +102,11 @@ def table_text(
     terminal: Terminal,
     styles: Mapping[int, str] | None = None,
 ) -> str:
-    """The rows below their headings, one line each, without the columns that the terminal is too narrow for.
+    """A table, without the columns that the terminal is too narrow for; in a file nothing is left out or shortened.
 
-    `styles` colors rows by their number. Texts that are still too long end in `..`; in a file nothing is left out.
+    `styles` colors rows by their number. Texts that are still too long end in `..`.
     """
+    from rich.cells import cell_len, set_cell_size
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -121,7 +117,7 @@ def table_text(
     for index, width in widths.items():
         column = columns[index]
         table.add_column(
-            Text("\n".join(line.rjust(width) if column.right else line for line in column.heading.split("\n"))),
+            Text(column.heading),
             justify="right" if column.right else "left",
             no_wrap=not column.prose or terminal.width is None,
             style=column.style or None,
@@ -129,7 +125,9 @@ def table_text(
         )
     for number, row in enumerate(cells):
         texts = [
-            row[index] if columns[index].prose or _cell_width(row[index]) <= width else f"{row[index][: width - 2]}.."
+            row[index]
+            if columns[index].prose or cell_len(row[index]) <= width
+            else f"{set_cell_size(row[index], width - 2)}.."
             for index, width in widths.items()
         ]
         table.add_row(*map(Text, texts), style=(styles or {}).get(number))
@@ -144,12 +142,14 @@ def table_text(
 
 
 def _fitting_widths(columns: Sequence[TableColumn], cells: Sequence[Sequence[str]], available: int) -> dict[int, int]:
-    """Index -> width of the columns that are shown, in their order."""
+    """The width of each column that is shown, by its index."""
+    from rich.cells import cell_len
+
     widths = {}
     for index, column in enumerate(columns):
         lines = [*column.heading.split("\n"), *(row[index] for row in cells)]
         if column.priority == 0 or any(row[index] not in ("", "-") for row in cells):
-            widths[index] = max(map(_cell_width, lines))
+            widths[index] = max(map(cell_len, lines))
     shown: dict[int, int] = {}
     for priority in sorted({columns[index].priority for index in widths}):
         group = [index for index in widths if columns[index].priority == priority]
@@ -164,12 +164,6 @@ def _fitting_widths(columns: Sequence[TableColumn], cells: Sequence[Sequence[str
             break
         shown[max(texts, key=lambda index: shown[index])] -= 1
     return {index: shown[index] if not columns[index].prose else widths[index] for index in sorted(shown)}
-
-
-def _cell_width(text: str) -> int:
-    from rich.cells import cell_len
-
-    return cell_len(text)
 
 
 def paragraphs(texts: Iterable[str], terminal: Terminal) -> str:

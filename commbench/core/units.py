@@ -17,14 +17,14 @@ _UNITS_TEXT = "B, KiB, MiB, GiB, TiB (binary) or kB, MB, GB, TB (decimal)"
 
 
 def value_text(value: object) -> str:
-    """The value of a variable; a map, also one as a tuple of pairs, as A=1 B=2."""
+    """The value of a variable as text; a map, or its tuple of pairs, becomes A=1 B=2."""
     if isinstance(value, Mapping):
         value = tuple(sorted(value.items()))
     return " ".join(f"{name}={part}" for name, part in value) if isinstance(value, tuple) else str(value)
 
 
 def parse_bytes(text: object) -> int:
-    """An exact number of bytes from 64, "64", "1KiB" or "2.5MB"; raises ConfigError."""
+    """The number of bytes in 64, "64", "1KiB" or "2.5MB"; raises ConfigError if it is not a whole number."""
     if isinstance(text, int) and not isinstance(text, bool):
         return text
     match = re.fullmatch(r"\s*(\d{1,30})(?:\.(\d{1,30}))?\s*([A-Za-z]*)\s*", str(text))
@@ -71,7 +71,7 @@ def plural(count: int, singular: str, several: str) -> str:
 
 
 def format_factor(value: float) -> str:
-    """A factor as people write it: 1.24 x, 2,210 x."""
+    """A factor in three significant digits: 1.24 x, 2,210 x."""
     return f"{value:.3g} x" if value < 100 else f"{float(f'{value:.3g}'):,.0f} x"
 
 
@@ -80,14 +80,14 @@ def _rounded(value: float) -> float:
 
 
 def format_number(value: float | None) -> str:
-    """At least three significant digits without an exponent or a unit, for a column that names its unit."""
+    """At least three significant digits, without an exponent or a unit."""
     if not value or not isfinite(value):
         return "-" if value is None else f"{value:g}"
     return f"{value:.{max(0, 2 - floor(log10(_rounded(abs(value)))))}f}"
 
 
 def parse_ranges(text: str) -> list[int]:
-    """The numbers of a list such as 0-3,8, in its order; empty if the text is not such a list."""
+    """The numbers in a list such as 0-3,8; empty if the text is not such a list."""
     numbers: list[int] = []
     for part in text.strip().split(","):
         match = NUMBER_RANGE.fullmatch(part)
@@ -98,7 +98,7 @@ def parse_ranges(text: str) -> list[int]:
 
 
 def format_ranges(numbers: Iterable[int]) -> str:
-    """These numbers as such a list, in ascending order; empty for none."""
+    """Numbers as a list such as 0-3,8, in ascending order; empty for none."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][1] + 1:

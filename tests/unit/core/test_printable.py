@@ -18,7 +18,7 @@ from commbench.core.units import format_ranges, parse_ranges
         ("\x1b[31mred\x1b[0m", "\\x1b[31mred\\x1b[0m"),
         ("\x1b]0;title\x07", "\\x1b]0;title\\x07"),
         ("\x9b2J", "\\x9b2J"),
-        ("a\rb\x08c\x7f", "a\\x0db\\x08c\\x7f"),
+        ("a\rb\x08c\x7f", "a\\rb\\x08c\\x7f"),
         ("\u202egnp.exe", "\\u202egnp.exe"),
         ("two\nlines, µs, 節, é", "two\nlines, µs, 節, é"),
     ],
