@@ -7,8 +7,9 @@ import unicodedata
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
-from commbench.core.terminal import LONGEST_LINE, one_line, printable
+from commbench.core.terminal import LONGEST_LINE, TableColumn, Terminal, one_line, printable, table_text
 from commbench.core.units import format_ranges, parse_ranges
 
 
@@ -73,3 +74,12 @@ def test_writing() -> None:
 @given(st.sets(st.integers(0, 300)))
 def test_a_written_list_names_every_number_once(numbers: set[int]) -> None:
     assert parse_ranges(format_ranges(numbers)) == sorted(numbers)
+
+
+def test_a_table_that_is_too_wide_keeps_its_headings_and_shortens_texts_by_their_width() -> None:
+    columns = [TableColumn("name"), TableColumn("median\nus", right=True), TableColumn("reason")]
+    _, headings, line = table_text(columns, [["p2p_latency", "8.65", "節" * 30]], Terminal(width=40)).splitlines()
+    assert line.endswith("節 ..") and cell_len(line) <= 40
+    assert headings.split() == ["name", "us", "reason"]
+    narrow = table_text(columns[:2], [["p2p_latency", "8.65"]], Terminal(width=14))
+    assert narrow.splitlines()[1].split() == ["name", "us"]
