@@ -137,11 +137,15 @@ def recorded() -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return run | {"folder": f"results/{folder.name}"}, rows
 
 
+OMITTED_FLAGS = ("multimodal", "skewed", "unstable", "unsteady")  # the README says that some are
+
+
 def test_the_readme_shows_what_a_terminal_of_100_columns_shows() -> None:
     run, rows = recorded()
-    assert (
-        f"```\n{run_text(run, rows, Terminal(100))}\nresults: {run['folder']}\n```" in (ROOT / "README.md").read_text()
-    )
+    paragraphs = re.split(r"\n(?! {4})", run_text(run, rows, Terminal(100)))
+    shown = [text for text in paragraphs if text.partition(": ")[0] not in OMITTED_FLAGS]
+    printed = "\n".join([*shown, f"results: {run['folder']}"])
+    assert f"```\n{printed}\n```" in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
