@@ -16,27 +16,33 @@ from verdict import SHORT, Verdict
 FILE = Path(__file__).parents[2] / "docs" / "faults.md"
 LOAD = "\n## Load\n"
 FILES = re.compile(r"/\S+/(?=\w+\.py)")  # the folder of this checkout is not published
-HEAD = f"""# What breaks, and what is left
+HEAD = f"""# Faults
 
-`make faults` plays every row of this table in a world of its own and writes the table; it exits with 1 if a finished
-case is missing from the results, a process, a file in /dev/shm or a listening port is left behind, the exit status is
-not the documented one, or the world takes longer to end than allowed: 20 s for a death (8 s without a heartbeat, then
-the world is ended), 10 s for a rank that is stopped, 3 s for a signal, budget.late_s + 25 s for a rank that hangs
-(late_s is {LATE_S:g} there).
+`make faults` plays every row of this table in a world of its own and writes the table. It exits with 1 if a finished
+case is missing from the results, if a process, a file in /dev/shm or a listening port is left behind, if the exit
+status is not the documented one, or if the world takes longer to end than allowed: 20 s after a death (8 s without a
+heartbeat, then the end of the world), 10 s for a rank that is stopped, 3 s for a signal, and budget.late_s + 25 s for a
+rank that hangs (here with budget.late_s={LATE_S:g}).
 
-Each world of two ranks measures three short cases, breaks in the fourth, and has a fifth left to measure. *Phase*:
-starting, before the control plane; opening the library; preparing the fourth case's buffers; at the start (filling
-them); in a call of the library; in a check; between cases (rank 0 records the third); closing the library, after all
-cases. *Finished*: cases that had ended before the fault. *Gone*: seconds from the fault until the broken world was
-gone. If commbench started the world, a fresh one then measures the remaining cases (exit status 0, or 1 if the case
-broke two worlds), unless restarts are disabled (`budget.restarts=0`: 3). Launchers started by hand exit with a status
-of their own; hydra (MPICH) kills all ranks at once when one dies and leaves their segment in /dev/shm, as no rank is
-left to remove it; so do MPI's launchers when commbench itself is killed (parent SIGKILL).
+Each world has two ranks and five cases: three short ones, one in which the fault happens, and one that is left to
+measure.
 
-*Launcher* is the process between commbench and the ranks: the rank server (gloo), mpirun, torchrun. *Parent* is
-commbench itself; stopped, it goes on after 4 s, and nothing is lost. A world that commbench has started must end with
-one line for each fault, which names the rank or launcher that failed and how, and with the place of the results; after
-a signal that line says how to resume. stderr has nothing else but the progress.
+- *Phase*: starting (before the control plane), opening the library, preparing the buffers of the fourth case, at the
+  start of the case (filling the buffers), in a call of the library, in a check, between cases (rank 0 records the
+  third), closing the library after all cases.
+- *Launcher* is the process between commbench and the ranks: the rank server (gloo), mpirun or torchrun. *Parent* is
+  commbench itself; when it is stopped, it continues after 4 s, and nothing is lost.
+- *Finished* is the number of cases that had ended before the fault, *gone* the time from the fault until no process of
+  the broken world was left.
+
+If commbench has started the world, a fresh world then measures the remaining cases (exit status 0, or 1 if the case
+broke two worlds), unless restarts are disabled (`budget.restarts=0`: 3). Launchers that were started by hand exit with
+a status of their own. If a rank dies, hydra (MPICH) kills all ranks at once, so no rank is left to remove their segment
+in /dev/shm; the same happens with every MPI launcher if commbench itself is killed (parent SIGKILL).
+
+A world that commbench has started must end with one line per fault, which names the rank or launcher that failed and
+how, and with the folder of the results; after a signal, that line says how to resume. stderr has nothing else but the
+progress.
 """
 COLUMNS = ("fault", "times", "phase", "rank", "world", "finished", "lost", "gone", "exit", "message")
 
@@ -46,7 +52,7 @@ def write_faults(verdicts: Sequence[Verdict], skipped: Sequence[str], seconds: f
     lost, wrong = sum(verdict.lost for verdict in verdicts), sum(bool(verdict.wrong) for verdict in verdicts)
     finished, times = sum(verdict.finished for verdict in verdicts), sum(verdict.times for verdict in verdicts)
     result = (
-        f"\nSeen on {_machine()}: {len(verdicts)} combinations, {times} faults, {finished} finished cases,"
+        f"\nMeasured on {_machine()}: {len(verdicts)} combinations, {times} faults, {finished} finished cases,"
         f" **{lost} lost**; {wrong} lines with something wrong; {seconds:.0f} s.\n"
     )
     notes = "".join(f"\nNot played: {entry}." for entry in skipped)
@@ -57,8 +63,8 @@ def write_faults(verdicts: Sequence[Verdict], skipped: Sequence[str], seconds: f
 def write_load(burdens: Sequence[Burden]) -> None:
     rows = [(burden.name, f"{burden.seconds:.0f} s", burden.result, burden.wrong or "-") for burden in burdens]
     text = (
-        f"\n`python tools/faults load [SECONDS]` sets the length of the soak: `python tools/faults load 1800` is half"
-        f" an hour.\nSeen on {_machine()}:\n\n"
+        "\n`python tools/faults load [SECONDS]` plays these; SECONDS is the length of the soak.\n"
+        f"Measured on {_machine()}:\n\n"
     )
     FILE.write_text(_old()[0] + LOAD + text + _table(("what", "took", "result", "wrong"), rows))
 
