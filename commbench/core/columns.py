@@ -274,33 +274,23 @@ def check_version(version: object, where: str) -> None:
 
 
 def interval_texts(rows: Iterable[Row]) -> list[str]:
-    """The level and extent of the rows' intervals, each kind once: `95 % over 6 visits in 3.6 s of this run`."""
-    kinds: dict[tuple[int | None, str | None, float | None], list[float]] = {}
-    for row in rows:
-        if row["status"] == "ok" and row["ci_low_s"] is not None:
-            spans = kinds.setdefault((row.get("visits"), row.get("interval_of"), row.get("interval_level")), [])
-            spans += [row["visits_s"]] if row.get("visits_s") else []
-    texts = []
-    for (visits, of, level), spans in sorted(kinds.items(), key=str):
-        percent = f"{100 * (level or 0.95):.3g} %"
-        if of == "visits" and visits:
-            texts.append(f"{percent} over {visits} visits in {_span_text(spans)}this run")
-        else:
-            texts.append(f"{percent} of this run's repetitions" if of is None else f"{percent} over {of}")
-    over = [(count, 100 * level) for count, of, level in kinds if of == "visits" and count and level]
-    if len(over) == len(kinds) > 2:
-        counts, levels = zip(*over, strict=True)
-        texts = [
-            f"{min(levels):.3g} to {max(levels):.3g} % over {min(counts)} to {max(counts)} visits in"
-            f" {_span_text([span for spans in kinds.values() for span in spans])}this run"
-            " (columns interval_level, visits, visits_s)"
-        ]
-    return list(dict.fromkeys(texts))
+    """The levels of the rows' intervals and what they are over: `75 to 95 % over 3 to 6 visits in this run`."""
+    shown = [row for row in rows if row["status"] == "ok" and row["ci_low_s"] is not None]
+    visited = [row for row in shown if row.get("interval_of") == "visits"]
+    kinds = {(row.get("interval_level") or 0.95, row.get("interval_of") or "this run's repetitions") for row in shown}
+    texts = [f"{_percent(level)} % over {kind}" for level, kind in sorted(kinds) if kind != "visits"]
+    if visited:
+        spans_s = _range_text(visited, "visits_s", format_number)
+        levels, numbers = _range_text(visited, "interval_level", _percent), _range_text(visited, "visits", str)
+        texts.insert(0, f"{levels} % over {numbers} visits in {f'{spans_s} s of ' if spans_s else ''}this run")
+    return texts
 
 
-def _span_text(spans_s: Sequence[float]) -> str:
-    """`0.61 to 3.6 s of `: the shortest and the longest time from first to last visit; empty if unknown."""
-    if not spans_s:
-        return ""
-    ends = dict.fromkeys(format_number(span_s) for span_s in (min(spans_s), max(spans_s)))
-    return f"{' to '.join(ends)} s of "
+def _percent(level: float) -> str:
+    return f"{100 * level:.3g}"
+
+
+def _range_text(rows: Sequence[Row], name: str, text: Callable[[Any], str]) -> str:
+    """`0.61 to 3.6`: the smallest and the largest value of a column; empty if it has none."""
+    values = [row[name] for row in rows if row.get(name)]
+    return " to ".join(dict.fromkeys(text(value) for value in (min(values), max(values)))) if values else ""

@@ -227,7 +227,7 @@ def test_nothing_of_a_library_reaches_the_terminal_as_a_command() -> None:
         ((6, "visits", 0.95), "95 % over 6 visits in this run"),
         ((3, "visits", 0.75), "75 % over 3 visits in this run"),
         ((3, "visits", 0.75, [3.62]), "75 % over 3 visits in 3.62 s of this run"),
-        ((None, None, None), "95 % of this run's repetitions"),
+        ((None, None, None), "95 % over this run's repetitions"),
         ((1, "repetitions of one visit", 0.95), "95 % over repetitions of one visit"),
     ],
 )
@@ -240,6 +240,8 @@ def test_the_interval_says_over_what_time_its_visits_were_spread() -> None:
     names: Any = {"visits": 3, "interval_of": "visits", "interval_level": 0.75}
     rows = [row(message_bytes=8 * n, visits_s=float(n), case_id=str(n), **names) for n in (1, 2, 5)]
     assert "interval: 75 % over 3 visits in 1.00 to 5.00 s of this run" in "".join(lines(*rows))
+    more = row(message_bytes=64, visits_s=9.0, case_id="64", visits=4, interval_of="visits", interval_level=0.875)
+    assert "interval: 75 to 87.5 % over 3 to 4 visits in 1.00 to 9.00 s of this run" in "".join(lines(*rows, more))
 
 
 def test_no_interval_is_explained_that_is_not_shown() -> None:
