@@ -19,7 +19,7 @@ from commbench.launchers.registry import detect, likely_launcher
 from commbench.world.exit_protocol import JOB, end_with_error, exit_rank
 from commbench.world.output import drop_unread_output, mark_output
 
-from .options import CommandParser
+from .options import CommandParser, write_stdout
 
 USAGE = """commbench [-m] [KEY=VALUE ...]      measure: by default gloo on this machine with 2 ranks
 commbench resume RUN [--force]       measure what is missing or failed in a run, in the same folder
@@ -135,7 +135,7 @@ def _run_command(words: list[str]) -> int:
         from commbench.cli.doctor import keys_text, machine_text, matrix
 
         text = keys_text if options.keys else matrix if options.operations else machine_text
-        print(text(options.config_dir))
+        write_stdout(f"{text(options.config_dir)}\n")
     else:
         _start_rank_server(options.words)
         from commbench.cli.run import run

@@ -210,3 +210,14 @@ def test_doctor_tells_what_surprises_later(monkeypatch: pytest.MonkeyPatch, tmp_
     assert [line.partition(" ")[0] for line in lines[:1]] == ["a"] and "output=DIR" in lines[1]
     monkeypatch.setattr(Path, "owner", lambda path: {}["no passwd entry"])
     assert f"belongs to user {os.getuid()}: " in surroundings()[1]
+
+
+@pytest.mark.parametrize("option", ["--keys", "--operations"])
+def test_a_reader_that_has_seen_enough_is_no_error(option: str) -> None:
+    """As in `commbench --keys | head`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "commbench", option]
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (0, "")
