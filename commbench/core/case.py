@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from .program import Isend, Pattern, Program, WaitAll
+from .units import short_pairs
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ class Case:
         return Mode(self.engine, self.sync, self.streams or 1, self.timing_mode, self.device, self.staging)
 
     def __str__(self) -> str:
-        where = f" {self.pair}" if self.pair else ""
+        where = f" {short_pairs(self.pair)}" if self.pair else ""
         what = f" {self.dtype} {self.message_bytes} B" if self.message_bytes else ""
         return f"{self.benchmark} {self.layout}{where}{what}"
 

@@ -23,8 +23,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from .errors import CommbenchError
-from .layout import short_pairs
-from .units import format_bytes, format_number
+from .units import format_bytes, format_number, short_pairs
 
 Row = Mapping[str, Any]  # of a table, by column
 GroupItem = TypeVar("GroupItem")

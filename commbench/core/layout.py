@@ -10,7 +10,6 @@ from .case import World
 from .errors import ConfigError
 
 MAX_RANKS = 2**17
-MOST_NAMED_PAIRS = 3  # of several that run at once
 
 Pair = tuple[int, int]
 
@@ -63,12 +62,6 @@ class Layout:
 def pairs_text(pairs: Iterable[Pair]) -> str:
     """Pairs as the text of Case.pair: "0-1" is one, "0-2 1-3" are two at once."""
     return " ".join(f"{first}-{second}" for first, second in pairs)
-
-
-def short_pairs(text: str) -> str:
-    """The text of Case.pair, shortened to the first and the last of many pairs that run at once."""
-    pairs = text.split()
-    return text if len(pairs) <= MOST_NAMED_PAIRS else f"{pairs[0]} .. {pairs[-1]} ({len(pairs)} at once)"
 
 
 def ends_of_pair(text: str | None) -> dict[str, int | None]:

@@ -1,4 +1,4 @@
-"""Bytes, seconds, rates and lists of numbers as text and back. KiB, MiB, GiB are binary; GB/s is 10^9 B/s."""
+"""Bytes, seconds, rates, pairs and lists of numbers as text and back. KiB, MiB, GiB are binary; GB/s is 10^9 B/s."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ _BINARY = {"TiB": 1024**4, "GiB": 1024**3, "MiB": 1024**2, "KiB": 1024}
 _DECIMAL = {"TB": 1000**4, "GB": 1000**3, "MB": 1000**2, "kB": 1000}
 _BYTES = {"": 1, "B": 1, "KB": 1000, **_BINARY, **_DECIMAL}
 INT_MAX = 2**31 - 1  # of a C int
+MOST_NAMED_PAIRS = 3  # of several that run at once
 NUMBER_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 _UNITS_TEXT = "B, KiB, MiB, GiB, TiB (binary) or kB, MB, GB, TB (decimal)"
 
@@ -84,6 +85,12 @@ def format_number(value: float | None) -> str:
     if not value or not isfinite(value):
         return "-" if value is None else f"{value:g}"
     return f"{value:.{max(0, 2 - floor(log10(_rounded(abs(value)))))}f}"
+
+
+def short_pairs(text: str) -> str:
+    """The text of Case.pair, shortened to the first and the last of many pairs that run at once."""
+    pairs = text.split()
+    return text if len(pairs) <= MOST_NAMED_PAIRS else f"{pairs[0]} .. {pairs[-1]} ({len(pairs)} at once)"
 
 
 def parse_ranges(text: str) -> list[int]:

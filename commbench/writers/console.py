@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from commbench.core.columns import INTERRUPTED, UNFINISHED, Row, case_text, interval_texts
 from commbench.core.flags import FLAGS, UNKNOWN_FLAG
-from commbench.core.layout import short_pairs
 from commbench.core.slow_pairs import FACTOR, SPREADS, findings, matrices
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable, table_text
-from commbench.core.units import format_bytes, format_number, format_seconds, plural
+from commbench.core.units import format_bytes, format_number, format_seconds, plural, short_pairs
 
 from .parquet import recorded_rows
 from .table import OWN_BUFFERS, TimeLine, has_own_buffers, is_matrix, matrix_text

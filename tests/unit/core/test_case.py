@@ -132,3 +132,9 @@ def test_neighbours_and_local_rank_follow_the_nodes_whatever_the_mapping() -> No
 )  # fmt: skip
 def test_the_version_of_a_library(library: str | None, version: str | None) -> None:
     assert version_of(library) == version
+
+
+def test_a_case_of_many_pairs_is_named_by_the_first_and_the_last() -> None:
+    pairs = " ".join(f"{2 * pair}-{2 * pair + 1}" for pair in range(500))
+    assert f"0-1 .. 998-999 (500 at once) {CASE.dtype}" in str(replace(CASE, pair=pairs))
+    assert " 0-2 1-3 " in str(replace(CASE, pair="0-2 1-3"))
