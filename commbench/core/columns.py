@@ -73,9 +73,9 @@ VARIABLES = _columns(
     in_place      | flag    |   | send and receive buffer are the same
     reduction     | text    |   | operation of a reduction
     root          | integer |   | root rank of a rooted collective
-    schedule      | text    |   | order of several pairs
+    schedule      | text    |   | order of several pairs: serial, rounds
     streams       | integer |   | parallel connections of a pair
-    staging       | text    |   | copies between device and host in the timed steps: none, by the library, pinned
+    staging       | text    |   | who copies between device and host in the timed steps: none, library, pinned
     cache         | text    |   | warm: the same buffers each time; rotate: in turn, more copies than the cache holds
     cuda_ipc      | text    |   | CUDA IPC as requested: auto, on, off
     interface     | text    |   | network interface as requested
