@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from commbench.core import program as steps
 from commbench.core.case import Case
 from commbench.core.payload import SHARED, joined_blocks
-from commbench.core.program import Copy, Pattern, Program
+from commbench.core.program import Pattern, Program
 
-from .collective import DATA, SOURCE, DividedCollective, block_of, source_and_data
+from .collective import DATA, DividedCollective, block_of, input_and_reset, source_and_data
 
 
 class AllGather(DividedCollective):
     name = "all_gather"
-    axes = ("in_place",)
+    axes: ClassVar[tuple[str, ...]] = ("in_place",)
 
     def program(self, case: Case, rank: int, size: int) -> Program:
-        buffers = source_and_data(case, 1, size)
-        if case.in_place:
-            own = block_of(rank, case)
-            return Program(buffers, (steps.AllGather(own, DATA),), (Copy(SOURCE, own),))
-        return Program(buffers, (steps.AllGather(SOURCE, DATA),))
+        send, reset = input_and_reset(case, block_of(rank, case))
+        return Program(source_and_data(case, 1, size), (steps.AllGather(send, DATA),), reset)
 
     def input(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
         return joined_blocks(SHARED, salt, case.elements, (rank,))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from commbench.core import program as steps
 from commbench.core.case import Case
 from commbench.core.payload import contribution, reduced
-from commbench.core.program import Copy, Pattern, Program
+from commbench.core.program import Pattern, Program
 
-from .collective import DATA, SOURCE, Collective, reduction_of, source_and_data
+from .collective import DATA, Collective, input_and_reset, reduction_of, source_and_data
 
 
 class AllReduce(Collective):
@@ -15,10 +15,8 @@ class AllReduce(Collective):
     axes = ("in_place", "reduction")
 
     def program(self, case: Case, rank: int, size: int) -> Program:
-        buffers = source_and_data(case)
-        if case.in_place:  # without the reset, a sum of its own result would grow n-fold with each repetition
-            return Program(buffers, (steps.AllReduce(DATA, DATA, reduction_of(case)),), (Copy(SOURCE, DATA),))
-        return Program(buffers, (steps.AllReduce(SOURCE, DATA, reduction_of(case)),))
+        send, reset = input_and_reset(case)  # without the reset, a sum would grow n-fold with each repetition
+        return Program(source_and_data(case), (steps.AllReduce(send, DATA, reduction_of(case)),), reset)
 
     def bus_factor(self, size: int) -> float | None:
         """2(n-1)/n: each byte leaves and enters every rank but for its own share (nccl-tests doc/PERFORMANCE.md)."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from commbench.core import program as steps
 from commbench.core.case import Case
 from commbench.core.payload import SHARED, joined_blocks
-from commbench.core.program import Copy, Pattern, Program
+from commbench.core.program import Pattern, Program
 
-from .collective import DATA, SOURCE, DividedCollective, source_and_data
+from .collective import DATA, DividedCollective, input_and_reset, source_and_data
 
 
 class AllToAll(DividedCollective):
@@ -15,10 +15,8 @@ class AllToAll(DividedCollective):
     axes = ("in_place",)
 
     def program(self, case: Case, rank: int, size: int) -> Program:
-        buffers = source_and_data(case, size, size)
-        if case.in_place:
-            return Program(buffers, (steps.AllToAll(DATA, DATA),), (Copy(SOURCE, DATA),))
-        return Program(buffers, (steps.AllToAll(SOURCE, DATA),))
+        send, reset = input_and_reset(case)
+        return Program(source_and_data(case, size, size), (steps.AllToAll(send, DATA),), reset)
 
     def input(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
         return joined_blocks(SHARED, salt, case.elements, (rank * size + receiver for receiver in range(size)))

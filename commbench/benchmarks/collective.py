@@ -6,17 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from commbench.core.case import Case, Shape
-from commbench.core.program import BufferSpec, Pattern, View
+from commbench.core.program import BufferSpec, Copy, Pattern, View
 
 SOURCE, DATA = View("source"), View("data")  # the input, never written to, and the buffer that is checked
 
 
 @dataclass(frozen=True)
 class Collective:
-    """One call per sample on all ranks. `input` and `result` are the contents of `source` and `data`.
-
-    In place, the untimed reset copies the input into `data` before each call.
-    """
+    """One call per sample on all ranks. `input` and `result` are the contents of `source` and `data`."""
 
     name: ClassVar[str]
     axes: ClassVar[tuple[str, ...]] = ()
@@ -63,6 +60,11 @@ class DividedCollective(Collective):
 def source_and_data(case: Case, source_blocks: int = 1, data_blocks: int = 1) -> tuple[BufferSpec, BufferSpec]:
     source = BufferSpec("source", source_blocks * case.elements, case.dtype)
     return source, BufferSpec("data", data_blocks * case.elements, case.dtype)
+
+
+def input_and_reset(case: Case, place: View = DATA) -> tuple[View, tuple[Copy, ...]]:
+    """What the call reads, and the untimed reset before it: in place, the input is copied to its place in `data`."""
+    return (place, (Copy(SOURCE, place),)) if case.in_place else (SOURCE, ())
 
 
 def block_of(rank: int, case: Case) -> View:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from commbench.core import program as steps
 from commbench.core.case import Case
-from commbench.core.payload import SHARED, joined_blocks
-from commbench.core.program import Copy, Pattern, Program
+from commbench.core.program import Program
 
-from .collective import DATA, SOURCE, DividedCollective, block_of, root_of, source_and_data
+from .all_gather import AllGather
+from .collective import DATA, SOURCE, block_of, input_and_reset, root_of, source_and_data
 
 
-class Gather(DividedCollective):
+class Gather(AllGather):
+    """Moves the blocks of an all_gather, but only to the root."""
+
     name = "gather"
     axes = ("in_place", "root")
 
@@ -19,13 +21,5 @@ class Gather(DividedCollective):
         root, buffers = root_of(case), source_and_data(case, 1, size)
         if rank != root:
             return Program(buffers[:1], (steps.Gather(SOURCE, DATA, root),))
-        if case.in_place:
-            own = block_of(rank, case)
-            return Program(buffers, (steps.Gather(own, DATA, root),), (Copy(SOURCE, own),))
-        return Program(buffers, (steps.Gather(SOURCE, DATA, root),))
-
-    def input(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
-        return joined_blocks(SHARED, salt, case.elements, (rank,))
-
-    def result(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
-        return joined_blocks(SHARED, salt, case.elements, range(size))
+        send, reset = input_and_reset(case, block_of(rank, case))
+        return Program(buffers, (steps.Gather(send, DATA, root),), reset)

@@ -7,7 +7,7 @@ from commbench.core.layout import Pair
 from commbench.core.payload import message
 from commbench.core.program import BufferSpec, Irecv, Isend, Pattern, Program, Recv, Send, View, WaitAll
 
-from .point_to_point import PointToPoint, slot_view, slots_of, window_of
+from .point_to_point import PointToPoint, send_and_recv, slot_view, window_of, windows_both_ways
 
 ACK_BYTES = 4  # as osu_bw: when the sender has received it, the next window may start
 ACK_KEY = 1 << 20  # added to the rank: above the keys of all ranks' messages
@@ -17,18 +17,16 @@ class P2PBandwidth(PointToPoint):
     name = "p2p_bandwidth"
 
     def pair_program(self, case: Case, rank: int, pair: Pair) -> Program:
-        (first, second), window = pair, window_of(case)
-        ack = BufferSpec("ack", ACK_BYTES, "uint8")
-        send, recv = (BufferSpec(name, case.elements, case.dtype, slots_of(case)) for name in ("send", "recv"))
-        wait = WaitAll(tuple(range(window)))
-        receives = tuple(Irecv(slot_view("recv", slot, case), first, slot) for slot in range(window))
+        first, second = pair
         if first == second:
-            to_self = (Isend(slot_view("send", slot, case), rank, window + slot) for slot in range(window))
-            return Program((send, recv), (*receives, *to_self, WaitAll(tuple(range(2 * window)))))
+            return windows_both_ways(case, peer=rank)
+        send, recv = send_and_recv(case)
+        ack, slots = BufferSpec("ack", ACK_BYTES, "uint8"), range(window_of(case))
         if rank == second:
-            return Program((recv, ack), (*receives, wait, Send(View("ack"), first)))
-        sends = (Isend(slot_view("send", slot, case), second, slot) for slot in range(window))
-        return Program((send, ack), (*sends, wait, Recv(View("ack"), second)))
+            receives = (Irecv(slot_view("recv", slot, case), first, slot) for slot in slots)
+            return Program((recv, ack), (*receives, WaitAll(tuple(slots)), Send(View("ack"), first)))
+        sends = (Isend(slot_view("send", slot, case), second, slot) for slot in slots)
+        return Program((send, ack), (*sends, WaitAll(tuple(slots)), Recv(View("ack"), second)))
 
     def shape(self, case: Case, size: int) -> Shape:
         """The window of one pair."""
@@ -38,11 +36,10 @@ class P2PBandwidth(PointToPoint):
     def fill(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
         if name != "ack":
             return super().fill(case, rank, size, name, salt)
-        pair = case.pair_by_rank.get(rank)
-        return message(ACK_KEY + rank, salt, ACK_BYTES) if pair is not None and rank == pair[1] else None
+        return message(ACK_KEY + rank, salt, ACK_BYTES) if rank == case.pair_by_rank[rank][1] else None
 
     def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
         if name != "ack":
             return super().expected(case, rank, size, name, salt)
-        pair = case.pair_by_rank.get(rank)
-        return message(ACK_KEY + pair[1], salt, ACK_BYTES) if pair is not None and rank == pair[0] else None
+        first, second = case.pair_by_rank[rank]
+        return message(ACK_KEY + second, salt, ACK_BYTES) if rank == first else None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from commbench.core.case import Case, Shape
 from commbench.core.layout import Pair
-from commbench.core.program import BufferSpec, Irecv, Isend, Program, WaitAll
+from commbench.core.program import Program
 
-from .point_to_point import PointToPoint, slot_view, slots_of, window_of
+from .point_to_point import PointToPoint, window_of, windows_both_ways
 
 
 class P2PBibandwidth(PointToPoint):
@@ -14,11 +14,7 @@ class P2PBibandwidth(PointToPoint):
 
     def pair_program(self, case: Case, rank: int, pair: Pair) -> Program:
         """Both ranks do the same; a rank paired with itself has only one direction."""
-        peer, window = sum(pair) - rank, window_of(case)
-        buffers = tuple(BufferSpec(name, case.elements, case.dtype, slots_of(case)) for name in ("send", "recv"))
-        receives = (Irecv(slot_view("recv", slot, case), peer, slot) for slot in range(window))
-        sends = (Isend(slot_view("send", slot, case), peer, window + slot) for slot in range(window))
-        return Program(buffers, (*receives, *sends, WaitAll(tuple(range(2 * window)))))
+        return windows_both_ways(case, peer=sum(pair) - rank)
 
     def shape(self, case: Case, size: int) -> Shape:
         """A sample is both directions of one pair."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from commbench.core.case import Case, Shape
 from commbench.core.layout import Pair
-from commbench.core.program import BufferSpec, Irecv, Program, Recv, Send, View, WaitAll
+from commbench.core.program import Irecv, Program, Recv, Send, View, WaitAll
 
-from .point_to_point import PointToPoint
+from .point_to_point import PointToPoint, send_and_recv
 
 
 class P2PLatency(PointToPoint):
@@ -16,8 +16,7 @@ class P2PLatency(PointToPoint):
 
     def pair_program(self, case: Case, rank: int, pair: Pair) -> Program:
         first, second = pair
-        buffers = (BufferSpec("send", case.elements, case.dtype), BufferSpec("recv", case.elements, case.dtype))
-        send, recv = View("send"), View("recv")
+        buffers, send, recv = send_and_recv(case), View("send"), View("recv")
         if first == second:  # a blocking send to oneself deadlocks in MPI beyond the eager limit
             return Program(buffers, (Irecv(recv, rank, 0), Send(send, rank), WaitAll((0,))))
         if rank == first:

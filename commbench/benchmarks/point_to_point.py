@@ -8,7 +8,7 @@ from typing import ClassVar
 from commbench.core.case import Case
 from commbench.core.layout import Pair
 from commbench.core.payload import joined_blocks
-from commbench.core.program import Pattern, Program, View
+from commbench.core.program import BufferSpec, Irecv, Isend, Pattern, Program, View, WaitAll
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,11 @@ class PointToPoint:
         return self._sent(case, rank, salt) if name == "send" else None
 
     def expected(self, case: Case, rank: int, size: int, name: str, salt: int) -> Pattern | None:
-        pair = case.pair_by_rank.get(rank)
-        return self._sent(case, sum(pair) - rank, salt) if pair is not None and name == "recv" else None
+        return self._sent(case, sum(case.pair_by_rank[rank]) - rank, salt) if name == "recv" else None
 
     def _sent(self, case: Case, sender: int, salt: int) -> Pattern:
         """All messages of a sample in one direction."""
-        return joined_blocks(sender, salt, case.elements, range(slots_of(case) if "window" in self.axes else 1))
+        return joined_blocks(sender, salt, case.elements, range(slots_of(case)))
 
 
 def window_of(case: Case) -> int:
@@ -55,6 +54,18 @@ def window_of(case: Case) -> int:
 def slots_of(case: Case) -> int:
     """Messages that have memory of their own: all of a window, or, with buffers=shared, one for all (as osu_bw)."""
     return 1 if case.buffers == "shared" else window_of(case)
+
+
+def send_and_recv(case: Case) -> tuple[BufferSpec, ...]:
+    return tuple(BufferSpec(name, case.elements, case.dtype, slots_of(case)) for name in ("send", "recv"))
+
+
+def windows_both_ways(case: Case, peer: int) -> Program:
+    """A window of messages to the peer and one from it, at once; the peer may be the rank itself."""
+    window = window_of(case)
+    receives = (Irecv(slot_view("recv", slot, case), peer, slot) for slot in range(window))
+    sends = (Isend(slot_view("send", slot, case), peer, window + slot) for slot in range(window))
+    return Program(send_and_recv(case), (*receives, *sends, WaitAll(tuple(range(2 * window)))))
 
 
 def slot_view(buffer: str, index: int, case: Case) -> View:

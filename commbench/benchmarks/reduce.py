@@ -5,9 +5,9 @@ from __future__ import annotations
 from commbench.core import program as steps
 from commbench.core.case import Case
 from commbench.core.payload import contribution, reduced
-from commbench.core.program import Copy, Pattern, Program
+from commbench.core.program import Pattern, Program
 
-from .collective import DATA, SOURCE, Collective, reduction_of, root_of, source_and_data
+from .collective import DATA, Collective, input_and_reset, reduction_of, root_of, source_and_data
 
 
 class Reduce(Collective):
@@ -15,11 +15,11 @@ class Reduce(Collective):
     axes = ("in_place", "reduction", "root")
 
     def program(self, case: Case, rank: int, size: int) -> Program:
-        root, reduction = root_of(case), reduction_of(case)
-        buffers = source_and_data(case)
-        if case.in_place:  # some libraries leave partial sums on the other ranks too, so the reset runs on all ranks
-            return Program(buffers, (steps.Reduce(DATA, DATA, reduction, root),), (Copy(SOURCE, DATA),))
-        return Program(buffers if rank == root else buffers[:1], (steps.Reduce(SOURCE, DATA, reduction, root),))
+        """In place all ranks need `data` and the reset: some libraries leave partial sums on the other ranks, too."""
+        root, buffers = root_of(case), source_and_data(case)
+        send, reset = input_and_reset(case)
+        step = steps.Reduce(send, DATA, reduction_of(case), root)
+        return Program(buffers if rank == root or case.in_place else buffers[:1], (step,), reset)
 
     def input(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
         return contribution(rank, size, salt, reduction_of(case), case.elements)
