@@ -17,9 +17,6 @@ from contextlib import suppress
 from dataclasses import asdict
 from itertools import permutations
 from pathlib import Path
-from typing import Any
-
-from commbench.core.terminal import first_line
 
 from . import nvml
 from .cuda import CudaDriver, CudaError
@@ -27,13 +24,13 @@ from .nvml import Gpu
 from .sources import Facts, fact_text, read_text, run_command
 
 VISIBLE_DEVICES, DEVICE_ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
-NOT_FACTS = ("index", "memory_used_bytes", "processes", "compute_capability")
+NOT_FACTS = ("index", "memory_used_bytes", "processes")
 # Processes of other containers are hidden. With no process in sight, more used memory than this means that there is
 # one; the driver itself takes up to a hundredth of a GPU.
 UNEXPLAINED_BYTES, UNEXPLAINED_SHARE = 2**30, 0.02
 PEER_TIMEOUT_S = 30.0  # without its persistence daemon the driver initialises one GPU after the other
 PEER_ATTRIBUTES = {"access": 2, "native_atomics": 3, "performance_rank": 1}  # CUdevice_P2PAttribute of cuda.h
-PEER_CODE = "from commbench.hardware.gpu import print_peer_access; print_peer_access()"
+PEER_CODE = "import json; from commbench.hardware import gpu; print(json.dumps(gpu.peer_facts()))"
 
 
 def collect(environ: Mapping[str, str] = os.environ) -> Facts:
@@ -42,11 +39,11 @@ def collect(environ: Mapping[str, str] = os.environ) -> Facts:
     refusal = nvml.reason()
     if refusal is not None:
         return {"gpu.reason": fact_text(refusal)}
-    driver, gpus = nvml.driver(), nvml.gpus()
+    gpus = nvml.gpus()
     facts: Facts = {
         "gpu.count": len(gpus),
-        "gpu.driver_version": driver.version,
-        "gpu.cuda_driver_version": driver.cuda,
+        "gpu.driver_version": nvml.driver_version(),
+        "gpu.cuda_driver_version": nvml.newest_cuda(),
     }
     visible, entries = visible_indices(environ, gpus), parse_visible(environ.get(VISIBLE_DEVICES))
     if visible is not None:
@@ -54,11 +51,9 @@ def collect(environ: Mapping[str, str] = os.environ) -> Facts:
     elif entries and entries[0].startswith("MIG-"):
         facts["gpu.visible"] = ",".join(entries)
     for gpu in gpus:
-        values = {key: value for key, value in asdict(gpu).items() if key not in NOT_FACTS}
-        capability = gpu.compute_capability
-        values["compute_capability"] = None if capability is None else ".".join(map(str, capability))
-        for key, value in values.items():
-            facts[f"gpu.{gpu.index}.{key}"] = fact_text(value) if isinstance(value, str) else value
+        for key, value in asdict(gpu).items():
+            if key not in NOT_FACTS:
+                facts[f"gpu.{gpu.index}.{key}"] = fact_text(value) if isinstance(value, str) else value
     return {key: value for key, value in facts.items() if value is not None}
 
 
@@ -145,7 +140,7 @@ def own_gpu(local_rank: int, environ: Mapping[str, str] = os.environ) -> Facts:
         if entries is not None:
             note = f" ({VISIBLE_DEVICES}={environ[VISIBLE_DEVICES]!r}{'' if entries else ' hides every GPU'})"
         return {"gpu.own.reason": fact_text(str(error)) + note}
-    facts |= {"visible": visible, "driver_version": nvml.driver().version}
+    facts |= {"visible": visible, "driver_version": nvml.driver_version()}
     facts |= _nvml_facts(next((gpu for gpu in nvml.gpus() if gpu.pci_bus_id == facts["pci_bus_id"]), None))
     facts["uuid"] = f"{facts.pop('kind', 'GPU')}-{facts['uuid']}"
     return {f"gpu.own.{key}": value for key, value in facts.items() if value is not None}
@@ -176,11 +171,13 @@ def users(gpu: Gpu, proc: Path = Path("/proc")) -> str | None:
     does not exist here is ignored.
     """
     own = {os.getpid(), *own_pids(proc)}
-    others = [process for process in gpu.processes or () if process.pid not in own]
+    others = []
+    for pid, size in (gpu.processes or {}).items():
+        if pid not in own:
+            hidden = "" if (proc / str(pid)).exists() else ", a number of another PID namespace"
+            others.append(f"{pid} ({'?' if size is None else size} B{hidden})")
     if others:
-        sizes = ((process.pid, "?" if process.memory_bytes is None else process.memory_bytes) for process in others)
-        hidden = ", a number of another PID namespace"
-        return ", ".join(f"{pid} ({size} B{'' if (proc / str(pid)).exists() else hidden})" for pid, size in sizes)
+        return ", ".join(others)
     used, total = gpu.memory_used_bytes or 0, gpu.memory_total_bytes or 0
     if gpu.processes or used <= max(UNEXPLAINED_BYTES, UNEXPLAINED_SHARE * total):
         return None
@@ -189,9 +186,11 @@ def users(gpu: Gpu, proc: Path = Path("/proc")) -> str | None:
 
 def collect_peer_access() -> Facts:
     """`peer.I-J.access`, `.native_atomics`, `.performance_rank` (0 is the fastest), `.can_access`: of GPU I to the
-    memory of GPU J. Empty with fewer than two GPUs; `peer.reason` where CUDA does not answer."""
-    gpus = nvml.gpus()
-    if len(gpus) < 2:
+    memory of GPU J. Empty with fewer than two GPUs; `peer.reason` where CUDA does not answer.
+
+    Another process asks: this one must not open CUDA, and CUDA_VISIBLE_DEVICES must not hide a GPU.
+    """
+    if nvml.count() < 2:
         return {}
     environ = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     # the default, fastest first, is an order that NVML does not have
@@ -202,40 +201,27 @@ def collect_peer_access() -> Facts:
         return {"peer.reason": f"CUDA gave no answer within {PEER_TIMEOUT_S:g} s"}
     if finished.returncode != 0:
         return {"peer.reason": f"the query of CUDA failed: {fact_text(finished.stderr)[-200:]}"}
-    return numbered_pairs(json.loads(finished.stdout), {gpu.pci_bus_id: gpu.index for gpu in gpus if gpu.pci_bus_id})
+    facts: Facts = json.loads(finished.stdout)
+    return facts
 
 
-def numbered_pairs(answer: Mapping[str, Any], index: Mapping[str, int]) -> Facts:
-    """That answer with NVML's indices; a GPU that NVML does not know keeps its CUDA ordinal, as `cuda2`."""
-    if "reason" in answer:
-        return {"peer.reason": fact_text(first_line(answer["reason"]))}
-    names = [str(index.get(gpu, f"cuda{ordinal}")) for ordinal, gpu in enumerate(answer["gpus"])]
-    return {
-        f"peer.{names[source]}-{names[target]}.{key}": value
-        for source, target, values in answer["pairs"]
-        for key, value in values.items()
-    }
+def peer_facts() -> Facts:
+    """These facts as this process sees the GPUs; a value that CUDA refuses is a missing key.
 
-
-def print_peer_access() -> None:
-    """Print JSON: {"gpus": [PCI bus ids], "pairs": [[source, target, {key: value}]]}, or {"reason": text}.
-
-    A value that CUDA refuses is a missing key.
+    GPUs have NVML's indices; one that NVML does not know has its CUDA ordinal, as `cuda2`.
     """
+    index, facts = {gpu.pci_bus_id: gpu.index for gpu in nvml.gpus()}, Facts()
     try:
         cuda = CudaDriver()
-        gpus = [cuda.pci_bus_id(ordinal) for ordinal in range(cuda.count())]
-        pairs: list[tuple[int, int, Facts]] = []
-        for source, target in permutations(range(len(gpus)), 2):
-            ends = cuda.device(source), cuda.device(target)
-            values: Facts = {}
+        names = [index.get(cuda.pci_bus_id(ordinal), f"cuda{ordinal}") for ordinal in range(cuda.count())]
+        for source, target in permutations(range(len(names)), 2):
+            pair, ends = f"peer.{names[source]}-{names[target]}", (cuda.device(source), cuda.device(target))
             for key, attribute in PEER_ATTRIBUTES.items():
                 with suppress(CudaError):
                     value = cuda.number("cuDeviceGetP2PAttribute", attribute, *ends)
-                    values[key] = value if key == "performance_rank" else bool(value)
+                    facts[f"{pair}.{key}"] = value if key == "performance_rank" else bool(value)
             with suppress(CudaError):
-                values["can_access"] = bool(cuda.number("cuDeviceCanAccessPeer", *ends))
-            pairs.append((source, target, values))
-        print(json.dumps({"gpus": gpus, "pairs": pairs}))
+                facts[f"{pair}.can_access"] = bool(cuda.number("cuDeviceCanAccessPeer", *ends))
     except CudaError as error:
-        print(json.dumps({"reason": str(error)}))
+        return {"peer.reason": str(error)}
+    return facts

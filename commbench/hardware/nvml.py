@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -34,16 +34,19 @@ LINK_TX_KIB, LINK_RX_KIB = 138, 139  # NVLINK_THROUGHPUT_DATA, up to NVLink 4: p
 LINKS_TX_BYTES, LINKS_RX_BYTES = 202, 204  # NVLINK_COUNT, from NVLink 5 on: one counter for all links
 ALL_LINKS = 0xFFFFFFFF
 C2C_LINK_COUNT, C2C_LINK_MBYTE_PER_S = 170, 172  # NVLink between a GPU and its CPU; the rate of a link, if it is active
+CLOCK_SM, CLOCK_MEMORY, TEMPERATURE_GPU = 1, 2, 0  # NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU
+# reading, factor, and the call of NVML with its arguments; of several calls the first that is supported counts
+READING_CALLS: tuple[tuple[str, float, str, tuple[int, ...]], ...] = (
+    ("gpu.sm_clock_mhz", 1.0, "nvmlDeviceGetClockInfo", (CLOCK_SM,)),
+    ("gpu.memory_clock_mhz", 1.0, "nvmlDeviceGetClockInfo", (CLOCK_MEMORY,)),
+    ("gpu.temperature_c", 1.0, "nvmlDeviceGetTemperature", (TEMPERATURE_GPU,)),
+    ("gpu.temperature_c", 1.0, "nvmlDeviceGetTemperatureV", (TEMPERATURE_GPU,)),  # CUDA 14 removes the older call
+    ("gpu.throttle_reasons", 1.0, "nvmlDeviceGetCurrentClocksEventReasons", ()),
+    ("gpu.throttle_reasons", 1.0, "nvmlDeviceGetCurrentClocksThrottleReasons", ()),  # its name before driver 535
+    ("gpu.power_w", 1e-3, "nvmlDeviceGetPowerUsage", ()),  # where no field has it: averaged over a second on newer GPUs
+)
 
 Field = tuple[int, int]  # id, scope (a link's number)
-
-
-@dataclass(frozen=True)
-class Process:
-    """A process that computes on a GPU. `memory_bytes` is None where the driver does not provide it."""
-
-    pid: int
-    memory_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Gpu:
     pci_bus_id: str | None = None  # 0000:1b:00.0, as /sys writes it
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
-    compute_capability: tuple[int, int] | None = None
+    compute_capability: str | None = None  # 9.0
     mig: bool | None = None
     pcie_generation: int | None = None
     pcie_generation_max: int | None = None
@@ -70,15 +73,7 @@ class Gpu:
     nvlink_version: str | None = None
     c2c_gb_per_s: float | None = None  # of all links to the CPU, in one direction
     sm_clock_max_mhz: int | None = None
-    processes: tuple[Process, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Driver:
-    """Versions: of the kernel driver (580.65.06) and the newest CUDA that it supports (13.0)."""
-
-    version: str | None = None
-    cuda: str | None = None
+    processes: Mapping[int, int | None] | None = None  # those that compute on it, and their bytes if NVML knows them
 
 
 def reason() -> str | None:
@@ -86,11 +81,16 @@ def reason() -> str | None:
     return _open_nvml()[1]
 
 
-def driver() -> Driver:
-    """The driver's versions, as far as it provides them."""
-    version, cuda = _nvml_call("nvmlSystemGetDriverVersion"), _nvml_call("nvmlSystemGetCudaDriverVersion_v2")
-    cuda = _nvml_call("nvmlSystemGetCudaDriverVersion") if cuda is None else cuda
-    return Driver(version, cuda_version(cuda) if cuda else None)
+def driver_version() -> str | None:
+    """The version of the kernel driver: 580.65.06."""
+    version: str | None = _nvml_call("nvmlSystemGetDriverVersion")
+    return version
+
+
+def newest_cuda() -> str | None:
+    """The newest CUDA that the driver supports: 13.0."""
+    number = _first_result(("nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaDriverVersion"))
+    return cuda_version(number) if number else None
 
 
 def cuda_version(number: int) -> str:
@@ -135,14 +135,19 @@ class Monitor:
             if handle is not None and name.startswith("MIG-"):  # a part has neither clocks nor counters of its own
                 handle = _nvml_call("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
         self._fields = None if handle is None else _FieldReader(handle)
-        self._calls = {} if self._fields is None else _supported_calls(handle, self._fields.names)
+        known = set() if self._fields is None else self._fields.names
+        self._calls: dict[str, tuple[float, tuple[Any, ...]]] = {}
+        for reading, factor, function, arguments in READING_CALLS if handle is not None else ():
+            supported = reading not in known and _nvml_call(function, handle, *arguments) is not None
+            if supported and reading not in self._calls:
+                self._calls[reading] = factor, (function, handle, *arguments)
 
     def readings(self) -> dict[str, float]:
         """The current values, as far as available: gpu.sm_clock_mhz, .memory_clock_mhz, .temperature_c, .power_w,
         .throttle_reasons (a mask, see `throttled`), and the counters .nvlink_tx_bytes, .nvlink_rx_bytes (all links),
         .pcie_tx_bytes, .pcie_rx_bytes (they may wrap)."""
         readings = {} if self._fields is None else self._fields.read()
-        for name, (call, factor) in self._calls.items():
+        for name, (factor, call) in self._calls.items():
             value = _nvml_call(*call)
             if value is not None:
                 readings[name] = factor * value
@@ -164,17 +169,16 @@ class _FieldReader:
             wanted[LINK_TX_KIB, link] = "gpu.nvlink_tx_bytes", 1024.0
             wanted[LINK_RX_KIB, link] = "gpu.nvlink_rx_bytes", 1024.0
         answers = _nvml_call("nvmlDeviceGetFieldValues", handle, list(wanted)) or ()
-        members = {field: _value_member(answer) for field, answer in zip(wanted, answers, strict=False)}
-        available = [field for field, member in members.items() if member]
-        per_link = any(field[0] in (LINK_TX_KIB, LINK_RX_KIB) for field in available)
-        # only one kind of counter, or the same bytes would count twice
-        chosen = [field for field in available if not per_link or field[0] not in (LINKS_TX_BYTES, LINKS_RX_BYTES)]
+        named = zip(wanted, answers, strict=False)
+        members = {field: member for field, answer in named if (member := _value_member(answer))}
+        if any(field[0] in (LINK_TX_KIB, LINK_RX_KIB) for field in members):  # or the same bytes would count twice
+            members = {field: member for field, member in members.items() if field[1] != ALL_LINKS}
         self._handle = handle
-        self._values: Any = _nvml_call("nvmlDeviceGetFieldValues", handle, chosen) if chosen else None
+        self._values: Any = _nvml_call("nvmlDeviceGetFieldValues", handle, list(members)) if members else None
         self._call = None if self._values is None else ctypes.CDLL(NVML_LIBRARY).nvmlDeviceGetFieldValues
         self._groups: dict[tuple[str, float], list[tuple[Any, Any, str]]] = {}
         # as `read` needs them: unpacking there would cost more than the call itself
-        for field, value in zip(chosen, self._values or (), strict=False):
+        for field, value in zip(members, self._values or (), strict=False):
             self._groups.setdefault(wanted[field], []).append((value, value.value, members[field]))
         self.names = {name for name, _ in self._groups}
 
@@ -193,30 +197,6 @@ def _value_member(answer: Any) -> str:
     """The member of the union that holds the value; empty if there is none."""
     known = answer.nvmlReturn == 0 and 0 <= answer.valueType < len(VALUE_MEMBERS)
     return VALUE_MEMBERS[answer.valueType] if known else ""
-
-
-def _supported_calls(handle: Any, known: Iterable[str]) -> dict[str, tuple[tuple[Any, ...], float]]:
-    """For each reading that no field provides, the call that this driver and GPU support, and a factor."""
-    pynvml = _open_nvml()[0]
-    tries: dict[str, list[tuple[Any, ...]]] = {
-        "gpu.sm_clock_mhz": [("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_SM)],
-        "gpu.memory_clock_mhz": [("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_MEM)],
-        "gpu.temperature_c": [
-            ("nvmlDeviceGetTemperature", handle, pynvml.NVML_TEMPERATURE_GPU),
-            ("nvmlDeviceGetTemperatureV", handle, pynvml.NVML_TEMPERATURE_GPU),  # the older call is removed in CUDA 14
-        ],
-        "gpu.throttle_reasons": [
-            ("nvmlDeviceGetCurrentClocksEventReasons", handle),
-            ("nvmlDeviceGetCurrentClocksThrottleReasons", handle),  # its name before driver 535
-        ],
-        "gpu.power_w": [("nvmlDeviceGetPowerUsage", handle)],  # averaged over a second on newer GPUs
-    }
-    working = {
-        name: next((call for call in calls if _nvml_call(*call) is not None), None)
-        for name, calls in tries.items()
-        if name not in known
-    }
-    return {name: (call, 1e-3 if name == "gpu.power_w" else 1.0) for name, call in working.items() if call is not None}
 
 
 @cache
@@ -249,6 +229,12 @@ def _nvml_call(name: str, *arguments: Any) -> Any:
         return None
 
 
+def _first_result(names: Sequence[str], *arguments: Any) -> Any:
+    """The result of the first of these functions that is not None: newer versions come first."""
+    results = (_nvml_call(name, *arguments) for name in names)
+    return next((result for result in results if result is not None), None)
+
+
 def _read_gpu(index: int) -> Gpu:
     pynvml = _open_nvml()[0]
     try:
@@ -256,7 +242,7 @@ def _read_gpu(index: int) -> Gpu:
     except pynvml.NVMLError as error:
         return Gpu(index, f"NVML: {error}")
     pci, memory, mig = (_nvml_call(f"nvmlDeviceGet{what}", handle) for what in ("PciInfo", "MemoryInfo", "MigMode"))
-    links = _active_nvlinks(handle)
+    links, capability = _active_nvlinks(handle), _nvml_call("nvmlDeviceGetCudaComputeCapability", handle)
     version = _nvml_call("nvmlDeviceGetNvLinkVersion", handle, links[0]) if links else None
     return Gpu(
         index,
@@ -265,7 +251,7 @@ def _read_gpu(index: int) -> Gpu:
         pci_bus_id=None if pci is None else bus_id(pci.busId),
         memory_total_bytes=None if memory is None else int(memory.total),
         memory_used_bytes=None if memory is None else int(memory.used),
-        compute_capability=_nvml_call("nvmlDeviceGetCudaComputeCapability", handle),
+        compute_capability=None if capability is None else ".".join(map(str, capability)),
         mig=None if mig is None else bool(mig[0]),
         pcie_generation=_nvml_call("nvmlDeviceGetCurrPcieLinkGeneration", handle),
         pcie_generation_max=_nvml_call("nvmlDeviceGetMaxPcieLinkGeneration", handle),
@@ -297,11 +283,8 @@ def _c2c_gb_per_s(handle: Any) -> float | None:
     return sum(rates) / 1e3 or None
 
 
-def _compute_processes(handle: Any) -> tuple[Process, ...] | None:
+def _compute_processes(handle: Any) -> dict[int, int | None] | None:
     """Drivers before 510 have only the second version of the call."""
-    answers = (_nvml_call(f"nvmlDeviceGetComputeRunningProcesses_{version}", handle) for version in ("v3", "v2"))
-    processes = next((answer for answer in answers if answer is not None), None)
-    if processes is None:
-        return None
-    memory = (None if process.usedGpuMemory is None else int(process.usedGpuMemory) for process in processes)
-    return tuple(Process(int(process.pid), size) for process, size in zip(processes, memory, strict=True))
+    versions = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
+    processes = _first_result(versions, handle)
+    return None if processes is None else {process.pid: process.usedGpuMemory for process in processes}

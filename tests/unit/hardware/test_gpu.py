@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shown_gpus import GIB, ask, h100, hgx, uuid
 
 from commbench.hardware.gpu import own_pids, parse_visible, users, visible_indices
-from commbench.hardware.nvml import Gpu, Process
+from commbench.hardware.nvml import Gpu
 
 GPU = "from commbench.hardware import gpu"
 MIG = uuid(7, "MIG")
@@ -240,15 +240,15 @@ def test_this_process_is_no_other_by_its_number_outside_the_container(tmp_path: 
     """NVML has the host's numbers, /proc may show both: a process on the host's procfs with a namespace of its own."""
     (tmp_path / "self").mkdir()
     (tmp_path / "self/status").write_text("Name:\tpython\nNSpid:\t48213\t7\n")
-    gpu = Gpu(0, processes=(Process(48213, 5),), memory_used_bytes=5)
+    gpu = Gpu(0, processes={48213: 5}, memory_used_bytes=5)
     assert users(gpu, tmp_path) is None
     (tmp_path / "7").mkdir()
-    seen = users(replace(gpu, processes=(Process(48214, 5), Process(9, None))), tmp_path)
+    seen = users(replace(gpu, processes={48214: 5, 9: None}), tmp_path)
     unknown = "a number of another PID namespace"
     assert seen == f"48214 (5 B, {unknown}), 9 (? B, {unknown})"
     assert own_pids(tmp_path / "nowhere") == []
 
 
 def test_this_process_is_no_other(tmp_path: Path) -> None:
-    code = "gpu.users(nvml.Gpu(0, processes=(nvml.Process(os.getpid(), 10**10),), memory_used_bytes=10**10))"
+    code = "gpu.users(nvml.Gpu(0, processes={os.getpid(): 10**10}, memory_used_bytes=10**10))"
     assert ask(tmp_path, h100(0), code, GPU, "from commbench.hardware import nvml") is None

@@ -30,15 +30,15 @@ def watch(folder: Path, machine: str | None, name: str = uuid(0), code: str = "m
 
 
 def test_eight_gpus_with_nvlink(tmp_path: Path) -> None:
-    answers = ask(tmp_path, hgx(8), "[gpus(), asdict(nvml.driver()), nvml.reason()]", *ALL)
+    answers = ask(tmp_path, hgx(8), "[gpus(), [nvml.driver_version(), nvml.newest_cuda()], nvml.reason()]", *ALL)
     gpus, driver, reason = answers
     assert [gpu["index"] for gpu in gpus] == list(range(8)) and reason is None
-    assert driver == {"version": "580.65.06", "cuda": "13.0"}
+    assert driver == ["580.65.06", "13.0"]
     assert gpus[7] == {
         "index": 7, "error": None, "uuid": uuid(7), "name": "NVIDIA H100 80GB HBM3", "pci_bus_id": "0000:21:00.0",
-        "memory_total_bytes": 80 * GIB, "memory_used_bytes": GIB // 2, "compute_capability": [9, 0], "mig": False,
+        "memory_total_bytes": 80 * GIB, "memory_used_bytes": GIB // 2, "compute_capability": "9.0", "mig": False,
         "pcie_generation": 4, "pcie_generation_max": 5, "pcie_width": 16, "pcie_width_max": 16, "nvlink_links": 18,
-        "nvlink_version": "4.0", "sm_clock_max_mhz": 1980, "processes": [], "c2c_gb_per_s": None,
+        "nvlink_version": "4.0", "sm_clock_max_mhz": 1980, "processes": {}, "c2c_gb_per_s": None,
     }  # fmt: skip
 
 
@@ -53,9 +53,9 @@ def test_without_a_driver_there_is_nothing_and_pynvml_stays_out(tmp_path: Path) 
     with suppress(OSError):
         ctypes.CDLL(LIBRARIES[0])
         pytest.skip("this machine has a driver")
-    code = "[gpus(), asdict(nvml.driver()), nvml.Monitor('GPU-0').readings(), nvml.reason(), 'pynvml' in sys.modules]"
+    code = "[gpus(), nvml.newest_cuda(), nvml.Monitor('GPU-0').readings(), nvml.reason(), 'pynvml' in sys.modules]"
     reason = "no NVIDIA driver: libnvidia-ml.so.1 was not found"
-    assert ask(tmp_path, None, code, *ALL) == [[], {"version": None, "cuda": None}, {}, reason, False]
+    assert ask(tmp_path, None, code, *ALL) == [[], None, {}, reason, False]
 
 
 def test_a_library_without_its_kernel_module(tmp_path: Path) -> None:
@@ -118,11 +118,8 @@ PROCESSES = h100(0, "process 4711 40000000000", f"process 12 {2**64 - 1}")
 @pytest.mark.parametrize("old", [False, True])
 def test_processes_and_versions_of_old_and_new_drivers(tmp_path: Path, old: bool) -> None:
     machine = "\n".join(["cuda 11040", PROCESSES])
-    (gpu,), cuda = ask(tmp_path, machine, "[gpus(), nvml.driver().cuda]", *ALL, old=old)
-    assert gpu["processes"] == [
-        {"pid": 4711, "memory_bytes": 40_000_000_000},
-        {"pid": 12, "memory_bytes": None},  # not available
-    ]
+    (gpu,), cuda = ask(tmp_path, machine, "[gpus(), nvml.newest_cuda()]", *ALL, old=old)
+    assert gpu["processes"] == {"4711": 40_000_000_000, "12": None}  # of the second it is not available
     assert cuda == "11.4"
 
 

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from shown_gpus import ask, h100, hgx
 
-from commbench.hardware.gpu import numbered_pairs
-
 
 def facts(folder: Path, machine: str | None, **more: Any) -> dict[str, Any]:
     answer: dict[str, Any] = ask(
@@ -79,20 +77,18 @@ def test_cuda_that_gives_no_answer_is_named(tmp_path: Path) -> None:
     }
 
 
-def test_gpus_have_nvmls_numbers_also_where_cuda_leaves_one_out() -> None:
-    answer = {"gpus": ["0000:1b:00.0", "0000:1c:00.0", "0000:99:00.0"], "pairs": [[0, 1, {"access": True}], [2, 0, {}]]}
-    assert numbered_pairs(answer, {"0000:1a:00.0": 0, "0000:1b:00.0": 1, "0000:1c:00.0": 2}) == {
-        "peer.1-2.access": True
-    }
-    answer["pairs"] = [[2, 0, {"access": False}]]
-    assert numbered_pairs(answer, {"0000:1b:00.0": 1}) == {"peer.cuda2-1.access": False}
+def test_gpus_have_nvmls_numbers_also_where_cuda_leaves_one_out(tmp_path: Path) -> None:
+    imports = "from commbench.hardware import gpu"
+    table = ask(tmp_path, ISLANDS, "gpu.peer_facts()", imports, CUDA_VISIBLE_DEVICES="1,2")
+    assert {key.split(".")[1] for key in table} == {"1-2", "2-1"}
+
+
+def test_a_gpu_that_nvml_does_not_know_has_the_number_of_cuda(tmp_path: Path) -> None:
+    imports = "from commbench.hardware import gpu", "gpu.nvml.gpus = lambda: [gpu.Gpu(5, pci_bus_id='0000:1b:00.0')]"
+    table = ask(tmp_path, hgx(2), "gpu.peer_facts()", *imports)
+    assert {key.split(".")[1] for key in table} == {"cuda0-5", "5-cuda0"}
 
 
 def test_a_gpu_that_cuda_cannot_name_is_a_reason(tmp_path: Path) -> None:
     machine = "\n".join([h100(0), h100(1, "fails cuDeviceGetPCIBusId 101")])
     assert facts(tmp_path, machine) == {"peer.reason": "cuDeviceGetPCIBusId: CUDA_ERROR_INVALID_DEVICE (101)"}
-
-
-def test_parts_of_gpus_are_no_peers() -> None:
-    """CUDA shows a single part, whatever there is."""
-    assert numbered_pairs({"gpus": ["0000:1a:00.0"], "pairs": []}, {"0000:1a:00.0": 0}) == {}

@@ -48,7 +48,7 @@ def named_processes() -> dict[str, Any]:
     """By NVML, and this process by its own numbers."""
     device = nvml.gpus()[0]
     own = gpu.own_pids(Path("/proc"))
-    return {"by_nvml": [asdict(process) for process in device.processes or ()], "pid": os.getpid(), "NSpid": own,
+    return {"by_nvml": device.processes, "pid": os.getpid(), "NSpid": own,
             "users": gpu.users(device)}  # fmt: skip
 
 
@@ -84,7 +84,8 @@ def main() -> None:
     held = torch.zeros(1 << 20, device="cuda")
     after = named_processes()
     answer({
-        "driver": asdict(nvml.driver()), "gpus": [asdict(device) for device in nvml.gpus()], "own": gpu.own_gpu(0),
+        "driver": [nvml.driver_version(), nvml.newest_cuda()],
+        "gpus": [asdict(device) for device in nvml.gpus()], "own": gpu.own_gpu(0),
         "readings": monitor.readings(), "fields": raw_fields(), "opened_us": opened_us, "idle": idle,
         "busy": busy_cost_us(monitor), "processes_before": before, "processes_after": after,
         "held_bytes": held.nbytes,
