@@ -25,7 +25,7 @@ _AFFINITIES = re.compile("(CPU|NUMA) Affinity|GPU NUMA ID")  # the columns behin
 _DEVICE = re.compile(r"GPU[0-9]+|NIC[0-9]+|[a-z][a-z0-9_]*[0-9]")  # older drivers name a NIC: mlx5_0
 _CPUS = re.compile(r"[0-9]+([-,][0-9]+)*")
 
-Topology = Mapping[tuple[str, str], str]  # the cells of `nvidia-smi topo -m`: NV18 of ("GPU0", "GPU1")
+Topology = Mapping[str, str]  # the cells of `nvidia-smi topo -m`: NV18 of "GPU0 GPU1"
 
 
 @dataclass(frozen=True)
@@ -46,23 +46,19 @@ class RankGpu:
     c2c_gb_per_s: float | None = None  # NVLink-C2C to the CPU, all links in one direction
 
     @classmethod
-    def from_facts(cls, node: int, own: Mapping[str, object], machine: Mapping[str, object]) -> RankGpu:
-        """Read a rank's `gpu.own.*` and its node's `gpu.<index>.*`; missing facts and other types are unknown."""
-
-        def integer(value: object) -> int | None:
-            return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-        index, uuid = integer(own.get("gpu.own.index")), own.get("gpu.own.uuid")
-        capability = re.fullmatch(r"(\d{1,3})\.(\d)", str(machine.get(f"gpu.{index}.compute_capability")))
+    def from_facts(cls, node: int, own: Mapping[str, Any], machine: Mapping[str, Any]) -> RankGpu:
+        """Made from a rank's `gpu.own.*` and its node's `gpu.<index>.*`; what they do not have is unknown."""
+        index = own.get("gpu.own.index")
+        capability = machine.get(f"gpu.{index}.compute_capability")
         return cls(
             node=node,
             index=index,
-            uuid=uuid if isinstance(uuid, str) else None,
-            capability=10 * int(capability[1]) + int(capability[2]) if capability else None,
-            pcie_generation=integer(machine.get(f"gpu.{index}.pcie_generation")),
-            pcie_width=integer(machine.get(f"gpu.{index}.pcie_width")),
-            nvlinks=integer(machine.get(f"gpu.{index}.nvlink_links")),
-            c2c_gb_per_s=c2c if isinstance(c2c := machine.get(f"gpu.{index}.c2c_gb_per_s"), float) else None,
+            uuid=own.get("gpu.own.uuid"),
+            capability=int(capability.replace(".", "")) if capability else None,
+            pcie_generation=machine.get(f"gpu.{index}.pcie_generation"),
+            pcie_width=machine.get(f"gpu.{index}.pcie_width"),
+            nvlinks=machine.get(f"gpu.{index}.nvlink_links"),
+            c2c_gb_per_s=machine.get(f"gpu.{index}.c2c_gb_per_s"),
         )
 
     def is_same(self, other: RankGpu) -> bool:
@@ -99,7 +95,7 @@ def link_between(first: RankGpu, second: RankGpu, topologies: Mapping[int, Topol
         return SAME_GPU
     links = topologies.get(first.node, {})
     row, column = f"GPU{first.index}", f"GPU{second.index}"
-    link = links.get((row, column)) or links.get((column, row))
+    link = links.get(f"{row} {column}") or links.get(f"{column} {row}")
     return None if link == NOT_AVAILABLE else link
 
 
@@ -125,26 +121,15 @@ def collect(timeout_s: float = TIMEOUT_S) -> Facts:
 
 
 def node_record(facts: Mapping[str, object]) -> dict[str, Any] | None:
-    """The links of a node's table as JSON, {"links": {"GPU0 GPU1": "NV18"}}, for run.json; None if it has none."""
+    """The node's topology for run.json, {"links": {"GPU0 GPU1": "NV18"}}; None if `nvidia-smi` printed no table."""
     text = facts.get(TOPOLOGY_FACT)
-    if not isinstance(text, str):
-        return None
-    return {"links": {" ".join(pair): link for pair, link in parse_topo(text).items()}}
-
-
-def from_records(records: Sequence[Mapping[str, Any] | None]) -> dict[int, Topology]:
-    """The topologies of `node_record`s, in the order of the nodes, by the number of the node."""
-    return {
-        node: {(row, column): link for pair, link in record["links"].items() for row, column in [pair.split()]}
-        for node, record in enumerate(records)
-        if record is not None
-    }
+    return {"links": parse_topo(text)} if isinstance(text, str) else None
 
 
 def parse_topo(text: str) -> Topology:
-    """Read the table, with tabs or spaces between its cells: {} of a text without one. A row may be cut off."""
+    """Read the table, with tabs or spaces between its cells; {} where there is none. A row may be cut off."""
     columns: list[str] = []
-    links: dict[tuple[str, str], str] = {}
+    links: dict[str, str] = {}
     for line in _ANSI.sub("", text).splitlines():
         if not columns:  # they begin with a GPU; no other line holds only the names of devices
             names = _AFFINITIES.split(line)[0].split()
@@ -155,5 +140,5 @@ def parse_topo(text: str) -> Topology:
         elif (words := line.split()) and _DEVICE.fullmatch(words[0]):
             cells = takewhile(lambda word: not _CPUS.fullmatch(word), words[1:])
             for column, cell in zip(columns, cells, strict=False):
-                links.setdefault((words[0], column), cell)
+                links.setdefault(f"{words[0]} {column}", cell)
     return links

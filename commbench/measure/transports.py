@@ -14,7 +14,7 @@ from commbench.hardware import nvml
 from commbench.hardware.cuda import CUDA_IPC_VALUES, cuda_ipc_without_effect
 from commbench.hardware.link_limits import Wire
 from commbench.hardware.nccl_log import Chosen, Kinds, by_frequency, common_algorithm, effective_ipc, parse_log
-from commbench.hardware.topology import RankGpu, Topology, from_records, shared_link
+from commbench.hardware.topology import RankGpu, Topology, shared_link
 
 from .preflight import MEETING_S
 
@@ -148,7 +148,7 @@ def gather_evidence(
     ignored = [cuda_ipc_without_effect(setting, library, os.environ) for library in libraries]
     evidence = TransportEvidence(
         gpus=tuple(gpus),
-        topologies=from_records(run.get("wiring", [])),
+        topologies={node: record["links"] for node, record in enumerate(run.get("wiring", [])) if record is not None},
         transport=facts.get("transport"),
         ipc=facts[IPC] if facts.get(IPC) in CUDA_IPC_VALUES else None,
         rdma_nodes=frozenset(number for number, node in enumerate(nodes) if _has_active_infiniband(node)),

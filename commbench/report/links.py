@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from itertools import product
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from commbench.core.layout import Pair
@@ -123,11 +123,12 @@ def _pair_cell(matrix: Matrix, pair: Pair, class_of: Mapping[Pair, str]) -> Colo
 def wiring_table(text: str | None) -> ColouredTable | None:
     """The table of `nvidia-smi topo -m`, coloured by kind of link; None where the text is not a whole one."""
     links = parse_topo(text or "")
-    devices = list(dict.fromkeys(device for device, _ in links))
-    if not devices or set(links) != set(product(devices, repeat=2)):
+    devices = list(dict.fromkeys(pair.split()[0] for pair in links))
+    rows = [[f"{row} {column}" for column in devices] for row in devices]
+    if not devices or set(links) != set(chain.from_iterable(rows)):
         return None
     kinds = {link: link.rstrip("0123456789") for link in links.values()}
     cell_of = {link: ColouredCell(link, *LINKS.get(kind, UNKNOWN_LINK)[:2]) for link, kind in kinds.items()}
-    cells = [[cell_of[links[row, column]] for column in devices] for row in devices]
+    cells = [[cell_of[links[pair]] for pair in row] for row in rows]
     legend = [(fill, kind, meaning) for kind, (fill, _, meaning) in LINKS.items() if kind in kinds.values()]
     return ColouredTable("", "", devices, cells, legend)

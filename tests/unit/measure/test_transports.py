@@ -12,7 +12,7 @@ from places import HARDWARE_TEXTS
 
 from commbench.core.case import World
 from commbench.hardware.link_limits import Wire
-from commbench.hardware.topology import TOPOLOGY_FACT, RankGpu, from_records, node_record
+from commbench.hardware.topology import TOPOLOGY_FACT, RankGpu, node_record
 from commbench.measure.transports import (
     LogReader,
     TransportEvidence,
@@ -231,10 +231,6 @@ IB += "h:1:2 [0] NCCL INFO Using network IB\n"
 def test_the_wire_is_that_of_the_library(node: dict[str, Any], facts: dict[str, Any], wire: Wire | None) -> None:
     node = node | {"network.used.interface": "eth0", "network.used.speed_mbit_per_s": 25_000.0}
     assert carriers([node, node, {}], facts) == (wire, wire, None)
-
-
-def test_nodes_without_nvidia_smi_say_nothing() -> None:
-    assert from_records([node_record({}), node_record({TOPOLOGY_FACT: None})]) == {}
 
 
 @pytest.mark.parametrize(
