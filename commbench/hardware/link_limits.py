@@ -1,14 +1,14 @@
-"""The physical limit of a case: what the network between its nodes and the links between its GPUs let through.
+"""The physical limit of a case: the bandwidth of the network between its nodes and of the links between its GPUs.
 
-docs/method.md says which rates count where. Between nodes, each byte of the result that was made elsewhere must enter,
-and each byte that others need must leave; an all_reduce of S bytes over N nodes moves at least 2 S (N - 1) / N through
-each of them (Patarasuk & Yuan 2009). Ranks on GPUs reach the interfaces over their GPUs' own links to the host, so they
-bound a node, too: a rank alone on a node with eight interfaces can't fill them.
+docs/method.md says which rates are used where. Between nodes, each byte of the result that was made elsewhere must
+enter, and each byte that others need must leave; an all_reduce of S bytes over N nodes moves at least 2 S (N - 1) / N
+through each of them (Patarasuk & Yuan 2009). GPUs reach the interfaces over their own links to the host, which limit a
+node, too: a single rank on a node with eight interfaces can't saturate them.
 
-The rates that NCCL plans with (src/graph/topo.h, topo.cc) are what a link carries after protocol: NVLink 4 20.6 GB/s a
-link of 25, PCIe 5 x16 48 GB/s of 63. A ring takes all links of a GPU, so a collective is limited by the GPU whose links
-to the others carry least, not by the worst pair: where NVLink joins all GPUs, pairs without a link of their own do not
-count.
+The rates that NCCL plans with (src/graph/topo.h, topo.cc) are without protocol overhead: 20.6 GB/s for an NVLink 4 link
+of 25, 48 GB/s for PCIe 5 x16 of 63. A ring uses all links of a GPU, so a collective is limited by the GPU whose links
+to the others are slowest in sum, not by the worst pair: where NVLink joins all GPUs, pairs without a direct link do not
+matter.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from .topology import SAME_GPU, RankGpu, Topology, link_between
 MBIT_PER_GB = 8e3
 Limit = tuple[float, str]  # bus bandwidth in GB/s, and the name of what limits it
 # compute capability -> GB/s per link in one direction, and the most links of such a GPU; the next lower one counts
-NVLINK = {60: (18.0, 4), 70: (20.0, 6), 80: (20.0, 12), 90: (20.6, 18), 100: (40.1, 18)}
-NVLINK_86 = (12.0, 4)
+NVLINK = {60: (18.0, 4), 70: (20.0, 6), 80: (20.0, 12), 86: (12.0, 4), 87: (20.0, 12), 90: (20.6, 18), 100: (40.1, 18)}
 PCIE_X16 = {3: 12.0, 4: 24.0, 5: 48.0, 6: 96.0}  # below 3 a link is asleep: it wakes up with the first transfer
 # encoding is taken off, packet headers are not (PCI Express base specification: 128b/130b, from 6 on 236 of 256 B)
 PCIE_LINE_X16 = {3: 15.75, 4: 31.5, 5: 63.0, 6: 118.0}
@@ -41,7 +40,7 @@ HOST_COPY = "measured copy by a core"
 
 @dataclass(frozen=True)
 class Wire:
-    """A node's interface and its line rate in one direction; `count` of them if a node has several alike."""
+    """The `count` equal interfaces of a node that are used together, and the line rate of each in one direction."""
 
     name: str
     mbit_per_s: float
@@ -53,7 +52,7 @@ class Wire:
 
 
 def _together(count: int, limit: Limit) -> Limit:
-    """What several links alike carry together."""
+    """The limit of several equal links together."""
     return count * limit[0], f"{count} x {limit[1]}" if count > 1 else limit[1]
 
 
@@ -66,11 +65,11 @@ def bandwidth_limit(
     copy_gb_per_s: float | None = None,
     core_copy_gb_per_s: float | None = None,
 ) -> Limit | None:
-    """The limit of the bus bandwidth by the network between nodes and the links between GPUs, the lesser of both.
+    """The limit of the bus bandwidth: the lower one of the network between nodes and the links between GPUs.
 
-    `gpus` are those of the world's ranks, empty on a CPU; `wires` and `topologies` those of its nodes; `copy_gb_per_s`
-    is the measured rate of a copy within one GPU, `core_copy_gb_per_s` that of a copy by a core of as many bytes as the
-    case touches. None if unknown, as where the data path leads through host memory.
+    `gpus` are those of the world's ranks, empty with device=cpu; `wires` and `topologies` those of its nodes.
+    `copy_gb_per_s` is the measured rate of a copy within one GPU, `core_copy_gb_per_s` that of a copy by a core of as
+    many bytes as the case touches. None if unknown, for example where GPU data is staged through host memory.
     """
     if "staging" in job.benchmark.axes:
         return _host_copies_limit(job, gpus)
@@ -79,11 +78,8 @@ def bandwidth_limit(
     network = network_limit(job, wires, node_of, gpus)
     if not gpus or job.case.staging != "none":
         return network
-    nodes = {gpus[rank].node for rank in communicating_ranks(job)}
-    if not nodes or (job.case.pairs and len(nodes) > 1):
-        return network
     links = _gpu_links_limit(job, gpus, topologies or {}, copy_gb_per_s)
-    if len(nodes) == 1:
+    if len({gpus[rank].node for rank in communicating_ranks(job)}) == 1:
         return links
     return network if network is None or links is None else min(network, links)
 
@@ -91,7 +87,7 @@ def bandwidth_limit(
 def network_limit(
     job: Planned, wires: Sequence[Wire | None], node_of: Callable[[int], int], gpus: Sequence[RankGpu] = ()
 ) -> Limit | None:
-    """The limit by the node with the slowest way out; None within a node, and where a rate or bus factor is unknown.
+    """The limit of the node with the slowest connection; None within a node, or where a rate or factor is unknown.
 
     `wires` are those of the nodes, `gpus` those of the world's ranks; `node_of` gives the node of a rank of the world.
     """
@@ -102,14 +98,14 @@ def network_limit(
     if factor is None or len(ranks_by_node) < 2 or len(wires) <= max(ranks_by_node):
         return None
     share = crossing_share(job)
-    ways_out: list[Limit | None] = []
+    connections: list[Limit | None] = []
     for node, ranks in ranks_by_node.items():
         wire = wires[node]
-        ways_out.append(None if wire is None else wire.limit)
+        connections.append(None if wire is None else wire.limit)
         to_host = _least([host_link(gpus[rank]) for rank in ranks]) if gpus else None
         if to_host is not None:
-            ways_out.append(_together(len(ranks), to_host))
-    slowest = _least(ways_out)
+            connections.append(_together(len(ranks), to_host))
+    slowest = _least(connections)
     return (factor * slowest[0] / share, slowest[1]) if slowest is not None and share else None
 
 
@@ -156,7 +152,7 @@ def _core_copies_limit(job: Planned, node_of: Callable[[int], int], core_copy_gb
 
 
 def communicating_ranks(job: Planned) -> Sequence[int]:
-    """World ranks of a collective or of a single pair; none for several pairs at once, which have separate paths."""
+    """The world ranks of a collective or of a single pair; none for several pairs at once, which share no path."""
     if not job.case.pairs:
         return job.members
     return [job.members[rank] for rank in job.case.pairs[0]] if len(job.case.pairs) == 1 else []
@@ -167,7 +163,7 @@ def crossing_share(job: Planned, layout: Layout | None = None) -> float | None:
 
     With another layout than the case's, for groups of ranks of equal size instead of nodes.
     """
-    if job.case.pairs:  # a window's messages count for both: what crosses is what the factor says
+    if job.case.pairs:  # all bytes that the bus factor counts cross
         return job.bus_factor
     layout = layout or Layout.parse(job.case.layout)
     timed = job.program(0).steps
@@ -233,7 +229,7 @@ def _nvlink_islands(count: int, pairs: Sequence[tuple[int, int]]) -> list[list[i
 
 
 def _nvlink_limit(gpu: RankGpu, shown: int) -> Limit | None:
-    """All links of a GPU to the others; behind a switch every pair shows all of its links, so they count once."""
+    """The links of a GPU to all others; behind a switch, the topology shows all of them for each pair."""
     rate = nvlink_rate(gpu.capability)
     if rate is None:
         return None
@@ -242,14 +238,13 @@ def _nvlink_limit(gpu: RankGpu, shown: int) -> Limit | None:
 
 
 def nvlink_rate(capability: int | None) -> tuple[float, int] | None:
-    """GB/s per link in one direction and the most links; 8.6 differs from 8.0, the other ones from the next lower."""
-    if capability is None or capability < min(NVLINK):
-        return None
-    return NVLINK_86 if capability == 86 else NVLINK[max(known for known in NVLINK if known <= capability)]
+    """GB/s per link in one direction and the most links of a GPU; None if unknown."""
+    known = [least for least in NVLINK if capability is not None and least <= capability]
+    return NVLINK[max(known)] if known else None
 
 
 def _pcie_limit(job: Planned, islands: Sequence[Sequence[RankGpu]]) -> Limit | None:
-    """PCIe joins islands of NVLink as a network joins nodes: the same shares of the bytes must cross it."""
+    """The limit of PCIe between islands of NVLink: as many bytes must cross it as would cross a network of nodes."""
     slowest = _least([_pcie_link(gpu, PCIE_X16) for island in islands for gpu in island])
     size, factor = len(islands[0]), job.bus_factor
     if slowest is None or factor is None or job.size % size or any(len(island) != size for island in islands):

@@ -1,8 +1,8 @@
-"""Facts about a process and its machine, such as `host.kernel`: flat, JSON-able; without a source the key is missing.
+"""Facts about a process and its machine, such as `host.kernel`: a flat dict of JSON values without unknown ones.
 
-`collect()` runs on every rank, `differences([...])` compares all ranks, `facts_by_node(...)` is kept in run.json.
-The hardware's facts come from other modules. Here are the software's: the versions of everything that a result depends
-on, without importing it, and the environment variables of a rank.
+`collect()` runs on every rank, `differences([...])` compares all ranks, and `facts_by_node(...)` is stored in run.json.
+Other modules collect the facts about the hardware; this one has those about the software: the versions of everything
+that a result depends on, without importing it, and the environment variables of a rank.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def collect() -> Facts:
 
 
 def differences(facts_by_rank: Sequence[Mapping[str, Any]]) -> dict[str, RanksByValue]:
-    """fact -> JSON text of each value -> the ranks that have it, for facts that should be equal but differ.
+    """For each fact that should be equal but differs: the JSON texts of its values, each with the ranks that have it.
 
-    Different masked values are distinguished by numbers.
+    Masked values that differ are numbered.
     """
     differing = {}
     for key in sorted({key for facts in facts_by_rank for key in facts}):
@@ -84,7 +84,7 @@ def differences(facts_by_rank: Sequence[Mapping[str, Any]]) -> dict[str, RanksBy
         texts = [
             json.dumps(facts[key], sort_keys=True, default=str) if key in facts else MISSING for facts in facts_by_rank
         ]
-        # a fact of a node must agree on its own ranks only; those without a known node count as one node
+        # a fact of a node has to agree on the ranks of this node only; ranks of unknown nodes count as one node
         nodes = [facts.get(NODE) if scope == "node" else None for facts in facts_by_rank]
         if len(set(zip(nodes, texts, strict=True))) == len(set(nodes)):
             continue
@@ -100,17 +100,14 @@ def differences(facts_by_rank: Sequence[Mapping[str, Any]]) -> dict[str, RanksBy
 
 
 def facts_by_node(facts_by_rank: Sequence[Mapping[str, Any]], nodes: Sequence[int]) -> list[dict[str, Any]]:
-    """The facts of the first rank of each node, in the order of the nodes' numbers, as they may be recorded."""
-    first: dict[int, Mapping[str, Any]] = {}
-    for node, facts in zip(nodes, facts_by_rank, strict=True):
-        first.setdefault(node, facts)
+    """The facts of the first rank of each node as run.json has them. `nodes` are the node numbers of the ranks."""
     return [
         {
             key: without_digests(value) if isinstance(value, str) else value
-            for key, value in first[node].items()
+            for key, value in facts_by_rank[nodes.index(node)].items()
             if scope_of(key).record == "yes"
         }
-        for node in sorted(first)
+        for node in sorted(set(nodes))
     ]
 
 
@@ -124,10 +121,10 @@ def version_facts() -> Facts:
 
 
 def environment_facts(environ: Mapping[str, str] = os.environ) -> Facts:
-    """The recorded variables as `environment.NAME`, without credentials.
+    """The recorded variables as `environment.NAME`; credentials are masked with ***.
 
-    They are masked with ***: the whole value if the name is that of a credential, else what looks like one in it. A
-    digest follows the masked value, so that ranks can be compared; `without_digests` removes it for the record.
+    That is the whole value if the name is that of a credential, else the parts of it that look like one. A digest
+    follows a masked value, so that ranks can be compared; `without_digests` removes it before the value is stored.
     """
     facts: Facts = {}
     for name in filter(is_recorded, sorted(environ)):
@@ -140,11 +137,11 @@ def environment_facts(environ: Mapping[str, str] = os.environ) -> Facts:
 
 
 def is_recorded(name: str) -> bool:
-    """Whether a variable is recorded: its name has one of RECORDED_PREFIXES or is one of RECORDED_NAMES, unless
+    """Whether a variable is recorded: its name begins with one of RECORDED_PREFIXES or is one of RECORDED_NAMES, unless
     - its last word is one of RANK_WORDS: a launcher sets it to a different value on each rank or node;
-    - it is one of LAUNCHER_INTERNAL: what a launcher's daemons pass to their own ranks, not what a user sets.
+    - it begins with one of LAUNCHER_INTERNAL: a launcher's daemon sets it for its ranks, not a user.
 
-    CUDA_VISIBLE_DEVICES may differ by rank too, and is recorded: it decides whether CUDA IPC works.
+    CUDA_VISIBLE_DEVICES may differ between ranks, too, but is recorded: whether CUDA IPC works depends on it.
     """
     if name not in RECORDED_NAMES and (not name.startswith(RECORDED_PREFIXES) or name.startswith(LAUNCHER_INTERNAL)):
         return False
@@ -152,7 +149,7 @@ def is_recorded(name: str) -> bool:
 
 
 def without_digests(value: str) -> str:
-    """A masked value, or a text that holds some, as it may be written to a file."""
+    """A text without the digests of its masked values, as it may be written to a file."""
     return DIGESTED.sub("", value)
 
 
@@ -181,7 +178,7 @@ def package_facts(_: Path) -> Facts:
 
 
 def torch_build() -> Mapping[str, object]:
-    """What torch's build has written to its version.py, without importing torch; empty where that can't be read."""
+    """The values in torch's version.py, without importing torch; empty if that file can't be read."""
     with suppress(ImportError, OSError, ValueError, SyntaxError):
         package = find_spec("torch")
         if package is not None and package.origin is not None:
@@ -190,22 +187,22 @@ def torch_build() -> Mapping[str, object]:
 
 
 def torch_facts(_: Path) -> Facts:
-    """What torch was built from and for; MPI ranks do not import it."""
+    """The commit that torch was built from, and the CUDA or HIP version that it was built for."""
     version, names = torch_build(), {"torch_git_commit": "git_version", "torch_cuda": "cuda", "torch_hip": "hip"}
     return {f"versions.{fact}": fact_text(str(version[name])) for fact, name in names.items() if version.get(name)}
 
 
 def git_facts(tree: Path) -> Facts:
-    """The commit of commbench's own checkout, and whether its code was changed since; empty if it is not a checkout."""
+    """The commit of commbench's checkout, and whether its code has changed since; empty if it is not a checkout."""
     if not (tree / ".git").exists() or not (commit := _git_output(tree, "rev-parse", "--verify", "HEAD")):
         return {}
-    # only the code counts: a folder of results beside it is not a change; on a slow filesystem this may take too long
+    # only of the code: a folder of results beside it is not a change; None if a slow filesystem takes too long
     changed = _git_output(tree, "status", "--porcelain", "--", "commbench", "conf")
     return {"versions.git_commit": commit, "versions.git_dirty": None if changed is None else changed != ""}
 
 
 def _git_output(tree: Path, *arguments: str) -> str | None:
-    """What git prints; None if it is not installed, refuses (another owner), or hangs on a filesystem."""
+    """The output of git; None if it is not installed, refuses (the folder has another owner) or times out."""
     # a git hook's GIT_DIR would name another repository; locks would disturb the user's own git
     environ = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     try:
