@@ -27,7 +27,7 @@ from typing import Any
 from commbench.core.units import INT_MAX
 
 from .nvml import bus_id, cuda_version
-from .sources import ROOT, Facts, children, exists, read_int, read_line, read_link
+from .sources import ROOT, Facts, children, read_int, read_line, read_link
 
 CUDA_LIBRARY = "libcuda.so.1"
 TEXT_BYTES = 256
@@ -304,18 +304,17 @@ def collect_ipc(root: Path = ROOT) -> Facts:
     line = (read_line(root / DRIVER_VERSION) or "").partition(" GCC version")[0]
     # of `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  ...`
     version = re.search(r"NVRM version:.*?\s([0-9]{2,4}\.[0-9]{1,4}(?:\.[0-9]{1,4})?)(?:\s|$)", line)
-    shm = root / "dev/shm"
     platform: Facts = {
         "nvidia_driver": version[1] if version else None,
         "nvidia_kernel_module": line or None,
         "nvidia_device_nodes": len(children(root / "dev", r"nvidia[0-9]+")),
-        "dev_shm_writable": exists(shm) and os.access(shm, os.W_OK),
+        "dev_shm_writable": os.access(root / "dev/shm", os.W_OK),
         "ptrace_scope": read_int(root / "proc/sys/kernel/yama/ptrace_scope"),
     }
     for name in NAMESPACES:
         number = re.fullmatch(r"[a-z_]+:\[([0-9]{1,19})\]", read_link(root / "proc/self/ns" / name) or "")
         platform[f"{name}_namespace"] = int(number[1]) if number else None  # of pid:[4026531836]
     facts = {f"ipc.platform.{key}": value for key, value in platform.items() if value is not None}
-    if exists(root / DRIVER_VERSION) or exists(root / WSL_DEVICE):
+    if os.access(root / DRIVER_VERSION, os.F_OK) or os.access(root / WSL_DEVICE, os.F_OK):
         return facts
     return facts | {"ipc.effective": None, "ipc.reason": f"no NVIDIA driver: /{DRIVER_VERSION} is absent"}

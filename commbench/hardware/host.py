@@ -1,4 +1,4 @@
-"""A machine: its identity, processors, memory, load and shell limits, and whether it is a container or virtual."""
+"""The host: its identity, processors, memory, load and ulimits, and whether it is a container or a virtual machine."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pathlib import Path
 
 from commbench.core.units import format_ranges, parse_ranges
 
-from .sources import ROOT, Facts, children, exists, gather, parse_fields, parse_int, read_int, read_line, read_text
+from .sources import ROOT, Facts, children, gather, parse_fields, parse_int, read_int, read_line, read_text
 
 SLOW_READ_S = 1e-3
 STAT_FIELDS = 8  # user nice system idle iowait irq softirq steal; guest time is part of user
-# In this order: a pod may be run by docker, and podman writes a docker-like cgroup.
+# the first match counts: a pod may be run by docker, and podman's cgroup looks like docker's
 CONTAINER_FILES = (
     ("kubernetes", "var/run/secrets/kubernetes.io"),
     ("kubernetes", "run/secrets/kubernetes.io"),
@@ -28,7 +28,7 @@ CONTAINER_FILES = (
     ("docker", ".dockerenv"),
 )
 CONTAINER_CGROUPS = (("kubernetes", "kubepods"), ("podman", "libpod"), ("docker", "docker"), ("lxc", "/lxc"))
-# The words of systemd-detect-virt, from the texts that hypervisors put into DMI.
+# the names of systemd-detect-virt, by what the vendor and product in DMI contain
 DMI_NAMES = (
     ("amazon", "amazon ec2"),
     ("google", "google compute engine"),
@@ -42,7 +42,7 @@ DMI_NAMES = (
     ("apple", "apple virtualization"),
 )
 CPUS = "sys/devices/system/cpu"
-# Arm's /proc/cpuinfo has numbers where others have a name; these are server cores used with GPUs
+# Arm's /proc/cpuinfo has part numbers instead of a name; these are server cores used with GPUs
 ARM_CORES = {"0xd0c": "Neoverse-N1", "0xd40": "Neoverse-V1", "0xd49": "Neoverse-N2", "0xd4f": "Neoverse-V2"}
 MODEL_FIELDS = ("model name", "cpu model", "Processor", "cpu", "Hardware", "Model")
 
@@ -53,20 +53,20 @@ def collect(root: Path = ROOT) -> Facts:
 
 
 def parse_meminfo(text: str) -> dict[str, int]:
-    """The sizes in /proc/meminfo in bytes, without the lines that are counts."""
+    """The sizes in /proc/meminfo in bytes; lines with counts are left out."""
     sizes = {key: re.fullmatch(r"([0-9]{1,15}) kB", value) for key, value in parse_fields(text).items()}
     return {key: int(match[1]) * 1024 for key, match in sizes.items() if match}
 
 
 def mounts(root: Path) -> list[tuple[list[str], list[str]]]:
-    """The lines of /proc/self/mountinfo, each as its fields before and behind the dash."""
+    """The lines of /proc/self/mountinfo, each as its fields before and after the dash."""
     lines = (line.partition(" - ") for line in read_text(root / "proc/self/mountinfo").splitlines())
     fields = ((before.split(" "), behind.split(" ")) for before, _, behind in lines)
     return [(before, behind) for before, behind in fields if len(before) >= 6 and len(behind) >= 3]
 
 
 def parse_stat(text: str) -> tuple[int, int] | None:
-    """(steal, total) jiffies of all processors since boot, from /proc/stat; None if the kernel does not count steal."""
+    """(steal, total) jiffies of all processors since boot from /proc/stat; None if the kernel does not count steal."""
     line = next((line for line in text.splitlines() if line.startswith("cpu ")), "")
     numbers = [parse_int(word) for word in line.split()[1 : 1 + STAT_FIELDS]]
     known = [number for number in numbers if number is not None]
@@ -74,7 +74,7 @@ def parse_stat(text: str) -> tuple[int, int] | None:
 
 
 def identity_facts(root: Path) -> Facts:
-    """Names of this machine, this boot and this system."""
+    """Host name, boot id, kernel, distribution and architecture."""
     release = read_text(root / "etc/os-release") or read_text(root / "usr/lib/os-release")
     return {
         "host.hostname": platform.node() or None,
@@ -86,7 +86,7 @@ def identity_facts(root: Path) -> Facts:
 
 
 def memory_facts(root: Path) -> Facts:
-    """Total and available memory, and the policy for huge pages: madvise of `always [madvise] never`."""
+    """Total and available memory, and huge pages: the policy is madvise in `always [madvise] never`."""
     sizes = parse_meminfo(read_text(root / "proc/meminfo"))
     policy = re.search(r"\[(\w+)\]", read_text(root / "sys/kernel/mm/transparent_hugepage/enabled"))
     return {
@@ -98,7 +98,7 @@ def memory_facts(root: Path) -> Facts:
 
 
 def load_facts(root: Path) -> Facts:
-    """Load of the last minute, and time stolen by the hypervisor (compare two readings)."""
+    """The load average of the last minute, and the jiffies stolen by the hypervisor up to now."""
     stat = parse_stat(read_text(root / "proc/stat"))
     load = re.match(r"[0-9]{1,9}\.[0-9]{1,9}(?= )", read_text(root / "proc/loadavg"))
     return {
@@ -112,8 +112,8 @@ _current_cpu = getattr(ctypes.CDLL(None), "sched_getcpu", lambda: 0)  # glibc an
 
 
 def interference_counters(whole_host: bool = True, root: Path = ROOT) -> dict[str, float]:
-    """What disturbs this process, to be compared with another reading: its context switches, the frequency of the
-    processor that it runs on now, and of the whole host the processor time that its hypervisor took away."""
+    """Counters that show a disturbance by their differences: the context switches of this process, the frequency of
+    the processor that it runs on, and the processor time of the whole host that its hypervisor has stolen."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     counters = {"os.voluntary_switches": float(usage.ru_nvcsw), "os.involuntary_switches": float(usage.ru_nivcsw)}
     stat = parse_stat(read_text(root / "proc/stat")) if whole_host else None
@@ -126,7 +126,7 @@ def interference_counters(whole_host: bool = True, root: Path = ROOT) -> dict[st
 
 @cache
 def frequency_is_quick(root: Path = ROOT) -> bool:
-    """Whether the frequency of a processor can be read; kernels before 5.18 may sleep for 10 ms to measure it."""
+    """Whether the frequency of a processor can be read quickly: kernels before 5.18 may sleep 10 ms to measure it."""
     took_s = []
     for _ in range(3):
         begin_s = time.perf_counter()
@@ -141,7 +141,7 @@ def _frequency_file(root: Path) -> Path:
 
 
 def ulimit_facts(root: Path) -> Facts:
-    """Soft limits that RDMA (locked memory) and large worlds (open files) run into: a number or `unlimited`."""
+    """The soft limits of locked memory, which RDMA needs, and of open files: a number or `unlimited`."""
     limits = {
         "host.ulimit_memlock_bytes": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "host.ulimit_nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
@@ -150,12 +150,12 @@ def ulimit_facts(root: Path) -> Facts:
 
 
 def container(root: Path) -> str | None:
-    """docker, podman, kubernetes, ..., chroot or none; None if only an overlay root suggests a container."""
+    """docker, podman, kubernetes, ..., chroot or none; None if an overlay at / is the only sign of a container."""
     text = read_text(root / "proc/self/cgroup")
     cgroup = next((kind for kind, word in CONTAINER_CGROUPS if word in text), None)
     if cgroup == "kubernetes":
         return cgroup
-    marker = next((kind for kind, path in CONTAINER_FILES if exists(root / path)), None)
+    marker = next((kind for kind, path in CONTAINER_FILES if os.access(root / path, os.F_OK)), None)
     named = read_line(root / "run/systemd/container")
     if marker or named or cgroup:
         return marker or named or cgroup
@@ -168,21 +168,22 @@ def container(root: Path) -> str | None:
 
 
 def root_filesystem(root: Path) -> str | None:
-    """The type of the filesystem at /: an overlay is mostly a container, but sometimes a diskless node."""
+    """The type of the filesystem at /. An overlay is usually a container, but may be a diskless node."""
     return next((source[0] for mount, source in mounts(root) if mount[4] == "/"), None)
 
 
 def virtualization_facts(root: Path) -> Facts:
-    """Container, hypervisor, and the machine's product name (in a cloud the instance type).
+    """Container, hypervisor, and the vendor and product name of the machine (in a cloud the instance type).
 
-    The hypervisor is named as by systemd-detect-virt: unknown if only the CPU flag shows it, none on x86 without it.
+    The hypervisor has the name of systemd-detect-virt, `unknown` if only the CPU flag shows it, `none` on x86 without
+    the flag.
     """
     dmi = root / "sys/class/dmi/id"
     vendor, product = read_line(dmi / "sys_vendor"), read_line(dmi / "product_name")
-    # an instance of a cloud that is bare metal has no hypervisor
+    # a bare-metal instance of a cloud has no hypervisor
     shown = "" if (product or "").endswith(".metal") else f"{vendor or ''} {product or ''}".lower()
     name = next((kind for kind, word in DMI_NAMES if word in shown), None) or read_line(root / "sys/hypervisor/type")
-    if name is None and exists(root / "proc/device-tree/hypervisor/compatible"):
+    if name is None and os.access(root / "proc/device-tree/hypervisor/compatible", os.F_OK):
         name = "kvm"
     if name is None:
         flag = hypervisor_flag(parse_fields(read_text(root / "proc/cpuinfo")))
@@ -197,7 +198,7 @@ def virtualization_facts(root: Path) -> Facts:
 
 
 def cpu_model(cpuinfo: Mapping[str, str]) -> str | None:
-    """The marketing name, or the implementer and part numbers on Arm; None if /proc/cpuinfo has neither."""
+    """The model name, or the implementer and part numbers on Arm; None if /proc/cpuinfo has neither."""
     for name in MODEL_FIELDS:
         if cpuinfo.get(name):
             return cpuinfo[name]
@@ -209,13 +210,13 @@ def cpu_model(cpuinfo: Mapping[str, str]) -> str | None:
 
 
 def hypervisor_flag(cpuinfo: Mapping[str, str]) -> bool | None:
-    """Whether an x86 processor reports that it is virtual; None on processors without such flags."""
+    """Whether an x86 processor has the flag of a virtual machine; None on other processors."""
     flags = cpuinfo.get("flags")
     return "hypervisor" in flags.split() if flags else None
 
 
 def model_facts(root: Path) -> Facts:
-    """The model and clock in /proc/cpuinfo, and the governors and the top speed of all frequency domains."""
+    """The model and the current clock in /proc/cpuinfo, and the governors and the highest clock of all processors."""
     text = read_text(root / "proc/cpuinfo")
     cpuinfo = parse_fields(text)
     clocks = [float(mhz) for mhz in re.findall(r"^cpu MHz\s*: ([0-9]{1,9}\.?[0-9]{0,9})$", text, re.MULTILINE)]
@@ -232,8 +233,7 @@ def model_facts(root: Path) -> Facts:
 
 
 def core_facts(root: Path) -> Facts:
-    """How many logical processors, physical cores and sockets are online, whether cores are shared (SMT), and those
-    that this process may run on."""
+    """The numbers of logical processors, physical cores and sockets, whether SMT is on, and the process's affinity."""
     topologies = [cpu / "topology" for cpu in children(root / CPUS, r"cpu\d+")]
     # threads of one core have the same siblings; core_id is not unique where a socket has clusters
     siblings = {read_line(topology / "thread_siblings_list") for topology in topologies} - {None}
@@ -249,14 +249,14 @@ def core_facts(root: Path) -> Facts:
 
 
 def cache_facts(root: Path) -> Facts:
-    """The largest cache of processor 0: larger messages come from memory."""
+    """The largest cache of processor 0."""
     texts = [read_line(index / "size") or "" for index in children(root / CPUS / "cpu0/cache", r"index\d+")]
     sizes = [1024 * int(match[1]) for text in texts if (match := re.fullmatch(r"([0-9]{1,12})K", text))]
     return {"host.cpu_llc_bytes": max(sizes, default=None)}
 
 
 def numa_facts(root: Path) -> Facts:
-    """How many NUMA nodes there are, and the processors of each; nodes that are only memory have none."""
+    """The number of NUMA nodes, and the processors of each; nodes with only memory have none."""
     nodes = children(root / "sys/devices/system/node", r"node\d+")
     return {
         "host.numa_nodes": len(nodes) or None,

@@ -1,4 +1,4 @@
-"""Reading the sources of facts: a missing file is None, and a source that fails does not affect the others."""
+"""Reading files and commands for facts: a missing file is None, and a source that fails does not affect others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path("/")
 
 
 def gather(noun: str, sources: Iterable[Source], root: Path) -> Facts:
-    """The facts of all sources, without those that are None; exceptions are recorded in `noun.error`."""
+    """The facts of all sources except those that are None; exceptions are recorded in `noun.error`."""
     facts: Facts = {}
     errors: list[str] = []
     for source in sources:
@@ -53,35 +53,22 @@ def read_link(path: Path) -> str | None:
         return None
 
 
-def exists(path: Path) -> bool:
-    """Whether a path exists; False without permission to look (older Pythons raise)."""
-    try:
-        return path.exists()
-    except OSError:
-        return False
-
-
 def children(path: Path, pattern: str = ".*") -> list[Path]:
-    """The entries of a folder whose name matches, node2 before node10; empty without such a folder."""
-
-    def natural_order(child: Path) -> list[tuple[int, str]]:
-        parts = re.findall(r"[0-9]+|[^0-9]+", child.name)
-        return [(int(part), "") if part.isdigit() and part.isascii() else (-1, part) for part in parts]
-
+    """The entries of a folder whose name matches; empty without such a folder."""
     try:
-        return sorted((child for child in path.iterdir() if re.fullmatch(pattern, child.name)), key=natural_order)
+        return sorted(child for child in path.iterdir() if re.fullmatch(pattern, child.name))
     except OSError:
         return []
 
 
 def parse_int(text: str) -> int | None:
-    """A decimal number of at most 19 digits; int() itself also accepts 1_000 and digits of other scripts."""
+    """A decimal number of at most 19 digits, else None; int() would also accept 1_000 and digits of other scripts."""
     match = re.fullmatch(r"\s*([+-]?[0-9]{1,19})\s*", text)
     return int(match[1]) if match else None
 
 
 def parse_fields(text: str, separator: str = ":") -> dict[str, str]:
-    """`key: value` lines as a dict; the first of a repeated key counts, lines without a separator are skipped."""
+    """`key: value` lines as a dict; of a repeated key the first value, lines without a separator are skipped."""
     fields: dict[str, str] = {}
     for line in text.splitlines():
         key, match, value = line.partition(separator)
@@ -91,12 +78,12 @@ def parse_fields(text: str, separator: str = ":") -> dict[str, str]:
 
 
 def fact_text(text: str) -> str:
-    """The whole text without newlines, NUL bytes, repeated spaces or lone surrogates, so that it can be JSON."""
+    """The text on one line, without NUL bytes, repeated spaces or lone surrogates, so that it can be JSON."""
     return " ".join(text.encode("utf-8", "replace").decode("utf-8").replace("\0", " ").split())
 
 
 def key_part(name: str) -> str:
-    """The name of an interface or variable in the characters allowed in keys; eth0.100 stays as it is."""
+    """The name of an interface or variable in the characters that keys may have; eth0.100 stays as it is."""
     safe = re.sub(r"[^A-Za-z0-9_\-:@.]", "_", name)
     return ".".join(part or "_" for part in safe.split("."))
 
@@ -118,7 +105,7 @@ def run_command(
     try:
         out, err = child.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        # nvidia-smi on a broken GPU sleeps where no signal reaches it: subprocess.run would wait for it forever
+        # nvidia-smi on a broken GPU can't be killed (state D): subprocess.run would wait for it forever
         child.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(timeout=0.5)
