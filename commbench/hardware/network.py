@@ -18,7 +18,7 @@ from .sources import ROOT, Facts, children, gather, key_part, parse_int, read_in
 LOOPBACK = "127.0.0.1"
 INTERFACE_NAME = re.compile(r"[^/\s]{1,15}")  # IFNAMSIZ, linux/if.h
 ANY_PORT = 9  # connecting a UDP socket sends nothing: the kernel only looks up the route
-UNKNOWN_SPEEDS = (0, -1, 2**32 - 1, 65535)  # how drivers report an unknown speed, in 16 and 32 bits
+UNKNOWN_SPEEDS = (0, -1, 2**32 - 1, 65535)  # as drivers report them
 WORD_BYTES = 4  # InfiniBand counts payload in words of four bytes (port_xmit_data, port_rcv_data)
 # below /proc/sys/net; rmem and wmem of TCP are three numbers: minimum, default, maximum
 SYSCTLS = {
@@ -32,9 +32,8 @@ SYSCTLS = {
 
 
 def check_interface(interface: str) -> str:
-    """The key `interface` unchanged; raises ConfigError if it is neither a name nor a network."""
-    network = _parse_network(interface)
-    if network is None and not INTERFACE_NAME.fullmatch(interface):
+    """The value of the key `interface`; raises ConfigError if it is neither a name nor a network."""
+    if _parse_network(interface) is None and not INTERFACE_NAME.fullmatch(interface):
         raise ConfigError(
             f"interface={interface!r} is not a valid interface; give a name (eth0) or a network (10.0.0.0/24)"
         )
@@ -42,12 +41,12 @@ def check_interface(interface: str) -> str:
 
 
 def interface_name(interface: str) -> str:
-    """The interface with that name or with an address in that network. Raises ConfigError if it has no address."""
+    """The interface with this name, or with an address in this network. Raises ConfigError if it has no address."""
     return _find_interface(interface)[0]
 
 
 def _find_interface(interface: str) -> tuple[str, str]:
-    """Its name and IPv4 address, else an IPv6 address that is not link-local."""
+    """Its name, and its IPv4 address or else an IPv6 address that is not link-local."""
     addresses = _addresses()
     network = _parse_network(interface)
     if network is not None:
@@ -65,7 +64,7 @@ def _find_interface(interface: str) -> tuple[str, str]:
 
 
 def _addresses() -> dict[str, list[str]]:
-    """The addresses of each interface, IPv4 first; link-local ones are of no use without an interface name."""
+    """The addresses of each interface, IPv4 first, without link-local ones, which need a scope to be reached."""
     return {
         name: [
             address.address
@@ -88,9 +87,9 @@ def _parse_network(interface: str) -> ipaddress.IPv4Network | ipaddress.IPv6Netw
 
 
 def meeting_address(interface: str | None, *peers: str) -> str:
-    """The address at which peers reach this host: on that interface, else on the route to them; loopback without peers.
+    """The address at which the peers reach this host; loopback without peers. Raises ConfigError if there is none.
 
-    Raises ConfigError if there is no such address.
+    It is on the given interface, else on the route to the peers.
     """
     if interface is not None:
         return _find_interface(interface)[1]
@@ -98,9 +97,9 @@ def meeting_address(interface: str | None, *peers: str) -> str:
 
 
 def outer_address(*peers: str) -> str:
-    """The address at which other hosts reach this one: on the route to a peer, else by its name, else of any interface.
+    """The address at which other hosts reach this one. Raises ConfigError if it has only loopback addresses.
 
-    Raises ConfigError if this host has only loopback addresses.
+    It is that on the route to a peer, else that of the host name, else that of any interface.
     """
     for peer in peers:
         with suppress(OSError):
@@ -114,7 +113,7 @@ def outer_address(*peers: str) -> str:
         address = socket.gethostbyname(socket.gethostname())
         if not is_loopback(address):
             return address
-    # on the meeting point's own host both may be loopback: /etc/hosts often maps the host's name to it
+    # on the host of the peer itself both may be loopback: /etc/hosts often maps the host's name to it
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
     for name, entries in psutil.net_if_addrs().items():
         for entry in entries:
@@ -126,7 +125,7 @@ def outer_address(*peers: str) -> str:
 
 
 def own_address(host: str) -> str | None:
-    """The address of a host name, IPv4 first, if it belongs to this machine, else None."""
+    """The address of a host name, IPv4 first; None if it is not an address of this machine."""
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             address = str(socket.getaddrinfo(host, None, family, socket.SOCK_STREAM)[0][4][0])
@@ -148,9 +147,9 @@ def collect(root: Path = ROOT) -> Facts:
 
 
 def outgoing_facts(interface: str | None, peers: Sequence[str]) -> Facts:
-    """The interface to other nodes as `network.used.*`: the chosen one, else the one on the route to the peers.
+    """The interface to other nodes as `network.used.*`: the given one, else that on the route to the peers.
 
-    Without a choice a library may still use another one. Empty if there is none.
+    Empty if there is none. Unless it is given, a library may use another one.
     """
     try:
         if interface is not None:
@@ -166,21 +165,18 @@ def outgoing_facts(interface: str | None, peers: Sequence[str]) -> Facts:
 
 
 def known_speed(speed: int | None) -> int | None:
-    """Mbit/s of an interface, None for the numbers that mean unknown."""
+    """The speed of an interface; None for the numbers that mean unknown."""
     return None if speed in UNKNOWN_SPEEDS else speed
 
 
 def interface_facts(root: Path) -> Facts:
     """State, MTU, line rate, driver, NUMA node, IPv4 addresses and network of every interface."""
-    facts: Facts = {}
-    addresses = {
-        name: [entry for entry in entries if entry.family == socket.AF_INET]
-        for name, entries in psutil.net_if_addrs().items()
-    }
+    facts, addresses = Facts(), psutil.net_if_addrs()
     for folder in children(root / "sys/class/net"):
         if not folder.is_dir():  # bonding_masters
             continue
-        driver, network, entries = read_link(folder / "device/driver"), None, addresses.get(folder.name, [])
+        driver, network = read_link(folder / "device/driver"), None
+        entries = [entry for entry in addresses.get(folder.name, []) if entry.family == socket.AF_INET]
         if entries and entries[0].netmask:
             network = str(ipaddress.ip_network(f"{entries[0].address}/{entries[0].netmask}", strict=False))
         of_interface = {
@@ -197,12 +193,12 @@ def interface_facts(root: Path) -> Facts:
 
 
 def networks_behind(variable: str, value: str, facts: Facts) -> str | None:
-    """What an environment variable chooses on the host of these facts: `10.0.0.0/24 at 100 Gb/s`.
+    """The networks that an environment variable selects on the host of these facts: `10.0.0.0/24 at 100 Gb/s`.
 
-    NCCL's choose by prefix, `=` means the exact name, `^` all others. Names in any other variable are exact, and the
-    answer is None unless each is an interface with an address, or a port.
+    NCCL's variables select by prefix (see `nccl_chooses`). Names in any other variable are exact, and the result is
+    None unless each of them is an interface with an address, or a port.
     """
-    interfaces, ports = {}, {}  # those with an address but loopback, and the RDMA ports (mlx5_0:1) that are active
+    interfaces, ports = {}, {}  # with an address, except loopback; RDMA ports (mlx5_0:1) that are active
     for key, fact in facts.items():
         if (match := re.fullmatch(r"network\.interface\.(.+)\.network", key)) and match[1] != "lo":
             mbit_per_s = facts.get(f"network.interface.{match[1]}.speed_mbit_per_s")
@@ -222,9 +218,9 @@ def networks_behind(variable: str, value: str, facts: Facts) -> str | None:
 
 
 def nccl_chooses(value: str, name: str) -> bool:
-    """Whether NCCL_SOCKET_IFNAME or NCCL_IB_HCA with this value takes an interface (eth0) or a port (mlx5_0:1).
+    """Whether NCCL_SOCKET_IFNAME or NCCL_IB_HCA with this value selects an interface (eth0) or a port (mlx5_0:1).
 
-    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
+    Names are prefixes, after `=` exact; `^` selects all others (NCCL user guide, environment variables).
     """
     listed, (device, _, port) = value.removeprefix("^"), name.partition(":")
     exact = listed.startswith("=")
@@ -237,7 +233,7 @@ def nccl_chooses(value: str, name: str) -> bool:
 
 
 def sysctl_facts(root: Path) -> Facts:
-    """The settings that shape a TCP connection: window limits, congestion control, slow start after a pause."""
+    """The settings of TCP: limits of its windows, congestion control, slow start after a pause."""
     texts = {f"network.{name}": read_line(root / "proc/sys/net" / path) for name, path in SYSCTLS.items()}
     return {name: text if (number := parse_int(text or "")) is None else number for name, text in texts.items()}
 
@@ -265,21 +261,21 @@ def _numa_node(folder: Path) -> int | None:
 
 
 def byte_counters(root: Path = ROOT) -> dict[str, float]:
-    """`nic.eth0.tx_bytes` and rx of every interface that is up, and of every InfiniBand port: `nic.mlx5_0:1.tx_bytes`.
+    """The bytes that every interface which is up and every InfiniBand port has sent and received, without loopback.
 
-    The kernel counts them for all processes since the node was started. Loopback is left out.
+    Keys are `nic.eth0.tx_bytes`, `nic.mlx5_0:1.rx_bytes`. The kernel counts for all processes since the host booted.
     """
-    files: dict[str, tuple[Path, int]] = {}
+    counters: dict[str, float] = {}
     for interface in children(root / "sys/class/net"):
         if interface.name != "lo" and read_line(interface / "operstate") != "down":
             for key in ("rx_bytes", "tx_bytes"):
-                files[f"nic.{interface.name}.{key}"] = (interface / "statistics" / key, 1)
-    for device in children(root / "sys/class/infiniband"):
-        for port in children(device / "ports"):
-            for key, name in (("rx_bytes", "port_rcv_data"), ("tx_bytes", "port_xmit_data")):
-                files[f"nic.{device.name}:{port.name}.{key}"] = (port / "counters" / name, WORD_BYTES)
-    counts = ((key, read_int(file), factor) for key, (file, factor) in files.items())
-    return {key: float(factor * count) for key, count, factor in counts if count is not None}
+                if (count := read_int(interface / "statistics" / key)) is not None:
+                    counters[f"nic.{interface.name}.{key}"] = float(count)
+    for port in (port for device in children(root / "sys/class/infiniband") for port in children(device / "ports")):
+        for key, name in (("rx_bytes", "port_rcv_data"), ("tx_bytes", "port_xmit_data")):
+            if (words := read_int(port / "counters" / name)) is not None:
+                counters[f"nic.{port.parent.parent.name}:{port.name}.{key}"] = float(WORD_BYTES * words)
+    return counters
 
 
 SOURCES = (interface_facts, sysctl_facts, rdma_facts)

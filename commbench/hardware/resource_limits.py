@@ -1,4 +1,4 @@
-"""What this process may use: cores, memory, swap and shared memory, under its control groups (version 1 or 2)."""
+"""The cores, memory, swap and shared memory that this process may use under its control groups (version 1 or 2)."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ NO_LIMIT_BYTES = 2**60  # version 1 writes "no limit" as 2^63 less a page
 
 
 class Group(NamedTuple):
-    """The folders that set a controller for this process, its own first, up to the highest one that is visible.
+    """The folders of the control groups that apply to this process, its own first, up to the highest visible one.
 
-    Without a hierarchy the version is None and there are no folders, so nothing is limited.
+    Without control groups the version is None, and there are no folders.
     """
 
     version: int | None = None
     folders: tuple[Path, ...] = ()
 
     def memory_limit_bytes(self) -> int | None:
-        """The smallest memory limit of these groups; None if there is none."""
+        """The lowest memory limit of these groups; None if there is none."""
         return _smallest(map(self._folder_limit_bytes, self.folders))
 
     def memory_room_bytes(self) -> int | None:
-        """What may still be allocated before a limit is reached; file cache that can be dropped counts as free."""
-        # version 1 includes the groups below only in total_*, version 2 always
+        """What may still be allocated before a limit is reached; reclaimable file cache counts as free."""
+        # of version 1 only total_* includes the groups below
         usage, droppable = "memory.usage_in_bytes", "total_inactive_file"
         if self.version == 2:
             usage, droppable = "memory.current", "inactive_file"
@@ -51,11 +51,11 @@ class Group(NamedTuple):
         return limit if limit is not None and 0 <= limit < NO_LIMIT_BYTES else None
 
     def swap_limit_bytes(self) -> int | None:
-        """The smallest swap limit; only in version 2, as version 1 limits memory and swap together."""
+        """The lowest swap limit; None with version 1, which limits memory and swap together."""
         return _smallest(read_int(folder / "memory.swap.max") for folder in self.folders)
 
     def cpu_quota_cores(self) -> float | None:
-        """The smallest processor quota in cores; None if there is none."""
+        """The lowest CPU quota in cores; None if there is none."""
         names = ("cpu.max",) if self.version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
         texts = (" ".join(read_text(folder / name) for name in names) for folder in self.folders)
         return _smallest(map(parse_cpu_max, texts))
@@ -66,15 +66,15 @@ def _smallest(values: Iterable[Number | None]) -> Number | None:
 
 
 def parse_cpu_max(text: str) -> float | None:
-    """Cores of `quota period` in microseconds; None for `max 100000` and for version 1's -1."""
+    """The cores of a `quota period` in microseconds; None without a quota (`max 100000`, in version 1 -1)."""
     match = re.fullmatch(r"\s*([0-9]{1,15})\s+([0-9]{1,15})\s*", text)
     quota, period = (int(match[1]), int(match[2])) if match else (0, 0)
     return quota / period if quota and period else None
 
 
 def find_group(root: Path, controller: str) -> Group:
-    """The control group that sets a controller (memory, cpu) for this process."""
-    paths: dict[str, str] = {}  # by controller, of lines such as `4:cpu,cpuacct:/docker/abc`; version 2 has none
+    """The control groups of a controller (memory, cpu) that apply to this process."""
+    paths: dict[str, str] = {}  # by controller, from lines such as `4:cpu,cpuacct:/docker/abc`; "" for version 2
     for line in read_text(root / "proc/self/cgroup").splitlines():
         if match := re.fullmatch(r"[0-9]+:([^:]*):(/.*)", line):
             paths |= {name: match[2] for name in match[1].split(",") if name not in paths}
@@ -88,8 +88,10 @@ def find_group(root: Path, controller: str) -> Group:
 
 
 def _folders(root: Path, inside: str, point: str, path: str) -> tuple[Path, ...]:
-    """The folders from the process's group up to the mount point, where the hierarchy is mounted from `inside` on; the
-    path in a container may lie outside what it can see."""
+    """The folders from the process's group up to the mount point, which shows the hierarchy from `inside` on.
+
+    A container may not see its own group; then it is only the mount point.
+    """
     inside, point = (re.sub(r"\\([0-3][0-7]{2})", lambda code: chr(int(code[1], 8)), text) for text in (inside, point))
     group, top = PurePosixPath(path), root / point.lstrip("/")
     if ".." in group.parts or not group.is_relative_to(inside):
@@ -99,13 +101,13 @@ def _folders(root: Path, inside: str, point: str, path: str) -> tuple[Path, ...]
 
 
 def memory_limit_bytes(root: Path = ROOT) -> int | None:
-    """What may be allocated now without swapping or being killed; None if unknown."""
+    """The bytes that can be allocated now without swapping or being killed; None if unknown."""
     available = parse_meminfo(read_text(root / "proc/meminfo")).get("MemAvailable")
     return _smallest((find_group(root, "memory").memory_room_bytes(), available))
 
 
 def cpu_limit_cores(root: Path = ROOT) -> float:
-    """The cores this process can keep busy: those it may run on, or fewer if its quota is smaller."""
+    """The number of cores that this process can use: those of its affinity, or fewer with a lower quota."""
     quota = find_group(root, "cpu").cpu_quota_cores()
     allowed = float(len(os.sched_getaffinity(0)))
     return allowed if quota is None else min(allowed, quota)
@@ -117,7 +119,7 @@ def collect(root: Path = ROOT) -> Facts:
 
 
 def cpu_facts(root: Path) -> Facts:
-    """The quota of the control group, and the cores that are left with it."""
+    """The CPU quota of the control groups, and the number of usable cores."""
     group = find_group(root, "cpu")
     return {
         "limits.cgroup_cpu_version": group.version,
@@ -127,7 +129,7 @@ def cpu_facts(root: Path) -> Facts:
 
 
 def memory_limit_facts(root: Path) -> Facts:
-    """The limits of the control group, what may be allocated now, and swap: a run that swaps measures a disk."""
+    """The memory and swap limits of the control groups, what can be allocated now, and the host's swap."""
     group = find_group(root, "memory")
     sizes = parse_meminfo(read_text(root / "proc/meminfo"))
     return {
@@ -141,7 +143,7 @@ def memory_limit_facts(root: Path) -> Facts:
 
 
 def shm_facts(root: Path) -> Facts:
-    """/dev/shm, which ranks of a node communicate through: a container's default of 64 MiB is too small for NCCL."""
+    """The size of /dev/shm, through which ranks of a node communicate."""
     try:
         space = os.statvfs(root / "dev/shm")
     except OSError:
@@ -153,7 +155,7 @@ def shm_facts(root: Path) -> Facts:
 
 
 def small_shm(facts: Facts) -> str | None:
-    """A line where /dev/shm is too small for the shared memory of the ranks of a node; None where it suffices."""
+    """A warning if /dev/shm is too small for the ranks of a node, else None."""
     total = facts.get("limits.shm_total_bytes")
     if not isinstance(total, int) or total > SMALL_SHM_BYTES:
         return None
