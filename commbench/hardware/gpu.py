@@ -1,9 +1,8 @@
 """The GPUs of this machine, which of them CUDA shows to this process, and the one that a rank uses.
 
-CUDA_VISIBLE_DEVICES is read as CUDA reads it (CUDA C++ Programming Guide, environment variables): entries are numbers,
-`GPU-` and the beginning of a UUID, or `MIG-` and a UUID; all of one kind. Entries after an invalid one are ignored, so
-`-1` hides everything after it, and an entry given twice hides all GPUs. Numbers count in the order of
-CUDA_DEVICE_ORDER.
+CUDA_VISIBLE_DEVICES is parsed as by CUDA (CUDA C++ Programming Guide, environment variables): all entries are numbers
+in the order of CUDA_DEVICE_ORDER, or `GPU-` and the beginning of a UUID, or `MIG-` and a UUID. An invalid entry, such
+as `-1`, hides everything from there on, and an entry that occurs twice hides all GPUs.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from pathlib import Path
 from . import nvml
 from .cuda import CudaDriver, CudaError
 from .nvml import Gpu
-from .sources import Facts, fact_text, read_text, run_command
+from .sources import Facts, fact_text, parse_fields, read_text, run_command
 
 VISIBLE_DEVICES, DEVICE_ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 NOT_FACTS = ("index", "memory_used_bytes", "processes")
-# Processes of other containers are hidden. With no process in sight, more used memory than this means that there is
-# one; the driver itself takes up to a hundredth of a GPU.
+# Processes of other containers are hidden. If none is visible, more used memory than this means that there is one; the
+# driver itself uses up to a hundredth of a GPU.
 UNEXPLAINED_BYTES, UNEXPLAINED_SHARE = 2**30, 0.02
 PEER_TIMEOUT_S = 30.0  # without its persistence daemon the driver initialises one GPU after the other
 PEER_ATTRIBUTES = {"access": 2, "native_atomics": 3, "performance_rank": 1}  # CUdevice_P2PAttribute of cuda.h
@@ -34,8 +33,8 @@ PEER_CODE = "import json; from commbench.hardware import gpu; print(json.dumps(g
 
 
 def collect(environ: Mapping[str, str] = os.environ) -> Facts:
-    """`gpu.count`, `gpu.driver_version`, `gpu.I.name` and so on for all GPUs, by NVML's indices, and `gpu.visible`:
-    those that CUDA_VISIBLE_DEVICES leaves. Only `gpu.reason` where there is no driver or it does not answer."""
+    """The driver and all GPUs as `gpu.driver_version`, `gpu.0.name`, ... by NVML's indices, and as `gpu.visible` those
+    that CUDA_VISIBLE_DEVICES leaves. Only `gpu.reason` if there is no driver or it fails."""
     refusal = nvml.reason()
     if refusal is not None:
         return {"gpu.reason": fact_text(refusal)}
@@ -80,23 +79,22 @@ def _entry_kind(entry: str) -> str:
 
 
 def visible_indices(environ: Mapping[str, str], gpus: Sequence[Gpu]) -> list[int] | None:
-    """NVML's indices of the visible GPUs in CUDA's order; None where only CUDA knows: parts of GPUs (MIG), or numbers
-    that count from the fastest of different GPUs."""
+    """NVML's indices of the visible GPUs in CUDA's order; None if only CUDA knows them: with MIG, or if the numbers of
+    different GPUs begin with the fastest."""
     entries = parse_visible(environ.get(VISIBLE_DEVICES))
     if any(gpu.mig for gpu in gpus) or (entries and entries[0].startswith("MIG-")):
         return None
     same_order = environ.get(DEVICE_ORDER) == "PCI_BUS_ID" or len({gpu.name for gpu in gpus}) <= 1
-    if not same_order and not (entries == () or (entries and entries[0].startswith("GPU-"))):
+    numbered = entries is None or (entries and entries[0].isdigit())
+    if numbered and not same_order:
         return None
     if entries is None:
         return [gpu.index for gpu in gpus]
     indices: list[int] = []
     for entry in entries:
-        if entry[0] == "G":
-            matches = [gpu.index for gpu in gpus if (gpu.uuid or "").lower().startswith(entry.lower())]
-        else:
-            matches = [gpu.index for gpu in gpus if str(gpu.index) == entry]
-        if len(matches) != 1:  # no GPU, or a prefix that several UUIDs have
+        names = ((gpu.index, (gpu.uuid or "").lower()) for gpu in gpus)
+        matches = [index for index, uuid in names if entry == str(index) or uuid.startswith(entry.lower())]
+        if len(matches) != 1:  # no GPU has this number or UUID, or the UUIDs of several begin with it
             break
         if matches[0] in indices:
             return []
@@ -105,7 +103,7 @@ def visible_indices(environ: Mapping[str, str], gpus: Sequence[Gpu]) -> list[int
 
 
 def visible_count(environ: Mapping[str, str]) -> int | None:
-    """How many GPUs CUDA shows here; None where only CUDA itself knows."""
+    """The number of GPUs that CUDA shows; None if only CUDA knows it."""
     if nvml.reason() is not None:
         return None
     indices, entries = visible_indices(environ, nvml.gpus()), parse_visible(environ.get(VISIBLE_DEVICES))
@@ -116,8 +114,7 @@ def visible_count(environ: Mapping[str, str]) -> int | None:
 def own_gpu(local_rank: int, environ: Mapping[str, str] = os.environ) -> Facts:
     """`gpu.own.*` of the GPU that a rank uses: its ordinal is the local rank modulo the number of visible GPUs.
 
-    Asks the CUDA driver, since only that knows its order; `gpu.own.reason` where there is none.
-
+    They come from the CUDA driver, because only CUDA knows its order; without one there is only `gpu.own.reason`.
     `gpu.own.users` names other processes that hold its memory: `1234 (1000000000 B), 77 (? B)`.
     """
     try:
@@ -141,34 +138,31 @@ def own_gpu(local_rank: int, environ: Mapping[str, str] = os.environ) -> Facts:
             note = f" ({VISIBLE_DEVICES}={environ[VISIBLE_DEVICES]!r}{'' if entries else ' hides every GPU'})"
         return {"gpu.own.reason": fact_text(str(error)) + note}
     facts |= {"visible": visible, "driver_version": nvml.driver_version()}
-    facts |= _nvml_facts(next((gpu for gpu in nvml.gpus() if gpu.pci_bus_id == facts["pci_bus_id"]), None))
-    facts["uuid"] = f"{facts.pop('kind', 'GPU')}-{facts['uuid']}"
+    gpu = next((gpu for gpu in nvml.gpus() if gpu.pci_bus_id == facts["pci_bus_id"]), None)
+    facts["uuid"] = f"{'MIG' if gpu is not None and gpu.mig else 'GPU'}-{facts['uuid']}"
+    facts |= {} if gpu is None else _nvml_facts(gpu)
     return {f"gpu.own.{key}": value for key, value in facts.items() if value is not None}
 
 
-def _nvml_facts(gpu: Gpu | None) -> Facts:
-    """What NVML adds. With MIG, CUDA shows a part and its UUID, and processes may use other parts."""
-    if gpu is None:
-        return {}
+def _nvml_facts(gpu: Gpu) -> Facts:
+    """What NVML adds. With MIG, memory and processes may be those of other parts of the GPU."""
     if gpu.mig:
-        return {"index": gpu.index, "kind": "MIG"}
-    known = gpu.memory_total_bytes is not None and gpu.memory_used_bytes is not None
-    free = (gpu.memory_total_bytes or 0) - (gpu.memory_used_bytes or 0) if known else None
+        return {"index": gpu.index}
+    total, used = gpu.memory_total_bytes, gpu.memory_used_bytes
+    free = None if total is None or used is None else total - used
     return {"index": gpu.index, "users": users(gpu), "memory_free_bytes": free}
 
 
 def own_pids(proc: Path) -> list[int]:
-    """This process's number in each PID namespace that `proc` shows: NSpid, the innermost last."""
-    text = read_text(proc / "self/status")
-    match = re.search(r"^NSpid:((?:\s+[0-9]{1,10})+)", text, re.MULTILINE)
-    return [int(number) for number in match[1].split()] if match else []
+    """The PIDs of this process in all PID namespaces that `proc` shows (NSpid)."""
+    numbers = parse_fields(read_text(proc / "self/status")).get("NSpid", "")
+    return [int(number) for number in numbers.split()]
 
 
 def users(gpu: Gpu, proc: Path = Path("/proc")) -> str | None:
-    """The other processes that hold memory, or the memory that no visible process explains; None if idle.
+    """The other processes that hold memory, or how much memory hidden processes use; None if there are none.
 
-    In a container NVML may name processes by the host's numbers, which are other processes here or none: a number that
-    does not exist here is ignored.
+    In a container NVML may list processes by the PIDs of the host, which a process here may have, or none.
     """
     own = {os.getpid(), *own_pids(proc)}
     others = []
@@ -198,7 +192,7 @@ def collect_peer_access() -> Facts:
         [sys.executable, "-c", PEER_CODE], PEER_TIMEOUT_S, environ | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     )
     if finished is None:
-        return {"peer.reason": f"CUDA gave no answer within {PEER_TIMEOUT_S:g} s"}
+        return {"peer.reason": f"CUDA did not answer within {PEER_TIMEOUT_S:g} s"}
     if finished.returncode != 0:
         return {"peer.reason": f"the query of CUDA failed: {fact_text(finished.stderr)[-200:]}"}
     facts: Facts = json.loads(finished.stdout)
