@@ -1,16 +1,13 @@
-"""CUDA on this machine: the driver API (libcuda), bound once by ctypes, and CUDA IPC.
+"""CUDA on this machine: the driver API (libcuda) by ctypes, and CUDA IPC.
 
-Not by cuda-bindings: that package comes only with CUDA wheels, and machines without them must be described, too. A
-missing library, an old driver and a failed call are a CudaError that names the call. The queries of CudaDriver create
-no context on a GPU; buffers/cuda_ipc.py makes the calls that need one. After cuInit a process sees the GPUs that
+cuda-bindings comes only with CUDA wheels, but machines without them are described, too. The queries of CudaDriver
+create no context on a GPU; buffers/cuda_ipc.py makes the calls that need one. After cuInit a process sees the GPUs that
 CUDA_VISIBLE_DEVICES named at that moment, and must not fork without exec.
 
-Of CUDA IPC: what this machine's files say about it, and the key `cuda_ipc` as variables of each library. Only a
-transfer proves that it works. Whether the variables can have had an effect depends on the library:
-
-NCCL: user guide, environment variables. Open MPI: btl_smcuda_component.c. UCX: docs/source/faq.md ("^" excludes a
-list). MPICH has no switch: it uses IPC from a threshold on, and below it for buffers that are sent again (src/mpid/ch4/
-shm/ipc; a maintainer's advice in pmodels/mpich#7302). MVAPICH: the user guide of MVAPICH2-GDR.
+The key `cuda_ipc` becomes variables of each library. Their meaning is that of NCCL's user guide, of Open MPI's
+btl_smcuda_component.c, of UCX's docs/source/faq.md ("^" excludes a list) and of the user guide of MVAPICH2-GDR. MPICH
+has no switch: it uses IPC from a threshold on, and below it for buffers that are sent again (src/mpid/ch4/shm/ipc;
+pmodels/mpich#7302).
 """
 
 from __future__ import annotations
@@ -39,10 +36,10 @@ CUDA_IPC_VALUES = ("auto", "on", "off")
 NCCL, OPEN_MPI, UCX, MPICH, MVAPICH = "NCCL", "Open MPI", "UCX", "MPICH", "MVAPICH"
 SMCUDA = "OMPI_MCA_btl_smcuda_use_cuda_ipc"
 THRESHOLD, REPEATED = "MPIR_CVAR_CH4_IPC_GPU_P2P_THRESHOLD", "MPIR_CVAR_CH4_IPC_MAP_REPEAT_ADDR"
-# UCX uses all transports by default, and a list that names one would switch the others off; the threshold of MPICH is a
-# C int, so messages of 2 GiB and more still use IPC
+# UCX uses all transports by default, and naming one would disable the others; MPICH's threshold is a C int, so messages
+# of 2 GiB and more use IPC all the same
 EXPORTS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
-    # NVLink multicast (NVLS) maps the memory of other processes, too, and NCCL_P2P_DISABLE does not forbid it
+    # NVLink multicast (NVLS) also maps memory of other processes, and NCCL_P2P_DISABLE does not disable it
     NCCL: {"on": {"NCCL_P2P_DISABLE": "0"}, "off": {"NCCL_P2P_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"}},
     OPEN_MPI: {"on": {SMCUDA: "1"}, "off": {SMCUDA: "0"}},
     UCX: {"on": {}, "off": {"UCX_TLS": "^cuda_ipc"}},
@@ -52,12 +49,12 @@ EXPORTS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
 NOT_SET = "not set"
 NO, YES = ("0", "false", "no", "off", "n"), ("1", "true", "yes", "on", "y")
 DRIVER_VERSION = "proc/driver/nvidia/version"
-WSL_DEVICE = "dev/dxg"  # the Windows Subsystem for Linux has the driver's device, but not its folder in /proc
-NAMESPACES = ("pid", "ipc", "mnt", "net", "user")  # ranks in different containers open a handle only if these agree
+WSL_DEVICE = "dev/dxg"  # of the Windows Subsystem for Linux, which lacks the driver's folder in /proc
+NAMESPACES = ("pid", "ipc", "mnt", "net", "user")  # a rank can open a handle of another container if they are equal
 
 
 class CudaError(Exception):
-    """A call that failed or that this driver does not have: `cuInit: CUDA_ERROR_NO_DEVICE (100)`."""
+    """The driver or a function is missing, or a call failed: `cuInit: CUDA_ERROR_NO_DEVICE (100)`."""
 
 
 class IpcHandle(ctypes.Structure):
@@ -95,7 +92,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {  # of cuda.h; the names with _v2 are 
 
 
 def driver_missing() -> str | None:
-    """Why there is no CUDA driver here, without asking any GPU; None if the library can be loaded."""
+    """Why there is no CUDA driver; None if the library can be loaded. No GPU is accessed."""
     try:
         ctypes.CDLL(CUDA_LIBRARY)
     except OSError:
@@ -104,12 +101,12 @@ def driver_missing() -> str | None:
 
 
 def driver_too_old(library: str, built_for: str, install: str) -> str | None:
-    """Why the driver can't run a library that is built for that CUDA (13.0); None if it can, or does not say.
+    """Why the driver can't run a library that was built for a CUDA version (13.0); None if it can, or if unknown.
 
     A driver runs all minor versions of its own major version (CUDA Compatibility, minor version compatibility).
     """
     newest, major = c_int(), int(built_for.partition(".")[0])
-    try:  # needs no cuInit, and counts a compatibility package (cuda-compat) in the loader's path
+    try:  # needs no cuInit; a compatibility package (cuda-compat) in the loader's path answers for itself
         known = ctypes.CDLL(CUDA_LIBRARY).cuDriverGetVersion(byref(newest)) == 0
     except (OSError, AttributeError):
         return None
@@ -123,7 +120,7 @@ def driver_too_old(library: str, built_for: str, install: str) -> str | None:
 
 
 class CudaDriver:
-    """The initialised driver; GPUs go by CUDA's ordinal. Raises CudaError where there is no driver or no GPU."""
+    """The initialised driver; GPUs are given by CUDA's ordinal. Raises CudaError if there is no driver or no GPU."""
 
     def __init__(self) -> None:
         missing = driver_missing()
@@ -133,7 +130,7 @@ class CudaDriver:
         self.call("cuInit", 0)
 
     def version(self) -> int:
-        """The newest CUDA that the driver supports: 12040 for 12.4."""
+        """The newest CUDA version that the driver supports: 12040 for 12.4."""
         return self.number("cuDriverGetVersion")
 
     def count(self) -> int:
@@ -143,7 +140,7 @@ class CudaDriver:
         return self.number("cuDeviceGet", ordinal)
 
     def uuid(self, ordinal: int) -> str:
-        """1b2c... with dashes; with MIG, the UUID of the part of a GPU that CUDA sees."""
+        """The UUID without its prefix `GPU-`; with MIG, that of the part of a GPU that CUDA sees."""
         raw, device = (c_char * 16)(), self.device(ordinal)
         try:
             self.call("cuDeviceGetUuid_v2", raw, device)
@@ -155,7 +152,7 @@ class CudaDriver:
         return self.text("cuDeviceGetName", ordinal)
 
     def pci_bus_id(self, ordinal: int) -> str:
-        """0000:1b:00.0, the form of nvml.bus_id."""
+        """The PCI bus id as nvml.bus_id writes it: 0000:1b:00.0."""
         return bus_id(self.text("cuDeviceGetPCIBusId", ordinal))
 
     def memory_bytes(self, ordinal: int) -> int:
@@ -167,7 +164,7 @@ class CudaDriver:
         return self.number("cuDeviceGetAttribute", L2_BYTES, self.device(ordinal))
 
     def compute_capability(self, ordinal: int) -> str:
-        """9.0"""
+        """The compute capability, such as 9.0."""
         device = self.device(ordinal)
         parts = (self.number("cuDeviceGetAttribute", part, device) for part in (CAPABILITY_MAJOR, CAPABILITY_MINOR))
         return ".".join(map(str, parts))
@@ -179,7 +176,7 @@ class CudaDriver:
         return value.value
 
     def text(self, name: str, ordinal: int) -> str:
-        """The result of a call that describes a GPU in words."""
+        """The result of a call that writes a text about a GPU."""
         text = (c_char * TEXT_BYTES)()
         self.call(name, text, TEXT_BYTES, self.device(ordinal))
         return text.value.decode(errors="replace")
@@ -188,7 +185,7 @@ class CudaDriver:
         self.check(name, self.function(name)(*arguments))
 
     def function(self, name: str) -> Any:
-        """The C function, for calls whose time counts; its status goes to `check`."""
+        """The C function; its status is to be passed to `check`."""
         function = getattr(self._library, name, None)
         if function is None:
             raise CudaError(f"{name}: this driver does not have it")
@@ -216,10 +213,7 @@ def cuda_ipc_exports(setting: str, libraries: Iterable[str]) -> dict[str, str]:
 
 
 def cuda_ipc_without_effect(setting: str, library: str, environment: Mapping[str, str]) -> str | None:
-    """Why the setting can't have had an effect on the library in this environment; None where it may have.
-
-    What the library really did, only its log and the counters of the links show.
-    """
+    """Why the setting can't have had an effect on the library in this environment; None if it may have had one."""
     reason = None if setting == "auto" else NO_EFFECT_REASONS[library](setting, environment)
     return None if reason is None else f"cuda_ipc={setting} had no effect on {library}: {reason}"
 
@@ -228,7 +222,7 @@ def _no_effect_on_nccl(setting: str, environment: Mapping[str, str]) -> str | No
     disabled, level = environment.get("NCCL_P2P_DISABLE"), environment.get("NCCL_P2P_LEVEL", "").upper()
     if setting == "off":
         if disabled != "1" and level not in ("LOC", "0"):
-            return f"NCCL_P2P_DISABLE is {environment.get('NCCL_P2P_DISABLE', NOT_SET)}"
+            return f"NCCL_P2P_DISABLE is {disabled or NOT_SET}"
         multicast = environment.get("NCCL_NVLS_ENABLE", "0")
         return None if multicast == "0" else f"NCCL_NVLS_ENABLE={multicast} leaves NVLink multicast between GPUs"
     if disabled == "1":
@@ -237,7 +231,7 @@ def _no_effect_on_nccl(setting: str, environment: Mapping[str, str]) -> str | No
 
 
 def _no_effect_on_open_mpi(setting: str, environment: Mapping[str, str]) -> str | None:
-    """PML ob1 sends messages through btl smcuda; the PMLs ucx and cm never read its switches."""
+    """Only the PML ob1 uses btl smcuda and reads its switch, the PMLs ucx and cm do not."""
     pml, btl = environment.get("OMPI_MCA_pml", ""), environment.get("OMPI_MCA_btl", "")
     if not includes_any(pml, ("ob1",)):
         if includes_any(pml, ("ucx",)) and _no_effect_on_ucx(setting, environment) is None:
@@ -288,11 +282,9 @@ NO_EFFECT_REASONS: Mapping[str, Callable[[str, Mapping[str, str]], str | None]] 
 
 
 def includes_any(chosen: str, names: Iterable[str]) -> bool:
-    """Whether a list of MCA or UCX, `a,b` or `^a,b` for all others, includes one of the names; an empty list does."""
+    """Whether a list of MCA or UCX (`a,b`, or `^a,b` for all others) includes one of the names; an empty list does."""
     listed = {word.strip() for word in chosen.removeprefix("^").split(",") if word.strip()}
-    if not listed:
-        return True
-    return listed.isdisjoint(names) if chosen.startswith("^") else not listed.isdisjoint(names)
+    return not listed or listed.isdisjoint(names) == chosen.startswith("^")
 
 
 def _is_one_of(value: str | None, words: tuple[str, ...]) -> bool:
@@ -300,7 +292,7 @@ def _is_one_of(value: str | None, words: tuple[str, ...]) -> bool:
 
 
 def collect_ipc(root: Path = ROOT) -> Facts:
-    """What files show, as `ipc.platform.*`; without a driver `ipc.effective` is null and `ipc.reason` says so."""
+    """What files say about CUDA IPC, as `ipc.platform.*`; without a driver also `ipc.effective` (None) and why."""
     line = (read_line(root / DRIVER_VERSION) or "").partition(" GCC version")[0]
     # of `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  ...`
     version = re.search(r"NVRM version:.*?\s([0-9]{2,4}\.[0-9]{1,4}(?:\.[0-9]{1,4})?)(?:\s|$)", line)
