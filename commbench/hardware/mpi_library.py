@@ -1,8 +1,8 @@
-"""MPI libraries: found without loading them, identified as Open MPI or MPICH, with the launcher of each, and loaded.
+"""MPI libraries: find and identify one (Open MPI or MPICH) and its launcher without loading it, and load it.
 
-A library that is not CUDA-aware would read a device address as a host address, and crash. So it is given device memory
-only if it is known to take it: by its files before it is loaded, and by the library itself after MPI_Init. Sources are
-man MPIX_Query_cuda_support and ompi_info for Open MPI, src/binding and MPIR_CVAR_ENABLE_GPU for MPICH.
+A library that is not CUDA-aware reads a device address as a host address, and crashes. So it gets device memory only if
+it is known to accept it: from its files before it is loaded, and from the library itself after MPI_Init. Sources: man
+MPIX_Query_cuda_support and ompi_info of Open MPI, src/binding and MPIR_CVAR_ENABLE_GPU of MPICH.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from .cuda import NO, includes_any
 
 SONAMES = {"openmpi": ("libmpi.so.40",), "mpich": ("libmpi.so.12", "libmpich.so.12")}
 ALL_SONAMES = (*SONAMES["openmpi"], *SONAMES["mpich"])
-# the unambiguous names first: `mpirun` belongs to whichever was installed last
+# the unambiguous names first: `mpirun` is that of the library that was installed last
 LAUNCHERS = {
     "openmpi": ("prterun", "mpirun.openmpi", "orterun", "mpirun"),
     "mpich": ("mpiexec.hydra", "mpiexec.mpich", "mpiexec"),
 }
-# which mpirun started a process, by what it exports; PMI_RANK alone may come from Slurm, which serves both libraries
+# variables of the launchers; PMI_RANK alone may come from Slurm, which starts ranks of both libraries
 OPEN_MPI_RANK, PMI_RANK, HYDRA_LOCAL_RANK = "OMPI_COMM_WORLD_RANK", "PMI_RANK", "MPI_LOCALRANKID"
 THREADS = ("single", "funneled", "serialized", "multiple")
 CHOICES = "auto, openmpi, mpich or the full path of a libmpi.so"
 GPU_SUPPORT_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA of MPICH's mpi.h
 SWITCHES = {"openmpi": ("OMPI_MCA_opal_cuda_support", "OMPI_MCA_mpi_cuda_support"), "mpich": ("MPIR_CVAR_ENABLE_GPU",)}
-COMPONENT = "mca_accelerator_cuda.so"  # Open MPI 5; version 4 has the code in the library itself
-COMPONENT_FOLDERS = ("openmpi", "openmpi3")  # next to the library; the second is Debian's
+COMPONENT = "mca_accelerator_cuda.so"  # of Open MPI 5; in version 4 the code is in the library itself
+COMPONENT_FOLDERS = ("openmpi", "openmpi3")  # beside the library; the second is Debian's
 BUILT_WITH_CUDA = re.compile(r"^mca:\w+:base:param:(?:opal|mpi)_built_with_cuda_support:value:(\w+)$", re.MULTILINE)
-CUDA_LIBRARIES = (b"libcudart.so", b"libcuda.so")  # one of which an MPICH built for CUDA is linked with
-UCX_TRANSPORTS = ("all", "cuda", "cuda_copy")  # those that can read device memory at all
+CUDA_LIBRARIES = (b"libcudart.so", b"libcuda.so")  # an MPICH built for CUDA is linked with one of them
+UCX_TRANSPORTS = ("all", "cuda", "cuda_copy")  # those that can read device memory
 OMPI_INFO_TIMEOUT_S = 10
 
 
 @dataclass(frozen=True)
 class MpiLibrary:
-    """`kind` is openmpi or mpich, `path` is the value for MPI4PY_LIBMPI."""
+    """`kind` is openmpi or mpich, `path` the value for MPI4PY_LIBMPI."""
 
     kind: str
     path: str
@@ -66,7 +66,7 @@ class MpiLibrary:
     def program(self, names: Sequence[str]) -> str | None:
         """The full path of the first of these programs that is installed beside the library."""
         prefixes = [*Path(self.path).parents[1:4], *Path(self.path).resolve().parents[1:4]]
-        # /bin may be a link to /usr/bin, and Open MPI reads its prefix from the path it was called by
+        # /bin may be a link to /usr/bin, and Open MPI derives its prefix from the path that it is called by
         folders = [(prefix / "bin").resolve() for prefix in prefixes]
         files = (folder / name for name in names for folder in folders)
         return next((str(file) for file in files if os.access(file, os.X_OK)), None)
@@ -80,9 +80,9 @@ class MpiLibrary:
 
 
 def find(choice: str) -> MpiLibrary | None:
-    """The library for `backend.library`; None if there is none. Raises ConfigError for an invalid choice.
+    """The library for a value of `backend.library`; None if none is found. Raises ConfigError for an invalid value.
 
-    auto is MPI4PY_LIBMPI, else the kind of the launcher that started this process, else Open MPI, else MPICH.
+    auto: MPI4PY_LIBMPI, else the kind of the launcher that started this process, else Open MPI, else MPICH.
     """
     if choice not in ("auto", *SONAMES):
         return _from_path(choice)
@@ -97,10 +97,10 @@ def find(choice: str) -> MpiLibrary | None:
 
 
 def load_mpi(library: str, threads: str) -> Any:
-    """mpi4py's MPI module, initialized at that thread level with the chosen library.
+    """mpi4py's MPI module, initialised at this thread level with the chosen library.
 
-    Raises ConfigError if the other MPI's launcher started this rank: MPICH under Open MPI's mpirun aborts in MPI_Init,
-    and with Open MPI under MPICH's every rank would be alone.
+    Raises ConfigError if the launcher of the other library started this rank: under Open MPI's mpirun, MPICH aborts in
+    MPI_Init; under MPICH's, each rank of Open MPI would have a world of its own.
     """
     import mpi4py
 
@@ -120,9 +120,9 @@ def load_mpi(library: str, threads: str) -> Any:
 
 
 def give_up(status: int) -> None:
-    """Let MPICH's mpiexec end the world when a rank leaves before MPI_Init: the others would wait for it forever.
+    """Make MPICH's mpiexec end the world if this rank leaves before MPI_Init: the others would wait for it forever.
 
-    Writes two lines of PMI-1 to the file descriptor that mpiexec passed to this rank; elsewhere it does nothing.
+    Writes two lines of PMI-1 to the file descriptor that mpiexec passed to this rank. Other launchers need no help.
     """
     if HYDRA_LOCAL_RANK not in os.environ or "mpi4py.MPI" in sys.modules:
         return
@@ -138,7 +138,7 @@ def library_name(mpi: Any) -> str:
 
 
 def launcher_mismatch(expected: int, mpi: Any) -> str:
-    """The message for a library that does not belong to the launcher."""
+    """The message about a launcher that belongs to another MPI library."""
     return (
         f"the launcher started {expected} ranks but {library_name(mpi)} sees {mpi.COMM_WORLD.size}: this MPI library "
         "does not belong to the launcher; start with its own launcher (with srun: --mpi=pmi2 for MPICH, --mpi=pmix for "
@@ -147,7 +147,7 @@ def launcher_mismatch(expected: int, mpi: Any) -> str:
 
 
 def launcher_kind(environ: Mapping[str, str]) -> str | None:
-    """Which MPI's launcher started this process, from the variables that it exports."""
+    """The library whose launcher started this process, by the variables that it exports."""
     if OPEN_MPI_RANK in environ:
         return "openmpi"
     return "mpich" if PMI_RANK in environ else None
@@ -172,7 +172,7 @@ def _kind_of(path: Path) -> str | None:
 
 
 def _library_folders() -> Iterator[Path]:
-    """The lib folder of this Python environment first, then those of the dynamic loader."""
+    """The lib folder of this Python environment, then those of the dynamic loader."""
     yield Path(sys.prefix) / "lib"
     yield from (Path(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder)
     try:
@@ -184,9 +184,9 @@ def _library_folders() -> Iterator[Path]:
 
 @cache
 def loaded_library() -> ctypes.CDLL:
-    """The libmpi in this process. mpi4py loads it privately, so its symbols are found by its path.
+    """The libmpi of this process. mpi4py loads it privately, so its symbols are found by its path.
 
-    Cached: a process has one, and its memory map takes milliseconds to read with torch loaded. Raises CommbenchError.
+    Raises CommbenchError. Cached, because with torch loaded the memory map takes milliseconds to read.
     """
     lines = Path("/proc/self/maps").read_text().splitlines()
     paths = sorted({line.split()[-1] for line in lines if re.search(r"/libmpi(ch|_cray)?\.so", line)})
@@ -202,7 +202,7 @@ def loaded_library() -> ctypes.CDLL:
 
 @dataclass(frozen=True)
 class CudaAware:
-    """Whether a library takes device memory, None if unknown; `source` is what says so."""
+    """Whether a library takes device memory, None if unknown; `source` is where this is known from."""
 
     answer: bool | None
     source: str
@@ -213,7 +213,7 @@ class CudaAware:
 
 
 def cuda_aware_by_files(library: MpiLibrary, environ: Mapping[str, str] = os.environ) -> CudaAware:
-    """Read from files and the environment, without loading the library."""
+    """Whether a library is CUDA-aware according to its files and the environment; it is not loaded."""
     switches = [f"{name}={environ[name]}" for name in SWITCHES[library.kind] if environ.get(name, "").lower() in NO]
     accelerator = environ.get("OMPI_MCA_accelerator", "")
     if library.kind == "openmpi" and not includes_any(accelerator, ("cuda",)):
@@ -243,7 +243,7 @@ def _open_mpi_by_files(library: MpiLibrary) -> CudaAware:
 
 @cache
 def _mpich_by_file(path: str) -> CudaAware:
-    """The names of the libraries that it is linked with are plain text in the file."""
+    """The names of the libraries that a library is linked with are plain text in its file."""
     try:
         with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             name = next((name for name in CUDA_LIBRARIES if content.find(name) >= 0), None)
@@ -254,9 +254,9 @@ def _mpich_by_file(path: str) -> CudaAware:
 
 
 def cuda_aware_by_query() -> CudaAware:
-    """Ask the loaded library itself, after MPI_Init; this answer takes precedence over that of its files."""
+    """Whether the loaded library says that it is CUDA-aware, after MPI_Init; this overrides `cuda_aware_by_files`."""
     library = loaded_library()
-    # first MPICH's function for any kind of GPU: its other one aborts in an MPICH 3 built without CUDA (AMReX #4820)
+    # MPICH's function for all kinds of GPUs first: its other one aborts in an MPICH 3 built without CUDA (AMReX #4820)
     if hasattr(library, "MPIX_GPU_query_support"):
         flag = ctypes.c_int(0)
         status = library.MPIX_GPU_query_support(GPU_SUPPORT_CUDA, ctypes.byref(flag))
@@ -272,9 +272,9 @@ def cuda_aware_by_query() -> CudaAware:
 
 
 def ucx_problem(maps: str, environ: Mapping[str, str]) -> str | None:
-    """Why UCX below Open MPI may not take device memory although Open MPI would; `maps` is /proc/self/maps.
+    """Why UCX below Open MPI may not take device memory although Open MPI does; `maps` is /proc/self/maps.
 
-    Open MPI does not say which transport it has chosen: if it may be UCX, then UCX must be able to.
+    Open MPI does not say which transport it has chosen. If it may be UCX, UCX must be able to.
     """
     if "/libucp.so" not in maps or not includes_any(environ.get("OMPI_MCA_pml", ""), ("ucx",)):
         return None

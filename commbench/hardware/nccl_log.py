@@ -1,8 +1,8 @@
 """NCCL's log with NCCL_DEBUG=INFO: the transport of each pair of ranks, rings, algorithms.
 
-The lines are those of NCCL 2.5 to 2.28, by the format strings in the library of 2.18.1, 2.21.5 and 2.28.9. Ranks are
-those of NCCL's communicator, which its lines do not name: a log of several communicators mixes their ranks.
-Algorithms are logged only with NCCL_DEBUG_SUBSYS=INIT,TUNING, one line per call, so not during a measurement.
+The patterns match NCCL 2.5 to 2.28, by the format strings in the libraries of 2.18.1, 2.21.5 and 2.28.9. Ranks are
+those of a communicator, which the lines do not name: in a log of several communicators they can't be told apart.
+Algorithms are logged only with NCCL_DEBUG_SUBSYS=INIT,TUNING, one line per call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Kinds = Mapping[Pair, tuple[str, ...]]
 INFO_MARK = "NCCL INFO "
 # src/collectives.cc; older versions log numbers
 ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
-# transports in which a process accesses memory of another one; `P2P/direct pointer` is within one process
+# transports by which a process accesses memory of another one; `P2P/direct pointer` is within one process
 MAPPED_TRANSPORTS = ("P2P/IPC", "P2P/CUMEM", "P2P/MNNVL", "P2P/indirect")
 
 _N = r"(\d{1,9})"
@@ -45,7 +45,7 @@ _SYMMETRIC = re.compile(r"(\w{1,40}) \[Symmetric\]: (\d{1,18}) Bytes -> Kernel (
 
 @dataclass(frozen=True)
 class Chosen:
-    """What NCCL chose for a call. `operation` (AllReduce) is None if the line does not name it."""
+    """The algorithm of a call. `operation` (AllReduce) is None if the line does not name it."""
 
     operation: str | None
     message_bytes: int
@@ -54,10 +54,10 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Transport:
-    """What a log contains; None and empty for what it does not. `kinds` are sorted texts: P2P/IPC, NET/IB/GDRDMA.
+    """The contents of a log; None or empty for what it does not contain.
 
-    `multicast` is whether NVLink SHARP is available, `nvls_channels` how many channels use it. `interfaces` are names,
-    those of InfiniBand with port and link layer: mlx5_0:1/IB.
+    `kinds` are sorted names such as P2P/IPC, NET/IB/GDRDMA. `multicast` is whether NVLink SHARP is available,
+    `nvls_channels` the number of channels that use it. InfiniBand interfaces have port and link layer: mlx5_0:1/IB.
     """
 
     version: str | None = None
@@ -74,19 +74,19 @@ class Transport:
 
     @property
     def summary(self) -> str | None:
-        """All kinds, the most frequent first: `P2P/CUMEM, NET/IB/GDRDMA`."""
+        """All transports, the most frequent first: `P2P/CUMEM, NET/IB/GDRDMA`."""
         return ", ".join([*by_frequency(self.kinds), *self.collnet]) or None
 
 
 def by_frequency(kinds: Kinds) -> list[str]:
-    """The most frequent first, then by name."""
+    """The transports of all pairs, the most frequent first, then by name."""
     return [kind for kind, _ in Counter(sorted(chain.from_iterable(kinds.values()))).most_common()]
 
 
 def common_algorithm(calls: Iterable[Chosen], message_bytes: int, operation: str) -> str | None:
-    """The algorithm of all calls of this operation and size; None if they differ or there are none.
+    """The algorithm of all calls of this operation (all_reduce) and size; None if they differ or there are none.
 
-    all_reduce and AllReduce are the same operation; a line that names no operation counts for each.
+    A line that does not name its operation counts for each.
     """
     wanted = operation.replace("_", "").lower()
     same_size = (call for call in calls if call.message_bytes == message_bytes)
@@ -95,8 +95,8 @@ def common_algorithm(calls: Iterable[Chosen], message_bytes: int, operation: str
 
 
 def parse_log(text: str) -> Transport:
-    """Read the log of one rank or of all, among other output; never raises."""
-    # NCCL's messages without the host and process before them; ranks may have written into one line
+    """Read the log of one rank or of several, which may contain other output; never raises."""
+    # NCCL's messages without the host and process before them; a line may have those of several ranks
     messages = [message for line in text.splitlines() for message in line.split(INFO_MARK)[1:]]
 
     def matches(pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
@@ -127,7 +127,7 @@ def parse_log(text: str) -> Transport:
 
 
 def kind_of(text: str) -> str:
-    """P2P/IPC of `P2P/IPC/read`, NET/IB/GDRDMA of `NET/IB/0(3)/GDRDMA/Shared`; the first word of an unknown text."""
+    """P2P/IPC of `P2P/IPC/read`, NET/IB/GDRDMA of `NET/IB/0(3)/GDRDMA/Shared`; of an unknown text the first word."""
     if net := _NET.match(text):
         return fact_text(f"{net[1]}{net[2] or ''}")
     known = _KIND.match(text)
@@ -135,21 +135,18 @@ def kind_of(text: str) -> str:
 
 
 def effective_ipc(kinds: Kinds, node_of: Callable[[int], int], multicast: bool) -> str | None:
-    """Whether processes of one node accessed one another's GPU memory: on, off, mixed, or None if unknown.
+    """Whether processes of one node accessed each other's GPU memory: on, off, mixed, or None if unknown.
 
-    `multicast`: the communicator has NVLS channels, through which its collectives do.
+    `multicast`: the communicator has NVLS channels, whose collectives access it.
     """
-    direct: set[bool] = {True} if multicast else set()
-    for (first, second), texts in kinds.items():
-        if node_of(first) == node_of(second):
-            direct |= {
-                text in MAPPED_TRANSPORTS
-                for text in texts
-                if text in MAPPED_TRANSPORTS or text.startswith(("SHM/", "NET/"))
-            }
-    if len(direct) > 1:
+    local = {kind for pair, names in kinds.items() if node_of(pair[0]) == node_of(pair[1]) for kind in names}
+    mapped = multicast or not local.isdisjoint(MAPPED_TRANSPORTS)
+    copied = any(kind.startswith(("SHM/", "NET/")) for kind in local)
+    if mapped and copied:
         return "mixed"
-    return ("on" if True in direct else "off") if direct else None
+    if mapped:
+        return "on"
+    return "off" if copied else None
 
 
 def _chosen(message: str) -> Chosen | None:
