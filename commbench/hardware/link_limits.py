@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
 from commbench.core import program as steps
@@ -26,7 +25,7 @@ from commbench.core.program import DEVICE
 from .topology import SAME_GPU, RankGpu, Topology, link_between
 
 MBIT_PER_GB = 8e3
-Limit = tuple[float, str]  # bus bandwidth in GB/s, and the name of what limits it
+Limit = tuple[float, str]  # bandwidth in GB/s, and the name of what limits it
 # compute capability -> GB/s per link in one direction, and the most links of such a GPU; the next lower one counts
 NVLINK = {60: (18.0, 4), 70: (20.0, 6), 80: (20.0, 12), 86: (12.0, 4), 87: (20.0, 12), 90: (20.6, 18), 100: (40.1, 18)}
 PCIE_X16 = {3: 12.0, 4: 24.0, 5: 48.0, 6: 96.0}  # below 3 a link is asleep: it wakes up with the first transfer
@@ -38,17 +37,9 @@ COPY = "measured device copy"
 HOST_COPY = "measured copy by a core"
 
 
-@dataclass(frozen=True)
-class Wire:
-    """The `count` equal interfaces of a node that are used together, and the line rate of each in one direction."""
-
-    name: str
-    mbit_per_s: float
-    count: int = 1
-
-    @property
-    def limit(self) -> Limit:
-        return _together(self.count, (self.mbit_per_s / MBIT_PER_GB, f"{self.name} {self.mbit_per_s / 1e3:g} Gb/s"))
+def interface_limit(name: str, mbit_per_s: float, count: int = 1) -> Limit:
+    """The line rate of a node's interface in one direction, or of `count` equal ones that are used together."""
+    return _together(count, (mbit_per_s / MBIT_PER_GB, f"{name} {mbit_per_s / 1e3:g} Gb/s"))
 
 
 def _together(count: int, limit: Limit) -> Limit:
@@ -58,7 +49,7 @@ def _together(count: int, limit: Limit) -> Limit:
 
 def bandwidth_limit(
     job: Planned,
-    wires: Sequence[Wire | None],
+    wires: Sequence[Limit | None],
     node_of: Callable[[int], int],
     gpus: Sequence[RankGpu] = (),
     topologies: Mapping[int, Topology] | None = None,
@@ -85,7 +76,7 @@ def bandwidth_limit(
 
 
 def network_limit(
-    job: Planned, wires: Sequence[Wire | None], node_of: Callable[[int], int], gpus: Sequence[RankGpu] = ()
+    job: Planned, wires: Sequence[Limit | None], node_of: Callable[[int], int], gpus: Sequence[RankGpu] = ()
 ) -> Limit | None:
     """The limit of the node with the slowest connection; None within a node, or where a rate or factor is unknown.
 
@@ -100,8 +91,7 @@ def network_limit(
     share = crossing_share(job)
     connections: list[Limit | None] = []
     for node, ranks in ranks_by_node.items():
-        wire = wires[node]
-        connections.append(None if wire is None else wire.limit)
+        connections.append(wires[node])
         to_host = _least([host_link(gpus[rank]) for rank in ranks]) if gpus else None
         if to_host is not None:
             connections.append(_together(len(ranks), to_host))

@@ -24,7 +24,7 @@ from commbench.core.program import AllReduce, BufferSpec, Copy, Program, View
 from commbench.core.protocols import GROUP_ORDER, Communicator, Control, Runner
 from commbench.engines.lowered import Lowered, PythonRunner, now_ns
 from commbench.hardware import resource_limits
-from commbench.hardware.link_limits import Wire
+from commbench.hardware.link_limits import Limit
 from commbench.world.heartbeat import Progress
 
 from .case import CaseVisit, Turn
@@ -63,7 +63,7 @@ class Conditions:
     cache_bytes: int
     evidence: TransportEvidence
     world: World
-    wires: tuple[Wire | None, ...]  # of each node
+    wires: tuple[Limit | None, ...]  # of each node
     hosts: tuple[str, ...] = ()  # the name of each node
     disturbed: frozenset[int] = frozenset()  # passes in which the reference case moved
     joins_messages: bool = False  # see Backend

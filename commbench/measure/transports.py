@@ -12,7 +12,7 @@ from commbench.core.layout import Layout, Pair
 from commbench.core.protocols import Control
 from commbench.hardware import nvml
 from commbench.hardware.cuda import CUDA_IPC_VALUES, cuda_ipc_without_effect
-from commbench.hardware.link_limits import Wire
+from commbench.hardware.link_limits import Limit, interface_limit
 from commbench.hardware.nccl_log import Chosen, Kinds, by_frequency, common_algorithm, effective_ipc, parse_log
 from commbench.hardware.topology import RankGpu, Topology, shared_link
 
@@ -172,17 +172,17 @@ def library_record(facts: Mapping[str, Any]) -> dict[str, Any]:
     return others | ({"nccl": nccl} if nccl else {})
 
 
-def carriers(nodes: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> tuple[Wire | None, ...]:
+def carriers(nodes: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> tuple[Limit | None, ...]:
     """The wire of each node that this library uses, None where its rate is unknown.
 
     A backend that names its transport uses the interface on the way to the other nodes. NCCL names its InfiniBand
     ports. For other libraries the wire is unknown where a node has such ports.
     """
-    log, wires = parse_log(facts.get(LOG) or ""), list[Wire | None]()
+    log, wires = parse_log(facts.get(LOG) or ""), list[Limit | None]()
     ports = [name.partition("/")[0] for name in log.interfaces]  # such as mlx5_0:1/IB: together one wire
     for node in nodes:
         name, speed = node.get("network.used.interface"), node.get("network.used.speed_mbit_per_s")
-        interface = None if name is None or speed is None else Wire(name, speed)
+        interface = None if name is None or speed is None else interface_limit(name, speed)
         rates = {node.get(f"network.rdma.{port}.rate_gbit_per_s") for port in ports}
         if facts.get("transport") is not None or log.network == "Socket":
             wires.append(interface)
@@ -190,7 +190,7 @@ def carriers(nodes: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> tu
             wires.append(None if _has_active_infiniband(node) else interface)
         else:
             rate = rates.pop() if len(rates) == 1 else None
-            wires.append(Wire(ports[0], rate * 1e3, len(ports)) if isinstance(rate, (int, float)) else None)
+            wires.append(interface_limit(ports[0], rate * 1e3, len(ports)) if isinstance(rate, (int, float)) else None)
     return tuple(wires)
 
 

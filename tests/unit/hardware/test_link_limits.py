@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from commbench.hardware.link_limits import (
     HOST_COPY,
     Limit,
-    Wire,
     bandwidth_limit,
     host_link,
+    interface_limit,
     network_limit,
     nvlink_rate,
 )
 from commbench.hardware.topology import RankGpu, Topology
 
-NICS = Wire("mlx5_0", 400_000.0, 8)
-SLOW, FAST = Wire("eth0", 1000.0), Wire("ib0", 8000.0)
+NICS = interface_limit("mlx5_0", 400_000.0, 8)
+SLOW, FAST = interface_limit("eth0", 1000.0), interface_limit("ib0", 8000.0)
 LINE = 0.125  # GB/s of 1 Gb/s
 # the hybrid cube mesh of 8 V100: the links of a GPU go to four others
 CUBE_MESH = matrix(
@@ -62,7 +62,7 @@ H100 = table("topo_h100x8.txt")
 
 
 def network_gb_per_s(
-    benchmark: str, layout: str, *words: str, wires: tuple[Wire | None, ...] = (SLOW,) * 4
+    benchmark: str, layout: str, *words: str, wires: tuple[Limit | None, ...] = (SLOW,) * 4
 ) -> float | None:
     job, ranks = planned(benchmark, layout, *words), int(layout[-1])
     limit = network_limit(job, wires, lambda rank: rank // ranks)
@@ -108,7 +108,7 @@ def test_the_slower_interface_counts_and_is_named() -> None:
     ],
 )
 def test_an_unknown_network_has_no_network_gb_per_s(
-    benchmark: str, layout: str, wires: tuple[Wire | None, ...]
+    benchmark: str, layout: str, wires: tuple[Limit | None, ...]
 ) -> None:
     assert network_gb_per_s(benchmark, layout, wires=wires) is None
 
@@ -184,12 +184,12 @@ def test_between_nodes_the_lesser_of_network_and_links() -> None:
     seen, tables = gpus(4, 90, 5, nodes=2), {0: H100, 1: H100}
     job = planned("all_reduce", "2x4")
 
-    def between(wire: Wire) -> Limit | None:
+    def between(wire: Limit) -> Limit | None:
         return bandwidth_limit(job, (wire, wire), lambda rank: rank // 4, seen, tables)
 
     assert between(NICS) == near(370.8, "NVLink 18 x 20.6 GB/s")
-    assert between(Wire("eth0", 100_000.0)) == near((2 * 7 / 8) / 1 * 12.5, "eth0 100 Gb/s")
-    assert between(Wire("mlx5_0", 400_000.0, 2)) == near((2 * 7 / 8) / 1 * 100, "2 x mlx5_0 400 Gb/s")
+    assert between(interface_limit("eth0", 100_000.0)) == near((2 * 7 / 8) / 1 * 12.5, "eth0 100 Gb/s")
+    assert between(interface_limit("mlx5_0", 400_000.0, 2)) == near((2 * 7 / 8) / 1 * 100, "2 x mlx5_0 400 Gb/s")
 
 
 def test_between_nodes_a_pair_and_single_ranks_have_the_network_only() -> None:

@@ -21,7 +21,7 @@ from commbench.core.case import Planned, World
 from commbench.core.columns import CASES, RESULTS, SAMPLES, VARIABLES
 from commbench.core.layout import Layout
 from commbench.engines.device import HOST_BOUND
-from commbench.hardware.link_limits import Wire, network_limit
+from commbench.hardware.link_limits import interface_limit, network_limit
 from commbench.measure.case import CaseVisit
 from commbench.measure.case_record import CaseRecord
 from commbench.measure.conditions import Conditions, empty_samples_s, host_copies_gb_per_s
@@ -607,7 +607,7 @@ def test_causes(
 def test_a_tree_between_two_nodes_stays_below_the_bound() -> None:
     """Its busiest interface carries S each way: algbw is the line rate, busbw 2(n-1)/n of it, and that is the bound."""
     job, line = gpu_planned("all_reduce", "2x4"), 12.5
-    limit = network_limit(job, (Wire("eth0", 100_000.0),) * 2, lambda rank: rank // 4)
+    limit = network_limit(job, (interface_limit("eth0", 100_000.0),) * 2, lambda rank: rank // 4)
     assert limit is not None
     busbw = line * (job.benchmark.bus_factor(8) or 0)
     assert busbw > line

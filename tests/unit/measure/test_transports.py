@@ -11,7 +11,7 @@ from gpu_cases import planned, table
 from places import HARDWARE_TEXTS
 
 from commbench.core.case import World
-from commbench.hardware.link_limits import Wire
+from commbench.hardware.link_limits import Limit, interface_limit
 from commbench.hardware.topology import TOPOLOGY_FACT, RankGpu, node_record
 from commbench.measure.transports import (
     LogReader,
@@ -208,7 +208,7 @@ def test_a_setting_without_effect_is_said(
 
 # ---------------------------------------------------------------- wires
 
-ETHERNET = Wire("eth0", 25_000.0)
+ETHERNET = interface_limit("eth0", 25_000.0)
 PORT = {"network.rdma.mlx5_0:1.state": "ACTIVE", "network.rdma.mlx5_0:1.rate_gbit_per_s": 400.0}
 TWO = PORT | {"network.rdma.mlx5_1:1.state": "ACTIVE", "network.rdma.mlx5_1:1.rate_gbit_per_s": 400.0}
 IB = "h:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:192.0.2.1<0>\n"
@@ -219,7 +219,7 @@ IB += "h:1:2 [0] NCCL INFO Using network IB\n"
     ("node", "facts", "wire"),
     [
         (TWO, {"transport": "tcp"}, ETHERNET),
-        (TWO, {"nccl_log": IB}, Wire("mlx5_0:1", 400_000.0, 2)),
+        (TWO, {"nccl_log": IB}, interface_limit("mlx5_0:1", 400_000.0, 2)),
         (PORT, {"nccl_log": IB}, None),  # one rate is unknown
         (TWO, {"nccl_log": "h:1:2 [0] NCCL INFO Using network Socket\n"}, ETHERNET),
         (TWO, {"nccl_log": "h:1:2 [0] NCCL INFO Using network AWS Libfabric\n"}, None),
@@ -228,7 +228,7 @@ IB += "h:1:2 [0] NCCL INFO Using network IB\n"
         ({}, {}, ETHERNET),
     ],
 )
-def test_the_wire_is_that_of_the_library(node: dict[str, Any], facts: dict[str, Any], wire: Wire | None) -> None:
+def test_the_wire_is_that_of_the_library(node: dict[str, Any], facts: dict[str, Any], wire: Limit | None) -> None:
     node = node | {"network.used.interface": "eth0", "network.used.speed_mbit_per_s": 25_000.0}
     assert carriers([node, node, {}], facts) == (wire, wire, None)
 
