@@ -24,7 +24,7 @@ from typing import Any
 from commbench.core.units import INT_MAX
 
 from .nvml import bus_id, cuda_version
-from .sources import ROOT, Facts, children, read_int, read_line, read_link
+from .sources import ROOT, Facts, children, fact_text, read_int, read_line, read_link
 
 CUDA_LIBRARY = "libcuda.so.1"
 TEXT_BYTES = 256
@@ -139,35 +139,31 @@ class CudaDriver:
     def device(self, ordinal: int) -> int:
         return self.number("cuDeviceGet", ordinal)
 
-    def uuid(self, ordinal: int) -> str:
-        """The UUID without its prefix `GPU-`; with MIG, that of the part of a GPU that CUDA sees."""
-        raw, device = (c_char * 16)(), self.device(ordinal)
-        try:
-            self.call("cuDeviceGetUuid_v2", raw, device)
-        except CudaError:  # before driver 470
-            self.call("cuDeviceGetUuid", raw, device)
-        return str(uuid.UUID(bytes=raw.raw))
-
-    def name(self, ordinal: int) -> str:
-        return self.text("cuDeviceGetName", ordinal)
-
     def pci_bus_id(self, ordinal: int) -> str:
         """The PCI bus id as nvml.bus_id writes it: 0000:1b:00.0."""
         return bus_id(self.text("cuDeviceGetPCIBusId", ordinal))
 
-    def memory_bytes(self, ordinal: int) -> int:
-        size = c_size_t()
-        self.call("cuDeviceTotalMem_v2", byref(size), self.device(ordinal))
-        return size.value
+    def properties(self, ordinal: int) -> Facts:
+        """The UUID without its prefix `GPU-`, name, PCI bus id, sizes and compute capability of a GPU.
 
-    def l2_bytes(self, ordinal: int) -> int:
-        return self.number("cuDeviceGetAttribute", L2_BYTES, self.device(ordinal))
-
-    def compute_capability(self, ordinal: int) -> str:
-        """The compute capability, such as 9.0."""
-        device = self.device(ordinal)
-        parts = (self.number("cuDeviceGetAttribute", part, device) for part in (CAPABILITY_MAJOR, CAPABILITY_MINOR))
-        return ".".join(map(str, parts))
+        With MIG, they are those of the part of a GPU that CUDA sees.
+        """
+        device, raw_uuid, memory_bytes = self.device(ordinal), (c_char * 16)(), c_size_t()
+        try:
+            self.call("cuDeviceGetUuid_v2", raw_uuid, device)
+        except CudaError:  # before driver 470
+            self.call("cuDeviceGetUuid", raw_uuid, device)
+        self.call("cuDeviceTotalMem_v2", byref(memory_bytes), device)
+        attributes = (CAPABILITY_MAJOR, CAPABILITY_MINOR, L2_BYTES)
+        major, minor, l2_bytes = (self.number("cuDeviceGetAttribute", number, device) for number in attributes)
+        return {
+            "uuid": str(uuid.UUID(bytes=raw_uuid.raw)),
+            "name": fact_text(self.text("cuDeviceGetName", ordinal)),
+            "pci_bus_id": self.pci_bus_id(ordinal),
+            "memory_total_bytes": memory_bytes.value,
+            "l2_bytes": l2_bytes,
+            "compute_capability": f"{major}.{minor}",
+        }
 
     def number(self, name: str, *arguments: int) -> int:
         """The result of a call that writes one int to its first argument."""

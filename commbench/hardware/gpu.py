@@ -123,15 +123,7 @@ def own_gpu(local_rank: int, environ: Mapping[str, str] = os.environ) -> Facts:
         if visible == 0:
             raise CudaError("CUDA shows no GPU")
         ordinal = local_rank % visible
-        facts: Facts = {
-            "ordinal": ordinal,
-            "uuid": cuda.uuid(ordinal),
-            "name": fact_text(cuda.name(ordinal)),
-            "pci_bus_id": cuda.pci_bus_id(ordinal),
-            "memory_total_bytes": cuda.memory_bytes(ordinal),
-            "l2_bytes": cuda.l2_bytes(ordinal),
-            "compute_capability": cuda.compute_capability(ordinal),
-        }
+        facts = {"ordinal": ordinal, **cuda.properties(ordinal)}
     except CudaError as error:
         entries, note = parse_visible(environ.get(VISIBLE_DEVICES)), ""
         if entries is not None:
