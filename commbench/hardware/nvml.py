@@ -1,8 +1,8 @@
-"""The GPUs of this machine according to the NVIDIA driver's management library (NVML); none where there is no driver.
+"""The GPUs of this machine according to the NVIDIA driver's management library (NVML); none without a driver.
 
 NVML sees all GPUs that the kernel exposes to this process and ignores CUDA_VISIBLE_DEVICES. It stays open after the
-first call: opening it takes milliseconds, on machines without the persistence daemon seconds. Any call may be unknown
-to an old driver, not supported by a GPU, or fail because a GPU fell off the bus; then its value is None.
+first call: opening it takes milliseconds, without the persistence daemon seconds. Any function may be missing in an old
+driver, not be supported by a GPU, or fail because a GPU has fallen off the bus; its value is then None.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Gpu:
 
 
 def reason() -> str | None:
-    """Why NVML can't be used here; None where it can."""
+    """Why NVML can't be used here; None if it can."""
     return _open_nvml()[1]
 
 
@@ -99,65 +99,60 @@ def cuda_version(number: int) -> str:
 
 
 def count() -> int:
-    """How many GPUs NVML sees; 0 where there is no driver."""
+    """The number of GPUs that NVML sees; 0 without a driver."""
     return _nvml_call("nvmlDeviceGetCount") or 0
 
 
 def gpus() -> list[Gpu]:
-    """All GPUs, including one that no longer responds (its `error`)."""
+    """All GPUs. One that no longer responds has only an `error`."""
     return [_read_gpu(index) for index in range(count())]
 
 
 def throttled(mask: int) -> list[str]:
-    """The reasons that slow a GPU down, from a mask of clock event reasons; idle and a requested clock are not among
-    them."""
+    """The names of those reasons in a mask of clock event reasons that slow a GPU down."""
     return [name for bit, name in THROTTLE_REASONS.items() if mask & bit]
 
 
 def bus_id(value: str | bytes) -> str:
-    """0000:1b:00.0 from NVML's 00000000:1B:00.0, which is bytes in some versions of pynvml; else in lower case."""
+    """0000:1b:00.0 for 00000000:1B:00.0, which is bytes in some versions of pynvml; any other text in lower case."""
     text = (value.decode(errors="replace") if isinstance(value, bytes) else value).lower()
     match = re.fullmatch(r"0{0,4}([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])", text)
     return f"{match[1]}:{match[2]}" if match else text
 
 
 class Monitor:
-    """Readings of one GPU, by its UUID (GPU-..., MIG-...) or PCI bus id; none if it is unknown.
+    """Readings of the GPU with this PCI bus id; none if NVML does not know it.
 
-    What the GPU does not support is determined once, here.
+    What the GPU supports is determined once, here. All fields are read by one call into memory that is allocated once.
     """
 
-    def __init__(self, name: str) -> None:
-        if not name.startswith(("GPU-", "MIG-")):
-            handle = _nvml_call("nvmlDeviceGetHandleByPciBusId", name)
-        else:
-            handle = _nvml_call("nvmlDeviceGetHandleByUUID", name)
-            if handle is not None and name.startswith("MIG-"):  # a part has neither clocks nor counters of its own
-                handle = _nvml_call("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
-        self._fields = None if handle is None else _FieldReader(handle)
-        known = set() if self._fields is None else self._fields.names
+    def __init__(self, pci_bus_id: str) -> None:
+        self._handle: Any = _nvml_call("nvmlDeviceGetHandleByPciBusId", pci_bus_id)
+        self._fields: Any = None  # an array of nvmlFieldValue_t
+        self._sums: dict[tuple[str, float], list[tuple[Any, Any, str]]] = {}  # reading, factor: see _read_fields
         self._calls: dict[str, tuple[float, tuple[Any, ...]]] = {}
-        for reading, factor, function, arguments in READING_CALLS if handle is not None else ():
-            supported = reading not in known and _nvml_call(function, handle, *arguments) is not None
-            if supported and reading not in self._calls:
-                self._calls[reading] = factor, (function, handle, *arguments)
+        if self._handle is None:
+            return
+        self._allocate_fields()
+        known = {reading for reading, _ in self._sums}
+        for reading, factor, function, arguments in READING_CALLS:
+            if reading not in known and _nvml_call(function, self._handle, *arguments) is not None:
+                self._calls[reading] = factor, (function, self._handle, *arguments)
+                known.add(reading)
 
     def readings(self) -> dict[str, float]:
         """The current values, as far as available: gpu.sm_clock_mhz, .memory_clock_mhz, .temperature_c, .power_w,
         .throttle_reasons (a mask, see `throttled`), and the counters .nvlink_tx_bytes, .nvlink_rx_bytes (all links),
         .pcie_tx_bytes, .pcie_rx_bytes (they may wrap)."""
-        readings = {} if self._fields is None else self._fields.read()
+        readings = {} if self._fields is None else self._read_fields()
         for name, (factor, call) in self._calls.items():
             value = _nvml_call(*call)
             if value is not None:
                 readings[name] = factor * value
         return readings
 
-
-class _FieldReader:
-    """The readings that are sums of NVML's fields, all read by one call into memory that is allocated once."""
-
-    def __init__(self, handle: Any) -> None:
+    def _allocate_fields(self) -> None:
+        """Choose the fields that this GPU supports and allocate their array."""
         wanted: dict[Field, tuple[str, float]] = {  # the reading that a field adds to, and a factor
             (POWER_INSTANT_MW, 0): ("gpu.power_w", 1e-3),
             (PCIE_TX_BYTES, 0): ("gpu.pcie_tx_bytes", 1.0),
@@ -165,30 +160,28 @@ class _FieldReader:
             (LINKS_TX_BYTES, ALL_LINKS): ("gpu.nvlink_tx_bytes", 1.0),
             (LINKS_RX_BYTES, ALL_LINKS): ("gpu.nvlink_rx_bytes", 1.0),
         }
-        for link in _active_nvlinks(handle) or []:
+        for link in _active_nvlinks(self._handle) or []:
             wanted[LINK_TX_KIB, link] = "gpu.nvlink_tx_bytes", 1024.0
             wanted[LINK_RX_KIB, link] = "gpu.nvlink_rx_bytes", 1024.0
-        answers = _nvml_call("nvmlDeviceGetFieldValues", handle, list(wanted)) or ()
+        answers = _nvml_call("nvmlDeviceGetFieldValues", self._handle, list(wanted)) or ()
         named = zip(wanted, answers, strict=False)
         members = {field: member for field, answer in named if (member := _value_member(answer))}
         if any(field[0] in (LINK_TX_KIB, LINK_RX_KIB) for field in members):  # or the same bytes would count twice
             members = {field: member for field, member in members.items() if field[1] != ALL_LINKS}
-        self._handle = handle
-        self._values: Any = _nvml_call("nvmlDeviceGetFieldValues", handle, list(members)) if members else None
-        self._call = None if self._values is None else ctypes.CDLL(NVML_LIBRARY).nvmlDeviceGetFieldValues
-        self._groups: dict[tuple[str, float], list[tuple[Any, Any, str]]] = {}
-        # as `read` needs them: unpacking there would cost more than the call itself
-        for field, value in zip(members, self._values or (), strict=False):
-            self._groups.setdefault(wanted[field], []).append((value, value.value, members[field]))
-        self.names = {name for name, _ in self._groups}
+        if members:
+            self._fields = _nvml_call("nvmlDeviceGetFieldValues", self._handle, list(members))
+            self._get_fields = ctypes.CDLL(NVML_LIBRARY).nvmlDeviceGetFieldValues  # pynvml's allocates a new array
+        # as `_read_fields` needs them: to look them up there would take longer than NVML's call
+        for field, value in zip(members, self._fields or (), strict=False):
+            self._sums.setdefault(wanted[field], []).append((value, value.value, members[field]))
 
-    def read(self) -> dict[str, float]:
-        """A sum is left out if one of its links could not be read: it would seem to have decreased."""
-        if self._call is None or self._call(self._handle, len(self._values), self._values) != 0:
+    def _read_fields(self) -> dict[str, float]:
+        """The sums of fields, except those with a link that could not be read: they would seem to have decreased."""
+        if self._get_fields(self._handle, len(self._fields), self._fields) != 0:
             return {}
         return {
-            name: factor * sum([getattr(value, member) for _, value, member in group])
-            for (name, factor), group in self._groups.items()
+            reading: factor * sum([getattr(value, member) for _, value, member in group])
+            for (reading, factor), group in self._sums.items()
             if not any(field.nvmlReturn for field, *_ in group)
         }
 
@@ -201,7 +194,7 @@ def _value_member(answer: Any) -> str:
 
 @cache
 def _open_nvml() -> tuple[Any, str | None]:
-    """(pynvml, None) with NVML open, or (None, reason). pynvml is imported only where there is a driver."""
+    """(pynvml, None) with NVML open, or (None, reason). pynvml is imported only if there is a driver."""
     try:
         ctypes.CDLL(NVML_LIBRARY)
     except OSError:
@@ -218,7 +211,7 @@ def _open_nvml() -> tuple[Any, str | None]:
 
 
 def _nvml_call(name: str, *arguments: Any) -> Any:
-    """The result of an NVML function; None where it is unknown here, not supported, or fails."""
+    """The result of an NVML function; None if it is missing, not supported, or fails."""
     pynvml = _open_nvml()[0]
     function = getattr(pynvml, name, None)
     if function is None:
