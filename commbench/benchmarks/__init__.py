@@ -1,1 +1,1 @@
-"""The operations as programs of steps, one per file; copies within a rank share one."""
+"""The operations as programs of steps, one per file; the copies within a rank share one."""

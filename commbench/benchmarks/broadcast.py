@@ -11,7 +11,7 @@ from .collective import DATA, Collective, root_of
 
 
 class Broadcast(Collective):
-    """Has one buffer, `data`, which the root sends from and the others receive into."""
+    """The only buffer, `data`, is sent by the root and received by the others."""
 
     name = "broadcast"
     axes = ("root",)

@@ -1,4 +1,4 @@
-"""What operations have in common in which all ranks take part at once."""
+"""Base classes of the operations in which all ranks take part at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar
 from commbench.core.case import Case, Shape
 from commbench.core.program import BufferSpec, Copy, Pattern, View
 
-SOURCE, DATA = View("source"), View("data")  # the input, never written to, and the buffer that is checked
+SOURCE, DATA = View("source"), View("data")  # the input, which no call writes to, and the buffer that is checked
 
 
 @dataclass(frozen=True)
@@ -38,22 +38,22 @@ class Collective:
         return self.result(case, rank, size, salt) if name == "data" else None
 
     def input(self, case: Case, rank: int, size: int, salt: int) -> Pattern | None:
-        """What this rank contributes; None if nothing."""
+        """The input of this rank; None if it has none."""
         return None
 
     def result(self, case: Case, rank: int, size: int, salt: int) -> Pattern | None:
-        """What `data` must hold after the call; None where it is not defined."""
+        """The contents of `data` after the call; None if they are undefined."""
         return None
 
 
 class DividedCollective(Collective):
-    """The message has a block for each rank, of which one stays where it is."""
+    """A collective whose message has one block per rank; a rank's own block is not transferred."""
 
     def blocks(self, size: int) -> int:
         return size
 
     def bus_factor(self, size: int) -> float | None:
-        """(n-1)/n: all blocks but one enter or leave a rank (nccl-tests doc/PERFORMANCE.md, src/gather.cu)."""
+        """(n-1)/n: all blocks except one enter or leave a rank (nccl-tests doc/PERFORMANCE.md, src/gather.cu)."""
         return (size - 1) / size if size > 1 else None
 
 
@@ -63,7 +63,7 @@ def source_and_data(case: Case, source_blocks: int = 1, data_blocks: int = 1) ->
 
 
 def input_and_reset(case: Case, place: View = DATA) -> tuple[View, tuple[Copy, ...]]:
-    """What the call reads, and the untimed reset before it: in place, the input is copied to its place in `data`."""
+    """The view that the call reads, and the untimed reset before it, which in place copies the input to `place`."""
     return (place, (Copy(SOURCE, place),)) if case.in_place else (SOURCE, ())
 
 

@@ -12,7 +12,7 @@ from .collective import Collective
 
 
 class Exchange(Collective):
-    """An all-to-all of point-to-point messages. A window of slots, one per peer in rank order, in each buffer."""
+    """An all-to-all of point-to-point messages. Each buffer has a slot per peer, in rank order."""
 
     name = "exchange"
     min_ranks = 2
@@ -28,7 +28,7 @@ class Exchange(Collective):
         return Program(buffers, (*receives, *sends, WaitAll(tuple(range(2 * (size - 1))))))
 
     def shape(self, case: Case, size: int) -> Shape:
-        """What one rank sends; it receives as much."""
+        """The messages that one rank sends; it receives as many."""
         peers = max(size - 1, 1)
         words = "exchange / messages that a rank sends"
         return Shape(peers, peers * case.message_bytes, "max_over_ranks", words, single=peers == 1)

@@ -12,14 +12,14 @@ from .collective import Collective
 
 
 class MemoryCopy(Collective):
-    """All ranks of the layout copy at once, each within itself. Buffers named send... are copied to recv...
+    """All ranks of the layout copy at once, each from its buffers send... to its buffers recv...
 
-    The host's memory is page-locked with staging=pinned, else pageable: the driver copies that through its own pages.
+    Host memory is page-locked with staging=pinned, else pageable, which the driver copies through pages of its own.
     """
 
     axes = ("staging",)
     cache = "rotate"
-    memory: ClassVar[tuple[str, str]]  # that is copied from, and to
+    memory: ClassVar[tuple[str, str]]  # the kinds of memory that are copied from and to
 
     def program(self, case: Case, rank: int, size: int) -> Program:
         source, target = self.memory
@@ -57,7 +57,7 @@ class CopyD2H(MemoryCopy):
 class CopyD2D(MemoryCopy):
     """Copies within the memory of one device.
 
-    `busbw` counts a byte once, though the memory is read and written (nvbandwidth's local copy counts it twice).
+    `busbw` counts each byte once, although memory is read and written (nvbandwidth's local copy counts it twice).
     """
 
     name = "copy_d2d"

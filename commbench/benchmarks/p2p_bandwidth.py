@@ -9,8 +9,8 @@ from commbench.core.program import BufferSpec, Irecv, Isend, Pattern, Program, R
 
 from .point_to_point import PointToPoint, send_and_recv, slot_view, window_of, windows_both_ways
 
-ACK_BYTES = 4  # as osu_bw: when the sender has received it, the next window may start
-ACK_KEY = 1 << 20  # added to the rank: above the keys of all ranks' messages
+ACK_BYTES = 4  # as in osu_bw; when the sender has received it, the next window may start
+ACK_KEY = 1 << 20  # added to the rank: larger than the keys of all messages
 
 
 class P2PBandwidth(PointToPoint):
@@ -29,7 +29,7 @@ class P2PBandwidth(PointToPoint):
         return Program((send, ack), (*sends, WaitAll(tuple(slots)), Recv(View("ack"), second)))
 
     def shape(self, case: Case, size: int) -> Shape:
-        """The window of one pair."""
+        """A sample is the window of one pair."""
         messages = window_of(case)
         return Shape(messages, messages * case.message_bytes, "initiator", "window / messages", single=messages == 1)
 

@@ -24,7 +24,7 @@ class P2PLatency(PointToPoint):
         return Program(buffers, (Recv(recv, first), Send(send, first)))
 
     def shape(self, case: Case, size: int) -> Shape:
-        """The round trip of one pair: two messages, so that the time per message is half of it."""
+        """A sample is the round trip of one pair: two messages, so that the time per message is half of it."""
         first, second = case.pairs[0]
         messages = 1 if first == second else 2
         return Shape(messages, messages * case.message_bytes, "initiator", "half a round trip")

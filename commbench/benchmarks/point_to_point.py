@@ -1,4 +1,4 @@
-"""What the operations between pairs of ranks have in common."""
+"""The base class of the operations between pairs of ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PointToPoint:
     name: ClassVar[str]
     axes: ClassVar[tuple[str, ...]] = ("pair", "window", "buffers")
     cache: ClassVar[str] = "rotate"
-    min_ranks: ClassVar[int] = 1  # of a pair of a rank with itself
+    min_ranks: ClassVar[int] = 1  # a rank can be paired with itself
     self_synchronising: ClassVar[bool] = True
 
     def blocks(self, size: int) -> int:
@@ -29,7 +29,7 @@ class PointToPoint:
         return Program() if pair is None else self.pair_program(case, rank, pair)
 
     def pair_program(self, case: Case, rank: int, pair: Pair) -> Program:
-        """The program of a rank of this pair, which may be a rank with itself."""
+        """The program of a rank of this pair, both ranks of which may be the same."""
         raise NotImplementedError
 
     def bus_factor(self, size: int) -> float | None:
@@ -43,7 +43,7 @@ class PointToPoint:
         return self._sent(case, sum(case.pair_by_rank[rank]) - rank, salt) if name == "recv" else None
 
     def _sent(self, case: Case, sender: int, salt: int) -> Pattern:
-        """All messages of a sample in one direction."""
+        """The messages of a sample in one direction."""
         return joined_blocks(sender, salt, case.elements, range(slots_of(case)))
 
 
@@ -52,7 +52,7 @@ def window_of(case: Case) -> int:
 
 
 def slots_of(case: Case) -> int:
-    """Messages that have memory of their own: all of a window, or, with buffers=shared, one for all (as osu_bw)."""
+    """The number of messages of a window that have their own memory: all, or one with buffers=shared (as in osu_bw)."""
     return 1 if case.buffers == "shared" else window_of(case)
 
 
@@ -61,7 +61,7 @@ def send_and_recv(case: Case) -> tuple[BufferSpec, ...]:
 
 
 def windows_both_ways(case: Case, peer: int) -> Program:
-    """A window of messages to the peer and one from it, at once; the peer may be the rank itself."""
+    """A window of messages to the peer and one from it at the same time; the peer may be the rank itself."""
     window = window_of(case)
     receives = (Irecv(slot_view("recv", slot, case), peer, slot) for slot in range(window))
     sends = (Isend(slot_view("send", slot, case), peer, window + slot) for slot in range(window))
@@ -69,5 +69,5 @@ def windows_both_ways(case: Case, peer: int) -> Program:
 
 
 def slot_view(buffer: str, index: int, case: Case) -> View:
-    """The memory of a message of the window."""
+    """The memory of a message of a window."""
     return View(buffer, index % slots_of(case))

@@ -29,7 +29,7 @@ class ReduceScatter(DividedCollective):
         return concatenated(list(blocks))
 
     def result(self, case: Case, rank: int, size: int, salt: int) -> Pattern:
-        """In place, the other blocks are still the input, which a library may not write to."""
+        """In place, the other blocks still have to be the input: a library must not write to them."""
         block = reduced(size, salt, reduction_of(case), case.elements, block_start(rank))
         if not case.in_place:
             return block

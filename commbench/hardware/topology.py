@@ -1,4 +1,4 @@
-"""How the GPUs and NICs of a node are connected: `nvidia-smi topo -m`, and what lies between the GPUs of a case."""
+"""How the GPUs and NICs of a node are connected (`nvidia-smi topo -m`), and the link between the GPUs of a case."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ COMMAND = "nvidia-smi"
 TOPOLOGY_FACT = "topology.nvidia_smi_topo_m"
 TIMEOUT_S = 10.0
 NOT_AVAILABLE = "N/A"
-SAME_GPU, OTHER_NODE = "SELF", "NET"  # links that are not in the table
+SAME_GPU, OTHER_NODE = "SELF", "NET"  # links that are not in that table
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # the header is underlined
-_AFFINITIES = re.compile("(CPU|NUMA) Affinity|GPU NUMA ID")  # the columns behind the links
+_AFFINITIES = re.compile("(CPU|NUMA) Affinity|GPU NUMA ID")  # the columns after the links
 _DEVICE = re.compile(r"GPU[0-9]+|NIC[0-9]+|[a-z][a-z0-9_]*[0-9]")  # older drivers name a NIC: mlx5_0
 _CPUS = re.compile(r"[0-9]+([-,][0-9]+)*")
 
@@ -32,8 +32,8 @@ Topology = Mapping[str, str]  # the cells of `nvidia-smi topo -m`: NV18 of "GPU0
 class RankGpu:
     """The GPU of a rank; None is unknown.
 
-    `index` is NVML's, which nvidia-smi calls GPU<index>; CUDA's order may differ. `capability` is 90 for 9.0,
-    generation and width of PCIe are the current ones, `nvlinks` counts the active ones.
+    `index` is NVML's, as in the GPU<index> of nvidia-smi; CUDA's order may differ. `capability` is 90 for 9.0, PCIe
+    generation and width are the current ones, `nvlinks` is the number of active links.
     """
 
     node: int
@@ -62,7 +62,7 @@ class RankGpu:
         )
 
     def is_same(self, other: RankGpu) -> bool:
-        """Whether both ranks use one GPU. Parts of a GPU (MIG) have UUIDs of their own, but its index."""
+        """Whether both ranks use the same GPU. Parts of a GPU (MIG) have different UUIDs, but the same index."""
         if self.node != other.node:
             return False
         if self.index is None or other.index is None:
@@ -71,16 +71,16 @@ class RankGpu:
 
 
 def shared_link(job: Planned, gpus: Sequence[RankGpu], topologies: Mapping[int, Topology]) -> str | None:
-    """The column `link`: the link of a pair, or the one that all pairs of a collective or of several pairs share.
+    """The column `link`: the link of a pair, or that of all pairs of a collective or of several pairs.
 
-    None on CPUs, where the pairs differ, and where a GPU or its link is unknown. `gpus` are those of the world's ranks,
-    `topologies` those of its nodes. NET is another node, which NVLink may reach as well: see the column `transport`.
+    None on CPUs, if the pairs have different links, and if a link is unknown. `gpus` are those of the world's ranks,
+    `topologies` those of its nodes. NET is another node, even if NVLink reaches it: see the column `transport`.
     """
     if job.case.device == "cpu":
         return None
     members = [gpus[rank] for rank in job.members]
     nodes = {gpu.node for gpu in members}
-    if not job.case.pairs and len(nodes) > 1:  # two ranks of a node never have the link of two nodes
+    if not job.case.pairs and len(nodes) > 1:  # the link of all pairs only if each rank has its own node
         return OTHER_NODE if len(nodes) == len(members) else None
     pairs = job.case.pairs or combinations(range(len(members)), 2)
     links = {link_between(members[first], members[second], topologies) for first, second in pairs}
@@ -88,7 +88,7 @@ def shared_link(job: Planned, gpus: Sequence[RankGpu], topologies: Mapping[int, 
 
 
 def link_between(first: RankGpu, second: RankGpu, topologies: Mapping[int, Topology]) -> str | None:
-    """SELF, NET, or the cell of the topology table, also one that is unknown to `parse_topo`."""
+    """SELF, NET, or the cell of the topology table, whatever it is; None if it is unknown."""
     if first.node != second.node:
         return OTHER_NODE
     if first.is_same(second):
@@ -100,7 +100,7 @@ def link_between(first: RankGpu, second: RankGpu, topologies: Mapping[int, Topol
 
 
 def collect(timeout_s: float = TIMEOUT_S) -> Facts:
-    """The text of the table as `topology.nvidia_smi_topo_m`, or null and the cause in `topology.reason`."""
+    """The table as `topology.nvidia_smi_topo_m`; if there is none, it is None, and `topology.reason` says why."""
 
     def absent(reason: str) -> Facts:
         return {TOPOLOGY_FACT: None, "topology.reason": f"{COMMAND} {reason}"}
@@ -116,7 +116,7 @@ def collect(timeout_s: float = TIMEOUT_S) -> Facts:
     message = fact_text(first_line(finished.stdout) or first_line(finished.stderr)) or "no message"
     if finished.returncode != 0:
         return absent(f"failed: {message}")
-    # a table that parse_topo cannot read is kept all the same: a person can
+    # also a table that parse_topo can't read is kept for the reader
     return {TOPOLOGY_FACT: finished.stdout} if "GPU0" in finished.stdout else absent(f"shows no GPU: {message}")
 
 
@@ -131,7 +131,7 @@ def parse_topo(text: str) -> Topology:
     columns: list[str] = []
     links: dict[str, str] = {}
     for line in _ANSI.sub("", text).splitlines():
-        if not columns:  # they begin with a GPU; no other line holds only the names of devices
+        if not columns:  # the header: no other line consists of the names of devices
             names = _AFFINITIES.split(line)[0].split()
             if names and names[0].startswith("GPU") and all(map(_DEVICE.fullmatch, names)):
                 columns = names
