@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from subprocess import CompletedProcess
+from subprocess import DEVNULL, PIPE, CompletedProcess, Popen, TimeoutExpired
 from typing import Any
 
 Facts = dict[str, Any]
@@ -92,22 +91,13 @@ def run_command(
     command: Sequence[str], timeout_s: float, environ: Mapping[str, str] | None = None
 ) -> CompletedProcess[str] | None:
     """Run a command; None if it does not end in time. Raises OSError if it cannot be started."""
-    child = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        env=environ,
-    )
+    child = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, encoding="utf-8", errors="replace", env=environ)
     try:
         out, err = child.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
+    except TimeoutExpired:
         # nvidia-smi on a broken GPU can't be killed (state D): subprocess.run would wait for it forever
         child.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with suppress(TimeoutExpired):
             child.wait(timeout=0.5)
         for pipe in (child.stdout, child.stderr):
             if pipe:
