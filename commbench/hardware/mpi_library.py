@@ -24,6 +24,7 @@ from typing import Any
 from commbench.core.errors import CommbenchError, ConfigError
 
 from .cuda import NO, includes_any
+from .sources import fact_text
 
 SONAMES = {"openmpi": ("libmpi.so.40",), "mpich": ("libmpi.so.12", "libmpich.so.12")}
 ALL_SONAMES = (*SONAMES["openmpi"], *SONAMES["mpich"])
@@ -133,8 +134,7 @@ def give_up(status: int) -> None:
 
 def library_name(mpi: Any) -> str:
     """`Open MPI v5.0.11` or `MPICH Version: 5.0.2`: the beginning of MPI_Get_library_version."""
-    first = mpi.Get_library_version().split("\n")[0].split(",")[0]
-    return " ".join(first.replace("\x00", "").split())
+    return fact_text(re.split("[\n,]", mpi.Get_library_version())[0])
 
 
 def launcher_mismatch(expected: int, mpi: Any) -> str:
