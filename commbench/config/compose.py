@@ -31,7 +31,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.secrets import MASK, is_secret
 from commbench.core.terminal import first_line, one_line
 
-from .keys import GROUPS, OVERRIDES, Kind, check_file_override, check_file_settings, list_refusal, unknown_key
+from .keys import GROUPS, OVERRIDES, check_file_override, check_file_settings, list_refusal, unknown_key
 from .settings import Job, job_of
 
 EVERY = "all"  # benchmark=all
@@ -90,13 +90,12 @@ class ConfigComposer:
             raise ConfigError("this sweep has no jobs; give each key at least one value")
         if multirun and self._config_dir is not None:
             check_file_settings(self.hydra_config(overrides), self.keys_of(overrides))
-        jobs = [self._job(self._with_all_benchmarks(point)) for point in points]
+        jobs = []
+        for point in map(self._with_all_benchmarks, points):
+            config = self.config(point)
+            check_file_settings(config, self.keys_of(point))
+            jobs.append(job_of(resolved(config), point))
         return in_run_order(jobs) if multirun else jobs
-
-    def _job(self, overrides: list[str]) -> Job:
-        config = self.config(overrides)
-        check_file_settings(config, self.keys_of(overrides))
-        return job_of(resolved(config), overrides)
 
     def config(self, overrides: Iterable[str], hydra: bool = False) -> DictConfig:
         """A composed configuration, with Hydra's own part if asked for; raises ConfigError.
@@ -178,11 +177,10 @@ class ConfigComposer:
             key = OVERRIDES.get(name)
             if override.is_sweep_override() and not multirun:
                 raw = (override.input_line or "").partition("=")[2]
-                inside = f"in one world: {name}=[{raw}]; " if key is not None and key.is_axis else ""
+                inside = f"in one world: {name}=[{raw}]; " if key is not None and key.axis else ""
                 outside = f"in fresh worlds: commbench -m {name}={raw}; as text: \"{name}='{raw}'\""
                 raise ConfigError(f"{name}={raw} has commas: {inside}{outside}")
-            single = name == "experiment" or (key is not None and (key.fresh_world or key.kind is Kind.GROUP))
-            if single and isinstance(value, list):
+            if isinstance(value, list) and name in COMPOSED_GROUPS and not (key is not None and key.axis):
                 raise list_refusal(name, value)
             if name in COMPOSED_GROUPS and not override.is_delete():
                 known = self.options(name) + ([EVERY] if name == "benchmark" else [])

@@ -1,9 +1,9 @@
-"""All keys of the configuration in one table: how each is read, what it may hold, whether it needs a fresh world.
+"""All keys of the configuration in one table: how each is read, what it may hold, whether it makes an axis of a run.
 
-conf/config.yaml has their defaults and meanings. Below the table: message sizes, which have a form of their own
-(presets, lists, and ranges such as 8..8GiB, 8..1MiB*4 and 8..max), and which code a configuration may bring in. A file
-can't run arbitrary code: targets lie inside of commbench or in a module of `allow=[...]`, and what makes a process load
-other code is accepted from the command line only.
+conf/config.yaml has their defaults and meanings. Below the table: message sizes (presets, lists, and ranges such as
+8..8GiB, 8..1MiB*4 and 8..max), and which code a configuration may load. A file can't run arbitrary code: targets come
+from commbench or from a module in `allow=[...]`, and settings that make a process load other code are accepted from the
+command line only.
 """
 
 from __future__ import annotations
@@ -48,45 +48,44 @@ OWN_TARGETS = {  # group -> prefix of the targets that need no permission
     "budget": "commbench.config.settings.Budget",
 }
 CONTRACTS = {"backend": Backend, "benchmark": Benchmark, "writer": Writer, "launcher": Launcher}
-# names of environment variables that make a process load or run something else
+# environment variables that make a process load or run other code
 LOADING = re.compile("^LD_|PATH|PRELOAD|PYTHON|PLUGIN|MODULE|LIBMPI|LIBRARY|COMMAND|AGENT|LAUNCH|SHELL|EXEC|ENV$")
 ENV_SET = "hydra.job.env_set"
-RESTRICTED = ("allow", "backend.library", "launcher.agent", "launcher.options", ENV_SET)
+RESTRICTED = {  # key -> what setting it does; a library by its name is harmless, one by its path is not
+    "allow": "permits foreign modules",
+    "backend.library": "loads a library",
+    "launcher.agent": "starts programs",
+    "launcher.options": "starts programs",
+    ENV_SET: "exports variables; use env.NAME=TEXT instead",
+}
 
 
 class Kind(Enum):
-    """How a key is read."""
+    """How one value of a key is read."""
 
-    GROUP = "one file of a group"
-    GROUPS = "one or more files of a group"
+    GROUP = "a file of a group"
     MAPPING = "mapping"
     TEXT = "text"
-    FLAG = "true or false"
+    FLAG = "true or false; in an axis also auto"
     INTEGER = "integer"
     CHOICE = "one of the choices"
-    FLAGS = "true, false or auto, or a list of them"
-    INTEGERS = "an integer, or a list of them"
-    CHOICES = "one of the choices, or a list of them"
-    LIST = "a value with a form of its own, or a list of them"
-    OTHER = "a value with a form of its own"
+    OTHER = "a form of its own"
 
 
 @dataclass(frozen=True)
 class Key:
-    """`fresh_world`: one value per run, swept with -m. `group`: the folder in conf/ of a key with another name."""
+    """`axis`: a list of values makes an axis inside one run; other keys have one value per run.
+
+    `group`: the folder in conf/ of a key with another name.
+    """
 
     name: str
     kind: Kind
     choices: tuple[str, ...] = ()
     minimum: int = 0
     maximum: int = INT64_MAX
-    fresh_world: bool = False
+    axis: bool = False
     group: str | None = None
-
-    @property
-    def is_axis(self) -> bool:
-        """Whether it takes a list of values inside one run."""
-        return self.kind in (Kind.GROUPS, Kind.FLAGS, Kind.INTEGERS, Kind.CHOICES, Kind.LIST)
 
     @property
     def override(self) -> str:
@@ -100,36 +99,36 @@ TIMING_MODES = {  # of each device; the first one is `auto`
 }
 EVENT_TIMED = TIMING_MODES["cuda"][1:]  # by events of the GPU
 KEY_TABLE = (
-    Key("backend", Kind.GROUP, fresh_world=True),
-    Key("benchmarks", Kind.GROUPS, group="benchmark"),
+    Key("backend", Kind.GROUP),
+    Key("benchmarks", Kind.GROUP, group="benchmark", axis=True),
     Key("timing", Kind.GROUP),
-    Key("launcher", Kind.GROUP, fresh_world=True),
-    Key("writers", Kind.GROUPS, group="writer"),
+    Key("launcher", Kind.GROUP),
+    Key("writers", Kind.GROUP, group="writer", axis=True),
     Key("budget", Kind.MAPPING),
-    Key("layout", Kind.LIST),
-    Key("dtype", Kind.LIST),
-    Key("sizes", Kind.LIST),
+    Key("layout", Kind.OTHER, axis=True),
+    Key("dtype", Kind.OTHER, axis=True),
+    Key("sizes", Kind.OTHER, axis=True),
     Key("sizes_per", Kind.CHOICE, ("message", "rank")),
-    Key("pairs", Kind.LIST),
+    Key("pairs", Kind.OTHER, axis=True),
     Key("schedule", Kind.CHOICE, ("serial", "rounds")),
-    Key("window", Kind.INTEGERS, minimum=1, maximum=16384),  # each message in flight is a step of the program
-    Key("buffers", Kind.CHOICES, ("own", "shared")),
-    Key("streams", Kind.INTEGERS, minimum=1, maximum=64),
-    Key("reduction", Kind.CHOICES, ("sum", "prod", "min", "max", "avg")),
-    Key("root", Kind.INTEGERS),
-    Key("in_place", Kind.FLAGS),
-    Key("engine", Kind.CHOICES, ("auto", "python", "native")),
-    Key("timing_mode", Kind.CHOICES, ("auto", *(mode for modes in TIMING_MODES.values() for mode in modes))),
+    Key("window", Kind.INTEGER, minimum=1, maximum=16384, axis=True),  # each message in flight is a step of the program
+    Key("buffers", Kind.CHOICE, ("own", "shared"), axis=True),
+    Key("streams", Kind.INTEGER, minimum=1, maximum=64, axis=True),
+    Key("reduction", Kind.CHOICE, ("sum", "prod", "min", "max", "avg"), axis=True),
+    Key("root", Kind.INTEGER, axis=True),
+    Key("in_place", Kind.FLAG, axis=True),
+    Key("engine", Kind.CHOICE, ("auto", "python", "native"), axis=True),
+    Key("timing_mode", Kind.CHOICE, ("auto", *(mode for modes in TIMING_MODES.values() for mode in modes)), axis=True),
     Key("sync", Kind.CHOICE, ("barrier", "window", "none")),
     Key("cache", Kind.CHOICE, ("auto", "warm", "rotate")),
-    Key("device", Kind.CHOICE, ("auto", "cpu", "cuda"), fresh_world=True),
+    Key("device", Kind.CHOICE, ("auto", "cpu", "cuda")),
     Key("staging", Kind.CHOICE, ("auto", "none", "pinned")),
-    Key("cuda_ipc", Kind.CHOICE, ("auto", "on", "off"), fresh_world=True),
-    Key("interface", Kind.TEXT, fresh_world=True),
-    Key("env", Kind.MAPPING, fresh_world=True),
-    Key("launch", Kind.INTEGER, fresh_world=True),
+    Key("cuda_ipc", Kind.CHOICE, ("auto", "on", "off")),
+    Key("interface", Kind.TEXT),
+    Key("env", Kind.MAPPING),
+    Key("launch", Kind.INTEGER),
     Key("bind", Kind.CHOICE, ("auto", "core", "numa", "none")),
-    Key("expect", Kind.LIST),
+    Key("expect", Kind.OTHER, axis=True),
     Key("preflight", Kind.CHOICE, ("strict", "warn", "off")),
     Key("on_error", Kind.CHOICE, ("continue", "stop")),
     Key("plan", Kind.FLAG),
@@ -144,7 +143,7 @@ KEY_TABLE = (
 )
 KEYS = {key.name: key for key in KEY_TABLE}
 OVERRIDES = {key.override: key for key in KEY_TABLE}
-GROUPS = {key.override: key for key in KEY_TABLE if key.kind in (Kind.GROUP, Kind.GROUPS)}
+GROUPS = {key.override: key for key in KEY_TABLE if key.kind is Kind.GROUP}
 
 
 def list_refusal(key: str, values: list[Any]) -> ConfigError:
@@ -169,13 +168,13 @@ class ConfigReader:
     def read(self, name: str) -> Any:
         """The value of a key, checked; a tuple for an axis. Raises ConfigError."""
         key, value = KEYS[name], self.raw.get(name)
-        if key.kind is Kind.GROUPS:
+        if key.kind is Kind.GROUP and key.axis:
             if isinstance(value, str):
                 raise ConfigError(f"unknown key {name}; did you mean {key.override}={value}?")
             if not isinstance(value, dict) or not value:
                 raise ConfigError(f"{key.override}=[] leaves nothing to do; name at least one {key.override}")
             return tuple(construct(node, f"{key.override} {file}", self._allow) for file, node in value.items())
-        if key.is_axis:
+        if key.axis:
             if value == []:
                 raise ConfigError(f"{name}=[] measures nothing; give at least one value")
             return tuple(_checked(key, entry) for entry in (value if isinstance(value, list) else [value]))
@@ -191,23 +190,23 @@ class ConfigReader:
 
 
 def _checked(key: Key, value: Any) -> Any:
-    """One value of a key that is neither a group nor a mapping; None of FLAGS is `auto`. Raises ConfigError."""
+    """One value of a key that is neither a group nor a mapping; None for a flag that is `auto`. Raises ConfigError."""
     match key.kind:
         case Kind.TEXT:
             if isinstance(value, dict):
                 raise ConfigError(f"{key.name}={value} is not a text")
             return None if value is None else str(value)
-        case Kind.FLAG | Kind.FLAGS:
-            if key.kind is Kind.FLAGS and value == "auto":
+        case Kind.FLAG:
+            if key.axis and value == "auto":
                 return None
             if not isinstance(value, bool):
-                also = ", nor auto" if key.kind is Kind.FLAGS else ""
+                also = ", nor auto" if key.axis else ""
                 raise ConfigError(f"{key.name}={value} is neither true nor false{also}")
-        case Kind.INTEGER | Kind.INTEGERS:
+        case Kind.INTEGER:
             if type(value) is not int or not key.minimum <= value <= key.maximum:
                 largest = "2^63-1" if key.maximum == INT64_MAX else key.maximum
                 raise ConfigError(f"{key.name}={value} is not an integer from {key.minimum} to {largest}")
-        case Kind.CHOICE | Kind.CHOICES:
+        case Kind.CHOICE:
             if isinstance(value, bool) and "off" in key.choices:  # YAML reads on and off as booleans
                 value = "on" if value else "off"
             if value not in key.choices:
@@ -283,17 +282,10 @@ def _parsed_size(value: Any) -> int:
 
 def why_restricted(key: str, value: Any) -> str | None:
     """Why only the command line may set this key to this value; None if a file may, too."""
-    if key == "allow" and value:
-        return "permits foreign modules"
-    if key.startswith("env.") and LOADING.search(key.removeprefix("env.").upper()):
-        return "can load code"
-    if key == "backend.library" and isinstance(value, str) and "/" in value:
-        return "loads a library"
-    if key in ("launcher.agent", "launcher.options") and value:
-        return "starts programs"
-    if key == ENV_SET and value:
-        return "exports variables; use env.NAME=TEXT instead"
-    return None
+    if key.startswith("env."):
+        return "can load code" if LOADING.search(key.removeprefix("env.").upper()) else None
+    is_name = key == "backend.library" and "/" not in str(value)
+    return RESTRICTED.get(key) if value and not is_name else None
 
 
 def check_file_settings(config: DictConfig, given: Collection[str]) -> None:
@@ -329,7 +321,7 @@ def check_file_override(key: str, override: str) -> None:
 def construct(node: Any, where: str, allow: tuple[str, ...]) -> Any:
     """Build a node's `_target_` with typed fields; raises ConfigError for foreign modules, unknown keys, wrong types.
 
-    `where` begins with the key or group (`backend`, `writer console`), whose protocol the result must fulfil.
+    `where` begins with the key or group (`backend`, `writer console`), whose protocol the result must implement.
     """
     if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
         raise ConfigError(f"{where}={node} has no _target_; choose a file of its group, e.g. {where}=NAME")

@@ -22,7 +22,7 @@ FILES = sorted(CONF.glob("*/*.yaml"))
 NAMES = [f"{file.parent.name}/{file.stem}" for file in FILES]
 TARGETS = [file for file in FILES if "_target_" in (yaml.safe_load(file.read_text()) or {})]
 CONFIG = (CONF / "config.yaml").read_text()
-PACKAGES = {key.group: key.name for key in KEY_TABLE if key.kind is Kind.GROUPS}  # group -> key
+PACKAGES = {key.group: key.name for key in KEY_TABLE if key.kind is Kind.GROUP and key.axis}  # group -> key
 OUTSIDE_KEYS = {"defaults", "hydra"}  # Hydra's own
 
 
