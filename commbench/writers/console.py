@@ -1,9 +1,10 @@
-"""The table of a run on stdout, fitted to the terminal (in a file one line a row), and what stands around it."""
+"""The table of a run on stdout, fitted to the terminal (in a file one line per row), with its title and notes."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ CONSTANT = (  # named once in the title where all rows share them
 )  # fmt: skip
 SHOWN_VARIABLES = ("benchmark", *(name for name in CONSTANT if name not in ("device", "timing_mode")))
 RIGHT = ("window", "streams", "root")
-DEFAULTS = {  # values that are not shown: no message, pair after pair, and the usual on a CPU
+DEFAULTS = {  # values that are not shown
     ("dtype", "none"), ("schedule", "serial"), ("staging", "none"), ("device", "cpu"), ("timing_mode", "host"),
 }  # fmt: skip
 NUMBER_COLUMNS = (  # a narrow terminal drops the highest priorities first; _rows_table fills them in this order
@@ -40,21 +41,20 @@ NUMBER_COLUMNS = (  # a narrow terminal drops the highest priorities first; _row
     TableColumn("messages\n1/s", right=True, priority=7),
     TableColumn("n", right=True, priority=6),
 )
-# on a terminal: this row differs from its neighbours, see below the table
-MARK_COLUMN = TableColumn("", style="yellow")
+MARK_COLUMN = TableColumn("", style="yellow")  # on a terminal: the flags are below the table
 FLAGS_COLUMN = TableColumn("flags", priority=8)  # in a file
 NOT_FINISHED = "not finished"  # rows of an interrupted run, beside the flags
 DIVIDED = "message: in total; gather, scatter, all_gather, all_to_all and reduce_scatter divide it among the ranks"
 CLOCKS = {
     "host": "the host's clock around the calls",
-    "host_sync": "the host's clock around calls and synchronisation: what waits for the result sees this",
+    "host_sync": "the host's clock around calls and synchronisation: the time until the host has the result",
     "device_event": "the GPU's events around isolated calls: without the launch",
     "throughput": "the GPU's events around calls that follow one another without a wait",
     "graph": "the GPU's events around the replay of a captured graph of calls",
 }
-MOST_OPERATIONS = 3  # named for one meaning of the median
+MOST_OPERATIONS = 3  # named per meaning of the median
 MOST_FINDINGS = 10
-LONG_REST_S = 5.0  # expected after the first pass: with less the run has its table soon
+LONG_REST_S = 5.0  # expected after the first pass; a shorter rest needs no table in between
 WIDEST_MATRIX = 200  # characters, in a file
 MOST_SERIES = 6  # that a line names
 LONGEST_REASON = 400  # characters on a terminal: a reason can be a stack of 50 lines
@@ -62,13 +62,12 @@ LONGEST_REASON = 400  # characters on a terminal: a reason can be a stack of 50 
 
 @dataclass
 class Console:
-    """See Writer."""
+    """A Writer that prints the table of the run at its end, and after a first pass that took long."""
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
-        """Rows of earlier starts of the run are in its table, too."""
         self._run, self._begun_s = run, time.monotonic()
-        earlier = recorded_rows(Path(folder)) if run.get("segments") else []
-        self._rows: dict[str, Row] = {row["case_id"]: row for row in earlier}  # a soak reports its newest numbers
+        earlier = recorded_rows(Path(folder)) if run.get("segments") else []  # of earlier starts of the run
+        self._rows: dict[str, Row] = {row["case_id"]: row for row in earlier}  # the newest of each case
         self._time_lines: dict[str, TimeLine] = {}
 
     def case(self, row: Row, samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]) -> None:
@@ -77,16 +76,16 @@ class Console:
         self._time_lines.setdefault(row["case_id"], TimeLine()).add(counters)
         if not first_pass or len(self._rows) < self._run["cases"]:
             return
-        # for those who wait long for more passes: the table as it is now; without a terminal a line per case
+        # the user may wait long for more passes: the table as it is now; without a terminal a line per case
         rows, terminal = list(self._rows.values()), Terminal.of(sys.stderr)
         waiting = sum(row["stop_reason"] == INTERRUPTED for row in rows)
         passes = self._run.get("config", {}).get("timing", {}).get("visits", 1) - 1  # each like the first
         if passes * (time.monotonic() - self._begun_s) * waiting < LONG_REST_S * len(rows):
             return
-        rows = [{**row, "stop_reason": None} for row in rows]  # further visits are on their way
+        rows = [{**row, "stop_reason": None} for row in rows]  # further visits follow
         lines = (f"first pass: {case_text(row)}: {format_seconds(row['median_s'])}" for row in rows)
         text = printable("\n".join(lines)) if terminal.width is None else run_text(self._run, rows, terminal)
-        print(f"{text}\nthe first pass is through; further passes over {waiting} cases follow\n", file=sys.stderr)
+        print(f"{text}\nthe first pass is done; further passes over {waiting} cases follow\n", file=sys.stderr)
 
     def end(self, run: Mapping[str, Any]) -> None:
         if run.get("status") == "running":  # further launches follow
@@ -103,7 +102,7 @@ class Console:
 def run_text(
     run: Mapping[str, Any], rows: list[Row], terminal: Terminal, time_lines: Mapping[str, TimeLine] | None = None
 ) -> str:
-    """Title, table, a matrix where there are many pairs, flags and reasons, slow or asymmetric pairs."""
+    """Title, table, matrices of many pairs, flags and reasons, slow or asymmetric pairs."""
     if not rows:
         return f"{terminal.paragraph(_run_title(run, rows))}\nno case is finished\n"
     shown_matrices = sorted(
@@ -129,9 +128,8 @@ def run_text(
         parts.append(f"{printable(text)}\n")
     own = flags_in(listed) - {*common}
     flags = [f"{name}: {_flag_sizes(name, series)}: {flag_text(name)}" for name in sorted(own)]
-    flags += [
-        f"{name}: {flag_text(name)}" for name in [*common, *sorted(flags_in(in_matrix.values()) - own - {*common})]
-    ]
+    others = [*common, *sorted(flags_in(in_matrix.values()) - own - {*common})]
+    flags += [f"{name}: {flag_text(name)}" for name in others]
     missing = _unfinished_texts(run, series)
     meaning = _column_meanings(rows, "interval" in "".join(parts))
     parts.append(paragraphs([*_reason_texts(series, terminal), *missing, *flags, *meaning], terminal))
@@ -173,7 +171,7 @@ def _rows_table(
 
 
 def _finding_lines(run: Mapping[str, Any], rows: Sequence[Row], terminal: Terminal) -> list[str]:
-    """A line for each rank and pair that differs from its class, but none for the pairs of a slow rank."""
+    """A line for each rank and pair that differs from its class; the pairs of a slow rank are left out."""
     shown = [finding for finding in findings(rows) if finding.kind != "slow" or finding.rank is None]
     lines = [f"  {finding.text_with_host(run)}" for finding in shown[:MOST_FINDINGS]]
     if len(shown) > MOST_FINDINGS:
@@ -184,7 +182,7 @@ def _finding_lines(run: Mapping[str, Any], rows: Sequence[Row], terminal: Termin
 
 
 def row_order(row: Row) -> tuple[Any, ...]:
-    """Sort key: by text, then the ranks of the pair and the other numbers by size, then what else may vary."""
+    """Sort key: the main variables as text, the ranks of the pair and other numbers by size, further variables."""
     ranks = [int(rank) for pair in (row["pair"] or "").split() for rank in pair.split("-")]
     numbers = [-1 if row[name] is None else row[name] for name in ("root", "streams", "message_bytes", "window")]
     texts = [row[name] or "" for name in ("benchmark", "layout", "engine", "dtype", "schedule")]
@@ -215,13 +213,13 @@ def _is_constant(rows: Sequence[Row], name: str) -> bool:
 
 
 def _variable_text(row: Row, name: str) -> str:
-    """The value in a title or a cell; of many pairs at once the first and the last."""
+    """The value in a title or a cell; many pairs at once are shortened."""
     value = _value_or_none(row, name)
     return "" if value is None else short_pairs(value) if name == "pair" else str(value)
 
 
 def _column_meanings(rows: Sequence[Row], has_intervals: bool) -> list[str]:
-    """What median and interval are: `half a round trip`; of several kinds with operations: `collective (all_reduce)`.
+    """What the columns mean. Where median has several meanings, the operations of each: `collective (all_reduce)`.
 
     Rows of earlier versions have no median_of.
     """
@@ -261,8 +259,11 @@ def flag_text(name: str) -> str:
     return f"{flag.meaning}; {flag.advice}"
 
 
-def _rows_by_series(rows: Sequence[Row], listed: Iterable[Row]) -> dict[str, list[Row]]:
-    """The listed rows by what distinguishes them from others but their sizes: a window shrinks with the message."""
+def _rows_by_series(rows: Sequence[Row], listed: list[Row]) -> dict[str, list[Row]]:
+    """The listed rows by the text of the variables in which they differ, "" where all are one series.
+
+    A window is no such variable: it shrinks with the message.
+    """
     names = [name for name in CONSTANT if name != "window" and not _is_constant(rows, name)]
     several = len({row["benchmark"] for row in rows}) > 1
     series: dict[str, list[Row]] = {}
@@ -270,18 +271,18 @@ def _rows_by_series(rows: Sequence[Row], listed: Iterable[Row]) -> dict[str, lis
         parts = [_variable_text(row, name) for name in names]
         words = [row["benchmark"] if several or not any(parts) else "", *parts]
         series.setdefault(" ".join(filter(None, words)), []).append(row)
-    return series
+    return series if len(series) > 1 else {"": listed}
 
 
 def _marked(series: Mapping[str, Sequence[Row]]) -> set[str]:
     """case_id of the rows with a flag that most rows of their series do not have, and of those without numbers."""
-    every = [row for rows in series.values() for row in rows]
-    marked = {row["case_id"] for row in every if row["status"] != "ok" or _is_unfinished(row)}
+    marked = set()
     for rows in series.values():
-        measured = [row for row in rows if row["status"] == "ok"]
-        for flag in flags_in(measured):
-            having = [row["case_id"] for row in measured if flag in flags_of(row)]
-            marked |= set(having) if 2 * len(having) <= len(measured) else set()
+        measured = sum(row["status"] == "ok" for row in rows)
+        counts = Counter(flag for row in rows for flag in flags_of(row))
+        rare = {flag for flag, count in counts.items() if 2 * count <= measured}
+        strange = (row for row in rows if row["status"] != "ok" or _is_unfinished(row) or rare & {*flags_of(row)})
+        marked |= {row["case_id"] for row in strange}
     return marked
 
 
@@ -297,7 +298,7 @@ def _flag_sizes(flag: str, series: Mapping[str, Sequence[Row]]) -> str:
         elif having:
             most = len(having) > max(len(without), 2) and without
             texts[name] = f"all but {_sizes_text(without)}" if most else _sizes_text(having)
-    return _by_series(texts, len(series) > 1)
+    return _by_series(texts)
 
 
 def _reason_texts(series: Mapping[str, Sequence[Row]], terminal: Terminal) -> list[str]:
@@ -314,19 +315,19 @@ def _reason_texts(series: Mapping[str, Sequence[Row]], terminal: Terminal) -> li
         if terminal.width is not None and len(line) > LONGEST_REASON:
             line = f"{line[: LONGEST_REASON // 2]} ... {line[-LONGEST_REASON // 2 :]}"
         sizes = {name: _sizes_text(rows) for name, rows in groups.items()}
-        texts.append(f"{status}: {_by_series(sizes, len(series) > 1)}: {line}")
+        texts.append(f"{status}: {_by_series(sizes)}: {line}")
     return texts
 
 
 def _is_unfinished(row: Row) -> bool:
-    """Whether the row has numbers, but of fewer visits than planned."""
+    """Whether the row has numbers, but from fewer visits than planned."""
     return row["status"] == "ok" and row["stop_reason"] in UNFINISHED
 
 
 def _unfinished_texts(run: Mapping[str, Any], series: Mapping[str, Sequence[Row]]) -> list[str]:
-    """`not finished: 8 B, 1 KiB; 40 of 42 cases not begun: ...` for what a run was interrupted in."""
+    """`not finished: 8 B, 1 KiB; 40 of 42 cases not begun: ...` of a run that was interrupted."""
     unfinished = {name: list(filter(_is_unfinished, rows)) for name, rows in series.items()}
-    begun = _by_series({name: _sizes_text(rows) for name, rows in unfinished.items() if rows}, len(series) > 1)
+    begun = _by_series({name: _sizes_text(rows) for name, rows in unfinished.items() if rows})
     ended_early = run.get("status") in ("interrupted", "broken")
     planned, rows = run.get("cases", 0) if ended_early else 0, sum(map(len, series.values()))
     rest = f"{planned - rows} of {plural(planned, 'case', 'cases')} not begun" if planned > rows else ""
@@ -334,9 +335,9 @@ def _unfinished_texts(run: Mapping[str, Any], series: Mapping[str, Sequence[Row]
     return [f"{NOT_FINISHED}: {text}: commbench resume {run['folder']} measures what is missing"] if text else []
 
 
-def _by_series(texts: Mapping[str, str], several: bool) -> str:
-    """`p2p_latency 8 B, 1 KiB; all_reduce all sizes`; the names only where there are several series."""
-    parts = [f"{name} {text}".strip() if several else text for name, text in list(texts.items())[:MOST_SERIES]]
+def _by_series(texts: Mapping[str, str]) -> str:
+    """`p2p_latency 8 B, 1 KiB; all_reduce all sizes`."""
+    parts = [f"{name} {text}".strip() for name, text in list(texts.items())[:MOST_SERIES]]
     more = [f"and {len(texts) - MOST_SERIES} more"] if len(texts) > MOST_SERIES else []
     return "; ".join([*filter(None, parts), *more]) or "all"
 

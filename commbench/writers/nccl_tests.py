@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 from commbench.core.columns import Row
 
-from .table import (
-    Listing,
-    comment,
-    flag_lines,
-    heading,
-    missing_program_lines,
-    number,
-    preface,
-    status_line,
-    tables,
-)
+from .table import Listing, comment, flag_lines, number, status_line
 
-NCCL_TESTS_NAME = "nccl-tests"
 NCCL_TESTS_PROGRAMS = {
     "all_gather": "all_gather_perf",
     "all_reduce": "all_reduce_perf",
@@ -33,7 +21,6 @@ NCCL_TESTS_PROGRAMS = {
     "scatter": "scatter_perf",
 }
 NCCL_TESTS_TYPES = {"float64": "double", "float32": "float", "float16": "half"}  # the others have the same names
-VARYING = ("reduction", "root", "in_place")  # beside the sizes
 LINE = ("reduction", "root", "message_bytes", "elements")  # what both halves of a line share
 HEADS = ("size", "count", "type", "redop", "root", *("time", "algbw", "busbw", "#wrong") * 2)
 UNITS = ("(B)", "(elements)", "", "", "", *("(us)", "(GB/s)", "(GB/s)", "") * 2)
@@ -55,46 +42,41 @@ MEAN_OF_RATES = (
 
 @dataclass
 class NcclTests(Listing):
-    def text(self, run: Mapping[str, Any], rows: Sequence[Row]) -> str:
-        """A table with its closing lines for what one program of nccl-tests would have printed."""
-        listed = tables((row for row in rows if row["benchmark"] in NCCL_TESTS_PROGRAMS), VARYING)
-        lines = [*preface(run, rows, NCCL_TESTS_NAME), *(comment(text) for text in COLUMN_MEANINGS if listed)]
-        for table in listed:
-            lines += [
-                "",
-                heading(table, rows, NCCL_TESTS_PROGRAMS[table[0]["benchmark"]], VARYING),
-                *_table_lines(table),
-            ]
-        return "\n".join(lines + missing_program_lines(rows, NCCL_TESTS_PROGRAMS, NCCL_TESTS_NAME))
+    tool = "nccl-tests"
+    programs = NCCL_TESTS_PROGRAMS
+    varying = ("reduction", "root", "in_place")
 
+    def notes(self, rows: Sequence[Row]) -> list[str]:
+        return list(COLUMN_MEANINGS) if rows else []
 
-def _table_lines(table: Sequence[Row]) -> list[str]:
-    half = sum(HALF_WIDTHS)
-    above = " " * (sum(WIDTHS) - 1) + f"{'out-of-place':^{half}}{'in-place':^{half}}"
-    widths = (WIDTHS[0] - 1, *WIDTHS[1:], *HALF_WIDTHS * 2)
-    lines = [f"#{line}".rstrip() for line in (above, _aligned(HEADS, widths), _aligned(UNITS, widths))]
-    for _, group in groupby(table, key=lambda row: [row[name] for name in LINE]):
-        measured: dict[bool, Row] = {}
-        lost = []
-        for row in group:
-            in_place = row["in_place"] is not False  # one buffer is both: a broadcast has no other form here
-            if row["status"] == "ok":
-                measured[in_place] = row
-            else:
-                lost.append(status_line(row, ", in place" if in_place else ", out of place"))
-        if measured:
-            first = next(iter(measured.values()))
-            root = -1 if first["root"] is None else first["root"]
-            kind = NCCL_TESTS_TYPES.get(first["dtype"], first["dtype"])
-            texts = (first["message_bytes"], first["elements"], kind, first["reduction"] or "none", root)
-            shared = _aligned(list(map(str, texts)), WIDTHS)
-            lines.append(shared + _half(measured.get(False)) + _half(measured.get(True)))
-        lines += lost
-    wrong = sum(row["wrong_elements"] or 0 for row in table)
-    rates = [row["busbw_gb_per_s"] for row in table if row["status"] == "ok" and row["busbw_gb_per_s"] is not None]
-    mean = f"{sum(rates) / len(rates):.6g}" if rates else "N/A"
-    verdict = f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}"
-    return [*lines, *flag_lines(table), verdict, comment(MEAN_OF_RATES), f"# Avg bus bandwidth    : {mean}"]
+    def table_lines(self, table: Sequence[Row], explained: bool) -> list[str]:
+        """A table with its closing lines, as one program of nccl-tests prints them."""
+        half = sum(HALF_WIDTHS)
+        above = " " * (sum(WIDTHS) - 1) + f"{'out-of-place':^{half}}{'in-place':^{half}}"
+        widths = (WIDTHS[0] - 1, *WIDTHS[1:], *HALF_WIDTHS * 2)
+        lines = [f"#{line}".rstrip() for line in (above, _aligned(HEADS, widths), _aligned(UNITS, widths))]
+        for _, group in groupby(table, key=lambda row: [row[name] for name in LINE]):
+            measured: dict[bool, Row] = {}
+            lost = []
+            for row in group:
+                in_place = row["in_place"] is not False  # one buffer is both: a broadcast has no other form here
+                if row["status"] == "ok":
+                    measured[in_place] = row
+                else:
+                    lost.append(status_line(row, ", in place" if in_place else ", out of place"))
+            if measured:
+                first = next(iter(measured.values()))
+                root = -1 if first["root"] is None else first["root"]
+                kind = NCCL_TESTS_TYPES.get(first["dtype"], first["dtype"])
+                texts = (first["message_bytes"], first["elements"], kind, first["reduction"] or "none", root)
+                shared = _aligned(list(map(str, texts)), WIDTHS)
+                lines.append(shared + _half(measured.get(False)) + _half(measured.get(True)))
+            lines += lost
+        wrong = sum(row["wrong_elements"] or 0 for row in table)
+        rates = [row["busbw_gb_per_s"] for row in table if row["status"] == "ok" and row["busbw_gb_per_s"] is not None]
+        mean = f"{sum(rates) / len(rates):.6g}" if rates else "N/A"
+        verdict = f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}"
+        return [*lines, *flag_lines(table), verdict, comment(MEAN_OF_RATES), f"# Avg bus bandwidth    : {mean}"]
 
 
 def _aligned(texts: Sequence[str], widths: Sequence[int]) -> str:

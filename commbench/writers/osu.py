@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 from commbench.core.columns import Row
 
-from .table import (
-    OWN_BUFFERS,
-    Listing,
-    comment,
-    flag_lines,
-    has_own_buffers,
-    heading,
-    missing_program_lines,
-    number,
-    preface,
-    status_line,
-    tables,
-)
+from .table import OWN_BUFFERS, Listing, comment, flag_lines, has_own_buffers, number, status_line
 
-OSU_NAME = "the OSU micro-benchmarks"
 MEANS = (
     "the columns hold means, as OSU's do; what commbench calls the result is median_s and the rates from it: look "
     "there (writer=console, parquet) before quoting a number"
@@ -32,7 +19,7 @@ Value = Callable[[Row], "float | None"]
 
 @dataclass(frozen=True)
 class OsuProgram:
-    """`meaning` is what commbench writes into the columns, and in what theirs are different."""
+    """`meaning` says what commbench writes into the columns, and how OSU's numbers differ."""
 
     name: str
     columns: tuple[tuple[str, Value], ...]
@@ -45,7 +32,7 @@ def _microseconds(name: str) -> Value:
 
 
 def _per_second(quantity: Callable[[Row], float]) -> Value:
-    """The quantity over the mean time, which is the mean rate of all operations, as OSU computes it."""
+    """The quantity divided by the mean time, as OSU computes rates."""
     return lambda row: quantity(row) / row["mean_s"] if row["mean_s"] else None
 
 
@@ -89,25 +76,21 @@ OSU_PROGRAMS = {
 
 @dataclass
 class Osu(Listing):
-    def text(self, run: Mapping[str, Any], rows: Sequence[Row]) -> str:
-        """All tables of a run; every line that is no number begins with #."""
-        known = [row for row in rows if row["benchmark"] in OSU_PROGRAMS]
-        lines = [
-            *preface(run, rows, OSU_NAME),
-            comment(MEANS),
-            *([comment(OWN_BUFFERS)] if has_own_buffers(known) else []),
+    tool = "the OSU micro-benchmarks"
+    programs: ClassVar = {benchmark: program.name for benchmark, program in OSU_PROGRAMS.items()}
+
+    def notes(self, rows: Sequence[Row]) -> list[str]:
+        return [MEANS, OWN_BUFFERS] if has_own_buffers(rows) else [MEANS]
+
+    def table_lines(self, table: Sequence[Row], explained: bool) -> list[str]:
+        program = OSU_PROGRAMS[table[0]["benchmark"]]
+        first = f"{'# Size':<14}" if program.size else f"{'#':<2}"
+        return [
+            *(comment(text) for text in program.meaning if not explained),
+            first + "".join(f"{name:>18}" for name, _ in program.columns),
+            *(_size_line(row, program) if row["status"] == "ok" else status_line(row) for row in table),
+            *flag_lines(table),
         ]
-        explained: set[str] = set()
-        for table in tables(known, ()):
-            program = OSU_PROGRAMS[table[0]["benchmark"]]
-            lines += ["", heading(table, rows, program.name, ())]
-            lines += [] if program.name in explained else [comment(text) for text in program.meaning]
-            explained.add(program.name)
-            first = f"{'# Size':<14}" if program.size else f"{'#':<2}"
-            lines.append(first + "".join(f"{name:>18}" for name, _ in program.columns))
-            lines += [_size_line(row, program) if row["status"] == "ok" else status_line(row) for row in table]
-            lines += flag_lines(table)
-        return "\n".join(lines + missing_program_lines(rows, OSU_PROGRAMS, OSU_NAME))
 
 
 def _size_line(row: Row, program: OsuProgram) -> str:

@@ -1,5 +1,4 @@
-"""Tables as plain text: rows under # comments, as other tools print them; for the console all pairs
-as a matrix and the time line of a soak."""
+"""Tables as plain text: those of other tools, with # comments; a matrix of pairs; the time line of a soak."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,19 +25,23 @@ IN_EVERY_HEADING = ("layout", "pair", "dtype", "engine")  # so that a table is c
 LINE_VARIABLES = ("benchmark", "message_bytes", "elements")  # in the name of the program and in the lines
 HEADING_VARIABLES = tuple(column.name for column in VARIABLES if column.name not in LINE_VARIABLES)
 LONGEST_PAIR_TABLE = 12  # rows; more pairs are printed as a matrix
-MAX_MATRIX_RANKS = 16  # that fit a terminal
+MAX_MATRIX_RANKS = 16
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 MAX_NAMED_PAIRS = 8
 OWN_BUFFERS = "buffers own: each message of a window has memory of its own (osu_bw has one buffer: buffers=shared)"
 TIME_LINES = 20  # of one case
 TIME_LINE_HEADINGS = ("from\ns", "median\nus", "min\nus", "max\nus", "repetitions")
-MOST_INTERVALS = 4096  # kept of one case; beyond it neighbours are merged
-LONGEST_BAR = 24  # characters of the longest
+MOST_INTERVALS = 4096  # kept of one case; when there are more, neighbours are merged
+LONGEST_BAR = 24  # characters
 
 
 @dataclass
 class Listing(ABC):
-    """A Writer that prints everything at the end; of two rows of a case the later one."""
+    """A Writer that prints the tables of another tool at the end; of two rows of a case the later one."""
+
+    tool: ClassVar[str]
+    programs: ClassVar[Mapping[str, str]]  # benchmark -> program of the tool
+    varying: ClassVar[tuple[str, ...]] = ()  # variables that may differ inside a table, beside the sizes
 
     def begin(self, run: Mapping[str, Any], folder: str) -> None:
         self._rows: dict[str, Row] = {}
@@ -52,9 +55,25 @@ class Listing(ABC):
         if run.get("status") != "running":  # else further launches follow
             print(printable(self.text(run, list(self._rows.values()))), flush=True)
 
-    @abstractmethod
     def text(self, run: Mapping[str, Any], rows: Sequence[Row]) -> str:
-        """All tables of a run."""
+        """All tables of a run; all other lines begin with #."""
+        known = [row for row in rows if row["benchmark"] in self.programs]
+        lines = [*preface(run, rows, self.tool), *map(comment, self.notes(known))]
+        explained: set[str] = set()
+        for table in tables(known, self.varying):
+            benchmark = table[0]["benchmark"]
+            lines += ["", heading(table, rows, self.programs[benchmark], self.varying)]
+            lines += self.table_lines(table, benchmark in explained)
+            explained.add(benchmark)
+        return "\n".join(lines + missing_program_lines(rows, self.programs, self.tool))
+
+    @abstractmethod
+    def notes(self, rows: Sequence[Row]) -> list[str]:
+        """What is said once about all tables."""
+
+    @abstractmethod
+    def table_lines(self, table: Sequence[Row], explained: bool) -> list[str]:
+        """The lines of a table below its heading; `explained`: an earlier table was of the same program."""
 
 
 def comment(text: str) -> str:
@@ -64,7 +83,7 @@ def comment(text: str) -> str:
 
 
 def number(value: float | None) -> str:
-    """At least two decimals and three significant digits; N/A for none."""
+    """At least two decimals and three significant digits; N/A for None."""
     if value is None:
         return "N/A"
     decimals = 2 - floor(log10(value)) if 0 < value < 1 else 2
@@ -72,7 +91,7 @@ def number(value: float | None) -> str:
 
 
 def preface(run: Mapping[str, Any], rows: Sequence[Row], tool: str) -> list[str]:
-    """What was measured, by what, and the variables that are the same in all rows."""
+    """What was measured and with which library, and the variables that are the same in all rows."""
     backend, world = run["backend"], run["world"]
     library = f"{backend['name']} ({backend.get('library', '')})"
     label = f", label {run['label']}" if run["label"] else ""
@@ -88,7 +107,7 @@ def preface(run: Mapping[str, Any], rows: Sequence[Row], tool: str) -> list[str]
 
 
 def tables(rows: Iterable[Row], columns: Collection[str]) -> list[list[Row]]:
-    """Rows that differ only in the given columns and their sizes form a table, small messages first."""
+    """The rows in tables, small messages first: rows of one table differ only in their sizes and the given columns."""
     varying = {*LINE_VARIABLES, *columns} - {"benchmark"}
     shared = [column.name for column in VARIABLES if column.name not in varying]
     rows_by_table: dict[tuple[Any, ...], list[Row]] = {}
@@ -102,7 +121,7 @@ def tables(rows: Iterable[Row], columns: Collection[str]) -> list[list[Row]]:
 
 
 def heading(table: Sequence[Row], rows: Sequence[Row], program: str, columns: Collection[str]) -> str:
-    """The program of the other tool, and the variables of this table that are not the same everywhere."""
+    """The program of the other tool, and the variables of this table that differ between tables."""
     shown = [
         name for name in HEADING_VARIABLES if name not in columns and (name in IN_EVERY_HEADING or _varies(rows, name))
     ]
@@ -124,7 +143,7 @@ def flag_lines(table: Iterable[Row]) -> list[str]:
 
 
 def has_own_buffers(rows: Iterable[Row]) -> bool:
-    """Whether the messages of a window had memory of their own, which other tools do not give them."""
+    """Whether each message of a window had memory of its own, as no other tool does it."""
     return any(row["buffers"] == "own" and (row["window"] or 1) > 1 for row in rows)
 
 
@@ -160,14 +179,14 @@ def _natural_key(value: Any) -> tuple[Any, ...]:
 
 
 def is_matrix(matrix: Matrix) -> bool:
-    """Whether there are more pairs than a table should list, and at least half of all possible ones."""
+    """Whether there are too many pairs for a table, and at least half of all possible ones."""
     return len(matrix.rows) > LONGEST_PAIR_TABLE and 2 * len(matrix.rows) >= len(matrix.ranks) ** 2
 
 
 def matrix_text(matrix: Matrix, named: Sequence[str], width: int) -> str:
-    """Heading, cells, a line per class, and what went wrong; cells only where they fit into `width` columns.
+    """Heading, cells, a line per class, flags and failures; cells only where they fit into `width` columns.
 
-    `named` are the variables to name in the heading. Windows of messages are shown by their rate, others by time.
+    `named` are the variables to name in the heading. Windows of messages are shown as rates, other cases as times.
     """
     times = [time for cells in matrix.classes.values() for time in cells.values()]
     time_unit = format_seconds(median(times)).split()[1] if times else "us"  # that fits the median of all cells
@@ -213,7 +232,7 @@ def _class_lines(matrix: Matrix, unit: str) -> list[str]:
 
 
 def _note_lines(matrix: Matrix) -> list[str]:
-    """How often each flag was raised, and the reasons of what was not measured."""
+    """The number of cases with each flag, and why cases were not measured."""
     rows = matrix.rows.values()
     flags = Counter(flag for row in rows for flag in row["warnings"] or ())
     reasons: dict[tuple[str, str], list[Pair]] = {}
@@ -237,7 +256,7 @@ class TimeLine:
         self._intervals = np.empty((0, 5))
 
     def add(self, counters: Mapping[str, Any]) -> None:
-        """Take the counters interval.* of a case; others are left out."""
+        """Add the counters interval.* of a case."""
         if not counters:
             return
         values: dict[int, dict[str, float]] = {}
@@ -251,7 +270,7 @@ class TimeLine:
             self._intervals = _merged(self._intervals, 2)
 
     def text(self, title: str, terminal: Terminal) -> str:
-        """A table of TIME_LINES lines at most; empty without intervals."""
+        """A table of at most TIME_LINES lines; empty without intervals."""
         if len(self._intervals) < 2:
             return ""
         begin_s, end_s = self._intervals[[0, -1], 0]
