@@ -1,4 +1,4 @@
-"""`commbench ab BASE... --vs NEW...`: launches of two settings in turn, each in a fresh world, and the verdict."""
+"""`commbench ab BASE... --vs NEW...`: launches of two sides in turn, each in a fresh world, and the verdict."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 import random
 import shlex
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from commbench.config.compose import ConfigComposer, requested_jobs
@@ -39,43 +39,46 @@ OWN_KEYS = ("launch", "label")  # this command sets them
 MAX_LAUNCHES = 1000
 
 
-@dataclass(frozen=True)
-class AbPlan:
-    """Two sides, checked: their overrides, the variables in which they differ, and the cases that they share.
-
-    `measuring_s`: how long a launch of both sides measures at most.
-    """
-
-    overrides: dict[str, list[str]]
-    by: tuple[str, ...]
-    cases: int
-    measuring_s: float
-    output: str
-    plan_only: bool
-
-    @property
-    def enough(self) -> int:
-        """Launches of each side with which a difference can be certain."""
-        return launches_to_be_sure(self.cases, paired=True)
-
-
 def ab(words: Sequence[str]) -> int:
     """The exit status. Raises ConfigError for either side before anything is started."""
     options = _ab_parser().parse_intermixed_args(list(words))
-    ab_plan = _ab_plan(options)
-    if ab_plan.plan_only:
-        return max(run.run(overrides, config_dir=options.config_dir) for overrides in ab_plan.overrides.values())
-    folder = Path(new_folder(ab_plan.output))
+    if detect(os.environ) is not None:
+        raise ConfigError("commbench ab starts its worlds itself; call it outside of torchrun, mpirun and srun")
+    failures = failures_of(options.fail_on)
+    overrides, jobs = _sides(options)
+    planned = {side: planned_here(job.settings) for side, job in jobs.items()}
+    by, cases = differing(planned["base"], planned["new"])
+    enough = launches_to_be_sure(cases, paired=True)
+    needed = enough if "slower" in failures else LEAST_PAIRS if "undecided" in failures else 1
+    if options.launches < needed:
+        among = plural(cases, "case", "cases")
+        raise ConfigError(f"--fail-on {options.fail_on} needs a verdict of {among}: --launches {needed} or more")
+    if jobs["base"].settings.plan:
+        return max(run.run(side, config_dir=options.config_dir) for side in overrides.values())
+    measuring_s = sum(duration_s(jobs[side].settings, entry) for side in AB_SIDES for entry in planned[side])
+    _print_estimate(options.launches, cases, enough, measuring_s)
+    return _run_and_compare(Path(new_folder(jobs["base"].settings.output)), overrides, by, options)
+
+
+def _run_and_compare(
+    folder: Path, overrides: Mapping[str, list[str]], by: Sequence[str], options: argparse.Namespace
+) -> int:
+    """All launches of both sides, and their verdict; the worst exit status."""
     order = turns(options.launches, options.seed)
-    rules = {"by": ab_plan.by, "delta": options.delta / 100, "seed": options.seed}
-    write_json(folder / AB_FILE, {**ab_plan.overrides, **rules, "order": order})
+    rules = {"by": by, "delta": options.delta / 100, "seed": options.seed}
+    write_json(folder / AB_FILE, {**overrides, **rules, "order": order})
     compare_words = [*(str(folder / side) for side in AB_SIDES), "--paired"]
-    compare_words += [f"--by={','.join(ab_plan.by)}"] if ab_plan.by else []
+    compare_words += [f"--by={','.join(by)}"] if by else []
     compare_words += [f"--delta={options.delta:g}", f"--seed={options.seed}"]
     compare_words += [f"--fail-on={options.fail_on}"] if options.fail_on else []
-    _print_estimate(ab_plan, options.launches)
+    statuses = []
     try:
-        statuses = [_run_turn(folder, ab_plan, options, *turn) for turn in enumerate(order)]
+        for number, (launch, side) in enumerate(order, start=1):
+            print(f"ab: run {number} of {len(order)}: {side}, launch {launch}", file=sys.stderr, flush=True)
+            output = str(folder / side).replace("'", r"\'")
+            given = [word for word in overrides[side] if not word.startswith("output=")]
+            own = [f"launch={launch}", f"label={side}", f"output='{output}'"]
+            statuses.append(_run_launch([*given, *own], options.config_dir))
     except (KeyboardInterrupt, SystemExit):
         print(f"\ninterrupted; what was finished: commbench compare {shlex.join(compare_words)}", file=sys.stderr)
         raise
@@ -83,17 +86,16 @@ def ab(words: Sequence[str]) -> int:
     return max(compare_command(compare_words), *statuses)
 
 
-def _print_estimate(ab_plan: AbPlan, launches: int) -> None:
-    """How long it takes, and what so few launches cannot tell."""
-    time = f"at most {format_seconds(launches * ab_plan.measuring_s)} of measuring"
-    cases = plural(ab_plan.cases, "case", "cases")
+def _print_estimate(launches: int, case_count: int, enough: int, measuring_s: float) -> None:
+    """How long it takes, and what so few launches cannot tell; `measuring_s` is that of a launch of both sides."""
+    time = f"at most {format_seconds(launches * measuring_s)} of measuring"
+    cases = plural(case_count, "case", "cases")
     print(f"ab: {launches} launches of each side, {cases}, {time}, and the start of each world", file=sys.stderr)
-    if launches < ab_plan.enough:
+    if launches < enough:
         few = "give ratios only" if launches < LEAST_PAIRS else f"can't tell {cases} from chance"
-        better = f"a certain verdict needs --launches {ab_plan.enough}"
-        better += f", better {GOOD_LAUNCHES}" if ab_plan.enough < GOOD_LAUNCHES else ""
+        better = f"a certain verdict needs --launches {enough}"
+        better += f", better {GOOD_LAUNCHES}" if enough < GOOD_LAUNCHES else ""
         print(f"ab: {launches} launches of each side {few}; {better}", file=sys.stderr)
-    sys.stderr.flush()
 
 
 def turns(launches: int, seed: int) -> list[tuple[int, str]]:
@@ -107,7 +109,7 @@ def turns(launches: int, seed: int) -> list[tuple[int, str]]:
     return order
 
 
-# ---------------------------------------------------------------- the plan
+# ---------------------------------------------------------------- the two sides
 
 
 def _ab_parser() -> argparse.ArgumentParser:
@@ -127,11 +129,8 @@ def _ab_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _ab_plan(options: argparse.Namespace) -> AbPlan:
-    """Raises ConfigError for what can't be run or compared."""
-    if detect(os.environ) is not None:
-        raise ConfigError("commbench ab starts its worlds itself; call it outside of torchrun, mpirun and srun")
-    failures = failures_of(options.fail_on)
+def _sides(options: argparse.Namespace) -> tuple[dict[str, list[str]], dict[str, Job]]:
+    """The overrides and the job of each side. Raises ConfigError for what can't be run or compared."""
     with ConfigComposer(options.config_dir) as composer:
         base_keys, new_keys = composer.keys_of(options.base), composer.keys_of(options.vs)
         for key in (*base_keys, *new_keys):
@@ -144,22 +143,13 @@ def _ab_plan(options: argparse.Namespace) -> AbPlan:
         # the launches print no tables, unless writers are given
         quiet = [] if "writer" in (*base_keys, *new_keys) else ["writer=[parquet]"]
         overrides = {"base": [*quiet, *options.base], "new": [*quiet, *kept, *options.vs]}
-        jobs = {side: _job(composer, side, overrides[side]) for side in AB_SIDES}
+        jobs = {side: _job_of_side(composer, side, overrides[side]) for side in AB_SIDES}
     for job in jobs.values():
         check_startable(job)
-    planned = {side: planned_here(job.settings) for side, job in jobs.items()}
-    by, cases = differing(planned["base"], planned["new"])
-    measuring_s = sum(duration_s(jobs[side].settings, entry) for side in AB_SIDES for entry in planned[side])
-    settings = jobs["base"].settings
-    ab_plan = AbPlan(overrides, by, cases, measuring_s, settings.output, settings.plan)
-    needed = ab_plan.enough if "slower" in failures else LEAST_PAIRS if "undecided" in failures else 1
-    if options.launches < needed:
-        among = plural(cases, "case", "cases")
-        raise ConfigError(f"--fail-on {options.fail_on} needs a verdict of {among}: --launches {needed} or more")
-    return ab_plan
+    return overrides, jobs
 
 
-def _job(composer: ConfigComposer, side: str, overrides: Sequence[str]) -> Job:
+def _job_of_side(composer: ConfigComposer, side: str, overrides: Sequence[str]) -> Job:
     """The one job of a side; raises ConfigError that names the side."""
     try:
         requested = requested_jobs(composer, overrides, multirun=False)
@@ -167,9 +157,9 @@ def _job(composer: ConfigComposer, side: str, overrides: Sequence[str]) -> Job:
     except ConfigError as error:
         raise ConfigError(f"{side.upper()}: {error}") from error
     if requested.fresh_worlds:
-        raise ConfigError(f"{side.upper()} asks for {len(requested.jobs)} runs, a side is one; name one part=N")
+        raise ConfigError(f"{side.upper()} has {len(requested.jobs)} runs; a side is one run: choose one with part=N")
     if "parquet" not in requested.jobs[0].config["writers"]:
-        raise ConfigError(f"{side.upper()} keeps no results to compare; let writer have parquet")
+        raise ConfigError(f"{side.upper()} stores no results to compare; add parquet to writer")
     return requested.jobs[0]
 
 
@@ -193,15 +183,10 @@ def differing(base: Sequence[Planned], new: Sequence[Planned]) -> tuple[tuple[st
     return by, len(points[0] & points[1])
 
 
-def _run_turn(folder: Path, ab_plan: AbPlan, options: argparse.Namespace, index: int, turn: tuple[int, str]) -> int:
+def _run_launch(overrides: Sequence[str], config_dir: str | None) -> int:
     """One run; its exit status. A broken world loses its launch, as in a sweep; an interruption ends all."""
-    launch, side = turn
-    print(f"ab: run {index + 1} of {2 * options.launches}: {side}, launch {launch}", file=sys.stderr, flush=True)
-    output = str(folder / side).replace("'", r"\'")
-    own = [f"launch={launch}", f"label={side}", f"output='{output}'"]
-    given = [word for word in ab_plan.overrides[side] if not word.startswith("output=")]
     try:
-        status = run.run([*given, *own], config_dir=options.config_dir)
+        status = run.run(overrides, config_dir=config_dir)
     except CommbenchError as error:
         print_error(str(error))
         return error.exit_status
