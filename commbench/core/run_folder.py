@@ -99,9 +99,14 @@ def json_text(value: Mapping[str, Any]) -> str:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Replace a file. Raises OSError, and keeps the old file then."""
+    replace_file(path, json_text(value).encode())
+
+
+def replace_file(path: Path, content: bytes | memoryview) -> None:
+    """Write a whole file, which may exist. Raises OSError, and keeps the old file then."""
     temporary = path.with_suffix(".tmp")
     try:
-        temporary.write_text(json_text(value))
+        temporary.write_bytes(content)
         publish(temporary, path)
     except OSError:
         with suppress(OSError):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commbench.core.errors import WorldBroken
-from commbench.core.run_folder import publish
+from commbench.core.run_folder import replace_file
 from commbench.core.units import format_bytes
 from commbench.world.output import print_error
 
@@ -34,8 +34,8 @@ class Item:
 class DurableFiles:
     """The files of one folder, by name. Only the first failure and the recovery from it are reported, a line each.
 
-    `waiting` holds what could not be written yet, `dropped` the names of what exceeded the bound, and `error` the last
-    failure in words.
+    `waiting` holds what could not be written yet, `dropped` the names of files that exceeded the bound, `error` the
+    text of the last failure.
     """
 
     def __init__(self, folder: Path, bound_bytes: int = BOUND_BYTES) -> None:
@@ -51,17 +51,13 @@ class DurableFiles:
         """Write a whole file; a newer one of that name replaces it. Never raises OSError."""
         self._take(name, Item(memoryview(content), keep))
 
-    def place(self, name: str, content: bytes) -> None:
-        """Write a whole file at once. Raises OSError."""
-        _write(self.folder, name, Item(memoryview(content), True))
-
     def append(self, name: str, content: bytes) -> None:
         """Append to a file. Never raises OSError."""
         before = self.waiting.pop(name, None)
         self._take(name, Item(memoryview(bytes(before.content) + content if before else content), True, append=True))
 
     def retry(self, patience_s: float) -> bool:
-        """Try until all is written or the time is over; returns whether nothing is left waiting."""
+        """Try until everything is written or the time is over; returns whether nothing waits any more."""
         end = time.monotonic() + patience_s
         while not self._write_waiting(end) and time.monotonic() < end:
             time.sleep(max(0.0, min(PAUSE_S, end - time.monotonic())))
@@ -72,11 +68,11 @@ class DurableFiles:
         return {name for name in self._published if name not in self.waiting and not (self.folder / name).exists()}
 
     def forget(self, name: str) -> None:
-        """A file that was merged into another one: its absence means nothing."""
+        """Do not count the absence of a file that was merged into another one."""
         self._published.discard(name)
 
     def replace(self, earlier: str, newer: str) -> None:
-        """Remove a file whose content is also in a newer one, once that is written."""
+        """Remove a file whose content is also in a newer one, if that is written."""
         if newer in self.waiting:
             return
         self.waiting.pop(earlier, None)
@@ -106,7 +102,7 @@ class DurableFiles:
         return None
 
     def _take(self, name: str, item: Item) -> None:
-        """Write it or let it wait, and drop the oldest items beyond the bound: rows only where no samples are left."""
+        """Write the item or let it wait, and drop the oldest ones beyond the bound: rows only after all samples."""
         self.waiting[name] = item
         self._write_waiting(time.monotonic() + DISK_RETRY_S)
         size = sum(item.content.nbytes for item in self.waiting.values())
@@ -150,7 +146,7 @@ class DurableFiles:
 
 @contextmanager
 def opening(folder: Path) -> Iterator[None]:
-    """Turns an OSError into a WorldBroken in one line, where a writer can't even begin."""
+    """Turn an OSError into a WorldBroken where a writer can't begin."""
     try:
         yield
     except OSError as error:
@@ -161,7 +157,7 @@ def opening(folder: Path) -> Iterator[None]:
 
 
 def retry_s(status: object) -> float:
-    """How long the end of a run with this status may try again."""
+    """How long the end of a run with this status may retry."""
     return INTERRUPTED_S if status == "interrupted" else END_S
 
 
@@ -183,18 +179,11 @@ def _write(folder: Path, name: str, item: Item) -> None:
     if item.append:
         _extend(target, item.content)
         return
-    aside = target.with_suffix(".tmp")
-    try:
-        aside.write_bytes(item.content)
-        publish(aside, target)
-    except OSError:
-        with suppress(OSError):
-            aside.unlink()
-        raise
+    replace_file(target, item.content)
 
 
 def _extend(target: Path, content: memoryview) -> None:
-    """Append all of it or nothing: what a full disk has cut off is removed."""
+    """Append everything or nothing: an incomplete write to a full disk is undone."""
     file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     try:
         size = os.fstat(file).st_size

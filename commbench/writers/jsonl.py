@@ -1,4 +1,4 @@
-"""One JSON object a row in cases.jsonl, for programs that read line by line, also while the run goes on."""
+"""One JSON object per row in cases.jsonl, for programs that read line by line, also while the run goes on."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Jsonl:
         self._files.append(CASES_JSONL, line({"schema_version": SCHEMA_VERSION, **row, **maps}).encode())
 
     def end(self, run: Mapping[str, Any]) -> None:
-        """Raises Unsaved where lines are missing in the file."""
+        """Raises Unsaved where lines are missing from the file."""
         files = self._files
         if files.retry(retry_s(run.get("status"))) and not files.dropped and not files.gone():
             return
@@ -56,12 +56,12 @@ class Jsonl:
 
 
 def line(values: Mapping[str, Any]) -> str:
-    """One object with its newline; NaN and infinities, which JSON lacks, are null."""
+    """One object with its newline; NaN and infinities become null."""
     return json.dumps(_json_value(values), allow_nan=False) + "\n"
 
 
 def _json_value(value: Any) -> Any:
-    """The value in types that JSON has."""
+    """The value in types of JSON."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, Mapping):

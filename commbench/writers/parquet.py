@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from commbench.core.columns import SCHEMA_VERSION, TABLES, arrow_schema, with_current_columns
 from commbench.core.errors import Unsaved
-from commbench.core.run_folder import json_text, publish
+from commbench.core.run_folder import json_text, publish, write_json
 from commbench.core.terminal import first_line
 from commbench.world.output import print_error
 
@@ -42,8 +42,8 @@ class Parquet:
             clear_torn(self._files.folder)
             # a resumed run: the parts of an earlier start come first
             self._next = 1 + max((int(part.name.split(".")[0]) for part in parts.glob("*.parquet")), default=-1)
-            self._files.place(RECORD, json_text(run).encode())
-        self._encoded(arrow_schema("samples").empty_table())  # pyarrow loads for a second: before anything is measured
+            write_json(self._files.folder / RECORD, run)
+        self._encoded(arrow_schema("samples").empty_table())  # loads pyarrow, which takes a second, before measuring
 
     def case(
         self, row: Mapping[str, Any], samples: Mapping[str, NDArray[Any]], counters: Mapping[str, NDArray[Any]]
@@ -66,7 +66,7 @@ class Parquet:
             self._files.replace(earlier, f"{stem}.cases.parquet")
 
     def end(self, run: Mapping[str, Any]) -> None:
-        """Merge the parts and write run.json. Raises Unsaved, and then leaves the parts as they are."""
+        """Merge the parts and write run.json. Raises Unsaved where results are missing; the parts then stay."""
         files, patience = self._files, retry_s(run.get("status"))
         self._metadata["commbench_run"] = json.dumps(run)
         removed = files.gone()
@@ -94,7 +94,7 @@ class Parquet:
         self._files.put(name, self._encoded(pa.Table.from_pylist([dict(row)], arrow_schema("cases"))))
 
     def _encoded(self, table: Any) -> memoryview:
-        """The content of a part. In a few rows, which are merged soon, nothing is to be made small: that costs more."""
+        """The content of a part. Few rows, which are merged soon, are not compressed: that would cost more."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -106,7 +106,7 @@ class Parquet:
         return memoryview(sink.getvalue())
 
     def _unsaved_text(self, run: Mapping[str, Any], lost: set[str]) -> str:
-        """One line: how many cases are saved and how many are not, why, and where the rest is."""
+        """How many cases are saved and how many are not, why, and where the rest is."""
         files = self._files
         missing = {*files.waiting, *files.dropped}
         without = sum(name in missing for name, _ in self._rows.values())
@@ -128,7 +128,7 @@ class Parquet:
         return f"{', '.join(parts)}{why}; {where}"
 
     def _merge(self, folder: Path, table: str) -> None:
-        """Merge the parts of a table and remove them. Memory holds a row group, or one part, at a time."""
+        """Merge the parts of a table and remove them, with one row group or one part in memory at a time."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -163,7 +163,7 @@ class Parquet:
 
 
 def _arrow(column: NDArray[Any], kind: Any) -> Any:
-    """A pyarrow array. A column of one object (stride 0) needs no conversion, which would keep the GIL for long."""
+    """A pyarrow array. A column of one repeated object (stride 0) is not converted: that would hold the GIL."""
     import pyarrow as pa
 
     if column.dtype == object and len(column) and column.strides == (0,):
@@ -192,7 +192,7 @@ def _read_part(file: Path, table: str) -> Any:
 
 
 def recorded_rows(folder: Path) -> list[dict[str, Any]]:
-    """The rows that earlier starts of a run have left in its folder; of a case the newest."""
+    """The newest row of each case that earlier starts of a run have left in its folder."""
     rows = dict[str, dict[str, Any]]()
     for file in (folder / "cases.parquet", *sorted((folder / "parts").glob("*.cases.parquet"))):
         table = _read_part(file, "cases") if file.exists() else None
@@ -202,7 +202,7 @@ def recorded_rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def plain_rows(table: Any) -> list[dict[str, Any]]:
-    """The rows of a pyarrow table of cases as writers get them: maps are dictionaries."""
+    """The rows of a pyarrow table of cases as writers get them, with maps as dictionaries."""
     maps = [column.name for column in TABLES["cases"] if column.kind == "map"]
     return [{**row, **{name: dict(row[name] or ()) for name in maps}} for row in table.to_pylist()]
 

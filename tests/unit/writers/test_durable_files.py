@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from small_disk import Disk
 
 from commbench.core.errors import WorldBroken
+from commbench.core.run_folder import replace_file
 from commbench.writers.durable_files import DurableFiles, clear_torn, opening, retry_s
 
 BIG = bytes(200_000)
@@ -174,7 +175,7 @@ def test_files_have_the_rights_that_the_user_wants(tmp_path: Path, mask: int, mo
 def test_who_can_not_begin_says_so_in_one_line(disk: Disk) -> None:
     disk.fill()
     with pytest.raises(WorldBroken) as seen, opening(disk.path):
-        DurableFiles(disk.path).place("run.json", BIG)
+        replace_file(disk.path / "run.json", BIG)
     assert "No space left on device; make room, or choose another folder with output=FOLDER" in str(seen.value)
     assert "\n" not in str(seen.value)
 
