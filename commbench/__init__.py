@@ -1,4 +1,4 @@
-"""commbench: how fast do these machines talk, over which backend, and did my change help?
+"""commbench: how fast these machines communicate, over which backend, and whether a change helped.
 
     import commbench
 
@@ -17,22 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from commbench.cli.run import run_one as run
-    from commbench.core.errors import CommbenchError as CommbenchError
-    from commbench.core.errors import ConfigError as ConfigError
-    from commbench.core.errors import WorldBroken as WorldBroken
-    from commbench.report.cold_start import cold_start as cold_start
-    from commbench.report.cold_start import launch_overhead as launch_overhead
-    from commbench.report.cold_start import soak_intervals as soak_intervals
-    from commbench.report.compare import compare as compare
-    from commbench.report.crossover import crossovers as crossovers
-    from commbench.report.links import slow_pairs as slow_pairs
-    from commbench.report.load import load as load
-    from commbench.report.predict import predict as predict
-    from commbench.report.predict import step_of as step_of
+    from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
+    from commbench.report.cold_start import cold_start, launch_overhead, soak_intervals
+    from commbench.report.compare import compare
+    from commbench.report.crossover import crossovers
+    from commbench.report.links import slow_pairs
+    from commbench.report.load import load
+    from commbench.report.predict import predict, step_of
 
     __version__: str
 
-_PLACES = {  # public name -> where it is; `run` is called otherwise there
+_PLACES = {  # public name -> its module, where `run` has the name run_one
     "CommbenchError": "commbench.core.errors",
     "ConfigError": "commbench.core.errors",
     "WorldBroken": "commbench.core.errors",
@@ -54,7 +49,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Public names are imported when they are used: the command line needs none of them."""
+    """Import a public name when it is used: the command line needs none of them."""
     import importlib
 
     if name == "__version__":

@@ -1,4 +1,4 @@
-"""`commbench compare BASE NEW`: what differs, a table with verdicts, and a sentence."""
+"""`commbench compare BASE NEW`: what differs, a table with verdicts, and a summary."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ COMPARE_EPILOGUE = f"""\
 A launch is a run (one of timing=rigorous is three): repeat both sides with launch=0,1,2,... in turn.
 A verdict needs at least {LEAST_LAUNCHES} launches a side ({LEAST_PAIRS} with --paired), better {GOOD_LAUNCHES}.
 --fail-on slower counts cases whose p-value, corrected for the number of cases (Holm), is at most {ALPHA}.
-Exit status: 0 compared, 1 as --fail-on asks, 2 can't be compared (or, with --fail-on, not with so few launches)."""
+Exit status: 0 compared, 1 as --fail-on asks, 2 can't be compared (with --fail-on also: too few launches)."""
 FAILURES = ("slower", "undecided", "missing")
 
 
 def compare_command(words: list[str]) -> int:
-    """The exit status; prints to stdout. Raises ConfigError for options and sides that make no comparison."""
+    """Print the comparison; returns the exit status. Raises ConfigError for what can't be compared."""
     options = _compare_parser().parse_args(words)
     failures = failures_of(options.fail_on)
     differences = parse_by(word for words in options.by for word in words.split(","))
@@ -78,7 +78,7 @@ def _compare_parser() -> argparse.ArgumentParser:
     add("--aa", action="append", default=[], metavar="PATH", help=noise)
     add("--delta", type=percent, default=2.0, metavar="PERCENT", help="least change that matters (default 2)")
     add("--paired", action="store_true", help="launches with the same number ran next to each other")
-    add("--medians-only", action="store_true", help=argparse.SUPPRESS)  # of earlier versions; launches decide anyway
+    add("--medians-only", action="store_true", help=argparse.SUPPRESS)  # of earlier versions, without effect
     add("--seed", type=whole_number(0), default=0, help="of the noise of --aa (default 0)")
     add("--fail-on", default="", metavar="WORD,...", help="exit 1 if a case is slower, undecided, or missing in NEW")
     add("--save", metavar="FILE", help="keep NEW as a parquet file for a later --against")
@@ -86,7 +86,7 @@ def _compare_parser() -> argparse.ArgumentParser:
 
 
 def failures_of(words: str) -> set[str]:
-    """What --fail-on lists; raises ConfigError for any other word."""
+    """The words of --fail-on; raises ConfigError for unknown ones."""
     failures = {word.strip() for word in words.split(",") if word.strip()}
     if failures - set(FAILURES):
         raise ConfigError(f"--fail-on {words} is unknown; allowed: {', '.join(FAILURES)}")
@@ -94,7 +94,7 @@ def failures_of(words: str) -> set[str]:
 
 
 def _base_and_new(options: argparse.Namespace) -> tuple[str | None, str]:
-    """BASE and NEW; no BASE where NEW is only to be saved."""
+    """BASE and NEW; BASE is None where NEW is only saved."""
     paths, seen = options.paths, " ".join(options.paths)
     if options.against is not None:
         if len(paths) != 1:
@@ -114,7 +114,7 @@ def _base_and_new(options: argparse.Namespace) -> tuple[str | None, str]:
 
 
 def _status(frame: pd.DataFrame, failures: set[str], rules: Rules) -> int:
-    """Raises ConfigError where a verdict is asked for and no case has one."""
+    """The exit status; raises ConfigError where --fail-on needs a verdict and no case has one."""
     lost = bool(((frame["sides"] != "new") & (frame["new_launches"] == 0)).any())
     if "missing" in failures and lost:
         return 1

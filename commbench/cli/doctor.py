@@ -17,7 +17,7 @@ from commbench.measure.plan import PlanFacts, plan
 from commbench.world.control import hosted_world
 
 KEYED_GROUPS = ("backend", "timing", "launcher")  # whose files have keys that people set
-FORM_NAMES = {  # by the values of in_place that an operation can be measured with; None: it has no such axis
+FORM_NAMES = {  # by the values of in_place that an operation supports; None: in_place does not apply to it
     frozenset(): "-",
     frozenset({None}): "yes",
     frozenset({True}): "in place",
@@ -27,7 +27,7 @@ FORM_NAMES = {  # by the values of in_place that an operation can be measured wi
 
 
 def facts_here() -> PlanFacts:
-    """What the plan has to know about this machine."""
+    """What the plan needs to know about this machine."""
     cache_bytes = host.cache_facts(ROOT)["host.cpu_llc_bytes"] or 0
     return PlanFacts(resource_limits.memory_limit_bytes() or sys.maxsize, cache_bytes, len(os.sched_getaffinity(0)))
 
@@ -62,12 +62,10 @@ def machine_text(config_dir: str | None = None) -> str:
 
 
 def surroundings() -> list[str]:
-    """A line for each thing around the process that surprises later: the working directory, its results."""
+    """A line for each problem with the working directory and its results that would show up only later."""
     lines = []
     if any(Path(name).exists() for name in ("commbench.py", "torch.py", "mpi4py.py")):
-        lines.append(
-            "a commbench.py, torch.py or mpi4py.py lies here: `python -m` and `torchrun -m` import it; rename it"
-        )
+        lines.append("rename commbench.py, torch.py, mpi4py.py in this folder: `python -m`, `torchrun -m` import them")
     results = Path("results")
     if results.is_dir() and not os.access(results, os.W_OK):
         try:
@@ -79,7 +77,7 @@ def surroundings() -> list[str]:
 
 
 def keys_text(config_dir: str | None = None) -> str:
-    """`commbench --keys`: the configuration file, the values of every group, and the keys of those that have some."""
+    """`commbench --keys`: the configuration file, the values of every group, and the keys of their files."""
     from importlib.resources import files
 
     folder = files("commbench.conf")
@@ -117,7 +115,7 @@ def matrix(config_dir: str | None = None) -> str:
 
 
 def backends(composer: ConfigComposer) -> dict[str, Backend | ConfigError]:
-    """All of conf/backend, as configured there; the error of one that can't be built."""
+    """The backends of conf/backend by name; for one that can't be built its error."""
     built: dict[str, Backend | ConfigError] = {}
     for name in composer.options("backend"):
         try:

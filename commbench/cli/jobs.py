@@ -1,4 +1,4 @@
-"""The jobs of a command line: their cases for `plan=true`, how a sweep runs them, and its table at the end."""
+"""The jobs of a command line: how a sweep runs them, its table at the end, and their cases for `plan=true`."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from commbench.config.settings import Job, Settings
 from commbench.core.case import Planned
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
 from commbench.core.layout import Layout
-from commbench.core.run_folder import new_folder
+from commbench.core.run_folder import new_folder, read_record
 from commbench.core.terminal import TableColumn, Terminal, first_line, paragraphs, printable, table_text
 from commbench.core.units import about_bytes, format_bytes, format_seconds, plural
 from commbench.launchers.registry import mpi_library
 from commbench.launchers.srun import Srun, pmi
 from commbench.measure.plan import duration_s, plan
-from commbench.report.load import load_run, run_tables
+from commbench.report.load import run_tables
 from commbench.world.control import hosted_world
 
 from .doctor import facts_here
 
 HERE = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"  # runs the jobs one after the other in this process
 STATUSES = ("ok", "failed", "invalid", "skipped")
-PART = "part="  # number of an experiment's part: the words after it say the same
-SLURM_KEYS = ("nodes", "tasks_per_node", "partition")  # of a Hydra launcher whose jobs have a task for each rank
-SHOWN = ("benchmark", "layout", "pair", "dtype")  # and the axes of which there are several values
+PART = "part="  # not shown in titles: the words after it are the overrides of that part
+SLURM_KEYS = ("nodes", "tasks_per_node", "partition")  # a Hydra launcher with these starts a task for each rank
+SHOWN = ("benchmark", "layout", "pair", "dtype")  # in every plan; axes where they have several values
 AXES = (
     "engine", "timing_mode", "schedule", "window", "buffers", "streams", "in_place", "reduction", "root",
 )  # fmt: skip
@@ -47,7 +47,7 @@ PLAN_COLUMNS = (
     TableColumn("skipped because", prose=True),
 )
 
-Task = Callable[..., int]  # a job by its configuration, in a folder if one is given; its exit status
+Task = Callable[..., int]  # runs the job of a configuration, in a folder if one is given; returns the exit status
 
 
 def differing_words(jobs: Sequence[Job]) -> list[list[str]]:
@@ -68,7 +68,7 @@ def job_titles(jobs: Sequence[Job]) -> list[str]:
 
 @dataclass(frozen=True)
 class Ended:
-    """A job that has run: its folder, if anything was stored in it."""
+    """How a job ended, and its folder, if it has a run.json."""
 
     status: int
     folder: Path | None
@@ -76,14 +76,14 @@ class Ended:
 
 
 class Sweep:
-    """Announces each job before it runs in a folder that it has made, and remembers how it ended."""
+    """Prints the title of each job, runs it in a new folder and keeps how it ended."""
 
     def __init__(self, jobs: Sequence[Job], task: Task) -> None:
         self._jobs, self._titles, self._task = jobs, job_titles(jobs), task
         self._ended: dict[int, Ended] = {}
 
     def run(self, config: DictConfig) -> int:
-        """One job, called by Hydra's launcher; its exit status."""
+        """Run one job, as Hydra's launcher calls it; returns its exit status."""
         number = int(HydraConfig.get().job.num)
         terminal, folder = Terminal.of(sys.stdout), None
         print(terminal.styled(terminal.paragraph(self._titles[number]), "bold"), flush=True)
@@ -99,7 +99,7 @@ class Sweep:
         return status
 
     def print_table(self) -> None:
-        """All jobs with their cases and folders; below it why some failed."""
+        """All jobs with their cases and folders; below the table why some failed."""
         terminal, words = Terminal.of(sys.stdout), differing_words(self._jobs)
         keys = list(dict.fromkeys(_key(word) for overrides in words for word in overrides))
         columns = [TableColumn("job", right=True), *(TableColumn(key) for key in keys), TableColumn("exit", right=True)]
@@ -126,7 +126,7 @@ class Sweep:
 
 
 def interrupted_status(stop: KeyboardInterrupt | SystemExit) -> int:
-    """128 + the number of the signal that has raised it."""
+    """128 + the number of the signal that raised the exception."""
     return 130 if isinstance(stop, KeyboardInterrupt) else int(stop.code or 0)
 
 
@@ -139,7 +139,7 @@ def _key(word: str) -> str:
 
 
 def _statuses(folder: Path) -> Counter[str]:
-    """How many cases have which status."""
+    """The number of cases by status."""
     with suppress(CommbenchError):
         tables = run_tables(folder, "cases", ("run_id", "case_id", "status"))
         return Counter({row["case_id"]: row["status"] for table in tables for row in table.to_pylist()}.values())
@@ -147,19 +147,20 @@ def _statuses(folder: Path) -> Counter[str]:
 
 
 def _why(ended: Ended) -> str:
-    """The reason in the record of the run; else what its cases say."""
+    """Why it did not end with 0: the reason in run.json, if it has one."""
     if ended.interrupted:
         return "interrupted"
     if ended.folder is None:
         return "its message is above"
-    with suppress(CommbenchError):
-        return load_run(ended.folder).get("reason") or "cases failed, see its table"
-    return "cases failed, see its table"
+    return read_record(ended.folder).get("reason") or "cases failed, see its table"
 
 
 def swept(config: DictConfig, given: Collection[str], jobs: Sequence[Job], task: Task) -> int:
-    """Run all jobs by Hydra's launcher, which `config` names; the worst exit status, after a table where the jobs ran
-    in this process. Raises ConfigError where there is no Slurm, WorldBroken where it refused or lost a job."""
+    """Run all jobs with the Hydra launcher of `config`, and print a table where they ran in this process.
+
+    Returns the worst exit status. Raises ConfigError where there is no Slurm, WorldBroken where a job was refused or
+    lost.
+    """
     if starts_ranks(config):
         return max(_queued(config, given, jobs, task))
     lines = [list(job.overrides) for job in jobs]
@@ -177,8 +178,10 @@ def swept(config: DictConfig, given: Collection[str], jobs: Sequence[Job], task:
 
 
 def _queued(config: DictConfig, given: Collection[str], jobs: Sequence[Job], task: Task) -> list[int]:
-    """The exit status of each job of a launcher that starts the ranks: all jobs of one shape are queued at once, with
-    as many nodes and tasks as their layouts need; keys that were `given` stay."""
+    """The exit status of each job where Hydra's launcher starts the ranks.
+
+    All jobs of one shape are queued at once, with the nodes and tasks that their layouts need; `given` keys stay.
+    """
     if shutil.which("srun") is None:
         raise ConfigError("hydra/launcher=submitit_slurm: there is no srun here; start on a host of the Slurm cluster")
     statuses = list[int]()
@@ -220,12 +223,12 @@ def _launch_jobs(config: DictConfig, lines: list[list[str]], first: int, task: T
 
 
 def starts_ranks(config: DictConfig) -> bool:
-    """Whether Hydra's launcher starts the ranks of each job, on nodes that this machine knows nothing about."""
+    """Whether Hydra's launcher starts the ranks of each job, on nodes that this machine can't inspect."""
     return all(key in config.hydra.launcher for key in SLURM_KEYS)
 
 
 def planned_here(settings: Settings, ranks: int = 2) -> tuple[Planned, ...]:
-    """The cases of a job on this machine, with those that are skipped; `ranks` are those of an open layout."""
+    """The cases of a job on this machine, also the skipped ones; `ranks` replaces a layout that is left open."""
     around = Layout.around(settings.layouts, ranks)
     world, _ = hosted_world(around.nodes, around.ranks_per_node)
     return plan(replace(settings, layouts=settings.layouts or (around,)), world, facts_here())
@@ -240,7 +243,7 @@ def print_plans(jobs: Sequence[Job], ranks: int = 2) -> None:
 
 
 def _plan_text(settings: Settings, planned: Sequence[Planned]) -> str:
-    """A table, sorted: the cases run in a shuffled order."""
+    """The cases as a table, in a sorted order; they run in a shuffled one."""
     jobs = sorted(planned, key=_order)
     names = [*SHOWN, *(name for name in AXES if len({getattr(job.case, name) for job in jobs} - {None}) > 1)]
     columns = [*(TableColumn(name) for name in names), *PLAN_COLUMNS]

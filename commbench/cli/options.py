@@ -1,4 +1,4 @@
-"""What commands share: their parser, whose errors end like all bad input, numbers, and the files that they write."""
+"""What commands share: their parser, types of options, and how they write files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGEST_NUMBER = 10**18 - 1
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Raises ConfigError that points to the command's help."""
+    """Raises ConfigError, which points to the command's help, instead of printing usage and exiting."""
 
     def error(self, message: str) -> NoReturn:
         setting = re.search(r"arguments: --(\w[\w.]*=\S*)", message)
@@ -44,7 +44,7 @@ def percent(word: str) -> float:
 
 
 def check_file(option: str, name: str) -> None:
-    """Before anything is computed: raises ConfigError where there can't be a file of that name."""
+    """Raises ConfigError where no file of that name can exist, before anything is computed."""
     folder = Path(name).parent
     if Path(name).is_dir():
         raise ConfigError(f"{option} {name} is a folder; name a file in it")
@@ -53,7 +53,7 @@ def check_file(option: str, name: str) -> None:
 
 
 def write_file(option: str, name: str, text: str, replace: bool = True) -> None:
-    """Raises ConfigError where it can't be written, or exists and is not to be replaced."""
+    """Raises ConfigError where the file can't be written, or exists and must not be replaced."""
     try:
         with Path(name).open("w" if replace else "x", encoding="utf-8", errors="replace", newline="") as out:
             out.write(text)

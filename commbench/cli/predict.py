@@ -1,4 +1,4 @@
-"""`commbench predict`: the communication of one data-parallel step on what was measured."""
+"""`commbench predict`: the communication time of one data-parallel step, from what was measured."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.payload import DTYPES
 from commbench.core.payload import dtype as dtype_of
 from commbench.core.terminal import TableColumn, Terminal, paragraphs, table_text
-from commbench.core.units import about_bytes, format_factor, format_number, format_seconds, parse_bytes
+from commbench.core.units import about_bytes, format_factor, format_number, format_seconds, parse_bytes, plural
 from commbench.report.crossover import THIS_RUN, UNDECIDED
 from commbench.report.difference import FEW_LAUNCHES, Measured, differ
 from commbench.report.fit import answerable, families, ignored, varying
@@ -39,7 +40,7 @@ STEP_COLUMNS = (
     TableColumn("interval\nms", right=True, priority=1),
     TableColumn("GB/s", right=True, priority=2),
 )
-MOST_PARAMS = 10**18
+MOST_PARAMS = 10**18  # of --params and --bucket-mb
 STEP_MEANING = (
     "step: the buckets one after another, nothing overlaps with computation; GB/s is gradients / step, 10^9 B/s"
 )
@@ -47,7 +48,7 @@ BOTH_WAYS = "of the medians of all buckets at once, and both ways between two si
 
 
 def predict_command(words: list[str]) -> int:
-    """Print the table and what follows from it; exit status 0. Raises CommbenchError, ConfigError."""
+    """Print the table and what follows from it; returns 0. Raises CommbenchError, ConfigError."""
     options = _predict_parser().parse_args(words)
     steps = _steps(options)
     print(prediction_text(read_rows(options.paths), steps, options.dtype, options.params is not None), end="")
@@ -77,13 +78,14 @@ def prediction_text(cases: pd.DataFrame, steps: Sequence[TrainingStep], dtype: s
 
 def _predict_parser() -> argparse.ArgumentParser:
     parser = CommandParser(prog="commbench predict", usage=PREDICT_USAGE, description=__doc__, allow_abbrev=False)
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="folders with results; default: results")
-    parser.add_argument("--params", type=_params, help="parameters of the model, e.g. 7e9")
-    parser.add_argument("--dtype", default="float32", help=f"of the gradients, default float32: {', '.join(DTYPES)}")
+    add = parser.add_argument
+    add("paths", nargs="*", metavar="PATH", help="folders with results; default: results")
+    add("--params", type=_params, help="parameters of the model, e.g. 7e9")
+    add("--dtype", default="float32", help=f"of the gradients, default float32: {', '.join(DTYPES)}")
     mebibytes = "bucket size in MiB, as bucket_cap_mb of DistributedDataParallel; default 25; a list compares them"
-    parser.add_argument("--bucket-mb", type=_mebibytes, metavar="MIB", help=mebibytes)
-    exact = "sizes of all buckets of a step (25MiB,25MiB,7MB), in place of --params and --bucket-mb"
-    parser.add_argument("--buckets", type=_bucket_sizes, metavar="SIZES", help=exact)
+    add("--bucket-mb", type=_mebibytes, metavar="MIB", help=mebibytes)
+    exact = "sizes of all buckets of a step (25MiB,25MiB,7MB), instead of --params and --bucket-mb"
+    add("--buckets", type=_bucket_sizes, metavar="SIZES", help=exact)
     return parser
 
 
@@ -91,7 +93,7 @@ def _steps(options: argparse.Namespace) -> list[TrainingStep]:
     dtype_of(options.dtype)
     if options.buckets is not None:
         if options.params is not None or options.bucket_mb is not None:
-            raise ConfigError("--buckets says all sizes itself; leave out --params and --bucket-mb")
+            raise ConfigError("--buckets gives all sizes; leave out --params and --bucket-mb")
         sizes: list[int] = options.buckets
         return [TrainingStep({size: sizes.count(size) for size in sorted(set(sizes), reverse=True)})]
     if options.params is None:
@@ -104,27 +106,21 @@ def _listed(text: str) -> list[str]:
 
 
 def _number(text: str) -> Decimal:
-    try:
-        value = Decimal(text)
-    except InvalidOperation:
-        value = Decimal(0)
-    if not value.is_finite() or value <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value
+    with suppress(InvalidOperation):  # not a number, or NaN
+        if 0 < Decimal(text) <= MOST_PARAMS:
+            return Decimal(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and up to 1e18")
 
 
 def _params(text: str) -> int:
     value = _number(text)
-    if value > MOST_PARAMS or value != int(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of parameters up to 1e18")
+    if value != int(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of parameters")
     return int(value)
 
 
 def _mebibytes(text: str) -> list[int]:
-    values = [_number(word) for word in _listed(text)]
-    if max(values) > MOST_PARAMS:
-        raise argparse.ArgumentTypeError(f"{text!r} is too large; at most 1e18 MiB are allowed")
-    return [int(value * 2**20) for value in values]
+    return [int(_number(word) * 2**20) for word in _listed(text)]
 
 
 def _bucket_sizes(text: str) -> list[int]:
@@ -139,7 +135,7 @@ def _bucket_sizes(text: str) -> list[int]:
 
 def _step_title(step: TrainingStep, dtype: str, by_params: bool) -> str:
     each = [f"{count} of {about_bytes(size)}" for size, count in step.buckets.items()]
-    buckets = f"{step.count} bucket{'s' if step.count > 1 else ''}: {', '.join(each)}"
+    buckets = f"{plural(step.count, 'bucket', 'buckets')}: {', '.join(each)}"
     what = f"{dtype} gradients of {step.total_bytes // dtype_of(dtype).itemsize:,} parameters" if by_params else dtype
     return f"{what}, {step.total_bytes / 1e9:.3g} GB in {buckets}"
 
@@ -177,8 +173,7 @@ def _groups(rows: Sequence[Prediction], *names: str) -> list[list[Prediction]]:
 
 
 def _answers(rows: Sequence[Prediction]) -> list[str]:
-    """The fastest on each layout and bucket size, for other layouts have other ranks; then the best of several bucket
-    sizes, of each backend and layout."""
+    """The fastest on each layout for each bucket size, then the best bucket size of each backend on each layout."""
     lines = []
     for group in _groups(rows, "layout", "bucket_bytes"):
         names = [row["name"] for row in group]
@@ -192,7 +187,7 @@ def _answers(rows: Sequence[Prediction]) -> list[str]:
 
 
 def _verdict(group: Sequence[Prediction], names: Sequence[str], one_family: str | None = None) -> str:
-    """The first against the others; `one_family`: its name, where the same launches measured all of them."""
+    """The first compared with the others; `one_family`: its name, where the same launches measured all of them."""
     times = [
         Measured((row["step_s"],), row["low_s"], row["high_s"], row["interval_level"], one_family) for row in group
     ]
@@ -211,13 +206,13 @@ def _verdict(group: Sequence[Prediction], names: Sequence[str], one_family: str 
 
 
 def _step_meanings(cases: pd.DataFrame) -> list[str]:
-    """What step and interval are."""
+    """What the columns step and interval mean."""
     texts = interval_texts(row_dicts(answerable(cases[cases["benchmark"] == OPERATION])))
     return [STEP_MEANING, f"interval: {'; '.join(texts)}, {BOTH_WAYS}"] if texts else [STEP_MEANING]
 
 
 def _source_notes(cases: pd.DataFrame) -> list[str]:
-    """Rows that were left out, and runs that were taken together."""
+    """How many rows were left out and why, and whether runs were merged."""
     rows = cases[cases["benchmark"] == OPERATION]
     usable, left = answerable(rows), ignored(rows)
     left |= {"on one rank or simulated": len(rows) - len(usable)} if len(usable) < len(rows) else {}

@@ -1,7 +1,4 @@
-"""One rank of a world, started by the user's own launcher or by `commbench` as its parent.
-
-`earlier_visits` reads what earlier starts of a run have measured of cases that are not finished.
-"""
+"""One rank of a world, started by the user's launcher or by a parent `commbench`, and what earlier starts measured."""
 
 from __future__ import annotations
 
@@ -35,14 +32,17 @@ SAMPLE_COLUMNS = ("run_id", "case_id", "phase", "block", "repetition", "rank", "
 
 
 def run_started() -> int:
-    """A rank whose parent has composed and checked the configuration; the exit status."""
+    """Run a rank whose parent has composed and checked the configuration; returns the exit status."""
     identity = identity_here()
     assert identity is not None
     return run_rank(received(os.environ.pop(JOB)), identity)
 
 
 def identity_here() -> RankIdentity | None:
-    """Raises WorldBroken for a rank that does not know its world: it must never start worlds of its own."""
+    """The rank that this process is, if any.
+
+    Raises WorldBroken for a rank that can't find out which one it is: it must never start worlds of its own.
+    """
     identity = detect(os.environ)
     if identity is None and FOLDER in os.environ:
         raise WorldBroken("this process was started as a rank, but its launcher exported no rank that commbench knows")
@@ -50,7 +50,7 @@ def identity_here() -> RankIdentity | None:
 
 
 def run_rank(job: Job, identity: RankIdentity, folder: str | None = None, resume: Resume | None = None) -> int:
-    """One rank of a world. `folder` and `resume`: the run that a given world continues, and how."""
+    """Run one rank; returns the exit status. `folder`, `resume`: the run that a user's own world continues, and how."""
     backend = job.settings.backend
     if identity.launcher not in allowed(backend):
         names = ", ".join(allowed(backend)) or "none: it hosts all ranks itself, start it without a launcher"
@@ -89,7 +89,7 @@ def run_session(
 
 
 def _earlier_starts(job: Job, folder: str, resume: Resume, identity: RankIdentity | None) -> EarlierStarts:
-    """What rank 0 finds in the folder; the other ranks may not even see it."""
+    """What rank 0 reads in the folder, which other ranks may not have."""
     if identity is not None and identity.rank != 0:
         return EarlierStarts()
     run, cases = load_run(folder), read_rows([folder])
@@ -107,9 +107,9 @@ def _earlier_starts(job: Job, folder: str, resume: Resume, identity: RankIdentit
 
 
 def abnormal(folder: str) -> list[str]:
-    """A line for each case that is slower than the known values of this hardware, by more than half again.
+    """A line for each case that is more than 1.5 times slower than the known values of this hardware.
 
-    Where there are none, stderr says so.
+    Where no values are known, stderr says so.
     """
     from commbench.report.reference import SLOW
     from commbench.report.summary import read_results, summarise_results
@@ -117,7 +117,7 @@ def abnormal(folder: str) -> list[str]:
     judged = summarise_results(read_results([folder])).judged
     if not judged:
         nothing = (
-            "no known value is for this hardware and these cases; a label=HARDWARE helps where facts don't name it"
+            "no value is known for this hardware and these cases; label=HARDWARE names hardware that was not detected"
         )
         print(f"expect normal: nothing to compare with: {nothing}", file=sys.stderr)
     return [
@@ -146,8 +146,8 @@ def earlier_visits(folder: str | Path, case_ids: Collection[str]) -> dict[str, E
 def _visit_times(row: Mapping[str, Any], samples: pd.DataFrame) -> tuple[Series, ...]:
     """Seconds per operation of each visit that the row counts; empty where it has no numbers or samples are missing.
 
-    A case that broke the world has begun anew, and a killed rank 0 may have left samples of a visit that no row counts:
-    of all visits in the file those in a row whose medians fit best are taken.
+    The file may hold more visits: a case that broke the world began anew, and a killed rank 0 may have left a visit
+    that no row counts. So the consecutive visits whose medians fit the row best are taken.
     """
     recorded_s = row["visit_medians_s"]
     if row["status"] != "ok" or recorded_s is None:

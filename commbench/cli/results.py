@@ -1,7 +1,7 @@
 """The commands that read stored results.
 
-`show RUN...`: the table of an old run again, or several backends side by side. `report PATH...`: the answers, and with
---html all of it as one page. `export PATH...`: tables as CSV, for spreadsheets and other programs.
+`show RUN...`: the table of a run again, or several backends side by side. `report PATH...`: what the results say, with
+--html as one page. `export PATH...`: tables as CSV, for spreadsheets and other programs.
 """
 
 from __future__ import annotations
@@ -35,11 +35,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CONSOLE, OSU, NCCL_TESTS, CSV = "console", "osu", "nccl_tests", "csv"
-# what the columns of a pivot are named by: whose numbers they are
-BESIDE = ("backend", *COMPANIONS["backend"], "label", "interface", "cuda_ipc", "device")
-APART = tuple(
-    name for name in FAMILY_VARIABLES if name not in (*BESIDE, "window", "pair")
-)  # what makes a table of its own
+BESIDE = ("backend", *COMPANIONS["backend"], "label", "interface", "cuda_ipc", "device")  # columns of a pivot
+APART = tuple(name for name in FAMILY_VARIABLES if name not in (*BESIDE, "window", "pair"))  # tables of their own
 TOP = 30
 MOST_TABLES = 3  # of single runs, in a report
 STDOUT = "-"
@@ -50,7 +47,7 @@ TIME_FORMAT = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
 def show(words: list[str]) -> int:
-    """Print runs in one of the forms; exit status 0. Raises CommbenchError, ConfigError."""
+    """Print runs in one of the forms; returns 0. Raises CommbenchError, ConfigError."""
     parser = CommandParser(
         prog="commbench show", description="The table of a run again; of several backends side by side."
     )
@@ -76,7 +73,7 @@ def show(words: list[str]) -> int:
 
 
 def rows_of(run: Path) -> list[dict[str, Any]]:
-    """The rows of a run, as its writers got them; of a case the newest."""
+    """The newest row of each case of a run, as its writers got it."""
     rows = [row for table in run_tables(run, "cases") for row in plain_rows(table)]
     return list({row["case_id"]: row for row in rows}.values())
 
@@ -99,26 +96,26 @@ def shown_text(run: Path, rows: Sequence[Row], form: str, terminal: Terminal) ->
 
 
 def pivot_text(rows: Sequence[Row], terminal: Terminal) -> str:
-    """Size by backend, a table for each point of the other variables; only launches are merged, to their median."""
+    """Sizes by backends, a table for each point of the other variables; launches are merged to their median."""
     measured = [row for row in rows if row["status"] == "ok"]
     series: dict[tuple[Any, ...], list[Row]] = {}
     for row in sorted(measured, key=row_order):
         key = tuple(hashable(row[name]) for name in (*APART, *BESIDE))
         series.setdefault(key, []).append({**row, "message_bytes": row["message_bytes"] or 0})
-    tables: dict[tuple[Any, ...], list[list[Row]]] = {}
+    tables: dict[tuple[Any, ...], list[Row]] = {}
     for key, sizes in series.items():
         for window, group in by_window(sizes):
-            tables.setdefault((*key[: len(APART)], window), []).append(group)
+            tables.setdefault((*key[: len(APART)], window), []).extend(group)
     points = {key: dict(zip((*APART, "window"), key, strict=True)) for key in tables}
     headings = _headings(measured)
     parts = []
-    for key, groups in sorted(tables.items(), key=lambda table: row_order(table[1][0][0])):
+    for key, listed in sorted(tables.items(), key=lambda table: row_order(table[1][0])):
         point, rate = points[key], points[key]["window"] is not None
         named = ["layout", *(name for name in point if _differs(points.values(), point, name))]
         values = [f"{name} {value_text(point[name])}" for name in named if point[name] not in (None, ())]
         head = f"{', '.join([point['benchmark'], *values])}: {'algbw in GB/s' if rate else 'median in us'}"
         head = terminal.styled(terminal.paragraph(head), "bold")
-        parts.append(f"{head}\n{_pivot([row for group in groups for row in group], headings, rate, terminal)}\n")
+        parts.append(f"{head}\n{_pivot(listed, headings, rate, terminal)}\n")
     doubted, lost = sum(map(_is_doubtful, measured)), len(rows) - len(measured)
     notes = [f"!: {doubted} of {plural(len(measured), 'number', 'numbers')} from cases with a warning that casts doubt "
              "on them; intervals and warnings: commbench show of one run"] if doubted else []  # fmt: skip
@@ -127,23 +124,20 @@ def pivot_text(rows: Sequence[Row], terminal: Terminal) -> str:
 
 
 def _headings(rows: Sequence[Row]) -> dict[tuple[Any, ...], str]:
-    """Values of BESIDE -> what stands above their column, a line each: in what the columns differ. A library or an
-    option only where its backend has several."""
+    """Values of BESIDE -> the heading of their column, with a line for each variable in which columns differ.
+
+    A library or an option is named only where its backend has several.
+    """
     names = [name for name in BESIDE if name == "backend" or name in varying(rows)]
-    several = {
-        (backend, name)
-        for backend in {row["backend"] for row in rows}
-        for name in names
-        if name not in OF_BACKEND or name in varying(row for row in rows if row["backend"] == backend)
-    }
-    return {
-        _column_of(row): "\n".join(
-            value_text(row[name])
-            for name in names
-            if (row["backend"], name) in several and row[name] not in (None, "", {})
-        )
-        for row in rows
-    }
+    headings = {}
+    for backend in {row["backend"] for row in rows}:
+        own = [row for row in rows if row["backend"] == backend]
+        shown = [name for name in names if name not in OF_BACKEND or name in varying(own)]
+        for row in own:
+            headings[_column_of(row)] = "\n".join(
+                value_text(row[name]) for name in shown if row[name] not in (None, "", {})
+            )
+    return headings
 
 
 def _column_of(row: Row) -> tuple[Any, ...]:
@@ -155,14 +149,14 @@ def _is_doubtful(row: Row) -> bool:
 
 
 def _differs(points: Iterable[Mapping[str, Any]], point: Mapping[str, Any], name: str) -> bool:
-    """Whether another table of this operation differs in it; in hosts, also of this layout, which implies them."""
+    """Whether another table of this operation has another value of `name`; of hosts, another table of this layout."""
     implied_by = ("benchmark", "layout") if name == "hosts" else ("benchmark",)
     alike = (other for other in points if all(other[variable] == point[variable] for variable in implied_by))
     return name not in ("benchmark", "layout") and any(other[name] != point[name] for other in alike)
 
 
 def _pivot(rows: Sequence[Row], headings: Mapping[tuple[Any, ...], str], rate: bool, terminal: Terminal) -> str:
-    """The columns as one table, or as several one below the other where the terminal is too narrow."""
+    """One table, or several one below the other where the terminal is too narrow for all columns."""
     cells: dict[tuple[str, int], dict[str, list[Row]]] = {}
     for row in sorted(rows, key=row_order):
         line = cells.setdefault((row["pair"] or "-", row["message_bytes"]), {})
@@ -191,7 +185,7 @@ def _width(column: TableColumn, texts: Iterable[str]) -> int:
 
 
 def _pivot_cell(rows: Sequence[Row], rate: bool) -> str:
-    """The median over launches, with a mark where one of them has a doubtful number."""
+    """The median over launches, marked if the number of one of them is doubtful."""
     if not rows:
         return "-  "
     value = median(row["algbw_gb_per_s"] if rate else 1e6 * row["median_s"] for row in rows)
@@ -202,14 +196,16 @@ def _pivot_cell(rows: Sequence[Row], rate: bool) -> str:
 
 
 def report(words: list[str]) -> int:
-    """Print the answers, write the page; exit status 0. Raises ConfigError where there is nothing to report or the
-    file can't be written."""
+    """Print the answers and write the page; returns 0.
+
+    Raises ConfigError where there is nothing to report or the file can't be written.
+    """
     parser = CommandParser(
-        prog="commbench report", description="Answers from results: tables here, pictures with --html."
+        prog="commbench report", description="What the results say: tables here, figures with --html."
     )
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help="folders with runs, or parquet files of cases")
-    add("--html", metavar="FILE", help="write one page with pictures; it needs no network")
+    add("--html", metavar="FILE", help="write one page with figures; it needs no network")
     add("--benchmark", metavar="NAME", help="only this benchmark")
     add("--top", type=whole_number(1), default=TOP, help=f"rows of a table on the terminal (default {TOP})")
     options = parser.parse_args(words)
@@ -238,7 +234,7 @@ def report(words: list[str]) -> int:
 
 
 def export(words: list[str]) -> int:
-    """Write one table of all runs below the paths; the exit status.
+    """Write one table of all runs below the paths; returns 0.
 
     Raises ConfigError for wrong options and a file that can't be written, CommbenchError like load.
     """
@@ -270,11 +266,11 @@ def export(words: list[str]) -> int:
 
 
 def csv_text(frame: pd.DataFrame, table: str) -> str:
-    """The rows under plain column names, which carry their unit.
+    """The rows as CSV.
 
     Integers stay integers, null is an empty cell, a list is joined by spaces, a map is JSON, times are UTC, line breaks
     are newlines. A text that a spreadsheet would take for a formula gets a single quote before it, and so does one that
-    begins with that quote: whoever strips one leading quote from texts has what was measured.
+    begins with that quote: removing one leading quote restores every text.
     """
     kinds = {column.name: column.kind for column in TABLES[table]}
     written = frame.copy()
@@ -294,9 +290,9 @@ def csv_text(frame: pd.DataFrame, table: str) -> str:
 
 
 def _harmless(text: str) -> str:
-    """The text, with a single quote where a spreadsheet would calculate or where it begins with one already.
+    """The text of a cell that no spreadsheet runs as a formula.
 
-    Line breaks become newlines: a carriage return alone is not quoted by writers of CSV, and ends a line for readers.
+    Line breaks become newlines: CSV writers do not quote a lone carriage return, and readers end the line there.
     """
     text = LINE_BREAK.sub("\n", text)
     risky = text.startswith((*RUN_BY_SPREADSHEETS, QUOTE)) or text.lstrip().startswith(RUN_BY_SPREADSHEETS)

@@ -207,7 +207,7 @@ def test_doctor_tells_what_surprises_later(monkeypatch: pytest.MonkeyPatch, tmp_
     (tmp_path / "results").mkdir()
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     lines = surroundings()
-    assert [line.partition(" ")[0] for line in lines[:1]] == ["a"] and "output=DIR" in lines[1]
+    assert [line.partition(" ")[0] for line in lines[:1]] == ["rename"] and "output=DIR" in lines[1]
     monkeypatch.setattr(Path, "owner", lambda path: {}["no passwd entry"])
     assert f"belongs to user {os.getuid()}: " in surroundings()[1]
 

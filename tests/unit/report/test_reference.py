@@ -96,7 +96,7 @@ def test_expect_normal_is_judged_by_these_values(tmp_path: Path, capsys: pytest.
     unknown = [rows[0] | {"label": "a machine that nobody described"}]
     pq.write_table(pa.Table.from_pylist(unknown, arrow_schema("cases")), folder / "cases.parquet")
     assert abnormal(str(folder)) == []
-    assert "expect normal: nothing to compare with: no known value is for this hardware" in capsys.readouterr().err
+    assert "expect normal: nothing to compare with: no value is known for this hardware" in capsys.readouterr().err
 
 
 def ours(*rows: tuple[str, int | None, str, float]) -> pd.DataFrame:
