@@ -29,6 +29,7 @@ from commbench.launchers.srun import Srun, pmi
 from commbench.measure.plan import duration_s, plan
 from commbench.report.load import run_tables
 from commbench.world.control import hosted_world
+from commbench.writers.console import row_order
 
 from .doctor import facts_here
 
@@ -244,7 +245,7 @@ def print_plans(jobs: Sequence[Job], ranks: int = 2) -> None:
 
 def _plan_text(settings: Settings, planned: Sequence[Planned]) -> str:
     """The cases as a table, in a sorted order; they run in a shuffled one."""
-    jobs = sorted(planned, key=_order)
+    jobs = sorted(planned, key=lambda job: (row_order(vars(job.case)), job.case.timing_mode))
     names = [*SHOWN, *(name for name in AXES if len({getattr(job.case, name) for job in jobs} - {None}) > 1)]
     columns = [*(TableColumn(name) for name in names), *PLAN_COLUMNS]
     rows = []
@@ -263,14 +264,3 @@ def _plan_text(settings: Settings, planned: Sequence[Planned]) -> str:
     what = f"{settings.backend.name}, timing {settings.timing.name}"
     cases = plural(len(jobs), "case", "cases")
     return f"{table}\n{what}: {cases}, {runs} to measure, at most {total}; nothing was started"
-
-
-def _order(job: Planned) -> tuple[object, ...]:
-    case = job.case
-    layout = Layout.parse(case.layout)
-    texts = [
-        str(getattr(case, name) or "")
-        for name in ("dtype", "engine", "timing_mode", "schedule", "reduction", "buffers")
-    ]
-    numbers = [getattr(case, name) or 0 for name in ("root", "streams", "in_place", "window")]
-    return (case.benchmark, layout.size, layout.nodes, case.pairs, *texts, case.message_bytes, *numbers)

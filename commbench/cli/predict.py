@@ -21,6 +21,7 @@ from commbench.report.difference import FEW_LAUNCHES, Measured, differ
 from commbench.report.fit import answerable, families, ignored, varying
 from commbench.report.load import read_rows, row_dicts
 from commbench.report.predict import OPERATION, TrainingStep, predict, step_of
+from commbench.writers.table import natural_key
 
 from .options import CommandParser
 
@@ -63,7 +64,9 @@ def prediction_text(cases: pd.DataFrame, steps: Sequence[TrainingStep], dtype: s
         more = [str(row["engine"])] if row["engine"] else []
         more += [f"{name} {row[name]}" for name in shown if row[name] is not None]
         row["name"] = f"{row['backend']} ({', '.join(more)})" if more else str(row["backend"])
-    rows.sort(key=_place)
+    rows.sort(
+        key=lambda row: (natural_key(row["layout"]), row["bucket_bytes"], math.isnan(row["step_s"]), row["step_s"])
+    )
     warned: dict[str, list[str]] = {}
     for row in rows:
         for warning in row["warnings"]:
@@ -157,12 +160,6 @@ def _steps_table(rows: Sequence[Prediction], shown: Sequence[str], terminal: Ter
             format_number(row["gb_per_s"] if known else None), " ".join(notes),
         ))  # fmt: skip
     return table_text(columns, cells, terminal)
-
-
-def _place(row: Prediction) -> tuple[Any, ...]:
-    nodes, _, ranks = str(row["layout"]).partition("x")
-    layout = (int(nodes), int(ranks)) if nodes.isdigit() and ranks.isdigit() else (0, 0)
-    return layout, str(row["layout"]), row["bucket_bytes"], math.isnan(row["step_s"]), row["step_s"]
 
 
 def _groups(rows: Sequence[Prediction], *names: str) -> list[list[Prediction]]:

@@ -19,11 +19,15 @@ from commbench.core.terminal import TableColumn, Terminal, paragraphs, printable
 from commbench.core.units import format_bytes, format_number, format_seconds, plural, short_pairs
 
 from .parquet import recorded_rows
-from .table import OWN_BUFFERS, TimeLine, has_own_buffers, is_matrix, matrix_text
+from .table import OWN_BUFFERS, TimeLine, has_own_buffers, is_matrix, matrix_text, natural_key
 
 CONSTANT = (  # named once in the title where all rows share them
     "layout", "pair", "dtype", "engine", "schedule", "window", "buffers", "streams", "root", "reduction", "in_place",
     "staging", "link", "device", "timing_mode",
+)  # fmt: skip
+ORDER = (  # of rows in a table
+    "benchmark", "layout", "engine", "dtype", "schedule", "pair", "root", "streams", "message_bytes", "window",
+    "in_place", "reduction", "buffers", "staging", "cache", "sync",
 )  # fmt: skip
 SHOWN_VARIABLES = ("benchmark", *(name for name in CONSTANT if name not in ("device", "timing_mode")))
 RIGHT = ("window", "streams", "root")
@@ -182,12 +186,8 @@ def _finding_lines(run: Mapping[str, Any], rows: Sequence[Row], terminal: Termin
 
 
 def row_order(row: Row) -> tuple[Any, ...]:
-    """Sort key: the main variables as text, the ranks of the pair and other numbers by size, further variables."""
-    ranks = [int(rank) for pair in (row["pair"] or "").split() for rank in pair.split("-")]
-    numbers = [-1 if row[name] is None else row[name] for name in ("root", "streams", "message_bytes", "window")]
-    texts = [row[name] or "" for name in ("benchmark", "layout", "engine", "dtype", "schedule")]
-    more = [str(row[name] or "") for name in ("in_place", "reduction", "buffers", "staging", "cache", "sync")]
-    return (*texts, len(ranks), ranks, *numbers, *more)
+    """Sort key of a row, or of the fields of a Case."""
+    return tuple(natural_key(row[name]) for name in ORDER)
 
 
 # ---------------------------------------------------------------- title and meaning

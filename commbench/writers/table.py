@@ -69,7 +69,7 @@ class Listing(ABC):
 
     @abstractmethod
     def notes(self, rows: Sequence[Row]) -> list[str]:
-        """What is said once about all tables."""
+        """Comments on all tables, above them."""
 
     @abstractmethod
     def table_lines(self, table: Sequence[Row], explained: bool) -> list[str]:
@@ -112,10 +112,10 @@ def tables(rows: Iterable[Row], columns: Collection[str]) -> list[list[Row]]:
     shared = [column.name for column in VARIABLES if column.name not in varying]
     rows_by_table: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        rows_by_table.setdefault(tuple(_natural_key(row[name]) for name in shared), []).append(row)
+        rows_by_table.setdefault(tuple(natural_key(row[name]) for name in shared), []).append(row)
     order = (*(name for name in columns if name != "in_place"), "message_bytes", "elements", "in_place")
     return [
-        sorted(rows_by_table[key], key=lambda row: [_natural_key(row[name]) for name in order])
+        sorted(rows_by_table[key], key=lambda row: [natural_key(row[name]) for name in order])
         for key in sorted(rows_by_table)
     ]
 
@@ -143,7 +143,7 @@ def flag_lines(table: Iterable[Row]) -> list[str]:
 
 
 def has_own_buffers(rows: Iterable[Row]) -> bool:
-    """Whether each message of a window had memory of its own, as no other tool does it."""
+    """Whether each message of a window had memory of its own, which no other tool does."""
     return any(row["buffers"] == "own" and (row["window"] or 1) > 1 for row in rows)
 
 
@@ -167,8 +167,8 @@ def _first_values(rows: Sequence[Row], names: Iterable[str]) -> str:
     return ", ".join(f"{name} {value_text(value)}" for name, value in first.items() if value not in (None, {}, ()))
 
 
-def _natural_key(value: Any) -> tuple[Any, ...]:
-    """A key that sorts 0-2 before 0-10, and None first."""
+def natural_key(value: Any) -> tuple[Any, ...]:
+    """A sort key with 0-2 before 0-10, and None first."""
     if value is None:
         return ()
     parts = re.split(r"(\d+)", value_text(value))

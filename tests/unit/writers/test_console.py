@@ -328,6 +328,13 @@ def test_rows_stand_in_the_order_of_numbers() -> None:
     assert [line.split()[1:3] for line in table(text)[1:]] == [[pair, size] for pair in pairs for size in ("8", "1024")]
 
 
+def test_layouts_and_types_stand_in_the_order_of_numbers() -> None:
+    layouts = ["1x2", "1x16", "2x1"]
+    assert cells(lines(*(row(layout=layout) for layout in layouts[::-1])), "layout") == layouts
+    types = ["int8", "int32", "int64"]
+    assert cells(lines(*(row(dtype=dtype) for dtype in types[::-1])), "dtype") == types
+
+
 def test_forms_of_one_size_keep_their_order() -> None:
     forms = [(flag, name) for flag in (False, True) for name in ("max", "sum")]
     rows = [row(in_place=flag, reduction=name, schedule=None) for flag, name in forms[::-1]]
