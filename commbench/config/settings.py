@@ -1,6 +1,6 @@
-"""The configuration, checked once: every value behind this module is typed and possible.
+"""The checked configuration: code that gets `Settings` may rely on its types and bounds.
 
-A `Job` is a checked configuration with the text in which a command passes it to the ranks that it starts.
+A `Job` is a configuration with the overrides that it comes from; a command sends its text to the ranks that it starts.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,9 +29,20 @@ from .keys import TIMING_MODES, TO_MEMORY, ConfigReader, construct, list_refusal
 MAX_DURATION_S = 1e8  # three years: a clock, a deadline and a store's timeout can still hold it
 MAX_TIMING_REPETITIONS = 10**12
 MAX_VISITS = 1000
-MAX_PAIRS = 10**6  # of all layouts and sizes together: each is a case of its own
+ABOVE_0, BELOW_1 = math.ulp(0.0), math.nextafter(1.0, 0.0)
+TIMING_BOUNDS = {
+    "target": (ABOVE_0, BELOW_1), "case_s": (ABOVE_0, MAX_DURATION_S), "z": (ABOVE_0, MAX_DURATION_S),
+    "repetitions": (1, MAX_TIMING_REPETITIONS), "warmup_repetitions": (0, MAX_TIMING_REPETITIONS),
+    "warmup_s": (0, MAX_DURATION_S), "duration_s": (ABOVE_0, MAX_DURATION_S), "interval_s": (1e-3, MAX_DURATION_S),
+    "visits": (1, MAX_VISITS), "launches": (1, MAX_VISITS), "pass_s": (0, MAX_DURATION_S),
+}  # fmt: skip
+BUDGET_BOUNDS = {
+    "case_s": (ABOVE_0, MAX_DURATION_S), "total_s": (ABOVE_0, MAX_DURATION_S), "memory_share": (ABOVE_0, 1),
+    "restarts": (0, 1000), "late_s": (1, 86400), "silence_s": (5, 86400),  # a heartbeat is sent every 2 s
+}  # fmt: skip
+MAX_PAIRS = 10**6  # of all layouts and sizes together: each pair is a case
 NUMERIC_COLUMNS = tuple(column.name for column in CASES if column.kind in ("integer", "number"))
-UNCHANGED = (  # keys whose values are settings as they are read
+UNCHANGED = (  # keys whose values become settings unchanged
     "sizes_per", "schedule", "buffers", "streams", "in_place", "sync", "cache", "staging", "cuda_ipc", "launch", "bind",
     "preflight", "on_error", "plan", "verbose", "seed",
 )  # fmt: skip
@@ -60,26 +72,13 @@ class Timing:
     interval_s: float = 0.1  # of a soak's timeline
     visits: int = 6
     launches: int = 1
-    pass_s: float = 0.6  # at least, between the begins of two passes
+    pass_s: float = 0.6  # at least, between the starts of two passes
 
     def __post_init__(self) -> None:
-        if not (1 <= self.visits <= MAX_VISITS and 1 <= self.launches <= MAX_VISITS):
-            raise ConfigError(f"{self}: visits and launches lie between 1 and {MAX_VISITS}")
+        _check_bounds("timing", self, TIMING_BOUNDS)
         if self.repetitions is not None or self.duration_s is not None:
             for name in ("visits", "launches"):
                 object.__setattr__(self, name, 1)
-        for name in ("case_s", "z", "warmup_s", "duration_s", "interval_s", "pass_s"):
-            value = getattr(self, name)
-            if value is not None and not value <= MAX_DURATION_S:
-                raise ConfigError(f"timing.{name}={value:g} is not at most {MAX_DURATION_S:g}")
-        if max(self.repetitions or 1, self.warmup_repetitions) > MAX_TIMING_REPETITIONS:
-            raise ConfigError(f"{self}: at most {MAX_TIMING_REPETITIONS} repetitions are allowed")
-        if not (0 < self.target < 1 and self.case_s > 0 and self.z > 0 and min(self.warmup_s, self.pass_s) >= 0):
-            raise ConfigError(f"{self}: target lies between 0 and 1, case_s and z above 0, warmup_s and pass_s from 0")
-        if self.warmup_repetitions < 0 or (self.repetitions is not None and self.repetitions < 1):
-            raise ConfigError(f"{self}: repetitions start at 1, warmup_repetitions at 0")
-        if not (self.interval_s >= 1e-3 and (self.duration_s is None or self.duration_s > 0)):
-            raise ConfigError(f"{self}: duration_s is above 0, interval_s at least 0.001")
 
     @property
     def is_soak(self) -> bool:
@@ -88,7 +87,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Budget:
-    """Time and memory that a run may take; None means no bound of its own."""
+    """Time and memory that a run may take; None means no bound."""
 
     case_s: float | None = None
     total_s: float | None = None
@@ -98,26 +97,22 @@ class Budget:
     silence_s: float = 8.0  # how long a rank may send no heartbeat
 
     def __post_init__(self) -> None:
-        if not 1 <= self.late_s <= 86400:
-            raise ConfigError(f"budget.late_s={self.late_s:g} is not from 1 to 86400 seconds")
-        if not 5 <= self.silence_s <= 86400:
-            raise ConfigError(
-                f"budget.silence_s={self.silence_s:g} is not from 5 to 86400 seconds; ranks send a heartbeat every 2 s"
-            )
-        if not 0 < self.memory_share <= 1:
-            raise ConfigError(f"budget.memory_share={self.memory_share} lies outside (0, 1]")
-        if not 0 <= self.restarts <= 1000:
-            raise ConfigError(f"budget.restarts={self.restarts} is not from 0 to 1000")
-        for name in ("case_s", "total_s"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value <= MAX_DURATION_S:
-                text = "is not above 0" if not value > 0 else f"is not at most {MAX_DURATION_S:g}"
-                raise ConfigError(f"budget.{name}={value} {text}; null means no bound")
+        _check_bounds("budget", self, BUDGET_BOUNDS)
+
+
+def _check_bounds(group: str, settings: object, bounds: Mapping[str, tuple[float, float]]) -> None:
+    """Raises ConfigError for a number outside of its bounds; null has none."""
+    for name, (least, most) in bounds.items():
+        value = getattr(settings, name)
+        if value is not None and not least <= value <= most:
+            low = "above 0" if least == ABOVE_0 else f"at least {least:g}"
+            high = "below 1" if most == BELOW_1 else f"at most {most:g}"
+            raise ConfigError(f"{group}.{name}={value} is not {low} and {high}")
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """`column` of every case (of one benchmark, if named) compared with a number."""
+    """A comparison of `column` with a number, for every case or those of one benchmark."""
 
     text: str
     benchmark: str | None
@@ -140,7 +135,7 @@ class Settings:
     dtypes: tuple[str, ...]
     sizes: tuple[tuple[int, ...], ...]  # bytes, one tuple per dtype
     sizes_to_memory: bool  # 8..max: sizes that do not fit the memory are left out
-    sizes_per: str  # message, or rank: then a collective that divides its message has as many times as much
+    sizes_per: str  # message; or rank: of each rank's block where a collective divides its message
     pairs: Pairs
     schedule: str
     windows: tuple[int, ...]
@@ -148,7 +143,7 @@ class Settings:
     streams: tuple[int, ...]
     reductions: tuple[str, ...]
     roots: tuple[int, ...]
-    in_place: tuple[bool | None, ...]  # None: as the operation usually is
+    in_place: tuple[bool | None, ...]  # None: the operation's default
     engines: tuple[str, ...]
     timing_modes: tuple[str, ...]
     sync: str
@@ -242,7 +237,7 @@ def _timing_modes(modes: Sequence[str], device: str) -> tuple[str, ...]:
 
 
 def _checked_pairs(value: Any, layouts: Sequence[Layout], sizes: int) -> Pairs:
-    """Raises ConfigError, also where there would be more cases than anybody can plan or measure."""
+    """Raises ConfigError, also where pairs=all makes more than MAX_PAIRS cases."""
     if value in ("neighbours", "all"):
         cases = sum(layout.size**2 for layout in layouts) * sizes
         if value == "all" and cases > MAX_PAIRS:
@@ -250,12 +245,12 @@ def _checked_pairs(value: Any, layouts: Sequence[Layout], sizes: int) -> Pairs:
                 f"pairs=all makes {cases} cases here, at most {MAX_PAIRS} are allowed; name pairs or fewer ranks"
             )
         return str(value)
-    pairs = value if isinstance(value, list) else []
-    valid = [pair for pair in pairs if isinstance(pair, list) and len(pair) == 2]
-    valid = [pair for pair in valid if all(type(rank) is int and rank >= 0 for rank in pair)]
-    if not valid or len(valid) < len(pairs):
-        raise ConfigError(f"pairs={value} is neither neighbours, all nor a list of rank pairs like [[0,1],[2,3]]")
-    return tuple((pair[0], pair[1]) for pair in valid)
+    pairs: list[Any] = value if isinstance(value, list) and value else [None]
+    for pair in pairs:
+        is_pair = isinstance(pair, list) and len(pair) == 2
+        if not is_pair or not all(type(rank) is int and rank >= 0 for rank in pair):
+            raise ConfigError(f"pairs={value} is neither neighbours, all nor a list of rank pairs like [[0,1],[2,3]]")
+    return tuple((first, second) for first, second in pairs)
 
 
 def _checked_env(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -298,10 +293,10 @@ def _expectations(texts: Sequence[Any], benchmarks: Sequence[str]) -> tuple[Expe
 
 @dataclass(frozen=True)
 class Job:
-    """One point of a sweep: its overrides and what they mean.
+    """One point of a sweep: its overrides and the configuration that they make.
 
-    `config` is without credentials, for the record; `digest` is a hash of the whole configuration except its output, so
-    it is equal on all ranks that were given the same.
+    `config` is the record, without credentials. `digest` is a hash of the whole configuration except its output, equal
+    on all ranks that have the same one.
     """
 
     overrides: tuple[str, ...]
@@ -311,13 +306,13 @@ class Job:
     whole: dict[str, Any] = field(repr=False)  # with credentials: never written to a file
 
     def with_layout(self, layout: Layout) -> Job:
-        """The same job, for a world of exactly this layout, where the configuration leaves it open."""
+        """The job for a world of this layout; the same job where its configuration names a layout."""
         if self.settings.layouts:
             return self
         return job_of(self.whole | {"layout": str(layout)}, (*self.overrides, f"layout={layout}"))
 
     def text(self) -> str:
-        """What `received` reads in the ranks; it may hold credentials."""
+        """The text that `received` reads in the ranks; it may contain credentials."""
         return json.dumps([self.overrides, self.whole])
 
 
@@ -343,6 +338,6 @@ def job_of(whole: Mapping[str, Any], overrides: Iterable[str]) -> Job:
 
 
 def received(text: str) -> Job:
-    """The job of a rank, from what the command that has started it exported."""
+    """The job of a rank, from the text that its parent exported."""
     overrides, whole = json.loads(text)
     return job_of(whole, overrides)
