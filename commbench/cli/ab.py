@@ -40,7 +40,7 @@ MAX_LAUNCHES = 1000
 
 
 def ab(words: Sequence[str]) -> int:
-    """The exit status. Raises ConfigError for either side before anything is started."""
+    """Run and compare both sides; returns the exit status. Raises ConfigError before anything is started."""
     options = _ab_parser().parse_intermixed_args(list(words))
     if detect(os.environ) is not None:
         raise ConfigError("commbench ab starts its worlds itself; call it outside of torchrun, mpirun and srun")
@@ -63,7 +63,7 @@ def ab(words: Sequence[str]) -> int:
 def _run_and_compare(
     folder: Path, overrides: Mapping[str, list[str]], by: Sequence[str], options: argparse.Namespace
 ) -> int:
-    """All launches of both sides, and their verdict; the worst exit status."""
+    """Run all launches of both sides and print their comparison; returns the worst exit status."""
     order = turns(options.launches, options.seed)
     rules = {"by": by, "delta": options.delta / 100, "seed": options.seed}
     write_json(folder / AB_FILE, {**overrides, **rules, "order": order})
@@ -87,7 +87,7 @@ def _run_and_compare(
 
 
 def _print_estimate(launches: int, case_count: int, enough: int, measuring_s: float) -> None:
-    """How long it takes, and what so few launches cannot tell; `measuring_s` is that of a launch of both sides."""
+    """Print how long it takes and whether the launches suffice; `measuring_s` is that of one launch of each side."""
     time = f"at most {format_seconds(launches * measuring_s)} of measuring"
     cases = plural(case_count, "case", "cases")
     print(f"ab: {launches} launches of each side, {cases}, {time}, and the start of each world", file=sys.stderr)
@@ -99,7 +99,7 @@ def _print_estimate(launches: int, case_count: int, enough: int, measuring_s: fl
 
 
 def turns(launches: int, seed: int) -> list[tuple[int, str]]:
-    """(launch, side) in the order they run: every two launches base new new base, or the other way round."""
+    """(launch, side) in the order in which they run: every two launches base new new base, or new base base new."""
     rng = random.Random(f"ab/{seed}")
     order: list[tuple[int, str]] = []
     for first in range(0, launches, 2):
@@ -164,7 +164,10 @@ def _job_of_side(composer: ConfigComposer, side: str, overrides: Sequence[str]) 
 
 
 def differing(base: Sequence[Planned], new: Sequence[Planned]) -> tuple[tuple[str, ...], int]:
-    """The variables of which the sides share no value, and how many cases both have; raises ConfigError for none."""
+    """The variables of which the sides share no value, and how many cases both have.
+
+    Raises ConfigError where a side has no cases or no case has a counterpart.
+    """
     cases = [[entry.case for entry in side if entry.skip is None] for side in (base, new)]
     for name, side, measured in zip(AB_SIDES, (base, new), cases, strict=True):
         if not measured:
@@ -184,7 +187,7 @@ def differing(base: Sequence[Planned], new: Sequence[Planned]) -> tuple[tuple[st
 
 
 def _run_launch(overrides: Sequence[str], config_dir: str | None) -> int:
-    """One run; its exit status. A broken world loses its launch, as in a sweep; an interruption ends all."""
+    """Run one launch; returns its exit status. A broken world loses only its launch, an interruption ends all."""
     try:
         status = run.run(overrides, config_dir=config_dir)
     except CommbenchError as error:

@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from commbench.config.compose import ConfigComposer
+from commbench.config.compose import ConfigComposer, resolved
 from commbench.config.keys import GROUPS, TIMING_MODES, construct
 from commbench.core.errors import ConfigError
 from commbench.core.protocols import Backend
@@ -43,7 +43,7 @@ def machine_text(config_dir: str | None = None) -> str:
     shm_bytes = facts.get("limits.shm_total_bytes")
     size = "no /dev/shm" if shm_bytes is None else f"{shm_bytes / 2**30:.1f} GiB in /dev/shm"
     lines.append(f"  {'shared memory':<24} {resource_limits.small_shm(facts) or size}")
-    lines += [f"  {'note':<24} {line}" for line in surroundings()]
+    lines += [f"  {'note':<24} {line}" for line in folder_problems()]
     lines += ["libraries", *(f"  {key[9:]:<24} {facts[key]}" for key in sorted(facts) if key.startswith("versions."))]
     lines += ["GPU", f"  {facts.get('topology.reason') or 'nvidia-smi topo -m answers'}"]
     if "gpu.driver_version" in facts:
@@ -61,7 +61,7 @@ def machine_text(config_dir: str | None = None) -> str:
     return "\n".join(lines)
 
 
-def surroundings() -> list[str]:
+def folder_problems() -> list[str]:
     """A line for each problem with the working directory and its results that would show up only later."""
     lines = []
     if any(Path(name).exists() for name in ("commbench.py", "torch.py", "mpi4py.py")):
@@ -94,7 +94,7 @@ def keys_text(config_dir: str | None = None) -> str:
     return "\n".join(lines)
 
 
-def matrix(config_dir: str | None = None) -> str:
+def operations_text(config_dir: str | None = None) -> str:
     """`commbench --operations`: a Markdown table of what each backend can measure and in which form."""
     overrides = ["backend=simulated", "benchmark=all", "in_place=[true,false]", "layout=1x4", "sizes=[960]"]
     with ConfigComposer(config_dir) as composer:
@@ -119,7 +119,7 @@ def backends(composer: ConfigComposer) -> dict[str, Backend | ConfigError]:
     built: dict[str, Backend | ConfigError] = {}
     for name in composer.options("backend"):
         try:
-            built[name] = construct(composer.group("backend", name), f"backend {name}", ())
+            built[name] = construct(resolved(composer.config([f"backend={name}"]))["backend"], f"backend {name}", ())
         except ConfigError as error:
             built[name] = error
     return built

@@ -1,4 +1,4 @@
-"""The command line: chooses a command, and turns its errors into one line and an exit status."""
+"""The command line: choose a command, and turn its errors into one line and an exit status."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Sizes:                              sizes=8..8GiB (times 2), 'sizes=8..1MiB*4', 
 Every key with its values:          commbench --keys
 What would run, without running:    plan=true"""
 
-COMMANDS = {  # with options of their own: command -> module, function
+COMMANDS = {  # command with its own options -> module, function
     "report": ("commbench.cli.results", "report"),
     "show": ("commbench.cli.results", "show"),
     "compare": ("commbench.cli.compare", "compare_command"),
@@ -83,14 +83,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _shield_children() -> None:
-    """Ranks are started by `python -m`, which would import a commbench.py or select.py of the working directory; and
-    mpirun crashes without HOME. Raises ConfigError where Python 3.10 can't be kept from such an import."""
+    """Keep ranks from importing modules of the working directory, as `python -m` does, and set HOME for mpirun.
+
+    Raises ConfigError where Python 3.10 can't be kept from importing a commbench.py, torch.py or mpi4py.py there.
+    """
     if "HOME" not in os.environ:
         with suppress(KeyError, RuntimeError):  # no passwd entry
             os.environ["HOME"] = str(Path.home())
         os.environ.setdefault("HOME", gettempdir())
     with suppress(FileNotFoundError):
-        if str(Path.cwd()) in sys.path:  # started by `python -m`: the user's own modules there are wanted
+        if str(Path.cwd()) in sys.path:  # started by `python -m`: the user wants the modules there
             return
     os.environ.setdefault("PYTHONSAFEPATH", "1")
     planted = [f"{name}.py" for name in ("commbench", "torch", "mpi4py") if Path(f"{name}.py").exists()]
@@ -99,7 +101,7 @@ def _shield_children() -> None:
 
 
 def _identity() -> RankIdentity | None:
-    """None outside of a world, and where the launcher's variables are unusable."""
+    """This rank; None outside of a world, and where the launcher's variables are unusable."""
     try:
         return detect(os.environ)
     except ConfigError:
@@ -107,7 +109,7 @@ def _identity() -> RankIdentity | None:
 
 
 def _run_command(words: list[str]) -> int:
-    """The exit status. Commands are imported when they are used."""
+    """Run a command, which is imported only now; returns the exit status."""
     if words[:1] == ["help"] and len(words) == 2 and words[1] in (*COMMANDS, *OTHER_COMMANDS):
         words = [words[1], "--help"]
     if words[:1] and words[0] in COMMANDS:
@@ -118,7 +120,7 @@ def _run_command(words: list[str]) -> int:
         from commbench.cli.rank import run_started
 
         return run_started()
-    _check_words([word for word in words[:1] if word[:1] != "-"])  # a mistyped command has options of its own
+    _check_words([word for word in words[:1] if word[:1] != "-"])  # before the options of a mistyped command
     parser = CommandParser(prog="commbench", usage=USAGE, add_help=True)
     add = parser.add_argument
     add("words", nargs="*", metavar="KEY=VALUE", help="an override of the configuration, or a command")
@@ -132,9 +134,9 @@ def _run_command(words: list[str]) -> int:
     if options.words[:1] == ["help"]:
         parser.print_help()
     elif options.keys or options.operations or options.words[:1] == ["doctor"]:
-        from commbench.cli.doctor import keys_text, machine_text, matrix
+        from commbench.cli.doctor import keys_text, machine_text, operations_text
 
-        text = keys_text if options.keys else matrix if options.operations else machine_text
+        text = keys_text if options.keys else operations_text if options.operations else machine_text
         write_stdout(f"{text(options.config_dir)}\n")
     else:
         _start_rank_server(options.words)
@@ -162,7 +164,7 @@ def _check_words(words: Sequence[str]) -> None:
 
 
 def _start_rank_server(words: Sequence[str]) -> None:
-    """Start it where this command will probably fork ranks: it imports torch while the configuration is composed."""
+    """Start a rank server where this command will probably fork ranks, so that torch loads during composition."""
     launcher = likely_launcher(words)
     if launcher is not None and launcher.forks and _identity() is None:
         from commbench.world.rank_server import start_rank_server

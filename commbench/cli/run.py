@@ -1,4 +1,4 @@
-"""Measuring: check every job of the command line, then start their worlds, or take part in a given one."""
+"""Measuring: check every job of the command line, then start their worlds, or run as a rank of an existing one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from .rank import identity_here, run_rank, run_session
 
 
 def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None = None) -> int:
-    """The run command; the exit status. Raises ConfigError before anything is started."""
+    """Run the jobs of a command line; returns the exit status. Raises ConfigError before anything is started."""
     identity = identity_here()
     folder = {} if config_dir is None else {CONFIG_DIR: str(Path(config_dir).absolute())}
     with exported(folder), ConfigComposer(os.environ.get(CONFIG_DIR)) as composer:
@@ -71,19 +71,19 @@ def run(overrides: Sequence[str], multirun: bool = False, config_dir: str | None
 
 
 def run_one(*overrides: str | Mapping[str, Any], **keys: Any) -> Path:
-    """Run one job from Python, as `commbench KEY=VALUE...` would; the folder with its results.
+    """Run one job from Python, as `commbench KEY=VALUE...` does; returns the folder with its results.
 
         folder = commbench.run(backend="gloo", layout="1x2", sizes=[8, "1KiB"])
         folder = commbench.run("backend=simulated", {"timing.visits": 2, "env": {"NCCL_ALGO": "Ring"}})
 
-    Strings are as on the command line; a mapping holds keys with dots. The last of several values of a key counts.
-    Raises ConfigError, WorldBroken; a failed case or a missed `expect` is in the results.
+    Strings are overrides as on the command line; a mapping may have keys with dots. The last of several values of a key
+    counts. Raises ConfigError, WorldBroken; failed cases and missed expectations are in the results.
     """
     with ConfigComposer() as composer:
         requested = requested_jobs(composer, override_texts(*overrides, keys), multirun=False)
         if requested.fresh_worlds:
             raise ConfigError(
-                f"{len(requested.jobs)} worlds are asked for; from Python one at a time: add part=N, one value"
+                f"these are {len(requested.jobs)} runs; from Python start one at a time: add part=N, or give one value"
             )
         job = requested.jobs[0]
         if job.settings.plan:
@@ -99,11 +99,14 @@ def run_one(*overrides: str | Mapping[str, Any], **keys: Any) -> Path:
 
 
 def resume(words: Sequence[str]) -> int:
-    """`commbench resume RUN [--force]`: measure what is missing or failed, in the same folder; the exit status."""
+    """`commbench resume RUN [--force]`: measure what is missing or failed, in the same folder.
+
+    Returns the exit status. Raises ConfigError where RUN can't be resumed.
+    """
     parser = CommandParser(
         prog="commbench resume", description="Measure what is missing or failed in a run, in its folder."
     )
-    parser.add_argument("run", metavar="RUN", help="the folder of one run, as it printed it behind `results:`")
+    parser.add_argument("run", metavar="RUN", help="the folder of one run, which it printed after `results:`")
     parser.add_argument("--force", action="store_true", help="also if the configuration has changed since")
     options = parser.parse_args(words)
     folder, force = Path(options.run).absolute(), bool(options.force)
@@ -115,7 +118,7 @@ def resume(words: Sequence[str]) -> int:
             f"{folder} has schema version {run['schema_version']}, whose cases have other ids; start it anew"
         )
     overrides = _recorded_texts(run, "overrides", folder)
-    if not any(word.startswith("layout=") for word in overrides):  # the world of that time decided
+    if not any(word.startswith("layout=") for word in overrides):  # its world decided
         overrides.append(f"layout=[{','.join(_recorded_texts(run, 'layouts', folder))}]")
     config, config_dir = run.get("config"), run.get("config_dir")
     if not isinstance(config, dict) or not isinstance(config_dir, str | None):
@@ -140,7 +143,7 @@ def resume(words: Sequence[str]) -> int:
 
 
 def _is_finished(run: Mapping[str, Any], folder: Path) -> bool:
-    """Whether the run has ended by itself, and no case of it is failed, invalid or unfinished."""
+    """Whether the run reached its end, and none of its cases is failed, invalid or unfinished."""
     if run.get("status") != "done":
         return False
     cases = read_rows([folder])
@@ -149,7 +152,7 @@ def _is_finished(run: Mapping[str, Any], folder: Path) -> bool:
 
 
 def task(config: DictConfig, folder: str | None = None) -> int:
-    """One job of a sweep, wherever Hydra's launcher runs it; the exit status."""
+    """Run one job of a sweep, wherever Hydra's launcher starts it; returns the exit status."""
     job = job_of(resolved(config), HydraConfig.get().overrides.task)
     identity = identity_here()
     try:
@@ -160,7 +163,7 @@ def task(config: DictConfig, folder: str | None = None) -> int:
 
 
 def _recorded_texts(run: Mapping[str, Any], key: str, folder: Path) -> list[str]:
-    """A list of texts in run.json; raises ConfigError where somebody else wrote it."""
+    """A list of texts in run.json; raises ConfigError where the key holds anything else."""
     texts = run.get(key)
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise ConfigError(f"{folder}/run.json is not as commbench writes it: {key} is not a list of texts")
@@ -168,7 +171,7 @@ def _recorded_texts(run: Mapping[str, Any], key: str, folder: Path) -> list[str]
 
 
 def _comparable(value: Any) -> Any:
-    """A value of the configuration with targets as class names only: modules may move between versions."""
+    """A value of the configuration with targets as class names only, as modules may move between versions."""
     if not isinstance(value, Mapping):
         return value
     target = {"_target_": str(value["_target_"]).rpartition(".")[2]} if "_target_" in value else {}
@@ -179,8 +182,8 @@ def _comparable(value: Any) -> Any:
 
 
 def _run_in_worlds(job: Job, folder: str | None = None, resume: Resume | None = None) -> int:
-    """One job in its own world, in fresh ones for what a broken one has left, and in one for each further launch; the
-    exit status of its run."""
+    """Run one job in its own world, then in fresh ones for the cases that a broken world has left and for further
+    launches; returns the exit status of the run."""
     settings = job.settings
     folder = folder or new_folder(settings.output)
     if settings.backend.launchers == "none":
@@ -197,7 +200,7 @@ def _run_in_worlds(job: Job, folder: str | None = None, resume: Resume | None = 
                 status = launch.start(spec)
             if not has_launches_left(read_record(folder)):
                 return status
-            stop_rank_server()  # forks of one process are no fresh ones
+            stop_rank_server()  # launches must not be forks of the same process
             resume = Resume.LAUNCH
         except WorldBroken as error:
             suspect = count_suspect(folder)
@@ -210,7 +213,7 @@ def _run_in_worlds(job: Job, folder: str | None = None, resume: Resume | None = 
 
 @contextmanager
 def _naming_the_rest(folder: str) -> Iterator[None]:
-    """Complete run.json after a signal, and say how to finish the run."""
+    """After a signal complete run.json, and print how to finish the run."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as stop:

@@ -1,6 +1,6 @@
-"""From overrides to checked jobs: Hydra composes, settings are checked, and nothing else happens.
+"""From overrides to checked jobs: Hydra composes the configuration, which is then checked; nothing is started.
 
-An experiment's file lists its worlds, part by part and for each scale; `requested_jobs` makes jobs of them, too.
+An experiment's file lists its worlds, part by part and for each scale; `requested_jobs` makes the jobs of these too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from commbench.core.errors import ConfigError
 from commbench.core.secrets import MASK, is_secret
 from commbench.core.terminal import first_line, one_line
 
-from .keys import GROUPS, OVERRIDES, check_file_override, check_file_settings, list_refusal, unknown_key
+from .keys import GROUPS, OVERRIDES, Kind, check_file_override, check_file_settings, list_refusal, unknown_key
 from .settings import Job, job_of
 
 EVERY = "all"  # benchmark=all
@@ -42,14 +42,14 @@ CPU = "cpu"
 
 
 class ConfigComposer:
-    """Hydra, opened on commbench's configuration while the context lasts."""
+    """Context in which Hydra composes commbench's configuration, with a folder of the user's own files."""
 
     _packaged: ClassVar[dict[tuple[object, ...], DictConfig]] = {}  # of commbench's own files, by overrides
 
     def __init__(self, config_dir: str | None = None) -> None:
         self._config_dir = None if config_dir is None else Path(config_dir).absolute()
         self._composed = self._packaged if config_dir is None else {}
-        self._overrides: dict[str, Override] = {}  # each is asked for several times, and parsing takes ms
+        self._overrides: dict[str, Override] = {}  # a cache: parsing takes ms
         if self._config_dir is not None and not self._config_dir.is_dir():
             raise ConfigError(f"--config-dir {config_dir} is not a folder")
 
@@ -80,7 +80,7 @@ class ConfigComposer:
         parsed = self._parsed(overrides)
         try:
             self._check(parsed, multirun)
-            # all combinations of a sweep, in Hydra's own reading of its grammar
+            # all combinations of a sweep, by Hydra's grammar
             given = [override.input_line or "" for override in parsed]
             batches = BasicSweeper.split_arguments(parsed, max_batch_size=None) if multirun else [[given]]
         except HydraException as error:  # a kind of sweep that can't be listed
@@ -98,9 +98,9 @@ class ConfigComposer:
         return in_run_order(jobs) if multirun else jobs
 
     def config(self, overrides: Iterable[str], hydra: bool = False) -> DictConfig:
-        """A composed configuration, with Hydra's own part if asked for; raises ConfigError.
+        """A composed configuration, with Hydra's own part if `hydra`; raises ConfigError.
 
-        Jobs that choose the same files share what Hydra takes 0.2 s to compose; their values are set in copies of it.
+        Composing files takes Hydra 0.2 s, so jobs that choose the same files set their values in copies of one result.
         """
         searched = [] if self._config_dir is None else [f"hydra.searchpath=[file://{self._config_dir}]"]
         parsed = self._parsed(list(overrides))
@@ -115,11 +115,11 @@ class ConfigComposer:
         return config
 
     def hydra_config(self, overrides: Sequence[str]) -> DictConfig:
-        """What the jobs of a sweep share, with Hydra's own part, which names the launcher."""
+        """The configuration that the jobs of a sweep share, with Hydra's own part, which names the launcher."""
         return self.config(self.plain(overrides), hydra=True)
 
     def sweep_of(self, overrides: Sequence[str]) -> list[str]:
-        """The sweep that a configuration file asks for itself (hydra.mode=MULTIRUN), as overrides."""
+        """The sweep that a configuration file requests with hydra.mode=MULTIRUN, as overrides."""
         node = self.hydra_config(overrides).hydra
         mode = str(OmegaConf.select(node, "mode") or "")
         params = OmegaConf.select(node, "sweeper.params") or {}
@@ -132,14 +132,14 @@ class ConfigComposer:
         return [parsed.key_or_group for parsed in self._parsed(overrides)]
 
     def keys_of_file(self, overrides: Sequence[str]) -> dict[str, str]:
-        """The same for the overrides in an experiment's file. Raises ConfigError for what only the user may give."""
+        """The key of each override in an experiment's file. Raises ConfigError for what only the user may give."""
         keys = dict(zip(overrides, self.keys_of(overrides), strict=True))
         for override, key in keys.items():
             check_file_override(key, override)
         return keys
 
     def plain(self, overrides: Sequence[str]) -> list[str]:
-        """The overrides that are the same in every job of a sweep."""
+        """The overrides that all jobs of a sweep share."""
         parsed = self._parsed(overrides)
         self._check(parsed, multirun=True)
         shared = [override.input_line or "" for override in parsed if not override.is_sweep_override()]
@@ -149,12 +149,6 @@ class ConfigComposer:
         """The names of a group's files."""
         own = () if self._config_dir is None else (path.stem for path in (self._config_dir / group).glob("*.yaml"))
         return sorted({*_packaged_options(group), *own})
-
-    def group(self, group: str, name: str) -> dict[str, Any]:
-        """The node of one file of a group."""
-        node = OmegaConf.to_container(self.config([f"{group}={name}"])[group], resolve=True)
-        assert isinstance(node, dict)
-        return {str(key): value for key, value in node.items()}
 
     def _parsed(self, overrides: Sequence[str]) -> list[Override]:
         parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
@@ -171,7 +165,7 @@ class ConfigComposer:
         return [self._overrides[override] for override in overrides]
 
     def _check(self, parsed: Sequence[Override], multirun: bool) -> None:
-        """Raises ConfigError for what Hydra would report in four lines, or not at all."""
+        """Raises ConfigError for mistakes that Hydra reports in four lines or not at all."""
         for override in parsed:
             name, value = override.key_or_group, override.value()
             key = OVERRIDES.get(name)
@@ -180,7 +174,8 @@ class ConfigComposer:
                 inside = f"in one world: {name}=[{raw}]; " if key is not None and key.axis else ""
                 outside = f"in fresh worlds: commbench -m {name}={raw}; as text: \"{name}='{raw}'\""
                 raise ConfigError(f"{name}={raw} has commas: {inside}{outside}")
-            if isinstance(value, list) and name in COMPOSED_GROUPS and not (key is not None and key.axis):
+            takes_list = name != "experiment" and (key is None or key.axis or key.kind is Kind.OTHER)
+            if isinstance(value, list) and not takes_list:
                 raise list_refusal(name, value)
             if name in COMPOSED_GROUPS and not override.is_delete():
                 known = self.options(name) + ([EVERY] if name == "benchmark" else [])
@@ -202,7 +197,7 @@ def _packaged_options(group: str) -> tuple[str, ...]:
 
 
 def _sets_value(override: Override) -> bool:
-    """Whether it sets a value of a configuration, and has no part in choosing its files."""
+    """Whether the override sets a value, and does not choose files."""
     name, _, inner = override.key_or_group.partition(".")
     return name in OVERRIDES and override.package is None and (bool(inner) or name not in GROUPS)
 
@@ -218,7 +213,7 @@ def resolved(config: DictConfig) -> dict[str, Any]:
 
 
 def _resolved_env(name: str, default: str | None = "\0") -> Any:
-    """oc.env, except for credentials: whatever a key refers to is written into every result."""
+    """oc.env, but not for credentials: the value of every key is written into every result."""
     if is_secret(str(name)):
         raise ConfigError(
             f"${{oc.env:{name}}} would write a credential into every result; export it to the ranks instead"
@@ -227,7 +222,7 @@ def _resolved_env(name: str, default: str | None = "\0") -> Any:
 
 
 def _normalized(override: str) -> str:
-    """An override in Hydra's grammar, of one that has new keys of env, numbers in env, or comparisons in expect."""
+    """The override in Hydra's grammar, which has no new keys and exact numbers in env, and no comparisons in expect."""
     key, _, value = override.partition("=")
     name = key.lstrip("+").removeprefix("env.")
     if value.strip("'") == MASK and key.lstrip("+").startswith("env."):
@@ -251,9 +246,9 @@ def _quoted(text: str) -> str:
 
 
 def override_texts(*given: str | Mapping[str, Any]) -> list[str]:
-    """Overrides given from Python as those of the command line: a mapping becomes one for each key that it sets.
+    """Overrides given from Python in the form of the command line: a mapping becomes one for each key that it sets.
 
-    Raises ConfigError for a key that is not a text and for a value that is no text, number, boolean, None or list.
+    Raises ConfigError for a key that is not a text and for a value of an unsupported type.
     """
     texts: list[str] = []
     for item in given:
@@ -265,16 +260,17 @@ def override_texts(*given: str | Mapping[str, Any]) -> list[str]:
         for key, value in item.items():
             if not isinstance(key, str):
                 raise ConfigError(f"{key!r} is not a key; keys are texts, such as 'timing.visits'")
-            nested = isinstance(value, Mapping) and bool(value)
-            inner = {f"{key}.{name}": entry for name, entry in value.items()} if nested else {}
-            texts += override_texts(inner) if nested else [f"{key}={_value_text(key, value)}"]
+            if isinstance(value, Mapping) and value:
+                texts += override_texts({f"{key}.{name}": entry for name, entry in value.items()})
+            else:
+                texts.append(f"{key}={_value_text(key, value)}")
     return texts
 
 
 def _value_text(key: str, value: Any) -> str:
     """A value in Hydra's grammar. Texts in brackets are lists and maps, as on the command line."""
     if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
+        return json.dumps(value)
     if isinstance(value, (list, tuple, range)):
         return f"[{','.join(_value_text(key, entry) for entry in value)}]"
     if isinstance(value, Mapping):  # an empty one; others are keys of their own
@@ -290,10 +286,9 @@ def _value_text(key: str, value: Any) -> str:
 
 def _choices(override: Override) -> Iterator[str | None]:
     """The names that a group override selects, in all points of a sweep."""
+    values: Iterable[Any] = [override.value()]
     if override.is_sweep_override():
-        values: Iterable[Any] = override.sweep_iterator() if override.is_discrete_sweep() else ()
-    else:
-        values = [override.value()]
+        values = override.sweep_iterator() if override.is_discrete_sweep() else ()
     for value in values:
         for choice in value if isinstance(value, list) else [value]:
             name = None if choice is None else str(choice)
@@ -304,7 +299,7 @@ def _choices(override: Override) -> Iterator[str | None]:
 
 
 def in_run_order(jobs: list[Job]) -> list[Job]:
-    """launch is the outermost axis; within one launch the order is shuffled by seed, so that drift affects all."""
+    """launch is the outermost axis; within a launch the order is shuffled by seed, so that drift affects all jobs."""
     ordered = []
     for launch in sorted({job.settings.launch for job in jobs}):
         group = [job for job in jobs if job.settings.launch == launch]
@@ -323,7 +318,7 @@ def _unreadable(override: str) -> str:
 
 
 def _hydra_message(error: BaseException) -> str:
-    """The one line of Hydra's many that says what was seen and what is allowed."""
+    """One line with what was seen and what is allowed, from the many of Hydra's message."""
     cause = error.__cause__
     text = " ".join(str(error).split())
     options = getattr(error, "options", None)
@@ -339,8 +334,10 @@ def _hydra_message(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class RequestedJobs:
-    """What a command line asks for. `fresh_worlds`: each job needs a world of its own. `refused`: why parts of
-    `experiment` make no job in this installation. `smaller`: its overrides at the scale of one machine's CPUs."""
+    """The jobs of a command line. `fresh_worlds`: each job needs its own world.
+
+    `refused`: why parts of `experiment` can't run in this installation; `smaller`: its overrides with scale=cpu.
+    """
 
     jobs: tuple[Job, ...]
     fresh_worlds: bool
@@ -350,8 +347,8 @@ class RequestedJobs:
 
 
 def requested_jobs(composer: ConfigComposer, overrides: Sequence[str], multirun: bool) -> RequestedJobs:
-    """Every job of the command line, checked; raises ConfigError for what the user wrote."""
-    jobs = composer.jobs(overrides, multirun)  # an experiment's own line without its parts: the user's mistakes first
+    """Every job of the command line, checked; raises ConfigError for mistakes of the user."""
+    jobs = composer.jobs(overrides, multirun)  # before an experiment's parts: the user's mistakes first
     names = [override.removeprefix(EXPERIMENT) for override in overrides if override.startswith(EXPERIMENT)]
     if not names or names[-1] == "null":
         return RequestedJobs(tuple(jobs), multirun)
@@ -377,9 +374,9 @@ def requested_jobs(composer: ConfigComposer, overrides: Sequence[str], multirun:
 
 
 def experiment_parts(composer: ConfigComposer, overrides: Sequence[str]) -> list[list[str]]:
-    """The overrides of each part of the experiment at its scale; what the user gives overrides what its file says.
+    """The overrides of each part of the experiment at its scale. The user's overrides replace those of the file.
 
-    timing=quick from the user also removes the part's own timing.duration_s.
+    timing=quick from the user also removes timing.duration_s of a part.
     """
     config = composer.config(composer.plain(overrides))
     lines = [str(line).split() for line in config.parts.get(str(config.scale)) or ()]

@@ -107,7 +107,7 @@ def _check_bounds(group: str, settings: object, bounds: Mapping[str, tuple[float
         if value is not None and not least <= value <= most:
             low = "above 0" if least == ABOVE_0 else f"at least {least:g}"
             high = "below 1" if most == BELOW_1 else f"at most {most:g}"
-            raise ConfigError(f"{group}.{name}={value} is not {low} and {high}")
+            raise ConfigError(f"{group}.{name}={value} must be {low} and {high}")
 
 
 @dataclass(frozen=True)

@@ -254,7 +254,6 @@ def flags_in(rows: Iterable[Row]) -> set[str]:
 
 
 def flag_text(name: str) -> str:
-    """Meaning and advice."""
     flag = FLAGS.get(name, UNKNOWN_FLAG)
     return f"{flag.meaning}; {flag.advice}"
 

@@ -6,7 +6,7 @@ import itertools
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 from statistics import median
@@ -65,7 +65,12 @@ class Listing(ABC):
             lines += ["", heading(table, rows, self.programs[benchmark], self.varying)]
             lines += self.table_lines(table, benchmark in explained)
             explained.add(benchmark)
-        return "\n".join(lines + missing_program_lines(rows, self.programs, self.tool))
+        missing = Counter(row["benchmark"] for row in rows if row["benchmark"] not in self.programs)
+        lines += [""] if missing else []
+        for name, count in sorted(missing.items()):
+            rest = f"its {count} row(s) are in writer=console, parquet and jsonl"
+            lines.append(comment(f"{name}: no such program in {self.tool}; {rest}"))
+        return "\n".join(lines)
 
     @abstractmethod
     def notes(self, rows: Sequence[Row]) -> list[str]:
@@ -145,16 +150,6 @@ def flag_lines(table: Iterable[Row]) -> list[str]:
 def has_own_buffers(rows: Iterable[Row]) -> bool:
     """Whether each message of a window had memory of its own, which no other tool does."""
     return any(row["buffers"] == "own" and (row["window"] or 1) > 1 for row in rows)
-
-
-def missing_program_lines(rows: Iterable[Row], programs: Container[str], tool: str) -> list[str]:
-    """A line for each operation that the other tool lacks, after an empty line."""
-    counts = Counter(row["benchmark"] for row in rows if row["benchmark"] not in programs)
-    lines = [
-        comment(f"{name}: no such program in {tool}; its {count} row(s) are in writer=console, parquet and jsonl")
-        for name, count in sorted(counts.items())
-    ]
-    return ["", *lines] if lines else []
 
 
 def _varies(rows: Iterable[Row], name: str) -> bool:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from places import ROOT
 
-from commbench.config.compose import ConfigComposer
+from commbench.config.compose import ConfigComposer, resolved
 from commbench.config.keys import construct
 from commbench.core.errors import ConfigError
 from commbench.launchers.registry import allowed
@@ -38,7 +38,7 @@ def pairs() -> list[tuple[str, list[str]]]:
 @pytest.mark.parametrize("name", launchers())
 def test_it_makes_a_command_line(name: str) -> None:
     with ConfigComposer() as door:
-        launcher = construct(door.group("launcher", name), name, ())
+        launcher = construct(resolved(door.config([f"launcher={name}"]))["launcher"], name, ())
     try:
         command = launcher.command(1, 3, ["backend=gloo", "label=a b"], None)
     except ConfigError as error:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from places import ROOT
 
-from commbench.cli.doctor import matrix
+from commbench.cli.doctor import operations_text
 from commbench.cli.main import main
 
 README = (ROOT / "README.md").read_text()
@@ -121,7 +121,7 @@ def test_reading_as_printed(world: Callable[..., Any], tmp_path: Path, monkeypat
 
 
 def test_the_table_of_operations_is_what_the_backends_declare() -> None:
-    assert matrix() in (ROOT / "docs" / "backends.md").read_text()
+    assert operations_text() in (ROOT / "docs" / "backends.md").read_text()
 
 
 def test_the_picture_is_drawn_from_the_results_beside_the_notebooks(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from shown_gpus import hgx, libraries
 
 import commbench
 from commbench.__main__ import main
-from commbench.cli.doctor import machine_text, surroundings
+from commbench.cli.doctor import folder_problems, machine_text
 from commbench.hardware import machine_facts
 
 SCRIPT = str(Path(sys.executable).parent / "commbench")
@@ -202,14 +202,14 @@ def test_neither_sweeps_nor_plans_nor_a_lost_folder_make_a_difference(
 
 
 def test_doctor_tells_what_surprises_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert surroundings() == []
+    assert folder_problems() == []
     (tmp_path / "commbench.py").touch()
     (tmp_path / "results").mkdir()
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    lines = surroundings()
+    lines = folder_problems()
     assert [line.partition(" ")[0] for line in lines[:1]] == ["rename"] and "output=DIR" in lines[1]
     monkeypatch.setattr(Path, "owner", lambda path: {}["no passwd entry"])
-    assert f"belongs to user {os.getuid()}: " in surroundings()[1]
+    assert f"belongs to user {os.getuid()}: " in folder_problems()[1]
 
 
 @pytest.mark.parametrize("option", ["--keys", "--operations"])

@@ -245,7 +245,7 @@ def test_hydras_own_sweep_goes_on_to_work() -> None:
 def test_python_runs_one_world_at_a_time() -> None:
     import commbench
 
-    with pytest.raises(ConfigError, match="4 worlds are asked for; from Python one at a time"):
+    with pytest.raises(ConfigError, match="these are 4 runs; from Python start one at a time"):
         commbench.run("experiment=ec2_streams", "scale=cpu")
 
 
