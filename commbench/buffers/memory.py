@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import mmap
 import re
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +14,7 @@ from numpy.typing import NDArray
 
 from commbench.core.case import Planned
 from commbench.core.payload import DType, dtype
-from commbench.core.program import PERIOD, BufferSpec, Pattern, Program, Segment, View
+from commbench.core.program import PERIOD, BufferSpec, Pattern, Program, View
 from commbench.core.protocols import Buffer, Communicator
 
 PAGE_BYTES = mmap.PAGESIZE
@@ -109,64 +107,43 @@ class HostBuffer(AddressedBuffer):
             self._bytes.fill(SENTINEL)
             return
         self._bytes[0, :, self.payload_bytes :] = SENTINEL
-        for slots, elements, words in self._pieces(pattern):
-            self.words(slots)[:, elements] = words
+        for slot, elements, words in self._pieces(pattern):
+            self.words(slot)[elements] = words
         self._bytes[1:] = self._bytes[0]
 
     def count_wrong(self, pattern: Pattern, copies: int = 1) -> int:
         copies = min(copies, self.pool)
         guards = self._bytes[:copies, :, self.payload_bytes : self.payload_bytes + GUARD_BYTES]
         wrong = int(np.count_nonzero((guards != SENTINEL).any(axis=2)))
-        for slots, elements, words in self._pieces(pattern):
-            for copy in range(copies):
-                wrong += _count_different(self.words(slots, copy)[:, elements], words, self.dtype, pattern.ulp)
+        for slot, elements, words in self._pieces(pattern):
+            group = max(1, CHUNK_BYTES // words.nbytes)
+            for first in range(0, copies, group):
+                actual = self.words(slot, slice(first, min(first + group, copies)))[:, elements]
+                wrong += _count_different(actual, words, self.dtype, pattern.ulp)
         return wrong
 
-    def _pieces(self, pattern: Pattern) -> Iterator[tuple[slice, slice, NDArray[Any]]]:
-        """The pattern in pieces of about CHUNK_BYTES: (slots, elements, words [slots, elements])."""
-        encoded = _EncodedPattern(pattern, self.dtype)
-        count, slots = self.spec.count, self.spec.slots
-        group = max(1, CHUNK_BYTES // max(self.payload_bytes, 1))
-        part = max(1, CHUNK_BYTES // self.dtype.itemsize)
-        for slot in range(0, slots, group):
-            slots_here = min(group, slots - slot)
-            for start in range(0, count, part) if group == 1 else (0,):
-                length = min(part, count - start) if group == 1 else count
-                words = encoded.words(slot * count + start, slots_here * length).reshape(slots_here, length)
-                yield slice(slot, slot + slots_here), slice(start, start + length), words
+    def _pieces(self, pattern: Pattern) -> Iterator[tuple[int, slice, NDArray[Any]]]:
+        """The pattern in pieces of about CHUNK_BYTES at most: a slot, a range of its elements, their words."""
+        begin, period, tile = 0, None, np.zeros(0)
+        for segment in pattern.segments:
+            if segment.period is not period:
+                period, tile = segment.period, self._tile(segment.period, pattern)
+            done = 0
+            while done < segment.count:
+                slot, element = divmod(begin + done, self.spec.count)
+                phase = (segment.shift + done) % PERIOD
+                length = min(segment.count - done, self.spec.count - element, len(tile) - phase)
+                yield slot, slice(element, element + length), tile[phase : phase + length]
+                done += length
+            begin += done
 
-
-class _EncodedPattern:
-    """Random access to a pattern's encoded elements; each period is encoded once and repeated."""
-
-    def __init__(self, pattern: Pattern, kind: DType) -> None:
-        self._kind, self._pattern = kind, pattern
-        self._starts = [*accumulate((segment.count for segment in pattern.segments), initial=0)]
-        self._tiles: dict[int, NDArray[Any]] = {}
-
-    def words(self, start: int, count: int) -> NDArray[Any]:
-        index = bisect_right(self._starts, start) - 1
-        parts: list[NDArray[Any]] = []
-        while count > 0:
-            segment, offset = self._pattern.segments[index], start - self._starts[index]
-            tile, phase = self._tile(segment), (segment.shift + offset) % PERIOD
-            length = min(count, segment.count - offset, len(tile) - phase)
-            parts.append(tile[phase : phase + length])
-            start, count = start + length, count - length
-            if start == self._starts[index + 1]:
-                index += 1
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def _tile(self, segment: Segment) -> NDArray[Any]:
-        key = id(segment.period)
-        if key not in self._tiles:
-            values = self._kind.encode(segment.period)
-            if self._pattern.divisor != 1:
-                values = self._kind.encode(self._kind.decode(values) / self._pattern.divisor)
-            if self._pattern.count >= PERIOD:
-                values = np.tile(values, 2 + CHUNK_BYTES // (PERIOD * self._kind.itemsize))
-            self._tiles[key] = values
-        return self._tiles[key]
+    def _tile(self, period: NDArray[np.int64], pattern: Pattern) -> NDArray[Any]:
+        """The words of a period, repeated beyond CHUNK_BYTES for a long pattern."""
+        words = self.dtype.encode(period)
+        if pattern.divisor != 1:
+            words = self.dtype.encode(self.dtype.decode(words) / pattern.divisor)
+        repetitions = 2 + CHUNK_BYTES // words.nbytes if pattern.count >= PERIOD else 1
+        return np.tile(words, repetitions)
 
 
 def _count_different(actual: NDArray[Any], expected: NDArray[Any], kind: DType, ulp: int) -> int:
