@@ -89,10 +89,10 @@ class Connection:
     def receive_one(self, view: memoryview) -> None:
         try:
             received = self._recv_into(view, 0, socket.MSG_WAITALL)
+            if received != len(view):
+                self._receive_rest((view,), received)
         except OSError as error:
             raise self._failed(error) from error
-        if received != len(view):
-            self._receive_rest((view,), received)
 
     def send(self, vectors: Sequence[IoVector]) -> None:
         try:
@@ -105,13 +105,13 @@ class Connection:
             raise self._failed(error) from error
 
     def receive(self, vectors: Sequence[IoVector]) -> None:
-        for vector in vectors:
-            try:
+        try:
+            for vector in vectors:
                 received = self._recvmsg_into(vector.views, 0, socket.MSG_WAITALL)[0]
-            except OSError as error:
-                raise self._failed(error) from error
-            if received != vector.size_bytes:
-                self._receive_rest(vector.views, received)
+                if received != vector.size_bytes:
+                    self._receive_rest(vector.views, received)
+        except OSError as error:
+            raise self._failed(error) from error
 
     def send_nowait(self, vectors: Sequence[IoVector]) -> tuple[IoVector, ...]:
         """Send what fits into the kernel's buffer now; returns the rest."""
@@ -159,12 +159,9 @@ class Connection:
     def _receive_rest(self, views: Sequence[memoryview], received: int) -> None:
         """Receive what is missing after a call that ended early: at the end of the stream, or at a timeout."""
         while rest := list(remaining(views, received)):
-            try:
-                more = self._recvmsg_into(rest, 0, socket.MSG_WAITALL)[0]
-            except OSError as error:
-                raise self._failed(error) from error
+            more = self._recvmsg_into(rest, 0, socket.MSG_WAITALL)[0]
             if more == 0:
-                raise self._failed(ConnectionResetError("it ended in the middle of a message"))
+                raise ConnectionResetError("it ended in the middle of a message")
             received += more
 
     def _failed(self, error: OSError) -> OSError:
@@ -206,12 +203,8 @@ def parse_info(raw: bytes) -> dict[str, float]:
     return values
 
 
-@dataclass(frozen=True, eq=False)
-class StreamTransfer:
-    """What one connection has to move in one direction."""
-
-    connection: Connection
-    vectors: tuple[IoVector, ...]
+StreamTransfer = tuple[Connection, tuple[IoVector, ...]]  # what one connection moves in one direction
+TransferJob = Callable[[], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,11 +216,8 @@ class PendingTransfers:
 
     @property
     def small(self) -> bool:
-        sizes = (sum(vector.size_bytes for vector in transfer.vectors) for transfer in (*self.sends, *self.receives))
-        return all(size <= SMALL_BYTES for size in sizes)
-
-
-TransferJob = Callable[[], None]
+        transfers = (*self.sends, *self.receives)
+        return all(sum(vector.size_bytes for vector in vectors) <= SMALL_BYTES for _, vectors in transfers)
 
 
 class ThreadPool:
@@ -252,13 +242,13 @@ class ThreadPool:
 
     def move_small(self, pending: PendingTransfers) -> None:
         """Move in the caller's thread if the kernel takes all sends at once: no order of receives can deadlock then."""
-        started = [(send, send.connection.send_nowait(send.vectors)) for send in pending.sends]
-        unsent = tuple(StreamTransfer(send.connection, rest) for send, rest in started if rest)
+        started = [(connection, connection.send_nowait(vectors)) for connection, vectors in pending.sends]
+        unsent = tuple((connection, rest) for connection, rest in started if rest)
         if unsent:
             self.move(PendingTransfers(unsent, pending.receives))
             return
-        for receive in pending.receives:
-            receive.connection.receive(receive.vectors)
+        for connection, vectors in pending.receives:
+            connection.receive(vectors)
 
     def move(self, pending: PendingTransfers) -> None:
         """All transfers at once; raises the first error after all have ended."""
@@ -269,11 +259,11 @@ class ThreadPool:
                 move(vectors)
             except Exception as error:
                 errors.append(error)
-                for transfer in (*pending.sends, *pending.receives):  # the others would wait for their timeouts
-                    transfer.connection.abort(error)
+                for connection, _ in (*pending.sends, *pending.receives):  # the others would wait for their timeouts
+                    connection.abort(error)
 
-        jobs = [partial(run, send.connection.send, send.vectors) for send in pending.sends]
-        jobs += [partial(run, receive.connection.receive, receive.vectors) for receive in pending.receives]
+        jobs = [partial(run, connection.send, vectors) for connection, vectors in pending.sends]
+        jobs += [partial(run, connection.receive, vectors) for connection, vectors in pending.receives]
         self.reserve(len(jobs) - 1)
         for queue, job in zip(self._queues, jobs[:-1], strict=False):
             queue.put(job)

@@ -197,19 +197,19 @@ class TcpLowering:
     def _cheapest_call(self, copies: list[PendingTransfers]) -> Call:
         """A single transfer needs neither a thread nor an order, and a single view no list. `copies` are all alike."""
         first = copies[0]
-        transfers = len(first.sends) + len(first.receives)
-        if transfers == 0:
+        transfers = (*first.sends, *first.receives)
+        if not transfers:
             return NO_CALL
-        if transfers > 1:
+        if len(transfers) > 1:
             threads = self._endpoint.threads
-            threads.reserve(0 if first.small else transfers - 1)
+            threads.reserve(0 if first.small else len(transfers) - 1)
             return Call(threads.move_small if first.small else threads.move, (Rotating(tuple(copies)),))
-        connection = (*first.sends, *first.receives)[0].connection
-        vectors = [(*pending.sends, *pending.receives)[0].vectors for pending in copies]
-        if len(vectors[0]) == 1 and len(vectors[0][0].views) == 1:
+        connection, vectors = transfers[0]
+        by_copy = tuple((*pending.sends, *pending.receives)[0][1] for pending in copies)
+        if len(vectors) == 1 and len(vectors[0].views) == 1:
             move_one: Callable[..., None] = connection.send_one if first.sends else connection.receive_one
-            return Call(move_one, (Rotating(tuple(copy[0].views[0] for copy in vectors)),))
-        return Call(connection.send if first.sends else connection.receive, (Rotating(tuple(vectors)),))
+            return Call(move_one, (Rotating(tuple(vector.views[0] for (vector,) in by_copy)),))
+        return Call(connection.send if first.sends else connection.receive, (Rotating(by_copy),))
 
     def _transfers(self, messages: Messages, copy: int) -> tuple[StreamTransfer, ...]:
         """One per connection, its parts in the order of the messages."""
@@ -218,7 +218,7 @@ class TcpLowering:
             for stream, part in enumerate(cut(memoryview(self._elements(data, copy)).cast("B"), self._streams)):
                 if len(part):
                     views.setdefault((self._ranks[peer], stream), []).append(part)
-        return tuple(StreamTransfer(self._endpoint[key], io_vectors(parts)) for key, parts in views.items())
+        return tuple((self._endpoint[key], io_vectors(parts)) for key, parts in views.items())
 
     def _elements(self, view: View, copy: int) -> Any:
         return self._buffers[view.buffer].words(view.slot, copy)[view.elements]
