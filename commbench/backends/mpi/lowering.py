@@ -41,7 +41,7 @@ MPI_UNSUPPORTED: UnsupportedForms = {
 }
 Argument = int | tuple[int, ...]
 MessageArguments = tuple[Argument, int, int]
-NULL = 0
+NULL, TAG = 0, 0
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,15 @@ def operation(mpi: Any, reduction: str) -> Any:
     return getattr(mpi, reduction.upper())
 
 
-def collective(step: Step, rank: int, size: int) -> tuple[str, tuple[Any, ...]]:
-    """MPI's name of a collective, and its arguments up to the communicator: each is a Memory, None for the memory that
-    only the root has, the name of a reduction, or the root. Raises Unsupported for what MPI does not have."""
+def mpi_call(step: Step, rank: int, size: int) -> tuple[str, tuple[Any, ...]]:
+    """MPI's name of a message or collective, and its arguments up to the communicator: each is a Memory, None for
+    memory that only the root has, the name of a reduction, or a rank or tag. Raises Unsupported for what MPI lacks."""
     check_form(MPI_UNSUPPORTED, step)
     at_root = getattr(step, "root", rank) == rank
-    own = in_place(step) and at_root  # in an operation with a root, only that passes MPI_IN_PLACE
+    own = in_place(step) and at_root  # in an operation with a root, only the root passes MPI_IN_PLACE
     match step:
+        case steps.Send() | steps.Recv() | steps.Isend() | steps.Irecv():
+            return type(step).__name__, (Memory(step.data), step.peer, TAG)
         case steps.Barrier():
             return "Barrier", ()
         case steps.Broadcast(data, root):
@@ -135,17 +137,14 @@ class PythonLowering:
     def call(self, step: Step) -> Call:
         comm = self._comm
         match step:
-            case steps.Send() | steps.Recv() | steps.Isend() | steps.Irecv():
-                function = getattr(comm, type(step).__name__)  # steps have the names of MPI's calls
-                args = self._message(Memory(step.data)), step.peer, 0
-                return Call(function, args, into=getattr(step, "request", None))
             case steps.WaitAll(requests):
                 return Call(self._mpi.Request.Waitall, requests=requests)
             case steps.Copy(source, target):
                 return Call(np.copyto, (self._memory(target), self._memory(source)))
             case _:
-                name, arguments = collective(step, comm.rank, comm.size)
-                return Call(getattr(comm, name), tuple(map(self._argument, arguments)))
+                name, arguments = mpi_call(step, comm.rank, comm.size)
+                args = tuple(map(self._argument, arguments))
+                return Call(getattr(comm, name), args, into=getattr(step, "request", None))
 
     def _argument(self, value: Memory | str | int | None) -> Any:
         if isinstance(value, Memory):
@@ -220,13 +219,6 @@ class NativeLowering:
         args: Sequence[Argument]
         status = self._statuses.ctypes.data
         match step:
-            case steps.Send(data, peer):
-                name, args = "MPI_Send", (*self._message(Memory(data)), peer, 0, self._comm)
-            case steps.Recv(data, peer):
-                name, args = "MPI_Recv", (*self._message(Memory(data)), peer, 0, self._comm, status)
-            case steps.Isend(data, peer, request) | steps.Irecv(data, peer, request):
-                name = "MPI_Isend" if isinstance(step, steps.Isend) else "MPI_Irecv"
-                args = (*self._message(Memory(data)), peer, 0, self._comm, self._request(request))
             case steps.WaitAll(requests):
                 if requests != tuple(range(requests[0], requests[0] + len(requests))):
                     raise Unsupported("the native engine can only wait for consecutive requests")
@@ -235,8 +227,11 @@ class NativeLowering:
                 size = self._buffers[target.buffer].size_bytes(target)
                 name, args = "memcpy", (self._addresses(target), self._addresses(source), size)
             case _:
-                operation_name, arguments = collective(step, self._rank, self._size)
-                name, args = f"MPI_{operation_name}", (*self._c_arguments(arguments), self._comm)
+                mpi_name, arguments = mpi_call(step, self._rank, self._size)
+                written = (status,) if isinstance(step, steps.Recv) else ()
+                if isinstance(step, steps.Isend | steps.Irecv):
+                    written = (self._request(step.request),)
+                name, args = f"MPI_{mpi_name}", (*self._c_arguments(arguments), self._comm, *written)
         function = getattr(ctypes.CDLL(None) if name == "memcpy" else self._library, name)
         address = ctypes.cast(function, ctypes.c_void_p).value or 0
         return NativeCall(name, address, tuple(args), checked=name != "memcpy")
@@ -247,8 +242,8 @@ class NativeLowering:
                 address, *kind = self._message(source)
                 target_addresses = NULL if target is None else self._addresses(target.view)
                 return [address, target_addresses, *kind, handle(self._mpi, operation(self._mpi, name)), *root]
-            case (*messages, int(root)):
-                return [*self._c_arguments(messages), root]
+            case (*others, int(number)):
+                return [*self._c_arguments(others), number]
             case _:
                 return [value for message in arguments for value in self._message(message)]
 
