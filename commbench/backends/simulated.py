@@ -10,7 +10,7 @@ from commbench.buffers.memory import HostBuffer
 from commbench.core.case import Case, Mode, World, options_text
 from commbench.core.errors import ConfigError
 from commbench.core.program import BufferSpec, Program
-from commbench.core.protocols import Backend, Buffer, Control
+from commbench.core.protocols import Backend, Buffer, Communicator, Control
 from commbench.engines.virtual import Buffers, Model, VirtualRunner
 
 
@@ -47,7 +47,7 @@ class Simulated(Backend):
         return SimulatedCommunicator(self, tuple(world.node_of(rank) for rank in range(world.size)))
 
 
-class SimulatedCommunicator:
+class SimulatedCommunicator(Communicator):
     """See Communicator. `nodes` holds the node of each of its ranks."""
 
     def __init__(self, backend: Simulated, nodes: tuple[int, ...]) -> None:
@@ -66,9 +66,6 @@ class SimulatedCommunicator:
     ) -> VirtualRunner:
         backend = self._backend
         return VirtualRunner(programs, cast(Buffers, buffers), backend.model, backend.seed, self._nodes)
-
-    def counters(self) -> dict[str, float]:
-        return {}
 
     def facts(self) -> dict[str, Any]:
         return {"library": "commbench simulated", "clock": "virtual"}

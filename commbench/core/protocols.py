@@ -74,13 +74,10 @@ class Control(Protocol):
 
 
 class Communicator(Protocol):
-    """An open library on a set of ranks."""
+    """An open library on a set of ranks. Communicators inherit from this class for its defaults."""
 
     size: int
-
-    @property
-    def hosted(self) -> tuple[int, ...]:
-        """The ranks of this communicator that live in this process."""
+    hosted: tuple[int, ...]  # its ranks that live in this process
 
     def subset(self, ranks: Sequence[int]) -> Communicator | None:
         """The same library on some ranks; None if this process hosts none of them.
@@ -93,20 +90,31 @@ class Communicator(Protocol):
         """Raises MemoryError."""
 
     def prepare(
-        self,
-        programs: Mapping[int, Program],
-        buffers: Mapping[int, Mapping[str, Buffer]],
-        mode: Mode,
+        self, programs: Mapping[int, Program], buffers: Mapping[int, Mapping[str, Buffer]], mode: Mode
     ) -> Runner:
         """Lower the programs of the hosted ranks; all ranks must call it. Raises Unsupported."""
 
     def counters(self) -> dict[str, float]:
         """The counters that the library or the kernel keeps for this rank; empty if there are none."""
+        return {}
 
     def facts(self) -> dict[str, Any]:
         """Library, version, thread level and transport in use; GROUP_ORDER if the library numbers ranks differently."""
 
     def close(self, abort: bool = False) -> None: ...
+
+
+class RankCommunicator(Communicator, Protocol):
+    """A communicator in a process that hosts one rank."""
+
+    def prepare(
+        self, programs: Mapping[int, Program], buffers: Mapping[int, Mapping[str, Buffer]], mode: Mode
+    ) -> Runner:
+        (rank,) = self.hosted
+        return self.runner(programs[rank], buffers[rank], mode)
+
+    def runner(self, program: Program, buffers: Mapping[str, Any], mode: Mode) -> Runner:
+        """Lower the program of the hosted rank; all ranks must call it. Raises Unsupported."""
 
 
 @runtime_checkable

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from commbench.buffers.cuda_ipc import WORKED, CudaExporter, IpcMemory, probe_cuda_ipc
 from commbench.buffers.memory import DeviceBuffer, rotation_pool
@@ -14,7 +14,7 @@ from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import Case, Mode, World
 from commbench.core.errors import ConfigError, Unsupported
 from commbench.core.program import BufferSpec, Irecv, Isend, Program, Recv, Send
-from commbench.core.protocols import Backend, Buffer, Control
+from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator
 from commbench.engines.lowered import Lowered, PythonRunner
 from commbench.hardware.cuda import CudaError, driver_missing
 
@@ -114,8 +114,8 @@ class IpcProcess:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-class IpcCommunicator:
-    """See Communicator; hosts one rank. `ranks` are those of the world, in its own order."""
+class IpcCommunicator(RankCommunicator):
+    """See RankCommunicator. `ranks` are those of the world, in its own order."""
 
     def __init__(self, process: IpcProcess, control: Control, ranks: tuple[int, ...]) -> None:
         self._process, self._control, self._ranks = process, control, ranks
@@ -131,13 +131,9 @@ class IpcCommunicator:
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         return DeviceBuffer(spec, pool, self._process.memory.allocate)
 
-    def prepare(
-        self, programs: Mapping[int, Program], buffers: Mapping[int, Mapping[str, Buffer]], mode: Mode
-    ) -> PythonRunner:
+    def runner(self, program: Program, buffers: Mapping[str, DeviceBuffer], mode: Mode) -> PythonRunner:
         """Handles and counters travel over the control plane, so no program of an earlier case is running."""
-        process, rank = self._process, self.hosted[0]
-        program, own_buffers = programs[rank], cast(Mapping[str, DeviceBuffer], buffers[rank])
-        own_offer = self._offer(program, own_buffers)
+        process, own_offer = self._process, self._offer(program, buffers)
         exchanged = self._control.exchange(asdict(own_offer), DEADLINE_S, "IPC handles")
         offers = {peer: Offer(**fields) for peer, fields in zip(self._ranks, exchanged, strict=True)}
         problem = next((offer.problem for offer in offers.values() if offer.problem), None) or offers_mismatch(offers)
@@ -145,11 +141,8 @@ class IpcCommunicator:
             raise Unsupported(problem)
         channels = self._channels(own_offer, offers)
         engine = ProgressEngine(process.memory.exporter, process.mailbox, list(channels[0].values()))
-        targets = {
-            self._ranks.index(int(peer)): self._targets(int(peer), offers, own_buffers) for peer in own_offer.sends
-        }
-        barrier = self._barrier(offers)
-        lowering = IpcLowering(rank, own_buffers, engine, barrier, channels, targets)
+        targets = {self._ranks.index(int(peer)): self._targets(int(peer), offers, buffers) for peer in own_offer.sends}
+        lowering = IpcLowering(self.hosted[0], buffers, engine, self._barrier(offers), channels, targets)
         return PythonRunner(Lowered.of(program, mode.sync, lowering.call), own_offer.pool)
 
     def counters(self) -> dict[str, float]:

@@ -11,7 +11,7 @@ from ctypes.util import find_library
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from commbench.config.keys import EVENT_TIMED
 from commbench.core.case import Mode, World
 from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.program import BufferSpec, Program
-from commbench.core.protocols import Buffer, Control
+from commbench.core.protocols import Buffer, Control, RankCommunicator
 from commbench.core.terminal import first_line
 from commbench.engines.device import HOST_BOUND, DeviceRunner, device_runner
 from commbench.engines.lowered import Lowered, UnsupportedForms
@@ -74,8 +74,8 @@ class CupyNccl(NcclBackend):
         return CupyCommunicator(CupyDevice.of(world), control, log)
 
 
-class CupyCommunicator:
-    """See Communicator; hosts one rank. NCCL connects here, and to other peers in the first call of a case."""
+class CupyCommunicator(RankCommunicator):
+    """See RankCommunicator. NCCL connects here, and to other peers in the first call of a case."""
 
     def __init__(self, device: CupyDevice, control: Control, log: NcclLog) -> None:
         from cupy.cuda import nccl
@@ -102,16 +102,12 @@ class CupyCommunicator:
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         return DeviceBuffer(spec, pool, CupyMemory)
 
-    def prepare(
-        self, programs: Mapping[int, Program], buffers: Mapping[int, Mapping[str, Buffer]], mode: Mode
-    ) -> DeviceRunner:
-        rank = self.hosted[0]
-        own = cast(Mapping[str, DeviceBuffer], buffers[rank])
+    def runner(self, program: Program, buffers: Mapping[str, DeviceBuffer], mode: Mode) -> DeviceRunner:
         if mode.timing_mode in EVENT_TIMED:
             self._device.ready_to_hold()
-        lowering = CupyLowering(self._nccl, self._comm, self._device, own, self._barrier_memory.address)
-        lowered = Lowered.of(programs[rank], mode.sync, lowering.call)
-        return device_runner(self._device, lowered, rotation_pool(own), mode)
+        lowering = CupyLowering(self._nccl, self._comm, self._device, buffers, self._barrier_memory.address)
+        lowered = Lowered.of(program, mode.sync, lowering.call)
+        return device_runner(self._device, lowered, rotation_pool(buffers), mode)
 
     def counters(self) -> dict[str, float]:
         return self._device.readings()

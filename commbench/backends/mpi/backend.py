@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from commbench.backends.torch.cuda import CudaDevice, CudaMemory, cuda_missing, gpu_runner
 from commbench.buffers.memory import DeviceBuffer, HostBuffer, rotation_pool
 from commbench.core.case import Case, Mode, World
 from commbench.core.errors import ConfigError, Unsupported
 from commbench.core.program import BufferSpec, Program
-from commbench.core.protocols import Backend, Buffer, Control, Runner
+from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator, Runner
 from commbench.engines.lowered import Lowered, PythonRunner, skip_reason
 from commbench.hardware import mpi_library
 from commbench.hardware.cuda import MPICH, MVAPICH, OPEN_MPI, UCX, cuda_ipc_exports
@@ -99,8 +99,8 @@ class Mpi(Backend):
         return CudaDevice.of(world)
 
 
-class MpiCommunicator:
-    """See Communicator; hosts one rank. `gpu` has the buffers, None for host memory."""
+class MpiCommunicator(RankCommunicator):
+    """See RankCommunicator. `gpu` has the buffers, None for host memory."""
 
     def __init__(
         self, mpi: Any, communicator: Any, gpu: CudaDevice | None = None, aware: CudaAware = NOT_QUERIED
@@ -124,25 +124,20 @@ class MpiCommunicator:
             return HostBuffer(spec, pool)
         return DeviceBuffer(spec, pool, partial(CudaMemory, place=self._gpu.place))
 
-    def prepare(
-        self, programs: Mapping[int, Program], buffers: Mapping[int, Mapping[str, Buffer]], mode: Mode
-    ) -> Runner:
+    def runner(self, program: Program, buffers: Mapping[str, Any], mode: Mode) -> Runner:
         """Raises Unsupported also if the library would be given device memory that it is not known to take."""
-        rank = self.hosted[0]
-        program, gpu = programs[rank], self._gpu
+        gpu, pool = self._gpu, rotation_pool(buffers)
         if gpu is not None:
-            if mode.staging != "pinned" and buffers[rank] and self._aware.answer is not True:
+            if mode.staging != "pinned" and buffers and self._aware.answer is not True:
                 raise Unsupported(f"this MPI library {self._aware}; use staging=pinned")
             lowering = partial(CudaLowering, self._mpi, self._comm, gpu=gpu)
-            return gpu_runner(gpu, program, rank, buffers[rank], mode, lambda used: lowering(used).call)
-        host_buffers = cast(Mapping[str, HostBuffer], buffers[rank])
-        pool = rotation_pool(host_buffers)
+            return gpu_runner(gpu, program, self.hosted[0], buffers, mode, lambda used: lowering(used).call)
         if mode.engine == "native":
             from commbench.engines.native import NativeRunner
 
-            native = NativeLowering(self._mpi, self._comm, host_buffers, program)
-            return NativeRunner(Lowered.of(program, mode.sync, native.call), pool, keep=(native, host_buffers))
-        python = PythonLowering(self._mpi, self._comm, host_buffers)
+            native = NativeLowering(self._mpi, self._comm, buffers, program)
+            return NativeRunner(Lowered.of(program, mode.sync, native.call), pool, keep=(native, buffers))
+        python = PythonLowering(self._mpi, self._comm, buffers)
         return PythonRunner(Lowered.of(program, mode.sync, python.call), pool)
 
     def counters(self) -> dict[str, float]:

@@ -8,13 +8,13 @@ import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from commbench.buffers.memory import HostBuffer, rotation_pool
 from commbench.core.case import Case, Mode, World
 from commbench.core.errors import ConfigError, WorldBroken
 from commbench.core.program import BufferSpec, Message, Program
-from commbench.core.protocols import Backend, Buffer, Control
+from commbench.core.protocols import Backend, Buffer, Control, RankCommunicator
 from commbench.core.units import INT_MAX
 from commbench.engines.lowered import Lowered, PythonRunner
 from commbench.hardware.network import meeting_address
@@ -101,8 +101,8 @@ def listening_address(world: World, store: Any) -> str:
     return meeting_address(os.environ.get(INTERFACE) or None, *([host] if len(world.nodes) > 1 else []))
 
 
-class TcpCommunicator:
-    """See Communicator; hosts one rank. `ranks` are world ranks, in the order of this communicator."""
+class TcpCommunicator(RankCommunicator):
+    """See RankCommunicator. `ranks` are world ranks, in the order of this communicator."""
 
     def __init__(self, endpoint: Endpoint, ranks: tuple[int, ...]) -> None:
         self._endpoint, self._ranks = endpoint, ranks
@@ -119,17 +119,13 @@ class TcpCommunicator:
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         return HostBuffer(spec, pool)
 
-    def prepare(
-        self, programs: Mapping[int, Program], buffers: Mapping[int, Mapping[str, Buffer]], mode: Mode
-    ) -> PythonRunner:
+    def runner(self, program: Program, buffers: Mapping[str, HostBuffer], mode: Mode) -> PythonRunner:
         """Also connects to the peers that the program names; raises WorldBroken if one can't be reached."""
-        rank = self.hosted[0]
-        program, named_buffers = programs[rank], cast(Mapping[str, HostBuffer], buffers[rank])
         peers = {step.peer for step in (*program.steps, *program.reset) if isinstance(step, Message)}
         self._used = [(peer, stream) for peer in sorted(peers) for stream in range(mode.streams)]
         self._endpoint.connect([*((self._ranks[peer], stream) for peer, stream in self._used), *self._barrier_keys()])
-        lowering = TcpLowering(self._endpoint, self._ranks, rank, mode.streams, named_buffers)
-        return PythonRunner(Lowered.of(program, mode.sync, lowering.call), rotation_pool(named_buffers))
+        lowering = TcpLowering(self._endpoint, self._ranks, self.hosted[0], mode.streams, buffers)
+        return PythonRunner(Lowered.of(program, mode.sync, lowering.call), rotation_pool(buffers))
 
     def counters(self) -> dict[str, float]:
         """TCP_INFO of the connections of the program prepared last, counted since each was made."""

@@ -61,8 +61,8 @@ class CopyCommunicator(CudaCommunicator):
             return super().allocate(spec, pool)
         return PinnedBuffer(spec, pool, self._gpu.pages()) if spec.memory == PINNED else HostBuffer(spec, pool)
 
-    def _runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
-        return super()._runner(program, buffers, replace(mode, staging="none"))  # its steps are the copies themselves
+    def runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
+        return super().runner(program, buffers, replace(mode, staging="none"))  # its steps are the copies themselves
 
     def _lowering(self, buffers: Mapping[str, Buffer]) -> Callable[[Step], Call]:
         return CopyLowering(self._group, buffers, self._gpu, self.size).call

@@ -13,7 +13,7 @@ from commbench.core import program as steps
 from commbench.core.case import Mode, World
 from commbench.core.errors import Unsupported
 from commbench.core.program import BufferSpec, Program, Step, View
-from commbench.core.protocols import GROUP_ORDER, Buffer, Control, Runner
+from commbench.core.protocols import GROUP_ORDER, Buffer, Control, RankCommunicator, Runner
 from commbench.engines.lowered import Call, Lowered, PythonRunner, Rotating, UnsupportedForms, check_form
 
 from .cuda import CudaDevice, CudaMemory, gpu_runner, view_tensors
@@ -52,8 +52,8 @@ def keeps_order() -> bool:
     return "sort_ranks" in signature(dist.new_group).parameters
 
 
-class TorchCommunicator:
-    """See Communicator; hosts one rank. `ranks` are torch's numbers of its ranks, in its order; `rank` is its own.
+class TorchCommunicator(RankCommunicator):
+    """See RankCommunicator. `ranks` are torch's numbers of its ranks, in its order; `rank` is its own.
 
     `more` are the further arguments of a subclass, with which it makes communicators of its subsets.
     """
@@ -83,20 +83,11 @@ class TorchCommunicator:
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         return HostBuffer(spec, pool)
 
-    def prepare(
-        self, programs: Mapping[int, Program], buffers: Mapping[int, Mapping[str, Buffer]], mode: Mode
-    ) -> Runner:
-        rank = self.hosted[0]
-        return self._runner(programs[rank], buffers[rank], mode)
-
-    def _runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
+    def runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
         return PythonRunner(Lowered.of(program, mode.sync, self._lowering(buffers)), rotation_pool(buffers))
 
     def _lowering(self, buffers: Mapping[str, Buffer]) -> Callable[[Step], Call]:
         return TorchLowering(self._group, buffers).call
-
-    def counters(self) -> dict[str, float]:
-        return {}
 
     def facts(self) -> dict[str, Any]:
         import torch
@@ -125,7 +116,7 @@ class CudaCommunicator(TorchCommunicator):
     def allocate(self, spec: BufferSpec, pool: int) -> Buffer:
         return DeviceBuffer(spec, pool, partial(CudaMemory, place=self._gpu.place))
 
-    def _runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
+    def runner(self, program: Program, buffers: Mapping[str, Buffer], mode: Mode) -> Runner:
         return gpu_runner(self._gpu, program, self.hosted[0], buffers, mode, self._lowering)
 
     def counters(self) -> dict[str, float]:
