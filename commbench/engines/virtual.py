@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -185,8 +185,8 @@ class VirtualBlock:
         while waiting := [rank for rank, steps_left in self.todo.items() if steps_left]:
             if not sum(self._advance(rank) for rank in waiting):
                 raise CommunicationError(f"deadlock: ranks {waiting} wait for one another")
-        width = max((len(np.atleast_1d(delay)) for delay in self.delays.values()), default=1)
-        return np.stack([np.broadcast_to(self.clock.get(rank, 0.0), (width,)) for rank in sorted(self.programs)])
+        ends = [np.atleast_1d(self.clock.get(rank, 0.0)) for rank in sorted(self.programs)]
+        return np.stack(np.broadcast_arrays(*ends))
 
     def _advance(self, rank: int) -> bool:
         """Run steps of the rank until it has to wait for others; whether there were any."""
@@ -241,16 +241,14 @@ class VirtualBlock:
         return True
 
     def _wait(self, rank: int, step: steps.WaitAll) -> bool:
-        requests = [self.requests[rank, request] for request in step.requests]
-        needed = Counter(pending.peer for pending in requests if isinstance(pending, steps.Irecv))
-        if any(len(self.in_flight[peer, rank]) < count for peer, count in needed.items()):
-            return False
+        """Complete the requests in order; those that are complete are not there when the wait is tried again."""
         for request in step.requests:
-            pending = self.requests.pop((rank, request))
-            if isinstance(pending, steps.Irecv):
-                self._receive(rank, pending.peer, pending.data)
-            else:
+            pending = self.requests.get((rank, request), self.clock[rank])
+            if not isinstance(pending, steps.Irecv):
                 self.clock[rank] = np.maximum(self.clock[rank], pending)
+            elif not self._receive(rank, pending.peer, pending.data):
+                return False
+            self.requests.pop((rank, request), None)
         return True
 
     def _collective(self, rank: int, step: Step) -> bool:
