@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from commbench.buffers.memory import DeviceBuffer
 from commbench.core import program as steps
@@ -23,22 +23,14 @@ MessageSide = tuple[Any, View]  # one side of a message: NCCL's call and the mem
 GroupedMessage = tuple[Any, View, int, int]  # NCCL's call, a view, the index of its block, the peer
 
 
-class Stream(Protocol):
-    """A device's stream: its address for NCCL, and copies between addresses on the device."""
-
-    pointer: int
-
-    def move(self, target: int, source: int, size: int) -> None: ...
-
-
 class CupyLowering:
-    """`nccl` is cupy.cuda.nccl, `barrier_address` one int8 of device memory, which barriers reduce.
+    """`nccl` is cupy.cuda.nccl, `device` a CupyDevice, `barrier_address` one int8 of its memory, which barriers reduce.
 
     Raises Unsupported for what NCCL lacks.
     """
 
     def __init__(
-        self, nccl: Any, communicator: Any, device: Stream, buffers: Mapping[str, DeviceBuffer], barrier_address: int
+        self, nccl: Any, communicator: Any, device: Any, buffers: Mapping[str, DeviceBuffer], barrier_address: int
     ) -> None:
         self._nccl, self._comm, self._device, self._buffers = nccl, communicator, device, buffers
         self._barrier_address = barrier_address
