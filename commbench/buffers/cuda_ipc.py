@@ -35,8 +35,8 @@ Extent = tuple[int, int]  # bytes, and the address, of memory of the exporter
 class CudaExporter:
     """GPU memory of this process, and of others that it has opened, by addresses in this process.
 
-    It is in the primary context, which torch uses too, and belongs to the thread that created it. `local_rank` is the
-    rank's position in its node. All methods raise CudaError where there is no driver or no GPU, or where it refuses.
+    It is in the primary context, which torch uses too, and may be used only by the thread that created it.
+    `local_rank` is the rank's position in its node. All methods raise CudaError.
     """
 
     def __init__(self, local_rank: int) -> None:
@@ -123,7 +123,7 @@ class IpcBlock:
 
 
 class IpcMemory:
-    """The memory of one process, and that of its peers which it has opened."""
+    """The GPU memory of this process, and the memory of its peers that it has opened."""
 
     def __init__(self, exporter: CudaExporter) -> None:
         self.exporter = exporter
@@ -166,8 +166,8 @@ def probe_cuda_ipc(
 ) -> dict[str, str]:
     """Try CUDA IPC between all ranks of each node: every rank opens the memory of the others and reads it.
 
-    For rank A opening memory of rank B, "A-B" maps to `worked` or to who refused what. All ranks of the world call it
-    and get the same answer. `make` builds this rank's exporter from its local rank; a little of its memory stays
+    The key "A-B" is for rank A opening memory of rank B, its value `worked` or the reason. All ranks of the world call
+    it and get the same answer. `make` builds this rank's exporter from its local rank; a little of its memory stays
     allocated. Raises Missing only.
     """
     exporter: CudaExporter | None = None
@@ -185,7 +185,7 @@ def probe_cuda_ipc(
         for peer in world.neighbours
         if peer != world.rank
     }
-    # nobody leaves, and so frees what is open elsewhere, before all ranks have read
+    # no rank goes on, and may free memory that a peer has open, before all ranks have read
     parts = control.exchange(results, deadline_s, "IPC probe's end")
     return {pair: result for part in parts for pair, result in part.items()}
 

@@ -1,4 +1,4 @@
-"""Memory of a benchmark on the host or a device: page-aligned, touched, guarded, filled and checked by patterns."""
+"""Buffers on the host or a device: page-aligned, touched, guarded, filled with patterns and checked against them."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def resident_bytes(peak: bool = False) -> int | None:
 
 
 def slot_bytes(spec: BufferSpec) -> int:
-    """Distance of two slots: payload and guard, rounded up to cache lines, for payloads of a page or more to pages."""
+    """Distance between two slots: payload and guard, rounded up to cache lines, or to pages from a page on."""
     payload = spec.count * dtype(spec.dtype).itemsize
     unit = PAGE_BYTES if payload >= PAGE_BYTES else LINE_BYTES
     return -(-(payload + GUARD_BYTES) // unit) * unit
 
 
 def buffer_bytes(spec: BufferSpec, pool: int) -> int:
-    """All memory of a buffer with `pool` copies of its slots."""
+    """The memory of a buffer with `pool` copies of its slots."""
     return slot_bytes(spec) * spec.slots * pool
 
 
 def largest_bytes(jobs: Iterable[Planned], rank: int) -> int:
-    """The bytes of the buffers that a rank of the world holds in its largest case."""
+    """The bytes of all buffers that a rank of the world has in its largest case."""
     own = (job for job in jobs if not job.skip and rank in job.members)
     buffers = ((job.program(job.members.index(rank)).buffers, job.pool) for job in own)
     return max((sum(buffer_bytes(spec, pool) for spec in specs) for specs, pool in buffers), default=0)
@@ -59,13 +59,13 @@ def rotation_pool(buffers: Mapping[str, Any]) -> int:
 class AddressedBuffer:
     """The addresses of a buffer's elements: copies and their slots have the same layout on a host and on a device."""
 
-    first_address: int  # of the memory, as soon as there is some
+    first_address: int  # of the memory; subclasses set it
 
     def __init__(self, spec: BufferSpec, pool: int) -> None:
         self.spec, self.pool = spec, pool
         self.dtype: DType = dtype(spec.dtype)
         self.payload_bytes = spec.count * self.dtype.itemsize  # of a slot
-        self.copy_bytes = slot_bytes(spec) * spec.slots
+        self.copy_bytes = buffer_bytes(spec, pool=1)
 
     def offset(self, slot: int = 0, copy: int = 0) -> int:
         """Bytes from the start of the memory to that slot."""
@@ -99,7 +99,7 @@ class HostBuffer(AddressedBuffer):
         self.first_address = int(self._bytes.ctypes.data)
 
     def words(self, slot: int | slice = 0, copy: int | slice = 0) -> NDArray[Any]:
-        """The elements of one slot, as the dtype's machine words; slices of slots or copies are dimensions before."""
+        """The elements of one slot as the dtype's machine words; slices of slots or copies add leading dimensions."""
         return self._bytes[copy, slot, : self.payload_bytes].view(self.dtype.word)
 
     def write(self, pattern: Pattern | None) -> None:
@@ -166,10 +166,10 @@ class Allocation(Protocol):
 
 
 class DeviceBuffer(AddressedBuffer):
-    """See Buffer. While it is written or checked, the host holds one of its copies or 1 MiB."""
+    """See Buffer. To write or check it, the host needs memory for one copy, or for 1 MiB of smaller copies."""
 
     def __init__(self, spec: BufferSpec, pool: int, allocate: Callable[[int], Allocation]) -> None:
-        """`allocate` makes an allocation of so many bytes and raises MemoryError."""
+        """`allocate` takes the number of bytes; it raises MemoryError."""
         super().__init__(spec, pool)
         self.allocation = allocate(self.copy_bytes * pool)
         self.first_address = self.allocation.address
@@ -190,9 +190,9 @@ class DeviceBuffer(AddressedBuffer):
 
 
 class CheckedBuffers:
-    """What the buffers of the ranks in this process hold: filled before, checked after.
+    """The buffers of the ranks in this process, filled before a block and checked after it.
 
-    `salt` changes what is sent. With `zero` zeros are sent, of which any reduction is zero again, however often.
+    `salt` changes the values that are sent. With `zero` they are zeros, which any number of reductions leaves zero.
     """
 
     def __init__(self, job: Planned, salt: int) -> None:
@@ -205,17 +205,17 @@ class CheckedBuffers:
             self.buffers[rank] = {spec.name: communicator.allocate(spec, self._job.pool) for spec in program.buffers}
 
     def fill(self) -> None:
-        """Write what is to be sent, and the sentinel where something must arrive."""
+        """Write the values to send, and the sentinel into buffers that only receive."""
         for rank, name, buffer in self._all_buffers():
             buffer.write(self._pattern("fill", rank, name))
 
     def refill(self) -> None:
-        """New values, so that nothing old can pass for new."""
+        """Fill with new values, so that data of earlier repetitions can't pass a check."""
         self.salt += 1
         self.fill()
 
     def count_wrong(self, copies: int) -> int:
-        """Elements of the first `copies` copies that are not what they must be."""
+        """The number of wrong elements in the first `copies` copies."""
         expected = ((buffer, self._pattern("expected", rank, name)) for rank, name, buffer in self._all_buffers())
         return sum(buffer.count_wrong(pattern, copies) for buffer, pattern in expected if pattern is not None)
 

@@ -88,7 +88,7 @@ def _staging_view(view: View) -> View:
 
 
 class CudaPageLock:
-    """Keeps pages in physical memory and maps them for the current GPU, by the CUDA runtime that torch has loaded."""
+    """Page-locks host memory for the current GPU, through the CUDA runtime that torch has loaded."""
 
     def __init__(self) -> None:
         import torch
@@ -112,12 +112,12 @@ class CudaPageLock:
 
 
 class PinnedBuffer(HostBuffer):
-    """See Buffer. Its pages are locked as long as it exists. Raises MemoryError."""
+    """See Buffer. Its pages are locked while it exists. Raises MemoryError."""
 
     def __init__(self, spec: BufferSpec, pool: int, pages: CudaPageLock) -> None:
         super().__init__(spec, pool)
         address = self.address()
         pages.lock(address, self._bytes.nbytes)
-        # `memory` holds it, so that it is unlocked before it is freed
+        # the finalizer refers to the memory, so that it is unlocked before it is freed
         finalizer = weakref.finalize(self, lambda memory: pages.unlock(address), self._bytes)
         finalizer.atexit = False  # the driver may be unloaded by then, and its locks are gone with it

@@ -1,12 +1,12 @@
-"""The engines of a GPU: work is enqueued from Python, and timed in one of four modes.
+"""The engines for a GPU: work is enqueued from Python and timed in one of four modes.
 
 host_sync    host clock around the calls and a synchronisation: what a caller that waits for the result sees
 device_event GPU events around one sample
 throughput   GPU events around samples that follow one another without a wait (block_k)
 graph        GPU events around the replay of a captured graph of such samples (block_k): one launch from the host
 Libraries return before the work is done, so a host clock is only valid after a synchronisation. With events, the GPU
-is kept busy (`hold`) while the host enqueues a repetition, so that no launch lies between them; ranks hold for
-different times, so the barrier of these modes (measure/plan.py) is behind the hold.
+is kept busy (`hold`) while the host enqueues a repetition, so that the time between them includes no launch; ranks
+hold for different times, so these modes have their barrier (measure/plan.py) after the hold.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from commbench.core.case import Mode
 from .lowered import Call, LoopSource, Lowered, measured_calls, now_ns
 
 LEAST_HOLD_S, MOST_HOLD_S = 50e-6, 20e-3
-CALL_S = 50e-6  # of a call's enqueuing, where none was timed yet
-HOLD_FACTOR = 2.0  # of the time that enqueuing took in the repetition before
+CALL_S = 50e-6  # to enqueue a call, until a repetition has been timed
+HOLD_FACTOR = 2.0  # x the time to enqueue the last repetition
 HOST_BOUND = "gpu.host_bound_repetitions"  # the name of Device.host_bound among a communicator's counters
 
 
@@ -32,14 +32,14 @@ class Event(Protocol):
         """Into the stream that waits for the library's work; in any other stream it would measure nothing."""
 
     def happened(self) -> bool:
-        """Whether the stream has reached it, without waiting."""
+        """Whether the stream has reached it; does not wait."""
 
     def elapsed_ns(self, since: Event) -> int:
         """Requires that both have happened. CUDA resolves about 500 ns."""
 
 
 class Device(Protocol):
-    """A GPU's stream as an engine needs it.
+    """A GPU's stream, as the engines need it.
 
     `host_bound` counts the repetitions timed by events whose begin had happened before the host had enqueued their end:
     the GPU may have waited for the host between the two.
@@ -53,7 +53,7 @@ class Device(Protocol):
     def event(self) -> Event: ...
 
     def hold(self, seconds: float) -> None:
-        """Keep the stream busy for about so long, with an upper limit."""
+        """Keep the stream busy for about this long."""
 
     def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
         """A function that replays the work enqueued by `enqueue`, which has run before. Raises Unsupported."""
@@ -105,11 +105,11 @@ class EventTimed(DeviceRunner):
         self._hold_s = _bounded_hold_s(CALL_S * len((*calls.before, *calls.steps)))
 
     def _enqueue(self, copy: int) -> None:
-        """What lies between the two events."""
+        """Enqueue the work between the two events."""
         self._steps(copy)
 
     def _repetition(self, copy: int) -> tuple[int, int]:
-        """The duration by the GPU's events, placed at the host's time of its end, which orders the time line."""
+        """The duration is that of the GPU's events, and its end the host's time, so that repetitions are in order."""
         self._device.hold(self._hold_s)
         before_ns = now_ns()
         self._before(copy)

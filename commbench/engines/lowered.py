@@ -1,7 +1,7 @@
-"""A program in the calls of a library: what a backend passes to an engine, and the forms that a library lacks.
+"""Programs as calls of a library, which a backend passes to an engine; forms that a library lacks; the Python engine.
 
-The Python engine runs it as source that is generated for one case, with every step unrolled: a loop over a tuple of
-bound calls costs 9 % of an 8 B ping-pong, unrolled source 2.6 %.
+The Python engine generates source for each case, with every step unrolled: this costs 2.6 % of an 8 B ping-pong, a loop
+over a tuple of bound calls 9 %.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from commbench.core.payload import dtype
 from commbench.core.program import Barrier, Program, Step, View
 
 now_ns = time.perf_counter_ns  # CLOCK_MONOTONIC on Linux: the same clock the native engine reads
-LONG_WAIT_NS = 4_000_000  # a wait from here on sleeps
-WAKE_EARLY_NS = 2_000_000  # and is awake again so long before its end
+LONG_WAIT_NS = 4_000_000  # a longer wait sleeps first
+WAKE_EARLY_NS = 2_000_000  # how long before the end of the wait its sleep ends
 
 T = TypeVar("T")
 UnsupportedForms = Mapping[tuple[str, bool], str]  # (operation, in place) -> the reason
@@ -79,7 +79,7 @@ class Call:
     requests: tuple[int, ...] | None = None
 
 
-NO_CALL = Call(lambda: None)  # of a step that has nothing to do
+NO_CALL = Call(lambda: None)  # for a step that has nothing to do
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ def check_form(table: UnsupportedForms, step: Step) -> None:
 
 
 def reduction_missing(library: str, case: Case) -> str | None:
-    """Why NCCL or gloo can't reduce what the case asks for: averages are of floating types only, as gloo has no others
-    and NCCL truncates those of integers."""
+    """Why NCCL or gloo lacks the case's reduction; None if it has it. Averages are of floating types only: gloo has no
+    others, and NCCL truncates those of integers."""
     if case.reduction is None:
         return None
     known = case.reduction in ("sum", "prod", "min", "max")
@@ -144,7 +144,7 @@ class PythonRunner:
 
 @contextmanager
 def measured_calls() -> Iterator[None]:
-    """Switch garbage collection off meanwhile, as timeit does. Errors become a CommunicationError."""
+    """Switch garbage collection off, as timeit does. Raises any error but Unsupported as a CommunicationError."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -189,7 +189,7 @@ class VirtualBlock:
         return np.stack(np.broadcast_arrays(*ends))
 
     def _advance(self, rank: int) -> bool:
-        """Run steps of the rank until it has to wait for others; whether there were any."""
+        """Run steps of the rank until it has to wait for others; returns whether it ran any."""
         todo = self.todo[rank]
         before = len(todo)
         while todo and self._try(rank, todo[0]):
@@ -197,7 +197,7 @@ class VirtualBlock:
         return len(todo) < before
 
     def _try(self, rank: int, step: Step) -> bool:
-        """Run a step; False where the rank has to wait for others first."""
+        """Run a step; returns False if the rank has to wait for others first."""
         match step:
             case steps.Send():
                 self.clock[rank] = self._start_send(rank, step.peer, step.data)
@@ -252,7 +252,7 @@ class VirtualBlock:
         return True
 
     def _collective(self, rank: int, step: Step) -> bool:
-        """Runs for all ranks when the last one has arrived; the others then find their step done."""
+        """Run the step for all ranks when the last one has arrived, and drop it from the lists of the others."""
         ranks = list(self.todo)
         arrived = {other: todo[0] for other, todo in self.todo.items() if todo and type(todo[0]) is type(step)}
         if len(arrived) < len(ranks):
@@ -309,7 +309,7 @@ class VirtualBlock:
         return self.clock[rank] + self.model.call_s + copied_bytes / (self.model.copy_gb_per_s * 1e9)
 
     def _copy(self, rank: int, step: Step) -> None:
-        """Copies of a reset take no time."""
+        """Move the payload of a copy; in a reset, this takes no time."""
         if not isinstance(step, steps.Copy | steps.Icopy):
             raise Unsupported(f"the simulated engine cannot reset with {type(step).__name__}")
         self.words(rank, step.target)[:] = self.words(rank, step.source)

@@ -182,14 +182,12 @@ class IpcCommunicator(RankCommunicator):
         sends, receives = dict[int, SendChannel](), dict[int, ReceiveChannel]()
         for peer in map(int, own.sends):
             posted, sent = mailbox.posted(rank, peer), mailbox.sent(rank, peer)
-            count = own.counters[str(sent)]
-            offset = offers[peer].counters[str(posted)] - count
-            sends[self._ranks.index(peer)] = SendChannel(posted, sent, count, offset)
+            own_count, peer_count = own.counters[str(sent)], offers[peer].counters[str(posted)]
+            sends[self._ranks.index(peer)] = SendChannel(posted, sent, own_count, peer_count - own_count)
         for peer in map(int, own.receives):
             posted, sent = mailbox.posted(peer, rank), mailbox.sent(peer, rank)
-            count = own.counters[str(posted)]
-            offset = offers[peer].counters[str(sent)] - count
-            receives[self._ranks.index(peer)] = ReceiveChannel(posted, sent, count, offset)
+            own_count, peer_count = own.counters[str(posted)], offers[peer].counters[str(sent)]
+            receives[self._ranks.index(peer)] = ReceiveChannel(posted, sent, own_count, peer_count - own_count)
         return sends, receives
 
     def _targets(self, peer: int, offers: Offers, buffers: Mapping[str, DeviceBuffer]) -> list[list[int]]:

@@ -34,15 +34,15 @@ class Mailbox:
         self.counters = memoryview(self._pages).cast("q")
 
     def posted(self, source: int, target: int) -> int:
-        """Index of how many messages from the source the target has posted memory for; the target writes it."""
+        """Index of the number of messages from the source that have memory at the target; the target writes it."""
         return LINE_WORDS * (self._position[source] * self._ranks + self._position[target])
 
     def sent(self, source: int, target: int) -> int:
-        """Index of how many messages have been copied; the source writes it."""
+        """Index of the number of messages that have been copied; the source writes it."""
         return self.posted(source, target) + LINE_WORDS * self._ranks**2
 
     def arrived(self, rank: int) -> int:
-        """Index of how many barriers the rank has entered; the rank writes it."""
+        """Index of the number of barriers that the rank has entered; the rank writes it."""
         return LINE_WORDS * (2 * self._ranks**2 + self._position[rank])
 
     def wait(self, index: int, value: int) -> None:
@@ -104,7 +104,7 @@ class ReceiveChannel:
         self.posted, self.sent, self.count, self.offset = posted, sent, count, offset
 
 
-# with how many of the newest messages of the channel need not be complete
+# with the number of newest messages of the channel that need not be complete
 Sends = tuple[tuple[SendChannel, int], ...]
 Receives = tuple[tuple[ReceiveChannel, int], ...]
 
@@ -182,7 +182,7 @@ class ProgressEngine:
         self._synchronise()
 
     def _enqueue(self, channel: SendChannel) -> bool:
-        """Enqueue the messages that have memory; whether there were any."""
+        """Enqueue the messages for which memory is posted; returns whether there were any."""
         limit = self._counters[channel.posted] - channel.offset
         before = channel.enqueued
         while channel.queue and channel.enqueued < limit:

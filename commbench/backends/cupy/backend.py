@@ -1,4 +1,4 @@
-"""NCCL through CuPy: what remains of backend=nccl without torch. GPU memory, one GPU per rank.
+"""NCCL through CuPy, without torch: GPU memory, one GPU per rank.
 
 The device is a rank's GPU through CuPy: a stream with its clock, and memory for the buffers.
 """

@@ -91,7 +91,7 @@ class Tcp(Backend):
 
 
 def listening_address(world: World, store: Any) -> str:
-    """That of the chosen interface; else loopback on one node; else that of the route to the meeting point.
+    """The address of the chosen interface; else loopback on one node; else that of the route to the meeting point.
 
     Raises ConfigError if there is none.
     """
@@ -109,7 +109,7 @@ class TcpCommunicator(RankCommunicator):
         self.size = len(ranks)
         self.hosted = (ranks.index(endpoint.rank),)
         self._used: list[PeerStream] = []  # by the program prepared last: peer in this communicator, stream
-        # all of its ranks are here at the same time: what can't be reached is found before anything is measured
+        # all its ranks do this at the same time: a peer that can't be reached is found before anything is measured
         endpoint.connect(self._barrier_keys())
 
     def subset(self, ranks: Sequence[int]) -> TcpCommunicator | None:

@@ -1,4 +1,4 @@
-"""TCP connections to peers: they move lists of memory views with as few system calls as possible, several at once."""
+"""TCP connections to peers: lists of memory views move in as few system calls as possible, over several at once."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def remaining(views: Sequence[memoryview], done_bytes: int) -> Iterator[memoryvi
 
 
 class Connection:
-    """Blocking, with timeouts in the kernel: those of Python would cost a poll before each call.
+    """A blocking connection with timeouts in the kernel: Python's would cost a poll before each call.
 
     A connection to oneself has two ends, `outward` and `inward`. Every failure is a ConnectionError or TimeoutError
     that names the peer. It is passed to `on_failure`, which must abort all connections that may be left in the middle

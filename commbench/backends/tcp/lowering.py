@@ -43,9 +43,9 @@ class SocketOptions:
 
 
 class Endpoint:
-    """The lower rank of a pair connects, the higher one waits for its listener's thread: no order can deadlock.
+    """The connections of a rank, by world rank of the peer and stream.
 
-    Connections are found by world rank of the peer and stream.
+    The lower rank of a pair connects, the higher one waits for its listener's thread: no order can deadlock.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ NS_PER_MS = 1e6
 
 
 def cuda_missing(instead: str) -> str | None:
-    """Why torch can't use a GPU here, determined without importing it and without a context; None if it may.
+    """Why torch can't use a GPU here, determined without importing it and without a context; None if it can.
 
     `instead` ends the sentence: what to do without a GPU.
     """
@@ -135,19 +135,19 @@ class CudaDevice:
         return self._cuda.Stream(self.place)
 
     def on_side_stream(self, stream: Any, enqueue: Callable[..., Any], *args: Any) -> Any:
-        """Enqueue work on another stream, behind what the current one has up to now; returns that stream for `join`."""
+        """Enqueue work on another stream, after the current one's work so far; returns that stream for `join`."""
         stream.wait_stream(self._cuda.current_stream())  # in a capture that is not the stream of this device
         with self._cuda.stream(stream):
             enqueue(*args)
         return stream
 
     def join(self, streams: list[Any]) -> None:
-        """What follows on the current stream waits for what these have up to now."""
+        """Make the current stream wait for the work that these streams have so far."""
         for stream in streams:
             self._cuda.current_stream().wait_stream(stream)
 
     def pages(self) -> CudaPageLock:
-        """Locks host memory for this GPU."""
+        """Page-locks host memory for this GPU."""
         return CudaPageLock()
 
     def readings(self) -> dict[str, float]:

@@ -31,7 +31,7 @@ def start_group(name: str, world: World, control: Control, place: Any = None) ->
     """The group of all ranks, over the control plane's store; torch's number of each rank of the world; this rank's.
 
     `place` is a GPU on which to connect at once. A torch whose `new_group` sorts its ranks numbers them node after
-    node, so that the ranks of every layout ascend, however the launcher dealt them out.
+    node, so that the ranks of every layout ascend, however the launcher distributed them.
     """
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
