@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from commbench.benchmarks.p2p_latency import P2PLatency
 from commbench.buffers.cuda_ipc import CudaExporter, probe_cuda_ipc
-from commbench.buffers.memory import slot_bytes
+from commbench.buffers.memory import buffer_bytes
 from commbench.config.settings import Settings, Timing
 from commbench.core.case import Benchmark, Mode, Planned, World
 from commbench.core.errors import Unsupported
@@ -148,7 +148,7 @@ class ConditionsReader:
 def copied_bytes(job: Planned) -> int:
     """The bytes of the largest buffer of any rank with all its copies: what one operation after the other touches."""
     specs = (spec for rank in job.active for spec in job.program(rank).buffers)
-    return max((slot_bytes(spec) * spec.slots * job.pool for spec in specs), default=0)
+    return max((buffer_bytes(spec, job.pool) for spec in specs), default=0)
 
 
 # ---------------------------------------------------------------- what stamps and calls cost when nothing has to travel

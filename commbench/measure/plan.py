@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from commbench.buffers.memory import buffer_bytes, slot_bytes
+from commbench.buffers.memory import buffer_bytes
 from commbench.config.keys import EVENT_TIMED
 from commbench.config.settings import Settings
 from commbench.core.case import Benchmark, Case, Planned, World
@@ -242,7 +242,7 @@ def _pool(case: Case, specs: list[tuple[BufferSpec, ...]], facts: PlanFacts) -> 
     everything = [spec for own in specs for spec in own]
     if case.cache != "rotate" or not everything or case.timing_mode == "graph":  # a graph is one copy's
         return 1
-    largest = max(everything, key=lambda spec: slot_bytes(spec) * spec.slots)
-    one_copy = slot_bytes(largest) * largest.slots
+    largest = max(everything, key=lambda spec: buffer_bytes(spec, 1))
+    one_copy = buffer_bytes(largest, 1)
     wanted = -(-2 * max(facts.cache_bytes, case.message_bytes) // one_copy)
     return max(1, min(wanted, ROTATION_CAP_BYTES[case.device] // one_copy, ROTATION_CAP_VIEWS // largest.slots))
