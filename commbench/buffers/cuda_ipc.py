@@ -9,7 +9,7 @@ sizes that double, all blocks together are less than twice the largest.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from ctypes import byref, c_uint64, c_void_p
 from typing import Any
 
@@ -170,18 +170,17 @@ def probe_cuda_ipc(
     it and get the same answer. `make` builds this rank's exporter from its local rank; a little of its memory stays
     allocated. Raises Missing only.
     """
-    exporter: CudaExporter | None = None
-    own_offer: tuple[str, str]
+    exporter, handle, problem = None, None, None
     try:
         exporter = make(world.local_rank)
         address = exporter.allocate(IPC_PROBE_BYTES)
         exporter.upload(address, probe_pattern(world.rank))
-        own_offer = "handle", exporter.export(address).hex()
+        handle = exporter.export(address).hex()
     except (CudaError, MemoryError) as error:
-        exporter, own_offer = None, ("refused", str(error))
-    offers = control.exchange(own_offer, deadline_s, "IPC probe")
+        exporter, problem = None, str(error)
+    offers = control.exchange([handle, problem], deadline_s, "IPC probe")
     results = {
-        f"{world.rank}-{peer}": own_offer[1] if exporter is None else _probe_peer(exporter, offers[peer], peer)
+        f"{world.rank}-{peer}": str(problem) if exporter is None else _probe_peer(exporter, peer, *offers[peer])
         for peer in world.neighbours
         if peer != world.rank
     }
@@ -195,13 +194,12 @@ def probe_pattern(rank: int) -> NDArray[np.uint8]:
     return ((np.arange(IPC_PROBE_BYTES) * 31 + 7 * rank + 1) % 251).astype(np.uint8)
 
 
-def _probe_peer(exporter: CudaExporter, offer: Sequence[str], peer: int) -> str:
-    """`worked`, or why this rank can't read the memory that the peer offers."""
-    kind, text = offer
-    if kind == "refused":
-        return f"rank {peer}: {text}"
+def _probe_peer(exporter: CudaExporter, peer: int, handle: str, problem: str | None) -> str:
+    """`worked`, or why this rank can't read the peer's memory; `problem` is why the peer has no handle."""
+    if problem is not None:
+        return f"rank {peer}: {problem}"
     try:
-        address = exporter.open(bytes.fromhex(text))
+        address = exporter.open(bytes.fromhex(handle))
         data = exporter.download(address, IPC_PROBE_BYTES)
         exporter.close(address)
     except CudaError as error:

@@ -67,9 +67,9 @@ class Endpoint:
     def connect(self, keys: Collection[PeerStream]) -> None:
         """Make the connections that are missing or broken. The peers must do so too; raises WorldBroken."""
         timeout_s = self._options.timeout_s
-        broken = {key for key in keys if key in self._connections and not self._connections[key].alive()}
-        for key in broken:
-            self._connections.pop(key).close()
+        for key in set(keys) & set(self._connections):
+            if not self._connections[key].alive():
+                self._connections.pop(key).close()
         missing = sorted(set(keys) - set(self._connections))
         connected: dict[PeerStream, socket.socket] = {}
         try:
