@@ -12,7 +12,7 @@ hold for different times, so these modes have their barrier (measure/plan.py) af
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,17 +27,6 @@ HOLD_FACTOR = 2.0  # x the time to enqueue the last repetition
 HOST_BOUND = "gpu.host_bound_repetitions"  # the name of Device.host_bound among a communicator's counters
 
 
-class Event(Protocol):
-    def record(self) -> None:
-        """Into the stream that waits for the library's work; in any other stream it would measure nothing."""
-
-    def happened(self) -> bool:
-        """Whether the stream has reached it; does not wait."""
-
-    def elapsed_ns(self, since: Event) -> int:
-        """Requires that both have happened. CUDA resolves about 500 ns."""
-
-
 class Device(Protocol):
     """A GPU's stream, as the engines need it.
 
@@ -50,7 +39,17 @@ class Device(Protocol):
     def synchronise(self) -> None:
         """Block the host until everything that was enqueued is done."""
 
-    def event(self) -> Event: ...
+    def event(self) -> Any:
+        """A new event of the library, for the three methods that follow."""
+
+    def record(self, event: Any) -> None:
+        """Into the stream that waits for the library's work; in any other stream it would measure nothing."""
+
+    def happened(self, event: Any) -> bool:
+        """Whether the stream has reached the event; does not wait."""
+
+    def elapsed_ns(self, begin: Any, end: Any) -> int:
+        """Requires that both have happened. CUDA resolves about 500 ns."""
 
     def hold(self, seconds: float) -> None:
         """Keep the stream busy for about this long."""
@@ -113,15 +112,15 @@ class EventTimed(DeviceRunner):
         self._device.hold(self._hold_s)
         before_ns = now_ns()
         self._before(copy)
-        self._begin.record()
+        self._device.record(self._begin)
         self._enqueue(copy)
-        self._end.record()
+        self._device.record(self._end)
         enqueued_s = (now_ns() - before_ns) * 1e-9
-        self._device.host_bound += self._begin.happened()
+        self._device.host_bound += self._device.happened(self._begin)
         self._device.synchronise()
         now = now_ns()
         self._hold_s = _bounded_hold_s(HOLD_FACTOR * enqueued_s)
-        return now - self._end.elapsed_ns(self._begin), now
+        return now - self._device.elapsed_ns(self._begin, self._end), now
 
 
 def _bounded_hold_s(seconds: float) -> float:

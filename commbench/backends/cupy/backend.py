@@ -144,23 +144,6 @@ def nccl_version(number: int) -> str:
 # ---------------------------------------------------------------- the device
 
 
-class CupyEvent:
-    """See engines.device.Event."""
-
-    def __init__(self, cupy: Any, stream: Any) -> None:
-        self._cupy, self._stream, self._event = cupy, stream, cupy.cuda.Event()
-
-    def record(self) -> None:
-        self._event.record(self._stream)
-
-    def happened(self) -> bool:
-        return bool(self._event.done)
-
-    def elapsed_ns(self, since: Any) -> int:
-        elapsed_ms: float = self._cupy.cuda.get_elapsed_time(since._event, self._event)
-        return round(elapsed_ms * NS_PER_MS)
-
-
 class CupyDevice:
     """See engines.device.Device. All work is on one stream, in order, and does not wait for other streams."""
 
@@ -189,8 +172,18 @@ class CupyDevice:
 
         return cls(gpu_ordinal(world, cupy.cuda.runtime.getDeviceCount()))
 
-    def event(self) -> CupyEvent:
-        return CupyEvent(self._cupy, self.stream)
+    def event(self) -> Any:
+        return self._cupy.cuda.Event()
+
+    def record(self, event: Any) -> None:
+        event.record(self.stream)
+
+    def happened(self, event: Any) -> bool:
+        return bool(event.done)
+
+    def elapsed_ns(self, begin: Any, end: Any) -> int:
+        elapsed_ms: float = self._cupy.cuda.get_elapsed_time(begin, end)
+        return round(elapsed_ms * NS_PER_MS)
 
     def ready_to_hold(self) -> None:
         """Compile the kernel that holds the stream. Raises Unsupported where CuPy can't."""

@@ -56,26 +56,6 @@ def gpu_ordinal(world: World, visible: int) -> int:
     return world.local_rank % max(visible, 1)
 
 
-class CudaEvent:
-    """See engines.device.Event."""
-
-    def __init__(self, stream: Any) -> None:
-        import torch
-
-        cuda: Any = torch.cuda
-        self._stream, self._event = stream, cuda.Event(enable_timing=True)
-
-    def record(self) -> None:
-        self._event.record(self._stream)
-
-    def happened(self) -> bool:
-        return bool(self._event.query())
-
-    def elapsed_ns(self, since: Any) -> int:
-        """Since another CudaEvent."""
-        return int(since._event.elapsed_time(self._event) * NS_PER_MS)
-
-
 class CudaDevice:
     """See engines.device.Device. Its stream is the current one, which torch makes wait for its libraries' streams.
 
@@ -104,8 +84,17 @@ class CudaDevice:
 
         return cls(gpu_ordinal(world, torch.cuda.device_count()))
 
-    def event(self) -> CudaEvent:
-        return CudaEvent(self._stream)
+    def event(self) -> Any:
+        return self._cuda.Event(enable_timing=True)
+
+    def record(self, event: Any) -> None:
+        event.record(self._stream)
+
+    def happened(self, event: Any) -> bool:
+        return bool(event.query())
+
+    def elapsed_ns(self, begin: Any, end: Any) -> int:
+        return int(begin.elapsed_time(end) * NS_PER_MS)
 
     def hold(self, seconds: float) -> None:
         """A kernel that counts clock ticks: it ends by itself, whatever the host does."""

@@ -21,18 +21,7 @@ from commbench.engines.lowered import Call, now_ns
 
 
 class HostEvent:
-    """See engines.device.Event."""
-
     ns = 0
-
-    def record(self) -> None:
-        self.ns = now_ns()
-
-    def happened(self) -> bool:
-        return True
-
-    def elapsed_ns(self, since: HostEvent) -> int:
-        return self.ns - since.ns
 
 
 class HostGpu:
@@ -51,6 +40,15 @@ class HostGpu:
 
     def event(self) -> HostEvent:
         return HostEvent()
+
+    def record(self, event: HostEvent) -> None:
+        event.ns = now_ns()
+
+    def happened(self, event: HostEvent) -> bool:
+        return True
+
+    def elapsed_ns(self, begin: HostEvent, end: HostEvent) -> int:
+        return end.ns - begin.ns
 
     def hold(self, seconds: float) -> None:
         time.sleep(seconds)

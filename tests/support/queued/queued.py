@@ -28,22 +28,10 @@ Work = Callable[[], Any]
 
 
 class Instant:
-    """See engines.device.Event."""
+    ns = -1
 
-    def __init__(self, device: QueuedDevice) -> None:
-        self._device, self.ns = device, -1
-
-    def record(self) -> None:
-        self._device.enqueue(self._happen)
-
-    def _happen(self) -> None:
+    def happen(self) -> None:
         self.ns = now_ns()
-
-    def happened(self) -> bool:
-        return False  # nothing is done before the host waits
-
-    def elapsed_ns(self, since: Instant) -> int:
-        return self.ns - since.ns
 
 
 class QueuedDevice:
@@ -61,7 +49,16 @@ class QueuedDevice:
             work()
 
     def event(self) -> Instant:
-        return Instant(self)
+        return Instant()
+
+    def record(self, event: Instant) -> None:
+        self.enqueue(event.happen)
+
+    def happened(self, event: Instant) -> bool:
+        return False  # nothing is done before the host waits
+
+    def elapsed_ns(self, begin: Instant, end: Instant) -> int:
+        return end.ns - begin.ns
 
     def hold(self, seconds: float) -> None:
         self.enqueue(lambda: time.sleep(seconds))

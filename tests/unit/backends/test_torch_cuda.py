@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,3 +97,26 @@ def test_a_stream_is_held_by_the_gpus_clock_and_its_counters_are_those_of_the_pc
     device = CudaDevice(1)
     device.hold(1e-7)
     assert held == [cycles] and device.readings() == {"0000:1b:01.0": 1.0, HOST_BOUND: 0.0}
+
+
+def test_events_are_torchs_and_recorded_in_the_stream_of_the_device() -> None:
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+            self.recorded: list[str] = []
+            self.record = self.recorded.append
+
+        def query(self) -> bool:
+            return bool(self.recorded)
+
+        def elapsed_time(self, end: Event) -> float:
+            assert self.recorded == end.recorded == ["the stream"]
+            return 0.25
+
+    device: Any = CudaDevice.__new__(CudaDevice)
+    device._cuda, device._stream = SimpleNamespace(Event=Event), "the stream"
+    begin, end = device.event(), device.event()
+    assert not device.happened(begin)
+    device.record(begin)
+    device.record(end)
+    assert device.happened(begin) and device.elapsed_ns(begin, end) == 250_000

@@ -47,8 +47,19 @@ class Diary:
             work()
         self.words.append("|")
 
-    def event(self) -> Any:
-        return Stamp(self)
+    def event(self) -> Stamp:
+        return Stamp()
+
+    def record(self, event: Stamp) -> None:
+        event.ns = -1
+        self.put(lambda: setattr(event, "ns", self.now_ns))
+
+    def happened(self, event: Stamp) -> bool:
+        return event.ns >= 0
+
+    def elapsed_ns(self, begin: Stamp, end: Stamp) -> int:
+        assert min(begin.ns, end.ns) >= 0
+        return end.ns - begin.ns
 
     def hold(self, seconds: float) -> None:
         self.holds.append(seconds)
@@ -63,19 +74,7 @@ class Diary:
 
 
 class Stamp:
-    def __init__(self, diary: Diary) -> None:
-        self._diary, self.ns = diary, -1
-
-    def record(self) -> None:
-        self.ns = -1
-        self._diary.put(lambda: setattr(self, "ns", self._diary.now_ns))
-
-    def happened(self) -> bool:
-        return self.ns >= 0
-
-    def elapsed_ns(self, since: Any) -> int:
-        assert min(self.ns, since.ns) >= 0
-        return int(self.ns - since.ns)
+    ns = -1
 
 
 def lowered(diary: Diary) -> Lowered[Call]:

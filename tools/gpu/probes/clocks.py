@@ -61,11 +61,11 @@ def true_scale(device: Any) -> float:
     """How much longer than it was asked for a kernel takes: clock rates are what the driver says of them."""
     begin, end = device.event(), device.event()
     for _ in range(5):  # the first ones wake the GPU up
-        begin.record()
+        device.record(begin)
         device.hold(LONG_S)
-        end.record()
+        device.record(end)
         device.synchronise()
-    return float(end.elapsed_ns(begin) * 1e-9 / LONG_S)
+    return float(device.elapsed_ns(begin, end) * 1e-9 / LONG_S)
 
 
 def main(library: str) -> None:
