@@ -40,18 +40,6 @@ RUNNING_TIMES = 10_000  # evenly spaced ones, from which the row of an unfinishe
 Sink = Callable[[Samples], None]  # receives what a soak has so far, on rank 0
 
 
-@dataclass(frozen=True)
-class Turn:
-    """Which visit of its case it is, from 1; `block_k` is that of the first visit, so that all have the same.
-
-    With `slow_start` the first visit warms up for a second: TCP takes that long to reach its rate. Rank 0 knows.
-    """
-
-    number: int = 1
-    block_k: int | None = None
-    slow_start: bool = False
-
-
 class _Stopped(Exception):
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
@@ -59,8 +47,11 @@ class _Stopped(Exception):
 
 @dataclass
 class CaseVisit:
-    """One visit of a case, made by the ranks of its layout only. `empty_sample_s` is used on rank 0 (see Conditions);
-    `clocks` are needed for sync=window."""
+    """One visit of a case, made by the ranks of its layout only.
+
+    `empty_sample_s` is used on rank 0 (see Conditions); `clocks` are needed for sync=window. With `slow_start`, known
+    on rank 0, the first visit warms up for a second: TCP takes that long to reach its rate.
+    """
 
     job: Planned
     communicator: Communicator
@@ -70,7 +61,9 @@ class CaseVisit:
     sink: Sink
     progress: Progress
     clocks: GlobalClocks | None = None
-    turn: Turn = Turn()
+    number: int = 1  # of the visits of its case
+    first_block_k: int | None = None  # of the first visit, which later ones keep
+    slow_start: bool = False
     window: Window | None = None  # where repetitions begin at agreed instants
     readings: list[tuple[int, dict[str, float]]] = field(default_factory=list)  # of this rank's counters
     measured: MeasuredCounters = field(default_factory=MeasuredCounters)
@@ -85,7 +78,7 @@ class CaseVisit:
     block_s: float = 0.0  # of the last block, with its gathering
     meeting_s: float = 0.0  # of that, the gathering
     spent_s: float = 0.0  # in blocks of the phase
-    pace: Pace = field(default_factory=Pace)  # of a soak
+    check_s: float = 0.0  # that the last check of the payload took
     loop_s: float = 0.0  # of a soak, in its repetitions
     unmeasured_s: float | None = None  # of a soak, outside of its repetitions; on rank 0
     typical_s: float = 0.0  # per sample in the warm-up, on rank 0
@@ -99,8 +92,8 @@ class CaseVisit:
         rule = job.shape.headline, job.active, senders
         self.timeline = SoakTimeline(*rule, timing.interval_s) if timing.is_soak else Timeline(*rule)
         self.rule = stop_rule(job, self.settings)
-        self.warm_up = warm_up_rule(self.settings, self.rule.budget_s, self.turn.number, self.turn.slow_start)
-        self.payload = CheckedBuffers(job, SALTS_OF_VISIT * self.turn.number)
+        self.warm_up = warm_up_rule(self.settings, self.rule.budget_s, self.number, self.slow_start)
+        self.payload = CheckedBuffers(job, SALTS_OF_VISIT * self.number)
         self.programs = {rank: job.program(rank) for rank in self.communicator.hosted}
         self.deadline_s = block_deadline_s(job, self.settings)
         self.check_next = timing.visits == 1  # of several, the end of each is in the middle of the case
@@ -139,7 +132,8 @@ class CaseVisit:
             runner = self._prepare(block_k)
             self.payload.zero = any(program.reset for program in self.programs.values())
         self.payload.refill()  # from here on the checks look at what timed repetitions have moved
-        self.spent_s = self.loop_s = self.pace.begin()
+        self.spent_s = self.loop_s = 0.0
+        self.pace = Pace(time.monotonic())
         stop_reason = self._measure(runner, n)
         self._check("end", copies=self.last_n)
         if self.payload.zero:
@@ -207,7 +201,7 @@ class CaseVisit:
             self.rule = self.rule.after_warm_up(self.warmup_s)
         empty_s = self.empty_sample_s.get(self.job.case.engine, 0.0)
         fitting_k = samples_per_stamp(self.job, empty_s, self.typical_s, self.settings.timing.is_soak)
-        block_k = self.turn.block_k or fitting_k
+        block_k = self.first_block_k or fitting_k
         return 0, block_k, self._next_block(np.zeros(0), 0.0, self.typical_s * block_k)
 
     def _measure(self, runner: Runner, n: int) -> str:
@@ -237,7 +231,7 @@ class CaseVisit:
             self.timeline.later(self._save_running)
         block_s = min(SOAK_BLOCK_S, max(left_s / 2, SOAK_BLOCK_S / 10))  # a slower last block must not last long
         n = self._bounded(max(1, int(block_s / max(each_s, 1e-9))))
-        return n, self.pace.check_due(now_s), "duration" if left_s <= 0 else None
+        return n, self.pace.check_due(now_s, self.check_s), "duration" if left_s <= 0 else None
 
     def _save_running(self) -> None:
         """Pass a soak's new blocks to the sink, and drop them here. In the timeline's thread."""
@@ -327,7 +321,7 @@ class CaseVisit:
             self.wrong += wrong
             for t_ns, counters in readings:
                 self.timeline.count(Counts(rank, t_ns, counters))
-        self.pace.check_s = time.monotonic() - begin_s
+        self.check_s = time.monotonic() - begin_s
 
     def _check_with_payload(self) -> None:
         """In-place sums that nothing reset between two stamps moved zeros: run and check one with a real payload."""
@@ -343,11 +337,11 @@ class CaseVisit:
         connect_times = timeline.times("connect")
         return Samples(
             ranks=self.job.active,
-            blocks=timeline.blocks(),
+            blocks=tuple(timeline.blocks),
             block_k=self.block_k,
             stop_reason=stop_reason,
             wrong_elements=self.wrong,
-            counts=timeline.counts(),
+            counts=tuple(timeline.counts),
             series=timeline.times("measure") if window is not None or not timeline.complete else None,
             repetitions=timeline.repetitions("measure"),
             first_call_s=float(connect_times[0]) if len(connect_times) else None,

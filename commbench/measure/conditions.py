@@ -27,7 +27,7 @@ from commbench.hardware import resource_limits
 from commbench.hardware.link_limits import Limit
 from commbench.world.heartbeat import Progress
 
-from .case import CaseVisit, Turn
+from .case import CaseVisit
 from .case_record import measured_times
 from .plan import PlanFacts, plan
 from .preflight import MEETING_S, uses_shm
@@ -289,9 +289,7 @@ class ReferenceCase:
         job, deadline_s = self._job, MEETING_S if self._job is None else case_deadline_s(self._job, self._settings)
         if job is not None and (communicator := communicators[job.members]) is not None:
             members = control.subset(job.members)
-            visit = CaseVisit(
-                job, communicator, members, self._settings, {}, lambda _: None, progress, turn=Turn(number)
-            )
+            visit = CaseVisit(job, communicator, members, self._settings, {}, lambda _: None, progress, number=number)
             outcome = visit.measure()
             if isinstance(outcome, Samples) and not outcome.wrong_elements and control.rank == 0:
                 readings["p2p_latency_s"] = PassReading.of(measured_times(job, outcome))

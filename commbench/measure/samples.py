@@ -7,13 +7,12 @@ measures all the time: a thread adds its stamps to its timeline and saves them w
 from __future__ import annotations
 
 import sys
-import threading
-import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from queue import Queue
 
 import numpy as np
 from numpy.typing import NDArray
@@ -176,9 +175,9 @@ class Timeline:
         self, headline: str, ranks: Sequence[int], senders: Sequence[int], interval_s: float | None = None
     ) -> None:
         self._headline, self._ranks, self._senders = headline, np.asarray(ranks), tuple(senders)
-        self._blocks: list[Block] = []
-        self._counts: list[Counts] = []
-        self._series: dict[str, _Thinned] = {}
+        self.blocks: list[Block] = []
+        self.counts: list[Counts] = []
+        self._series: dict[str, _Thinned] = defaultdict(_Thinned)
         self._intervals = None if interval_s is None else _Intervals(int(ranks[0]) if ranks else 0, interval_s)
         self._next, self._raw, self._condensed = 0, 0, 0
         self.operations = 1  # per sample, to give the times of intervals per operation
@@ -188,11 +187,11 @@ class Timeline:
         rows = deciding_rows(stamps, self._headline, self._senders)
         decided = stamps[rows, np.arange(stamps.shape[1])]
         times = (decided[:, 1] - decided[:, 0]) / NS_PER_S if times is None else times
-        series = self._series.setdefault(phase, _Thinned())
+        series = self._series[phase]
         self._keep(phase, series.total, stamps, rows, decided)
         series.append(times)
         if self._intervals is not None and phase == "measure":
-            self._counts += self._intervals.add(stamps[0, :, 0], times, self.operations)
+            self.counts += self._intervals.add(stamps[0, :, 0], times, self.operations)
 
     def add_parts(self, phase: str, parts: Sequence[NDArray[np.int64]]) -> None:
         """Add those of the stamps of all processes that belong to `ranks`."""
@@ -200,34 +199,28 @@ class Timeline:
 
     def times(self, phase: str) -> Series:
         """Seconds of each sample by the headline rule, or of every 2^k-th where there are too many."""
-        return self._series[phase].values if phase in self._series else np.zeros(0)
+        return self._series[phase].values
 
     def repetitions(self, phase: str) -> int:
-        return self._series[phase].total if phase in self._series else 0
+        return self._series[phase].total
 
     @property
     def complete(self) -> bool:
         """All stamps of all ranks are kept."""
-        return self._condensed == 0 and self._next == len(self._blocks)
+        return self._condensed == 0 and self._next == len(self.blocks)
 
     def count(self, counts: Counts) -> None:
-        self._counts.append(counts)
-
-    def blocks(self) -> tuple[Block, ...]:
-        return tuple(self._blocks)
-
-    def counts(self) -> tuple[Counts, ...]:
-        return tuple(self._counts)
+        self.counts.append(counts)
 
     def forget(self) -> None:
         """Drop blocks and counts, which are on disk; the statistics and the open interval stay."""
-        self._blocks.clear()
-        self._counts.clear()
+        self.blocks.clear()
+        self.counts.clear()
 
     def close(self) -> None:
         """End the last interval with the last repetition."""
         if self._intervals is not None:
-            self._counts += self._intervals.close()
+            self.counts += self._intervals.close()
 
     def _keep(
         self, phase: str, first: int, stamps: NDArray[np.int64], rows: NDArray[np.intp], decided: NDArray[np.int64]
@@ -238,14 +231,14 @@ class Timeline:
         index, self._next = self._next, self._next + 1
         if self._raw + ranks * n <= RAW_STAMPS:
             self._raw += ranks * n
-            self._blocks.append(Block(phase, index, stamps, first))
+            self.blocks.append(Block(phase, index, stamps, first))
             return
         self._condensed += n
         elapsed = (stamps[:, :, 1] - stamps[:, :, 0]) / (NS_PER_S * self.operations)
         for rank, values in zip(self._ranks, np.quantile(elapsed, list(QUANTILES.values()), axis=1).T, strict=True):
-            self._counts.append(Counts(int(rank), int(stamps[0, 0, 0]), dict(zip(QUANTILES, values, strict=True))))
+            self.counts.append(Counts(int(rank), int(stamps[0, 0, 0]), dict(zip(QUANTILES, values, strict=True))))
         if self._condensed <= KEPT_REPETITIONS:
-            self._blocks.append(Block(phase, index, decided[np.newaxis], first, self._ranks[rows]))
+            self.blocks.append(Block(phase, index, decided[np.newaxis], first, self._ranks[rows]))
 
 
 class _Thinned:
@@ -307,9 +300,8 @@ class SoakTimeline(Timeline):
 
     def __init__(self, headline: str, ranks: Sequence[int], senders: Sequence[int], interval_s: float) -> None:
         super().__init__(headline, ranks, senders, interval_s)
-        self._waiting: Queue[Callable[[], None]] = Queue(MOST_WAITING)
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None  # of the thread
+        self._thread = ThreadPoolExecutor(1, "commbench-soak", partial(sys.setswitchinterval, SWITCH_S))
+        self._waiting: deque[Future[None]] = deque()  # oldest first; the thread is at the first one that has not ended
 
     def add(self, phase: str, stamps: NDArray[np.int64], times: Series | None = None) -> None:
         add = partial(super().add, phase, stamps, times)
@@ -328,56 +320,34 @@ class SoakTimeline(Timeline):
         self.later(partial(super().count, counts))
 
     def close(self) -> None:
-        self._waiting.join()
-        self._raise_error()
+        self._wait_until_left(0)
         super().close()
 
     def later(self, function: Callable[[], None]) -> None:
         """Call a function in the thread, after those before it. Raises what one of them has raised."""
-        self._raise_error()
-        if self._thread is None:
-            sys.setswitchinterval(SWITCH_S)
-            self._thread = threading.Thread(target=self._call_all, name="commbench-soak", daemon=True)
-            self._thread.start()
-        self._waiting.put(function)
+        self._wait_until_left(MOST_WAITING)
+        self._waiting.append(self._thread.submit(function))
 
-    def _call_all(self) -> None:
-        while True:
-            function = self._waiting.get()
-            try:
-                if self._error is None:
-                    function()
-            except BaseException as error:  # raised again in the main thread
-                self._error = error
-            finally:
-                self._waiting.task_done()
-
-    def _raise_error(self) -> None:
-        if self._error is not None:
-            raise self._error
+    def _wait_until_left(self, most: int) -> None:
+        """Wait until at most so many functions have not ended. One that failed stays, so that each call raises it."""
+        while len(self._waiting) > most or (self._waiting and self._waiting[0].done()):
+            self._waiting[0].result()
+            self._waiting.popleft()
 
 
-@dataclass
 class Pace:
-    """When a soak is saved, and when its payload is checked. Times of time.monotonic(); `check_s` is of one check."""
+    """When a soak is saved, and when its payload is checked. Times are those of time.monotonic()."""
 
-    begun_s: float = 0.0
-    saved_s: float = 0.0
-    checked_s: float = 0.0
-    check_s: float = 0.0
-
-    def begin(self) -> float:
-        """Begin now; returns the time spent so far, 0."""
-        self.begun_s = self.saved_s = self.checked_s = time.monotonic()
-        return 0.0
+    def __init__(self, begun_s: float) -> None:
+        self.begun_s = self._saved_s = self._checked_s = begun_s
 
     def save_due(self, now_s: float) -> bool:
-        due = now_s - self.saved_s >= FLUSH_S
-        self.saved_s = now_s if due else self.saved_s
+        due = now_s - self._saved_s >= FLUSH_S
+        self._saved_s = now_s if due else self._saved_s
         return due
 
-    def check_due(self, now_s: float) -> bool:
-        """A check includes filling the buffers again, which takes about as long."""
-        due = now_s - self.checked_s >= max(FLUSH_S, 2 * self.check_s / CHECK_SHARE)
-        self.checked_s = now_s if due else self.checked_s
+    def check_due(self, now_s: float, check_s: float) -> bool:
+        """`check_s` is what the last check took; filling the buffers again takes about as long."""
+        due = now_s - self._checked_s >= max(FLUSH_S, 2 * check_s / CHECK_SHARE)
+        self._checked_s = now_s if due else self._checked_s
         return due

@@ -35,7 +35,7 @@ from commbench.world.rendezvous import bind_rank, check_layouts
 from commbench.world.signals import SAVE_S, SIGNAL_STATUS, RunEnder, handled_signals
 from commbench.world.supervisor import mapped_shared_memory, remove_shared_memory
 
-from .case import CaseVisit, Turn
+from .case import CaseVisit
 from .conditions import Conditions, ConditionsReader, ReferenceCase, disturbed_passes
 from .plan import PlanFacts, duration_s, pass_order, plan
 from .preflight import MEETING_S, Request, preflight
@@ -231,9 +231,19 @@ class _Session:
         if communicator is None:
             return
         control = self._control.subset(job.members)
-        empty_s, sink = self._conditions.empty_sample_s, partial(self._record, job, started=started)
-        turn = Turn(number, self._recorder.block_k(job), self._conditions.evidence.starts_slowly(job))
-        visit = CaseVisit(job, communicator, control, self._settings, empty_s, sink, self._progress, self._clocks, turn)
+        visit = CaseVisit(
+            job,
+            communicator,
+            control,
+            self._settings,
+            self._conditions.empty_sample_s,
+            partial(self._record, job, started=started),
+            self._progress,
+            self._clocks,
+            number,
+            first_block_k=self._recorder.block_k(job),
+            slow_start=self._conditions.evidence.starts_slowly(job),
+        )
         self._current = visit, started
         try:
             outcome = visit.measure()

@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 
 from commbench.config.compose import ConfigComposer
 from commbench.engines.virtual import VirtualRunner
-from commbench.measure.case import CaseVisit, Turn
+from commbench.measure.case import CaseVisit
 from commbench.measure.plan import PlanFacts, plan
 from commbench.measure.samples import Pace, Samples
 from commbench.world.control import hosted_world
 from commbench.world.heartbeat import Progress
 
 Words = NDArray[Any]
-FIRST = Turn()
 Action = Callable[[Sequence[Words], Sequence[Words]], None]  # what rank 1's copies held before a call, and hold now
 
 # repetitions of 10 ms of virtual time: beside them the meetings after a block, in real time, change no block's length
@@ -47,14 +46,16 @@ class Library(Progress):
         self.calls.append((current, repetitions))
         return current, number
 
-    def visit(self, *words: str, turn: Turn = FIRST, cache_bytes: int = 1) -> Samples:
+    def visit(self, *words: str, number: int = 1, block_k: int | None = None, cache_bytes: int = 1) -> Samples:
         with ConfigComposer() as composer:
             settings = composer.jobs([*MODEL, *words], multirun=False)[0].settings
         world, control = hosted_world(1, 2)
         (job,) = plan(settings, world, PlanFacts(2**40, cache_bytes, 8))
         communicator = settings.backend.open(world, control)
         self.calls.clear()
-        outcome = CaseVisit(job, communicator, control, settings, {}, lambda _: None, self, turn=turn).measure()
+        outcome = CaseVisit(
+            job, communicator, control, settings, {}, lambda _: None, self, number=number, first_block_k=block_k
+        ).measure()
         assert isinstance(outcome, Samples)
         return outcome
 
@@ -162,7 +163,7 @@ def test_a_second_half_that_receives_nothing_is_found(library: Library) -> None:
 @pytest.mark.parametrize("action", [spoils(0), nothing_arrives])
 def test_a_soak_is_checked_while_it_runs(monkeypatch: pytest.MonkeyPatch, library: Library, action: Action) -> None:
     """One block goes wrong: the following ones would repair it, and the one before had received everything."""
-    monkeypatch.setattr(Pace, "check_due", lambda self, now_s: True)
+    monkeypatch.setattr(Pace, "check_due", lambda self, now_s, check_s: True)
     library.action = in_calls(second_block, action)
     assert library.visit(*SOAK).wrong_elements > 0
 
@@ -183,15 +184,15 @@ def test_what_was_received_before_does_not_pass_for_what_is_sent_now(library: Li
     library.action = of_first_call
     assert library.visit(*FIXED).wrong_elements > 50, "most of 100 elements differ"
     library.action = in_calls(later_blocks, record)
-    assert library.visit(*FIXED, turn=Turn(1)).wrong_elements == 0
+    assert library.visit(*FIXED, number=1).wrong_elements == 0
     library.action = in_calls(later_blocks, replay)
-    assert library.visit(*FIXED, turn=Turn(2)).wrong_elements > 50
+    assert library.visit(*FIXED, number=2).wrong_elements > 50
 
 
 def test_zeros_between_two_stamps_are_followed_by_a_call_with_values(library: Library) -> None:
     """Four sums in place between two stamps: nothing resets them, so zeros are sent, and here never anything else."""
     library.action = in_calls(measured, zeros_arrive)
-    assert library.visit(*FIXED, "in_place=true", turn=Turn(block_k=4)).wrong_elements == 100
+    assert library.visit(*FIXED, "in_place=true", block_k=4).wrong_elements == 100
     assert library.calls[-1] == ("check", 1)
 
 

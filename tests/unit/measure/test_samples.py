@@ -82,8 +82,8 @@ def test_below_the_bound_everything_is_kept() -> None:
     line.add("warmup", stamps_at(elapsed[:, :10]))
     line.add("measure", stamps_at(elapsed[:, 10:30]))
     line.add("measure", stamps_at(elapsed[:, 30:]))
-    assert line.complete and not line.counts()
-    assert [(block.phase, block.index, block.first) for block in line.blocks()] == [
+    assert line.complete and not line.counts
+    assert [(block.phase, block.index, block.first) for block in line.blocks] == [
         ("warmup", 0, 0), ("measure", 1, 0), ("measure", 2, 20),
     ]  # fmt: skip
     assert line.times("measure") == pytest.approx(elapsed[:, 10:].max(axis=0) * 1e-9)
@@ -95,15 +95,15 @@ def test_beyond_it_the_deciding_rank_and_quantiles_of_every_rank_stay(monkeypatc
     line, elapsed = Timeline("max_over_ranks", (4, 5, 6), (0, 1, 2)), noise(3, 60)
     line.add("measure", stamps_at(elapsed[:, :30]))
     line.add("measure", stamps_at(elapsed[:, 30:]))
-    raw, condensed = line.blocks()
+    raw, condensed = line.blocks
     assert raw.decided is None and raw.stamps.shape == (3, 30, 2)
     assert condensed.decided is not None and condensed.stamps.shape == (1, 30, 2)
     assert condensed.decided.tolist() == (elapsed[:, 30:].argmax(axis=0) + 4).tolist()
     assert line.times("measure") == pytest.approx(elapsed.max(axis=0) * 1e-9)
     assert not line.complete
-    assert [counts.rank for counts in line.counts()] == [4, 5, 6]
+    assert [counts.rank for counts in line.counts] == [4, 5, 6]
     shares = {"min": 0, "median": 50, "p90": 90, "p99": 99, "max": 100}
-    for counts, of_rank in zip(line.counts(), elapsed[:, 30:] * 1e-9, strict=True):
+    for counts, of_rank in zip(line.counts, elapsed[:, 30:] * 1e-9, strict=True):
         quantiles = {f"rank.{name}_s": np.percentile(of_rank, share) for name, share in shares.items()}
         assert counts.values == pytest.approx(quantiles)
 
@@ -114,9 +114,9 @@ def test_what_is_kept_of_a_sample_of_several_operations_is_per_operation(monkeyp
     elapsed[0, 0], line.operations = 2 * MS, 2
     line.add("measure", stamps_at(elapsed))
     line.close()
-    values = {name: value for counts in line.counts() for name, value in counts.values.items()}
+    values = {name: value for counts in line.counts for name, value in counts.values.items()}
     assert (values["rank.min_s"], values["rank.max_s"]) == (2e-3, 2e-3), "of the last rank"
-    intervals = [counts.values for counts in line.counts() if "interval.min_s" in counts.values]
+    intervals = [counts.values for counts in line.counts if "interval.min_s" in counts.values]
     assert [[row[f"interval.{name}_s"] for name in ("min", "median", "max", "busy")] for row in intervals] == [
         pytest.approx([1e-3, 2e-3, 2e-3, 10e-3]), pytest.approx([2e-3, 2e-3, 2e-3, 8e-3]),
     ]  # fmt: skip
@@ -138,10 +138,10 @@ def test_intervals_hold_every_repetition_once_across_blocks_and_saves() -> None:
     whole, seen = stamps_at(elapsed), []
     for begin in range(0, 400, 37):
         line.add("measure", whole[:, begin : begin + 37])
-        seen += line.counts()
+        seen += line.counts
         line.forget()
     line.close()
-    seen += line.counts()
+    seen += line.counts
     intervals = [counts.values for counts in seen]
     assert sum(interval["interval.repetitions"] for interval in intervals) == 400
     assert sum(interval["interval.busy_s"] for interval in intervals) == pytest.approx(elapsed[0].sum() * 1e-9)
@@ -151,7 +151,7 @@ def test_intervals_hold_every_repetition_once_across_blocks_and_saves() -> None:
     third = next(counts.values for counts in seen if counts.t_ns == 30 * MS)
     assert third["interval.median_s"] == pytest.approx(np.median(elapsed[0][inside]) * 1e-9)
     assert {counts.rank for counts in seen} == {3}
-    assert not line.blocks() and not line.complete, "what was saved is forgotten"
+    assert not line.blocks and not line.complete, "what was saved is forgotten"
     assert len(line.times("measure")) == 400
 
 
@@ -161,7 +161,7 @@ def test_memory_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     line, elapsed = Timeline("max_over_ranks", (0, 1), (0, 1), interval_s=10.0), noise(2, 100)
     for _ in range(200):
         line.add("measure", stamps_at(elapsed))
-    kept = sum(block.stamps.size for block in line.blocks())
+    kept = sum(block.stamps.size for block in line.blocks)
     assert kept <= 2 * (1000 + 500)
     assert len(line.times("measure")) <= 500
     assert line.repetitions("measure") == 20_000
@@ -172,7 +172,7 @@ def test_the_stamps_of_a_long_warm_up_are_those_of_its_beginning() -> None:
     for n in (1500, 1500, 1500):
         line.add("warmup", stamps_at(np.full((2, n), 1000)))
     line.add("measure", stamps_at(np.full((2, 10), 1000)))
-    kept = [(block.phase, block.index, block.first, block.stamps.shape[1]) for block in line.blocks()]
+    kept = [(block.phase, block.index, block.first, block.stamps.shape[1]) for block in line.blocks]
     assert kept == [("warmup", 0, 0, 1500), ("warmup", 1, 1500, 1500), ("measure", 2, 0, 10)]
     assert line.complete and line.repetitions("warmup") == len(line.times("warmup")) == 4500
 
@@ -204,10 +204,10 @@ def test_a_thread_keeps_what_a_timeline_keeps() -> None:
         line.close()
     for phase in ("warmup", "measure", LATE):
         assert threaded.times(phase).tolist() == plain.times(phase).tolist()
-    assert [(block.phase, block.index, block.first) for block in threaded.blocks()] == [
-        (block.phase, block.index, block.first) for block in plain.blocks()
+    assert [(block.phase, block.index, block.first) for block in threaded.blocks] == [
+        (block.phase, block.index, block.first) for block in plain.blocks
     ]
-    assert threaded.counts() == plain.counts()
+    assert threaded.counts == plain.counts
 
 
 def test_the_times_of_a_warm_up_are_there_at_once() -> None:
@@ -249,12 +249,10 @@ def test_an_error_of_the_thread_is_raised_by_the_loop() -> None:
 
 
 def test_long_checks_are_rare() -> None:
-    pace = Pace()
-    assert pace.begin() == 0
-    begin = pace.begun_s
-    assert not pace.save_due(begin + FLUSH_S - 1) and not pace.check_due(begin + FLUSH_S - 1)
-    assert pace.save_due(begin + FLUSH_S + 1) and pace.check_due(begin + FLUSH_S + 1)
+    begin = 1e6
+    pace = Pace(begin)
+    assert not pace.save_due(begin + FLUSH_S - 1) and not pace.check_due(begin + FLUSH_S - 1, 0.0)
+    assert pace.save_due(begin + FLUSH_S + 1) and pace.check_due(begin + FLUSH_S + 1, 0.0)
     assert not pace.save_due(begin + FLUSH_S + 2)
-    pace.check_s = 1.0
-    assert not pace.check_due(begin + 100)
-    assert pace.check_due(begin + FLUSH_S + 2 + 2 / CHECK_SHARE)
+    assert not pace.check_due(begin + 100, 1.0)
+    assert pace.check_due(begin + FLUSH_S + 2 + 2 / CHECK_SHARE, 1.0)

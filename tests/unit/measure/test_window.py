@@ -293,7 +293,7 @@ def test_a_repetition_that_a_rank_began_late_is_apart_and_the_time_is_that_from_
     in_time = [delay for delay in delays if delay <= LATE_NS]
     assert timeline.times("measure").tolist() == [(TOOK_NS + delay) / 1e9 for delay in in_time]
     assert case_window.late == timeline.repetitions("late") == len(delays) - len(in_time)
-    kept = [block for block in timeline.blocks() if block.phase in ("measure", "late")]
+    kept = [block for block in timeline.blocks if block.phase in ("measure", "late")]
     assert sum(block.stamps.shape[1] for block in kept) == len(delays), "raw stamps of late ones are kept"
 
 
