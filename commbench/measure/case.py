@@ -87,10 +87,7 @@ class CaseVisit:
 
     def __post_init__(self) -> None:
         job, timing = self.job, self.settings.timing
-        single_initiator = job.shape.headline == "initiator" and len(job.case.pairs) < 2
-        senders = job.senders[:1] if single_initiator else job.senders
-        rule = job.shape.headline, job.active, senders
-        self.timeline = SoakTimeline(*rule, timing.interval_s) if timing.is_soak else Timeline(*rule)
+        self.timeline = SoakTimeline(job, timing.interval_s) if timing.is_soak else Timeline(job)
         self.rule = stop_rule(job, self.settings)
         self.warm_up = warm_up_rule(self.settings, self.rule.budget_s, self.number, self.slow_start)
         self.payload = CheckedBuffers(job, SALTS_OF_VISIT * self.number)

@@ -1,4 +1,4 @@
-"""What rank 0 keeps of a case from one visit to the next, in bounded memory: enough to make its row."""
+"""What rank 0 keeps about a case between its visits, in bounded memory: enough to make its row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from commbench.core.case import Planned
 from commbench.core.columns import INTERRUPTED
 from commbench.world.recovery import EarlierVisits
 
-from .samples import MEASURED_HOST_BOUND, RETRANSMITS, Block, Samples, repetition_times
+from .samples import MEASURED_HOST_BOUND, RETRANSMITS, Block, Samples, counted_rows, repetition_times
 from .statistics import Z95, Series
 from .time_limits import VisitRule
 from .visits import Visit
@@ -21,11 +21,12 @@ GPU_THROTTLE_REASONS = "gpu.throttle_reasons"
 
 
 class CaseRecord:
-    """The visits of one row of cases.parquet. Of each visit at most `kept` times are held, evenly spaced."""
+    """The visits of one row of cases.parquet. It keeps at most `kept` evenly spaced times of each visit."""
 
     def __init__(self, kept: int = KEPT_TIMES, z: float = Z95) -> None:
         self._kept, self.z = kept, z  # the normal quantile of the wanted level
-        self.latest: Samples | None = None  # without its blocks, which are in samples.parquet
+        self.block_k = 1
+        self.wrong_elements = 0  # in the latest visit
         self.visits: list[Visit] = []
         self.times: list[Series] = []  # of each visit, in seconds per operation
         self.stop_reason = INTERRUPTED  # until a rule ends the case
@@ -39,6 +40,7 @@ class CaseRecord:
         self.steady, self.thinned = True, False
         self.late_repetitions: int | None = None
         self.clock_error_s: float | None = None
+        self.unmeasured_s: float | None = None  # of a soak
         # by visit and rank; of earlier starts together at (0, 0)
         self.retransmits_of: dict[tuple[int, int], float] = {}
         self.visits_s: float | None = None  # from the start of the first visit to the end of the last
@@ -48,11 +50,12 @@ class CaseRecord:
         self._blocks = 0
 
     def continue_after(self, earlier: EarlierVisits, launch: int) -> None:
-        """Take the visits of earlier starts, those of the present launch as such: it began with segment `launch`."""
+        """Add the visits of earlier starts. The present launch began with segment `launch`."""
         self.last_visit, self._blocks, self._repetitions = earlier.last, earlier.blocks, dict(earlier.repetitions)
         if not earlier.times:
             return
         self.earlier, row = earlier, earlier.row
+        self.block_k = int(row["block_k"])
         for segment, times in zip(map(int, row["visit_segments"]), earlier.times, strict=True):
             self._count(times, segment)
             self.spent_s += float(times.sum()) * row["operations_per_sample"] if segment >= launch else 0.0
@@ -65,12 +68,14 @@ class CaseRecord:
 
     def add(self, job: Planned, samples: Samples, segment: int = 0) -> Samples:
         """Count another visit; returns its samples with blocks and repetitions numbered across visits."""
-        self.latest = replace(samples, blocks=(), counts=(), series=None)
+        samples = replace(samples, blocks=self._renumbered(samples.blocks))
+        self.block_k, self.wrong_elements = samples.block_k, samples.wrong_elements
+        self.unmeasured_s = samples.unmeasured_s
         self.last_visit += 1
         if samples.wrong_elements:  # it may have ended before it measured anything
-            return replace(samples, blocks=self._renumbered(samples.blocks))
+            return samples
         if not self.visits:  # of the whole sample: what it takes to connect is not divided among its operations
-            connect_s = repetition_times(samples.stamps("connect"), job.shape.headline, job.senders, 1)
+            connect_s = repetition_times(samples.stamps("connect"), counted_rows(job), 1)
             self.first_call_s = samples.first_call_s or next(iter(connect_s.tolist()), None)
         times = measured_times(job, samples)
         self._count(times, segment, samples.repetitions)
@@ -89,29 +94,20 @@ class CaseRecord:
             self.late_repetitions = samples.late_repetitions + (self.late_repetitions or 0)
         if samples.clock_error_s is not None:
             self.clock_error_s = max(samples.clock_error_s, self.clock_error_s or 0.0)
-        return replace(samples, blocks=self._renumbered(samples.blocks))
+        return samples
 
     def disturbed(self, passes: frozenset[int]) -> bool:
-        """Whether at least half of the visits fell into these passes. Only those of the latest start of the run count,
-        whose n-th visit is in its n-th pass."""
+        """Whether at least half of the visits were made in these passes. Only visits of the latest start of the run
+        count; its n-th visit is in its n-th pass."""
         visits = sum(visit.segment == self.visits[-1].segment for visit in self.visits)
         return 0 < visits <= 2 * sum(number <= visits for number in passes)
 
     def decide(self, rule: VisitRule, launch: int, last: str) -> None:
-        """Whether the case needs another visit in the launch that began with this segment; see VisitRule.reason."""
+        """Set the stop reason, which is INTERRUPTED while the case needs another visit in this launch; `last` is as in
+        VisitRule.reason, `launch` as in continue_after."""
         earlier = [visit for visit in self.visits if visit.segment < launch]
         present = self.visits[len(earlier) :]
         self.stop_reason = (rule.reason(present, self.spent_s, last, earlier) if present else None) or INTERRUPTED
-
-    @property
-    def block_k(self) -> int:
-        if self.latest is not None:
-            return self.latest.block_k
-        return 1 if self.earlier is None else int(self.earlier.row["block_k"])
-
-    @property
-    def wrong_elements(self) -> int:
-        return 0 if self.latest is None else self.latest.wrong_elements
 
     @property
     def repetitions(self) -> int:
@@ -120,11 +116,11 @@ class CaseRecord:
 
     @property
     def retransmits(self) -> int | None:
-        """TCP segments that were sent again while measuring; None for a backend that counts none."""
+        """TCP segments that were sent again while measuring; None for a backend that does not count them."""
         return round(sum(self.retransmits_of.values())) if self.retransmits_of else None
 
     def _count(self, times: Series, segment: int, repetitions: int | None = None) -> None:
-        """`repetitions` is the number of which only some times were kept."""
+        """`repetitions` is the number of repetitions where `times` has only some of them."""
         self.visits.append(replace(Visit.of(times, segment, self.z), repetitions=repetitions or times.size))
         self.times.append(times[:: max(1, -(-times.size // self._kept))])
         self.thinned |= times.size > self._kept
@@ -146,4 +142,4 @@ def measured_times(job: Planned, samples: Samples) -> Series:
     operations = job.shape.operations_per_sample * samples.block_k
     if samples.series is not None:
         return samples.series / operations
-    return repetition_times(samples.stamps("measure"), job.shape.headline, job.senders, operations)
+    return repetition_times(samples.stamps("measure"), counted_rows(job), operations)

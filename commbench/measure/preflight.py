@@ -1,7 +1,6 @@
-"""Before anything is measured: whether all ranks agree, what each node can give, and the record of the run.
+"""Checks before the measurements: whether the ranks' machines agree and what they offer; the record of the run.
 
-Rank 0 gathers the facts of all ranks. Ranks that differ in what changes a measurement, that have no GPU or that would
-share one raise ConfigError on all ranks; `commbench.core.fact_scopes` says which facts may differ.
+Rank 0 gathers the facts of all ranks; `commbench.core.fact_scopes` says which of them may differ.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ FACT_TITLES = {
     "gpu.own.driver_version": "GPU driver",
 }
 LONGEST_VALUE = 48  # characters in the table of differences
-MOST_HOSTS = 4  # named in a line of it
-CLOCK_SKEW_S = 1.0  # from which on log lines of two hosts can't be put in order
+MOST_HOSTS = 4  # named in one of its lines
+CLOCK_SKEW_S = 1.0  # beyond it log lines of two hosts can't be put in order
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line knows about a job beside its settings."""
+    """What the command line knows about a job besides its settings."""
 
     overrides: tuple[str, ...]
     config: Mapping[str, Any]
@@ -56,30 +55,30 @@ class Request:
     folder: str | None = None  # made by the parent that started this world
     earlier: EarlierStarts | None = None  # of a run that is resumed
     config_dir: str | None = None
-    judged: Callable[[str], list[str]] = lambda folder: []  # what in a folder misses expect=normal
-    parent: bool = False  # a parent started this world, reports how it ended, and starts a fresh one
-    problem: str | None = None  # why this rank's machine can't run it: all ranks have to know
+    judged: Callable[[str], list[str]] = lambda folder: []  # the cases in a folder that miss expect=normal
+    has_parent: bool = False  # a parent started this world, reports how it ended, and starts a fresh one
+    problem: str | None = None  # why this rank's machine can't run the job: all ranks have to know
 
 
 def preflight(
     settings: Settings, request: Request, world: World, control: Control, mine: dict[str, Any], cores: list[int]
 ) -> tuple[list[int], dict[str, Any]]:
-    """Compare all ranks. Returns the memory, cache and cores they agree on, and the record of the run (on rank 0).
+    """Compare the machines of all ranks. Returns the values of PlanFacts, and the record of the run (on rank 0).
 
-    Raises ConfigError on all ranks where they differ in what changes a measurement.
+    Raises ConfigError on all ranks if they differ in what changes a measurement, have no GPU, or would share one.
     """
-    if len(world.nodes) > 1 and len(world.hosted) == 1:  # MASTER_ADDR is on the way to the other nodes
+    if len(world.nodes) > 1 and len(world.hosted) == 1:  # the route to MASTER_ADDR is that to the other nodes
         meeting_hosts = [os.environ["MASTER_ADDR"]] if "MASTER_ADDR" in os.environ else []
         mine |= network.outgoing_facts(settings.interface, meeting_hosts)
     if _ranks_have_gpus(settings, world):  # the n-th rank of a node takes the n-th GPU that it sees
         mine |= own_gpu(world.local_rank)
     cache_bytes = mine.get("gpu.own.l2_bytes") or mine.get("host.cpu_llc_bytes") or 0
-    machine = [resource_limits.memory_limit_bytes() or sys.maxsize, cache_bytes]
+    memory_bytes = resource_limits.memory_limit_bytes() or sys.maxsize
     problem = request.problem
     if problem is None and mine.get("gpu.own.reason") is not None:
         no_gpu = f"no GPU for device=cuda: {mine['gpu.own.reason']}"
         problem = f"{no_gpu}; make one visible, or take device=cpu"
-    gathered = control.gather([mine, machine, cores, problem], MEETING_S, "preflight")
+    gathered = control.gather([mine, memory_bytes, cache_bytes, cores, problem], MEETING_S, "preflight")
     problem, agreed, run = _compare_ranks(settings, request, world, gathered) if world.rank == 0 else (None, [], {})
     problem = control.agree(problem, MEETING_S, "preflight")
     if problem is not None:
@@ -102,14 +101,14 @@ def preflight(
 def _compare_ranks(
     settings: Settings, request: Request, world: World, gathered: list[Any]
 ) -> tuple[str | None, list[int], dict[str, Any]]:
-    """What rank 0 reads in the answers of all ranks: why they can't measure, what they agree on, the run's record."""
-    facts, problems = [answer[0] for answer in gathered], [answer[3] for answer in gathered]
+    """From the values that the ranks gathered: why they can't measure, the values of PlanFacts, the run's record."""
+    facts, memory_bytes, cache_bytes, cores_of_rank, problems = map(list, zip(*gathered, strict=True))
     on_gpus, notes = _ranks_have_gpus(settings, world), small_shm_lines(facts) if uses_shm(settings, world) else []
     differing = machine_facts.differences(facts)
-    # what the ranks' machines lack, a line each; equal problems once, with the first rank that has it
+    # a line for each problem, with the first rank that has it
     first = {text: rank for rank, text in reversed(list(enumerate(problems))) if text is not None}
-    lacking = [f"rank {rank} on {facts[rank].get('host.hostname')}: {text}" for text, rank in first.items()]
-    problem = "\n  ".join(sorted(lacking)) or None
+    lines = [f"rank {rank} on {facts[rank].get('host.hostname')}: {text}" for text, rank in first.items()]
+    problem = "\n  ".join(sorted(lines)) or None
     if problem is None and on_gpus:
         notes += busy_gpus(facts)
         if not settings.backend.shares_gpu:
@@ -117,10 +116,9 @@ def _compare_ranks(
     for line in [] if settings.preflight == "off" else notes:
         print_error(line)
     problem = problem or _difference_problem(differing, facts, settings)
-    # the least memory, the largest cache, and the least number of cores that the ranks of a node share
     nodes = world.nodes if len(world.hosted) == 1 else ((0,),)  # a process that hosts all ranks answers for them
-    cores = [len({core for rank in node for core in gathered[rank][2]}) for node in nodes]
-    agreed = [min(answer[1][0] for answer in gathered), max(answer[1][1] for answer in gathered), min(cores)]
+    cores = [len({core for rank in node for core in cores_of_rank[rank]}) for node in nodes]
+    agreed = [min(memory_bytes), max(cache_bytes), min(cores)]
     if problem is None and on_gpus:  # the least free memory of a GPU, and the smallest number that a rank sees
         agreed.append(min(own.get("gpu.own.memory_free_bytes", own["gpu.own.memory_total_bytes"]) for own in facts))
         agreed.append(min(own["gpu.own.visible"] for own in facts))
@@ -176,7 +174,7 @@ def _difference_problem(
 
 
 def same_network_text(key: str, facts: Sequence[Mapping[str, Any]]) -> str | None:
-    """What a variable names on every host, where its values differ and the network and its rate do not; else None."""
+    """That a variable names the same network of the same rate on every host, although its values differ; else None."""
     name = key.removeprefix("environment.")
     behind = {network.networks_behind(name, str(own.get(key, "")), dict(own)) for own in facts}
     network_text = behind.pop()
@@ -186,7 +184,7 @@ def same_network_text(key: str, facts: Sequence[Mapping[str, Any]]) -> str | Non
 
 
 def difference_table(differing: Mapping[str, Mapping[str, Sequence[int]]], facts: Sequence[Mapping[str, Any]]) -> str:
-    """A line for each value of each fact, with the ranks and hosts that have it. `facts` are those of all ranks."""
+    """A line for each value of each fact, with the ranks and hosts that have it; `facts` has one entry per rank."""
     rows = []
     for key, ranks_by_value in differing.items():
         title = FACT_TITLES.get(key, key)
@@ -201,9 +199,8 @@ def difference_table(differing: Mapping[str, Mapping[str, Sequence[int]]], facts
 
 
 def clock_skew_warning(times_s: Sequence[float], facts: Sequence[Mapping[str, Any]]) -> str | None:
-    """A line where wall clocks that were read at the same moment are over a second apart."""
-    order = sorted(range(len(times_s)), key=lambda rank: times_s[rank])
-    first, last = order[0], order[-1]
+    """A warning if wall clocks that were read at the same moment are over a second apart."""
+    first, last = times_s.index(min(times_s)), times_s.index(max(times_s))
     apart_s = times_s[last] - times_s[first]
     if apart_s <= CLOCK_SKEW_S:
         return None
@@ -214,22 +211,21 @@ def clock_skew_warning(times_s: Sequence[float], facts: Sequence[Mapping[str, An
     )
 
 
-# ---------------------------------------------------------------- GPUs that a rank can't use, or not alone
+# ---------------------------------------------------------------- GPUs that are not for one rank alone
 
 
 def shared_gpu(facts: Sequence[Mapping[str, Any]], nodes: Sequence[Sequence[int]], backend: str) -> str | None:
     """One line about ranks of a node that would use the same GPU; None if there are none."""
-    shared: list[tuple[list[int], Sequence[int]]] = []
-    for node in nodes:
-        ranks_by_gpu: dict[str, list[int]] = defaultdict(list)
+    ranks_by_gpu: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for number, node in enumerate(nodes):
         for rank in node:
             if GPU_UUID in facts[rank]:
-                ranks_by_gpu[facts[rank][GPU_UUID]].append(rank)
-        shared += [(ranks, node) for ranks in ranks_by_gpu.values() if len(ranks) > 1]
+                ranks_by_gpu[number, facts[rank][GPU_UUID]].append(rank)
+    shared = {gpu: ranks for gpu, ranks in ranks_by_gpu.items() if len(ranks) > 1}
     if not shared:
         return None
-    ranks, node = shared[0]
-    first = facts[ranks[0]]
+    (number, _), ranks = next(iter(shared.items()))
+    node, first = nodes[number], facts[ranks[0]]
     more = f", and so for {len(shared) - 1} more" if len(shared) > 1 else ""
     return (
         f"ranks {format_ranges(ranks)} on {first.get('host.hostname')} have the same GPU, {_gpu_name(first)}{more}, "
@@ -239,7 +235,7 @@ def shared_gpu(facts: Sequence[Mapping[str, Any]], nodes: Sequence[Sequence[int]
 
 
 def busy_gpus(facts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line for each GPU of a rank that other processes compute on."""
+    """A line for each GPU of a rank on which other processes compute."""
     in_use = {own[GPU_UUID]: own for own in reversed(facts) if own.get("gpu.own.users")}
     return [
         f"{own.get('host.hostname')}: {_gpu_name(own)} is in use by {own['gpu.own.users']}; "
@@ -291,7 +287,7 @@ def _run_record(
 
 
 def _change_problem(earlier: EarlierStarts, run: Mapping[str, Any]) -> str | None:
-    """What is no longer as it was when the run began: rows from before and after could not be compared."""
+    """The facts that have changed since the run began, so that rows from before and after can't be compared."""
     before = earlier.run.get("provenance", {}).get("nodes", [])
     now = run["provenance"]["nodes"]
     lines = [f"  nodes: {len(before)} then, {len(now)} now"] if len(before) != len(now) else []
@@ -305,7 +301,7 @@ def _change_problem(earlier: EarlierStarts, run: Mapping[str, Any]) -> str | Non
 
 
 def _continued_record(earlier: EarlierStarts, run: Mapping[str, Any]) -> dict[str, Any]:
-    """run.json of a resumed run: it keeps the time it first began and lists all its starts."""
+    """run.json of a resumed run: with the time of its first start, and a list of all its starts."""
     kept = {key: earlier.run[key] for key in ("started_at", "sweep_id", "broken") if key in earlier.run}
     last = {key: earlier.run.get(key) for key in ("status", "reason", "stacks", "finished_at", "reference")}
     launches = {**run["launches"], **earlier.run.get("launches", {}), "planned": run["launches"]["planned"]}

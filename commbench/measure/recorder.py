@@ -1,5 +1,4 @@
-"""What rank 0 records, by all writers of the run: after each visit its samples and the row of its case, at the end the
-run itself."""
+"""Rank 0 records with all writers: samples and the row of a case after each visit, the run itself at its end."""
 
 from __future__ import annotations
 
@@ -48,9 +47,9 @@ class Recorder:
         self._settings, self._run = settings, run
         self._records: dict[str, CaseRecord] = {}  # by case_id
         self._started: dict[str, datetime] = {}
-        self._kept_times = max(LEAST_KEPT_TIMES, KEPT_TIMES // max(cases, 1))  # of one case
-        self._ended = False  # there is no time for further visits
-        self._left_s = 0.0  # of the time that finished cases had in this launch
+        self._kept_times = max(LEAST_KEPT_TIMES, KEPT_TIMES // max(cases, 1))  # per case
+        self._ended = False  # whether there is no time for further visits
+        self._left_s = 0.0  # that finished cases have not used of their time in this launch
         self.rows: dict[str, dict[str, Any]] = {}  # by case_id, the newest
         self.writers, self.reporter = FanOut.storing(settings.writers), Reporter()
         self.stopped: str | None = None  # why no further case is measured
@@ -72,8 +71,8 @@ class Recorder:
                     self._write_row(single, part, conditions, started)
 
     def break_off(self, job: Planned, reason: str, conditions: Conditions, started: datetime) -> None:
-        """The world broke in a visit: its row has what earlier visits have shown, as after an interruption. Where
-        there are none, and in a soak, the case has failed."""
+        """Record that the world broke in a visit: the row has the results of earlier visits, as after an interruption.
+        Without any, and in a soak, the case has failed."""
         with self.lock:
             for single in single_jobs(job):
                 record = self._records.get(single.case.case_id)
@@ -86,33 +85,31 @@ class Recorder:
 
     def continue_visits(self, jobs: Iterable[Planned], visits: Mapping[str, EarlierVisits]) -> None:
         """Take what earlier starts of the run have measured of the cases."""
-        launch = self._run["launches"]["began"][-1] if visits else 0
         for job in jobs:
             for case_id in visits.keys() & row_ids(job):
                 record = self._records[case_id] = CaseRecord(self._kept_times, self._settings.timing.z)
-                record.continue_after(visits[case_id], launch)
+                record.continue_after(visits[case_id], self._launch)
                 if record.visits:
                     self._started[case_id] = visits[case_id].row["started_at"]
-                record.decide(visit_rule(job, self._settings), launch, "ci")
+                record.decide(visit_rule(job, self._settings), self._launch, "ci")
 
     def next_pass(self, jobs: Iterable[Planned], wait_s: float = 0.0) -> list[int]:
         """The orders of those cases of the last pass that need another visit in this launch.
 
-        What finished cases have left of their time goes to the others in equal parts; the wait before the next pass is
-        a part of it.
+        Time that finished cases have not used goes to the others in equal parts; the wait before the next pass is a
+        part of it.
         """
         if self._ended or self.stopped:
             return []
-        cases = [(job, [self._records[row_id] for row_id in row_ids(job) if self._visits(row_id)]) for job in jobs]
-        visited = [(job, records) for job, records in cases if records]
-        own_s, launch = self._settings.case_s / self._settings.timing.launches, self._run["launches"]["began"][-1]
+        visited = [(job, records) for job in jobs if (records := self._visited(job))]
+        own_s = self._settings.case_s / self._settings.timing.launches
         wanted, ended = _split(visited, (INTERRUPTED, "budget", "noise_stable"))
         while True:
             self._left_s += sum(own_s - records[0].spent_s for _, records in ended)
             for job, records in wanted:
                 rule = visit_rule(job, self._settings, max(0.0, self._left_s) / len(wanted))
                 for record in records:
-                    record.decide(rule, launch, record.stop_reason)
+                    record.decide(rule, self._launch, record.stop_reason)
             wanted, ended = _split(wanted, (INTERRUPTED,))
             if not ended:
                 break
@@ -123,33 +120,32 @@ class Recorder:
 
     def is_settled(self, job: Planned) -> bool:
         """Whether earlier starts have measured all that this launch needs of the case."""
-        records = [self._records.get(case_id) for case_id in row_ids(job)]
+        records = map(self._records.get, row_ids(job))
         return all(record is not None and record.stop_reason != INTERRUPTED for record in records)
 
     def end_visits(self, job: Planned, conditions: Conditions, started: datetime) -> bool:
-        """No time for further visits: the rows of the case say why they have no more; False where there are none."""
+        """Make the rows of the case say that there was no time for further visits; False if it has not been visited."""
         self._ended = True
-        visited = [single for single in single_jobs(job) if self._visits(single.case.case_id)]
-        for single in visited:
-            record = self._records[single.case.case_id]
-            if self.rows.get(single.case.case_id, {}).get("stop_reason", INTERRUPTED) == INTERRUPTED:
+        for single in single_jobs(job):
+            record, values = self._records.get(single.case.case_id), self.rows.get(single.case.case_id, {})
+            if record is not None and record.visits and values.get("stop_reason", INTERRUPTED) == INTERRUPTED:
                 record.stop_reason = "budget" if self.stopped is None else "stopped"
                 self._write_row(single, record, conditions, started)
-        return bool(visited)
+        return bool(self._visited(job))
 
     def block_k(self, job: Planned) -> int | None:
-        """The block_k of the first visit of the case, which all visits have."""
-        return next((self._records[row_id].block_k for row_id in row_ids(job) if self._visits(row_id)), None)
+        """The block_k of the first visit of the case, which all visits have; None before it."""
+        return next((record.block_k for record in self._visited(job)), None)
 
     @property
     def more_launches(self) -> bool:
         """Whether another launch is to visit the cases again."""
-        return self._launches_left > 0 and any(map(self._visits, self._records))
+        return self._launches_left > 0 and any(record.visits for record in self._records.values())
 
     def flag_disturbed(self, jobs: Iterable[Planned], conditions: Conditions) -> None:
-        """Write those rows again whose flag `disturbed` is another now that all passes are known."""
+        """Write those rows again whose flag `disturbed` changes now that all passes are known."""
         for job in jobs:
-            for single in single_jobs(replace(job)):
+            for single in single_jobs(replace(job)):  # a copy: its programs are released with it
                 record, values = self._records.get(single.case.case_id), self.rows.get(single.case.case_id)
                 if record is None or values is None or values["status"] != "ok":
                     continue
@@ -170,15 +166,15 @@ class Recorder:
         record = earlier = self._records.get(case_id)
         if record is None or self._settings.timing.is_soak:  # a soak's samples hold all before them
             record = self._records[case_id] = CaseRecord(self._kept_times, self._settings.timing.z)
-        if earlier is not None and earlier.latest is not None:  # a soak's readings are those since the last save
+        if earlier is not None:  # a soak's readings are those since the last save
             record.throttle_masks |= earlier.throttle_masks
             record.retransmits_of |= earlier.retransmits_of
-        samples, launch = record.add(job, samples, self._segment), self._run["launches"]["began"][-1]
+        samples = record.add(job, samples, self._segment)
         record.visits_s = (datetime.now(timezone.utc) - self._started.get(case_id, started)).total_seconds()
         if samples.wrong_elements:
             record.stop_reason = samples.stop_reason
         else:
-            record.decide(visit_rule(job, self._settings), launch, samples.stop_reason)
+            record.decide(visit_rule(job, self._settings), self._launch, samples.stop_reason)
         tables = sample_table(job, samples, run_id, record.last_visit), count_table(job, samples, run_id)
         self._write_row(job, record, conditions, started, *tables)
 
@@ -210,9 +206,15 @@ class Recorder:
         self.writers.case(values, samples, counters)
         self.reporter.finished({**values, "stop_reason": reason})  # done, as far as this launch goes
 
-    def _visits(self, case_id: str) -> int:
-        record = self._records.get(case_id)
-        return 0 if record is None else len(record.visits)
+    def _visited(self, job: Planned) -> list[CaseRecord]:
+        """The records of those rows of the case that have been visited."""
+        records = map(self._records.get, row_ids(job))
+        return [record for record in records if record is not None and record.visits]
+
+    @property
+    def _launch(self) -> int:
+        """The segment with which the present launch began."""
+        return int(self._run["launches"]["began"][-1])
 
     @property
     def _launches_left(self) -> int:

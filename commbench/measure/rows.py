@@ -35,6 +35,7 @@ GB = 1e9
 PERCENTILES = ("p90_s", "p95_s", "p99_s", "p999_s")
 RECORD_COLUMNS = (
     "block_k", "stop_reason", "warmup_s", "steady", "clock_error_s", "late_repetitions", "first_call_s", "retransmits",
+    "repetitions", "unmeasured_s",
 )  # fmt: skip
 RING, TREE, NVLS = "RING", "TREE", "NVLS"
 LINE_RATE_RATIO = 63 / 48  # line rate over the rate NCCL plans with, where that is largest: PCIe 5
@@ -171,7 +172,6 @@ def _numbers(job: Planned, record: CaseRecord, conditions: Conditions) -> dict[s
         **summary,
         **rates,
         **{name: getattr(record, name) for name in RECORD_COLUMNS},
-        "repetitions": record.repetitions,
         "reason": "; ".join(reasons) or None,
         "headline": job.shape.headline,
         "median_of": job.shape.median_of,
@@ -192,7 +192,6 @@ def _numbers(job: Planned, record: CaseRecord, conditions: Conditions) -> dict[s
         "visit_segments": [visit.segment for visit in visits],
         "effective_repetitions": sum(visit.effective_repetitions for visit in visits),
         "lag1": float(np.average([v.lag1 for v in visits], weights=[v.repetitions for v in visits])),
-        "unmeasured_s": record.latest.unmeasured_s if record.latest else None,
         "empty_sample_s": None if by_events else conditions.empty_sample_s.get(job.case.engine),
         "skew_s": skew_s,
         "overhead_s": overhead_s,

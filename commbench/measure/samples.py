@@ -17,6 +17,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from commbench.core.case import Planned
 from commbench.engines.device import HOST_BOUND
 
 from .statistics import Series
@@ -140,51 +141,53 @@ class MeasuredCounters:
 # ---------------------------------------------------------------- one time per repetition
 
 
-def repetition_times(stamps: NDArray[np.int64], headline: str, senders: Sequence[int], operations: int) -> Series:
-    """Seconds per operation of each repetition, from stamps [ranks, n, (start, end)] in ns.
-
-    `senders` are rows, the initiator first. The maximum is taken within each repetition, never over the ranks'
-    averages, which hide stragglers.
-    """
-    rows = deciding_rows(stamps, headline, senders[:1] if headline == "initiator" else senders)
-    decided = stamps[rows, np.arange(stamps.shape[1])]
-    return np.asarray((decided[:, 1] - decided[:, 0]) / (NS_PER_S * operations), dtype=np.float64)
-
-
-def deciding_rows(stamps: NDArray[np.int64], headline: str, senders: Sequence[int]) -> NDArray[np.intp]:
-    """For each repetition [n] the row whose clock counts; several initiators at once count as senders."""
+def counted_rows(job: Planned) -> tuple[int, ...]:
+    """The rows of the stamps whose clocks count, by the headline; several initiators at once count as senders."""
+    headline = job.shape.headline
     if headline not in HEADLINES:
         raise ValueError(f"headline {headline!r} is unknown; allowed: {', '.join(HEADLINES)}")
-    rows = list(range(len(stamps))) if headline == "max_over_ranks" else list(senders)
-    counted = stamps[rows]
+    if headline == "max_over_ranks":
+        return tuple(range(len(job.active)))
+    return job.senders[:1] if headline == "initiator" and len(job.case.pairs) < 2 else job.senders
+
+
+def deciding_rows(stamps: NDArray[np.int64], rows: Sequence[int]) -> NDArray[np.intp]:
+    """For each repetition [n] the one of these rows that took longest.
+
+    The maximum is taken within each repetition, never over the ranks' averages, which hide stragglers.
+    """
+    counted = stamps[list(rows)]
     latest = np.argmax(counted[..., 1] - counted[..., 0], axis=0)
     chosen: NDArray[np.intp] = np.take(np.asarray(rows, dtype=np.intp), latest)
     return chosen
+
+
+def repetition_times(stamps: NDArray[np.int64], rows: Sequence[int], operations: int) -> Series:
+    """Seconds per operation of each repetition, from stamps [ranks, n, (start, end)] in ns."""
+    decided = stamps[deciding_rows(stamps, rows), np.arange(stamps.shape[1])]
+    return np.asarray((decided[:, 1] - decided[:, 0]) / (NS_PER_S * operations), dtype=np.float64)
 
 
 # ---------------------------------------------------------------- in bounded memory
 
 
 class Timeline:
-    """What rank 0 keeps of a case. `ranks` as in Samples, `senders` are rows.
-
-    With `interval_s` the measured phase is also aggregated by intervals of that length.
+    """What rank 0 keeps about a visit. With `interval_s` the measured phase is also aggregated by intervals of that
+    length.
     """
 
-    def __init__(
-        self, headline: str, ranks: Sequence[int], senders: Sequence[int], interval_s: float | None = None
-    ) -> None:
-        self._headline, self._ranks, self._senders = headline, np.asarray(ranks), tuple(senders)
+    def __init__(self, job: Planned, interval_s: float | None = None) -> None:
+        self._ranks, self._rows = np.asarray(job.active), counted_rows(job)
         self.blocks: list[Block] = []
         self.counts: list[Counts] = []
         self._series: dict[str, _Thinned] = defaultdict(_Thinned)
-        self._intervals = None if interval_s is None else _Intervals(int(ranks[0]) if ranks else 0, interval_s)
+        self._intervals = None if interval_s is None else _Intervals(next(iter(job.active), 0), interval_s)
         self._next, self._raw, self._condensed = 0, 0, 0
         self.operations = 1  # per sample, to give the times of intervals per operation
 
     def add(self, phase: str, stamps: NDArray[np.int64], times: Series | None = None) -> None:
         """Stamps [ranks, n, 2] of consecutive repetitions, in ns; `times` in s where they don't follow the headline."""
-        rows = deciding_rows(stamps, self._headline, self._senders)
+        rows = deciding_rows(stamps, self._rows)
         decided = stamps[rows, np.arange(stamps.shape[1])]
         times = (decided[:, 1] - decided[:, 0]) / NS_PER_S if times is None else times
         series = self._series[phase]
@@ -298,8 +301,8 @@ class _Intervals:
 class SoakTimeline(Timeline):
     """A timeline whose measured repetitions are added by a thread. `close` waits for it; read nothing before."""
 
-    def __init__(self, headline: str, ranks: Sequence[int], senders: Sequence[int], interval_s: float) -> None:
-        super().__init__(headline, ranks, senders, interval_s)
+    def __init__(self, job: Planned, interval_s: float) -> None:
+        super().__init__(job, interval_s)
         self._thread = ThreadPoolExecutor(1, "commbench-soak", partial(sys.setswitchinterval, SWITCH_S))
         self._waiting: deque[Future[None]] = deque()  # oldest first; the thread is at the first one that has not ended
 

@@ -1,8 +1,4 @@
-"""A run inside its world, as each of its ranks executes it: preflight, plan, open the library, measure, record, end.
-
-`run_in_world` leads through it. `_Session.run` makes passes over the cases: `_visit` agrees on whether to measure one
-and measures it (case.py); on rank 0 recorder.py makes rows of the visits so far and hands them to the writers.
-"""
+"""A run inside its world, as each rank executes it: preflight, plan, open the library, measure, record, end."""
 
 from __future__ import annotations
 
@@ -57,7 +53,7 @@ def run_in_world(settings: Settings, request: Request, identity: RankIdentity | 
     world, control = join_world(settings, identity)
     cores, quota = sorted(os.sched_getaffinity(0)), resource_limits.cpu_limit_cores()
     binding = bind_rank(settings.bind, world, settings.backend.threads_per_rank)
-    if not request.parent:  # nobody is there to start another world
+    if not request.has_parent:  # nobody is there to start another world
         settings = replace(settings, timing=replace(settings.timing, launches=1))
     layouts = settings.layouts or (Layout(len(world.nodes), min(len(node) for node in world.nodes)),)
     settings = replace(settings, layouts=layouts)
@@ -114,18 +110,17 @@ class _Session:
         self._reader: ConditionsReader
         self._conditions: Conditions
         self._opened = False
-        self._current: tuple[CaseVisit, datetime] | None = None  # the visit of a case, and since when
-        self._closing_status: int | None = None  # once the run has ended: what is left is to close the library
+        self._current: tuple[CaseVisit, datetime] | None = None  # the current visit, and when it started
+        self._closing_status: int | None = None  # set when the run has ended and only the library has to be closed
         self._signalled = False
-        self._lost_ranks = ""  # those that had ended when the first signal came, in words
-        self._has_parent = request.parent  # which reports the end of this world
+        self._lost_ranks = ""  # a text about the ranks that had ended when the first signal came
         self._request = request
         self._earlier = request.earlier or EarlierStarts()
 
     def open(self, ender: RunEnder) -> None:
-        """Start the heartbeat first: a rank may be lost while the library opens, too."""
+        """Start the heartbeat, open the library, and create the communicators of all cases."""
         settings, control = self._settings, self._control
-        if len(self._world.hosted) < self._world.size:
+        if len(self._world.hosted) < self._world.size:  # first: a rank may also be lost while the library opens
             self._heartbeat = Heartbeat(
                 control, self._progress, settings.budget.silence_s, partial(self._end_from_heartbeat, ender), MEETING_S
             )
@@ -136,12 +131,12 @@ class _Session:
         self._jobs = tuple(replace(job, case=replace(job.case, library=library)) for job in self._jobs)
         if self._request.earlier is not None:
             self._recorder.continue_visits(self._jobs, self._earlier.visits)
-            unfinished = [  # as rank 0 has read
+            unfinished = [
                 job.order
                 for job in self._jobs
                 if self._earlier.unfinished(job.case.case_id, row_ids(job)) and not self._recorder.is_settled(job)
             ]
-            chosen = set(control.decide(unfinished, MEETING_S, "what is left"))
+            chosen = set(control.decide(unfinished, MEETING_S, "the unfinished cases"))
             self._jobs = tuple(job for job in self._jobs if job.order in chosen)
         reference = set() if self._reference is None else self._reference.groups
         groups = sorted({job.members for job in self._jobs if not job.skip} | {(0,)} | reference)
@@ -152,7 +147,7 @@ class _Session:
     def run(self) -> int:
         """Measure and record case after case; returns the exit status."""
         gc.collect()
-        gc.freeze()  # what was imported stays: collections between cases then cost microseconds, not 50 ms
+        gc.freeze()  # imported modules stay alive: collections between cases then take microseconds, not 50 ms
         self._conditions = self._reader.read(self._communicators[0,], self._jobs, self._facts)
         if self._world.rank == 0:
             self._begin_writing()
@@ -166,13 +161,13 @@ class _Session:
         self._recorder.flag_disturbed(self._jobs, self._conditions)
         status = 0
         if self._world.rank == 0:
-            kinds = sorted(self._conditions.evidence.kinds.items())  # of each pair that has communicated
+            kinds = sorted(self._conditions.evidence.kinds.items())
             self._run["transports"] = {f"{first}-{second}": texts for (first, second), texts in kinds}
             status = self._finish()
         return int(self._control.decide(status, self._deadline_s, "end of run"))
 
     def _begin_writing(self) -> None:
-        """Complete the record of the run with what the opened library reports, and start the writers."""
+        """Add the opened library's facts to the record of the run, and start the writers."""
         self._run["backend"] = {"name": self._settings.backend.name, **library_record(self._communicator.facts())}
         self._run["cuda_ipc"] = {**self._run.get("cuda_ipc", {}), **self._conditions.evidence.cuda_ipc}
         if self._conditions.evidence.ignored:
@@ -189,7 +184,8 @@ class _Session:
         memory |= {"imports_bytes": resident_bytes()}  # by now what a case needs is loaded: the engine, pyarrow
 
     def _measure_reference(self, number: int) -> None:
-        """Measure it at the end of a pass, so that the first calls of cases still connect; unless no time is left."""
+        """Measure the reference case at the end of a pass, so that the cases' own first calls connect, if there is
+        time."""
         if self._reference is None:
             return
         reason = self._recorder.stopped or self._budget_spent()
@@ -204,7 +200,7 @@ class _Session:
         """The cases that need another visit, as rank 0 decides after each pass. All ranks wait until it may begin."""
         wait_s = 0.0 if self._reference is None else max(0.0, begun_s + spacing_s(self._settings) - time.monotonic())
         if self._budget_spent(wait_s):
-            wait_s = 0.0  # rather than to spend the rest of the run's time in waiting
+            wait_s = 0.0  # do not spend the rest of the run's time waiting
         value = [self._recorder.next_pass(jobs, wait_s), wait_s] if self._world.rank == 0 else None
         chosen, wait_s = self._control.decide(value, self._deadline_s, "the cases of the next pass")
         if chosen and wait_s > 0:
@@ -213,7 +209,7 @@ class _Session:
         return tuple(job for job in jobs if job.order in chosen)
 
     def _visit(self, job: Planned, number: int) -> None:
-        """Agree on whether to measure a case, measure it on its ranks, and record it. `number` is that of the pass."""
+        """Agree on whether to measure a case, measure it on its ranks, and record it; `number` is the pass."""
         given_up = self._earlier.given_up(job.case.case_id)
         reason = given_up or job.skip or self._recorder.stopped or self._budget_spent()
         self._progress.enter(f"the start of {job.case}")
@@ -248,7 +244,7 @@ class _Session:
         try:
             outcome = visit.measure()
             self._conditions = self._reader.after(self._conditions, job, control, self._deadline_s)
-        except (KeyboardInterrupt, SystemExit):  # what there is of a soak has been recorded
+        except (KeyboardInterrupt, SystemExit):  # the finished part of a soak has been recorded
             self._current = None
             raise
         self._current = None
@@ -264,7 +260,7 @@ class _Session:
             self._recorder.record(job, outcome, self._conditions, started)
 
     def _finish(self) -> int:
-        """Compare the rows with what the user expects, and end the writers; returns the exit status."""
+        """Compare the rows with the user's expectations, and end the writers; returns the exit status."""
         if self._recorder.stopped or self._budget_spent():
             for job in self._jobs:
                 self._recorder.end_visits(job, self._conditions, datetime.now(timezone.utc))
@@ -283,22 +279,23 @@ class _Session:
         self._close("done", status, "; ".join(missed) or None)
         for line in missed:
             print(line, file=sys.stderr)
-        return int(self._run["exit_status"])  # of results that could not be saved, too
+        return int(self._run["exit_status"])  # 3 if results could not be saved
 
     def end(self, status: int) -> None:
-        """Close the library and leave the world, after a run that has ended on all ranks."""
+        """Close the library and leave the world after the run has ended on all ranks."""
         self._closing_status = status
         self._progress.enter("the closing of the library", limit_s=MEETING_S)
         gc.collect()  # a captured graph would keep its communicator alive
         self._communicator.close()
-        if self._heartbeat is not None:  # after the farewell the store may be gone, which must not look like a loss
+        if self._heartbeat is not None:  # the store may be gone after the farewell: that must not count as a lost rank
             self._heartbeat.stop()
         self._control.farewell(MEETING_S)
 
     # ------------------------------------------------------------ a run that ends early
 
     def located(self, error: Exception) -> WorldBroken:
-        """The error as one that ends the world, on rank 0 with where it was raised or where missing ranks were last."""
+        """The error as one that ends the world; on rank 0 it says which process raised it, or where missing ranks were
+        last seen."""
         if isinstance(error, Missing) and self._world.rank == 0 and self._heartbeat is not None:
             return Missing(error.ranks, error.meeting, error.deadline_s, self._heartbeat.describe(error.ranks))
         if isinstance(error, WorldBroken):
@@ -307,7 +304,7 @@ class _Session:
         return WorldBroken(f"{name}{type(error).__name__}: {error}")
 
     def save_after_signal(self, status: int) -> None:
-        """Save what there is after a signal from a user, or from a launcher that has lost another rank."""
+        """Save the results so far after a signal from a user, or from a launcher that has lost another rank."""
         if self._closing_status is not None:
             return
         if self._opened:
@@ -316,46 +313,46 @@ class _Session:
             self._heartbeat.wait_for_first_rank(SAVE_S)
         if self._lost_ranks:
             self._record_case_in_flight(self._lost_ranks)
-        elif self._current is not None:  # the main thread is in a call that waits for a rank that has been interrupted
-            with suppress(Exception):  # a writer that fails must not cost the end of the run
+        elif self._current is not None:  # the main thread is in a call that waits for an interrupted rank
+            with suppress(Exception):  # the run must end properly even if a writer fails
                 self._current[0].save_interrupted()
-        if self._lost_ranks and self._has_parent and self._request.folder is not None:
+        if self._lost_ranks and self._request.has_parent and self._request.folder is not None:
             report_reason(self._request.folder, self._lost_ranks)
         self._close("interrupted", status, self._lost_ranks or None)
-        if self._lost_ranks and not self._has_parent:
+        if self._lost_ranks and not self._request.has_parent:
             self._print_end(self._lost_ranks)
 
     def save_after_error(self, reason: str) -> bool:
-        """Save what there is; returns whether the parent will read and report why."""
-        with suppress(Exception):  # it may be the writer of this row that has failed
+        """Save the results so far; returns whether the parent will report the reason."""
+        with suppress(Exception):  # the error may come from the writer of this row
             self._record_case_in_flight(reason)
         if self._opened:
             self._communicator.close(abort=True)
         self._run["stacks"] = {f"rank {self._world.rank}": traceback.format_exc().splitlines()}
         with suppress(OSError):
             self._close("broken", WorldBroken.exit_status, reason)
-        if not self._has_parent and self._recorder.writers.begun:
+        if not self._request.has_parent and self._recorder.writers.begun:
             self._print_end()
         self._clean_up_host()
-        return self._has_parent and bool(self._recorder.writers.begun)
+        return self._request.has_parent and bool(self._recorder.writers.begun)
 
     def find_lost_ranks(self, number: int) -> bool:
-        """Called at once on a signal, before the launcher ends more ranks; returns whether all ranks are alive."""
+        """Called immediately on a signal, before the launcher ends more ranks; returns whether all ranks are alive."""
         first, self._signalled = not self._signalled, True
         if first and number == signal.SIGTERM and self._heartbeat is not None:
             dead = self._heartbeat.dead_here()
             neighbours = self._world.neighbours
-            if self._world.rank == min({0, *neighbours} - {*dead}):  # rank 0, or the first that lives where it does not
+            if self._world.rank == min({0, *neighbours} - {*dead}):  # rank 0, or the first live rank where it is dead
                 self._lost_ranks = self._heartbeat.describe_lost(dead)
             if self._world.rank == 0:  # before its main thread unwinds
                 self._run["stacks"] = self._heartbeat.stacks()
         return not self._lost_ranks
 
     def _end_from_heartbeat(self, ender: RunEnder, reason: str, found_by_rank_0: bool) -> None:
-        """End the run from the heartbeat's thread: the main thread may be in a call that never ends."""
+        """End the run from the heartbeat's thread: the main thread may be in a call that never returns."""
         if self._closing_status is None:
             ender.finish(WorldBroken.exit_status, partial(self._save_from_heartbeat, reason, found_by_rank_0))
-        elif self._has_parent:  # which says who did not end; the run has its results and its status
+        elif self._request.has_parent:  # it reports the rank that did not end; the results and the status are written
             ender.finish(0, lambda: None)
         else:
             text = f"the run is complete, but its world did not close: {reason}"
@@ -364,7 +361,8 @@ class _Session:
     def _save_from_heartbeat(self, reason: str, found_by_rank_0: bool) -> None:
         self._clean_up_host()
         rank, node = self._world.rank, self._world.neighbours
-        notified = whom_to_notify(rank, node, self._has_parent, bool(self._recorder.writers.begun), found_by_rank_0)
+        has_parent, begun = self._request.has_parent, bool(self._recorder.writers.begun)
+        notified = whom_to_notify(rank, node, has_parent, begun, found_by_rank_0)
         if notified is Notify.PARENT and self._request.folder is not None:
             report_reason(self._request.folder, reason)
         if notified is Notify.USER:
@@ -374,7 +372,7 @@ class _Session:
             if self._heartbeat is not None:
                 self._run["stacks"] = self._heartbeat.stacks()
             self._close("broken", WorldBroken.exit_status, reason)
-        if rank == 0 and not self._has_parent and len(self._world.nodes) > 1:
+        if rank == 0 and not has_parent and len(self._world.nodes) > 1:
             time.sleep(VERDICT_S)  # other nodes would report that rank 0 is lost
 
     def _close(self, status: str, exit_status: int, reason: str | None = None) -> None:
@@ -382,14 +380,14 @@ class _Session:
             self._recorder.close(status, exit_status, reason)
 
     def _record_case_in_flight(self, reason: str) -> None:
-        """Record the case in flight, if there is one, on rank 0: the world has broken in it."""
+        """Record on rank 0 that the world broke in the case in flight, if there is one."""
         if self._world.rank == 0 and self._current is not None:
             visit, started = self._current
             self._recorder.break_off(visit.job, reason, self._conditions, started)
 
     def _clean_up_host(self) -> None:
-        """What a parent would do: end the stopped ranks of this host, and remove the library's shared memory."""
-        if not self._has_parent and self._heartbeat is not None:
+        """Without a parent: end the stopped ranks of this host, and remove the library's shared memory."""
+        if not self._request.has_parent and self._heartbeat is not None:
             self._heartbeat.continue_stopped()
             remove_shared_memory(mapped_shared_memory([os.getpid()]))
 

@@ -1,9 +1,9 @@
 """sync=window: repetitions that begin at agreed instants of a global clock, and which of them count.
 
-The global clock is rank 0's CLOCK_MONOTONIC, and each node has a line that maps its own clock to it. Ranks of a node
-share its clock, so the first one of each measures: against a parent node, in a tree of depth log2, all of them at once,
-by ping-pongs over sockets of their own. The tree and the errors that add along it are HCA3's (Hunold and Carpen-Amarie,
-Hierarchical Clock Synchronization in MPI, 2018); a ping-pong's bounds are Cristian's (1989).
+The global clock is rank 0's CLOCK_MONOTONIC; a line per node maps the node's clock to it. The first rank of each node
+compares its clock with that of a parent node by ping-pongs over a socket of their own, in a tree of depth log2. The
+tree, along which errors add, is that of HCA3 (Hunold and Carpen-Amarie, Hierarchical Clock Synchronization in MPI,
+2018); the bounds of a ping-pong are Cristian's (1989).
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from .time_limits import BLOCK_S
 
 Clock = Callable[[], int]
 Nodes = Sequence[Sequence[int]]
-PINGS = 60  # per burst, of which the tightest counts: 3 to 6 ms
-STAR_NODES = 8  # a burst of each takes 3 to 6 ms of rank 0's time
+PINGS = 60  # per burst: 3 to 6 ms; the one with the shortest round trip counts
+STAR_NODES = 8  # up to which rank 0 compares its clock with each node: 3 to 6 ms each
 FIRST_BURSTS, FIRST_PAUSE_S = 4, 0.1  # of the first measurement
 MAX_AGE_S = 2.0  # of lines before another burst
-KEPT_S = 30.0  # of readings that a line is fitted to: clocks are not linear for longer
+KEPT_S = 30.0  # age of the readings that a line is fitted to: clocks are not linear for longer
 MAX_WIDTH_RATIO = 1.5  # to the tightest reading: wider ones were disturbed
-UNKNOWN_DRIFT = 5e-4  # of clocks that were compared only once: an NTP client's largest correction
+UNKNOWN_DRIFT = 5e-4  # of clocks that were compared only once: the largest correction by an NTP client
 RATE_CHANGE = 1e-6  # of a clock in the meantime, by its temperature
 CLOCK_READING = struct.Struct("!q")
 PING = b"?"
 # of a window
 LATE_NS = 1_000  # an undisturbed wait ends within one read of the clock, 0.2 us at most
-LEAD_NS, MAX_LEAD_NS = 5_000_000, 80_000_000  # from the decision to a block's start: all ranks have to receive it
+LEAD_NS, MAX_LEAD_NS = 5_000_000, 80_000_000  # from the decision to the start of a block: all ranks must receive it
 MARGIN_NS = 10_000  # between two repetitions
 LENGTH_FACTOR = 1.5  # times what a repetition takes
 LENGTH_QUANTILE = 0.9  # of what repetitions take: a few slow ones may delay the next
 MAX_LATE_SHARE = 0.25  # of repetitions in a block, beyond which the window is too short
-MAX_GROWTH, MAX_LENGTH_NS = 64, 50_000_000  # of a window; a rank that is late beyond it has lost its core
+MAX_GROWTH, MAX_LENGTH_NS = 64, 50_000_000  # of a window; a rank that is later than that has lost its core
 HOPELESS_BLOCKS = 20  # in a row without one repetition in time
 
 
 @dataclass(frozen=True)
 class Reading:
-    """At own_ns the other clock was ahead by low_ns to high_ns: it was read between two reads of this one."""
+    """At own_ns the other clock was ahead by low_ns to high_ns: it was read between two reads of the own clock."""
 
     own_ns: int
     low_ns: int
@@ -70,7 +70,7 @@ class Reading:
 class Line:
     """reference = own + offset_ns + slope x (own - at_ns), in ns.
 
-    Its error was error_ns at most until until_ns on the own clock, and may have grown by `drift` per ns since.
+    The error is at most error_ns until until_ns on the own clock, and may grow by `drift` per ns afterwards.
     """
 
     at_ns: int = 0
@@ -78,15 +78,15 @@ class Line:
     slope: float = 0.0
     error_ns: float = 0.0
     drift: float = 0.0
-    until_ns: int = 2**62  # a clock is its own reference for ever
+    until_ns: int = 2**62  # by default the reference is the own clock, without any error
 
     def reference(self, own_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The times of the reference at times of the own clock."""
+        """Times of the reference clock from times of the own clock."""
         drifted = np.rint(self.slope * (own_ns - self.at_ns)).astype(np.int64)
         return np.asarray(own_ns + self.offset_ns + drifted, dtype=np.int64)
 
     def own(self, reference_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The inverse, to the nanosecond."""
+        """Times of the own clock from times of the reference clock, to the nanosecond."""
         since = reference_ns - (self.at_ns + self.offset_ns)
         return np.asarray(self.at_ns + since - np.rint(since * (self.slope / (1 + self.slope))).astype(np.int64))
 
@@ -95,7 +95,7 @@ class Line:
         return self.error_ns + self.drift * max(0, own_ns - self.until_ns)
 
     def onward(self, parent: Line) -> Line:
-        """The line from this own clock to the parent's reference; the errors add."""
+        """The line from the own clock to the reference clock of `parent`; the errors add."""
         middle = int(self.reference(np.array([self.at_ns]))[0])
         end = int(parent.reference(np.array([middle]))[0])
         slope = (1 + self.slope) * (1 + parent.slope) - 1
@@ -107,8 +107,8 @@ class Line:
 def fit(readings: Sequence[Reading]) -> Line:
     """The line of least squares through the middles of the tight readings, at least the two tightest.
 
-    Its error is half of the widest of them plus the largest distance of a middle from the line. Half of the tightest
-    is a property of the path and constant: only what exceeds it can tilt the line, and grows after the last reading.
+    The error is half of the widest of them plus the largest distance of a middle from the line. Half of the tightest
+    is a constant of the path: only what exceeds it can tilt the line, so only that part grows after the last reading.
     """
     by_width = sorted(readings, key=lambda reading: reading.width_ns)
     limit = MAX_WIDTH_RATIO * by_width[0].width_ns
@@ -128,9 +128,8 @@ def fit(readings: Sequence[Reading]) -> Line:
 
 
 def parent_of(index: int, count: int) -> int:
-    """The node that a node is compared with: 0 itself where they are few, as errors add from level to level.
-
-    Otherwise a binomial tree below 0: round k adds nodes 2^k to 2^(k+1)-1.
+    """The node whose clock a node compares its own with: 0 for few nodes, as errors add from level to level, else the
+    parent in a binomial tree, to which round k adds nodes 2^k to 2^(k+1)-1.
     """
     if count <= STAR_NODES:
         return 0
@@ -142,7 +141,7 @@ def children_of(index: int, count: int) -> list[int]:
 
 
 def ask(peer: socket.socket, clock: Clock, pings: int = PINGS) -> Reading:
-    """The tightest of some ping-pongs, begun when the peer is ready."""
+    """The tightest reading of some ping-pongs, which begin when the peer is ready."""
     _receive(peer, len(PING))
     readings = []
     for _ in range(pings):
@@ -155,10 +154,10 @@ def ask(peer: socket.socket, clock: Clock, pings: int = PINGS) -> Reading:
     return min(readings, key=lambda reading: reading.width_ns)
 
 
-def answer(peer: socket.socket, clock: Clock, pings: int = PINGS) -> None:
+def answer(peer: socket.socket, clock: Clock) -> None:
     """The other side of `ask`."""
     peer.sendall(PING)
-    for _ in range(pings):
+    for _ in range(PINGS):
         _receive(peer, len(PING))
         peer.sendall(CLOCK_READING.pack(clock()))
 
@@ -173,16 +172,16 @@ def _receive(peer: socket.socket, size: int) -> bytes:
 
 
 class GlobalClock:
-    """The clock of a group of ranks, which make all calls together. `lines` has one per rank, equal on all of them.
+    """The clock of a group of ranks, which make all calls together. `lines` has a line per rank, the same on all ranks.
 
-    `nodes` are the group's ranks, node after node, rank 0 on the first; `leaders` the first of each. `now` is the
-    clock of this rank, in ns.
+    `nodes` are the group's ranks by node, with rank 0 on the first; `leaders` are the first ranks of the nodes. `now`
+    reads the clock of this rank, in ns.
     """
 
     def __init__(
         self, control: Control, nodes: Nodes, interface: str | None, deadline_s: float, clock: Clock = now_ns
     ) -> None:
-        """Raises Unsupported, on all ranks, where nodes can't reach one another."""
+        """Raises Unsupported on all ranks if nodes can't reach one another."""
         self._control, self._nodes, self.now = control, nodes, clock
         self.leaders = [node[0] for node in nodes]
         self._index = self.leaders.index(control.rank) if control.rank in self.leaders else None
@@ -196,12 +195,13 @@ class GlobalClock:
 
     @property
     def due(self) -> bool:
-        """Whether the lines are missing or too old; rank 0's answer counts."""
+        """Whether the lines are missing or too old, on rank 0."""
         old = self._measured_s is None or time.monotonic() - self._measured_s > MAX_AGE_S
         return old and len(self._nodes) > 1
 
     def refresh(self, deadline_s: float) -> None:
-        """Another burst between the nodes, at first several; sets new lines on all ranks. Raises WorldBroken."""
+        """Compare the clocks again, the first time by several bursts, and set new lines on all ranks. Raises
+        WorldBroken."""
         bursts = FIRST_BURSTS if self._measured_s is None else 1
         try:
             for burst in range(bursts):
@@ -217,7 +217,7 @@ class GlobalClock:
         line = fit(self._readings) if self._readings else Line()
         to_parents = [Line(*values) for values in self._control.gather(astuple(line), deadline_s, "clocks")]
         lines = []
-        if self._control.rank == 0:  # from the lines of the leaders to their parents
+        if self._control.rank == 0:  # parents come before their children
             by_node = [Line()]
             for index in range(1, len(self._nodes)):
                 by_node.append(to_parents[self.leaders[index]].onward(by_node[parent_of(index, len(self._nodes))]))
@@ -228,7 +228,7 @@ class GlobalClock:
         self._measured_s = time.monotonic()
 
     def errors_ns(self, at_ns: int) -> list[float]:
-        """The error of each rank's line at an instant of rank 0's clock."""
+        """The error of each rank's line at a time of rank 0's clock."""
         instant = np.array([at_ns])
         return [line.error_at(int(line.own(instant)[0])) for line in self.lines]
 
@@ -237,29 +237,27 @@ class GlobalClock:
             peer.close()
 
     def _connect_nodes(self, interface: str | None, deadline_s: float) -> None:
-        """Parents listen, children connect; addresses and a secret go over the control plane."""
+        """Parents listen, children connect; addresses and a secret travel over the control plane."""
         until, here = time.monotonic() + deadline_s, socket.gethostname()
-        children = [] if self._index is None else children_of(self._index, len(self.leaders))
         hosts = self._control.exchange(here, deadline_s)
         listener, problem = None, None
         try:
-            if children:
-                # on the chosen interface, else where the other nodes reach this one; loopback where all are here
+            if self._index is not None and children_of(self._index, len(self.leaders)):
+                # on the chosen interface, else where the other nodes reach this one; loopback if there is only one host
                 others = [host for host in dict.fromkeys(hosts) if host != here]
                 meeting = [os.environ["MASTER_ADDR"]] if others and os.environ.get("MASTER_ADDR") else []
                 listener = PeerListener("clock", meeting_address(interface, *meeting, *others))
         except (OSError, ConfigError) as error:
             problem = f"rank {self._control.rank} can't listen for the clocks of other nodes: {error}"
-        address = listener and [listener.address, listener.port]
-        gathered = self._control.gather(address, deadline_s, "addresses of clocks")
-        addresses, secret = self._control.decide([gathered, secrets.token_hex(16)], deadline_s, "addresses of clocks")
-        problem = self._control.agree(problem, deadline_s, "addresses of clocks")
+        mine = [problem, listener and [listener.address, listener.port], secrets.token_hex(16)]
+        problems, addresses, keys = zip(*self._control.exchange(mine, deadline_s, "addresses of clocks"), strict=True)
+        problem = next(filter(None, problems), None)
         try:
             if problem is None and self._index is not None:
                 of_nodes = [addresses[leader] for leader in self.leaders]
-                self._connect_tree(self._index, of_nodes, bytes.fromhex(secret), listener, until)
+                self._connect_tree(self._index, of_nodes, bytes.fromhex(keys[0]), listener, until)
         except OSError as error:
-            problem = f"rank {self._control.rank} on {here} reaches no other node's clock: {error}"
+            problem = f"rank {self._control.rank} on {here} can't connect to the clock of another node: {error}"
         finally:
             if listener is not None:
                 listener.close()
@@ -294,14 +292,14 @@ def _remaining_s(until: float) -> float:
 
 
 class GlobalClocks:
-    """The global clocks of a run, one per set of ranks that measure together, made when first needed."""
+    """The global clocks of a run, one per group of ranks, made when first needed."""
 
     def __init__(self, world: World, interface: str | None) -> None:
         self._world, self._interface = world, interface
         self._known: dict[tuple[int, ...], GlobalClock] = {}
 
     def of(self, members: tuple[int, ...], control: Control, deadline_s: float) -> GlobalClock:
-        """The clock of these world ranks, which all call it. Raises Unsupported on all of them."""
+        """The clock of these world ranks; all of them call this. Raises Unsupported on all of them."""
         if members not in self._known:
             by_node = [[rank for rank, world in enumerate(members) if world in node] for node in self._world.nodes]
             self._known[members] = GlobalClock(control, sorted(filter(None, by_node)), self._interface, deadline_s)
@@ -312,26 +310,26 @@ class GlobalClocks:
 
 
 class Window:
-    """When the repetitions of one case begin; made by all its ranks. Its length and `timeline` are those of rank 0.
+    """When the repetitions of one case begin, after ReproMPI (Hunold and Carpen-Amarie). All its ranks make one.
 
-    Rank 0 sets the start of a block and the time from one repetition to the next; each rank waits for them on its own
-    clock. A repetition that any rank begins later is late, and in no statistic; that of the others is measured from the
-    agreed instant to the end on the last rank. After ReproMPI (Hunold and Carpen-Amarie).
+    Rank 0 sets the start of a block and the time from one repetition to the next (the length of the window); each rank
+    waits for the starts on its own clock. A repetition that any rank begins later is late, and counts in no statistic;
+    the others are measured from the agreed instant to the end on the last rank.
     """
 
     def __init__(self, clock: GlobalClock, control: Control, ranks: tuple[int, ...], timeline: Timeline) -> None:
         self._clock, self._control, self._ranks, self._timeline = clock, control, ranks, timeline
         self._length_ns, self._longest_ns, self._lead_ns = 0, 0, LEAD_NS
         self._starts: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # of the last block, on rank 0's clock
-        self._counted_lines: object = None  # lines that are in the counts already
-        self._late_blocks = 0  # in a row without a repetition in time
+        self._counted_lines: object = None  # the lines that are in the counters already
+        self._late_blocks = 0  # in a row, without a repetition in time
         self.late = 0
         self.error_ns = 0.0
 
     def starts(self, n: int, measured: bool, deadline_s: float) -> NDArray[np.int64]:
         """When the n repetitions of the next block begin, on this rank's clock [n]; all ranks call it.
 
-        Before the measured phase only the block has a start, so that the repetitions show how long a window must be.
+        Before the measured phase only the block has a start: its repetitions show how long a window must be.
         """
         length_ns = self._length_ns if measured else 0
         due, first, length_ns = self._control.decide(
@@ -344,15 +342,15 @@ class Window:
         return self._clock.lines[self._control.rank].own(self._starts)
 
     def add_parts(self, phase: str, parts: Sequence[NDArray[np.int64]]) -> None:
-        """The same for the stamps of all processes."""
+        """Add the stamps of all processes."""
         self.add(phase, np.concatenate(parts)[list(self._ranks)])
 
     def add(self, phase: str, stamps: NDArray[np.int64]) -> None:
         """Add stamps [ranks, n, 2] of the last block, in ns, to the timeline; late ones as a phase of their own."""
         if phase != "measure":
-            self._timeline.add(phase, stamps)  # of repetitions that followed one another without a wait
+            self._timeline.add(phase, stamps)
             elapsed = (stamps[:, :, 1] - stamps[:, :, 0]).max(axis=0)
-            between = np.diff(stamps[:, :, 0], axis=1).max(axis=0)  # with what a program does untimed before each
+            between = np.diff(stamps[:, :, 0], axis=1).max(axis=0)  # includes untimed steps before a repetition
             usual_ns = max(np.quantile(times, LENGTH_QUANTILE) for times in (elapsed, between) if len(times))
             error_ns = max(self._clock.errors_ns(int(self._starts[-1])))
             self._length_ns = round(LENGTH_FACTOR * float(usual_ns) + MARGIN_NS + 2 * error_ns)
@@ -368,7 +366,7 @@ class Window:
         self.late += int(late.sum())
         self._late_blocks = self._late_blocks + 1 if late.all() else 0
         self.error_ns = max(self.error_ns, *self._clock.errors_ns(int(self._starts[-1]) + self._length_ns))
-        if late[0] and self._lead_ns < MAX_LEAD_NS:  # the later ones may be late because of the first
+        if late[0] and self._lead_ns < MAX_LEAD_NS:  # the following ones may be late because of the first
             self._lead_ns *= 2
         elif late.mean() > MAX_LATE_SHARE:
             self._length_ns = min(2 * self._length_ns, self._longest_ns)
@@ -380,16 +378,16 @@ class Window:
 
     @property
     def problem(self) -> str | None:
-        """Why the case can't be measured like this; None while it can."""
+        """Why the case can't be measured with sync=window; None while it can."""
         if self._late_blocks < HOPELESS_BLOCKS:
             return None
         length = f"a window of {self._length_ns * 1e-9:.3g} s"
         return f"no repetition of {self._late_blocks} blocks began in time, at last with {length}; use sync=barrier"
 
     def _count(self) -> None:
-        """Record the window of the last block (t_ns is its first start), and the clocks' lines where they are new.
+        """Record the window of the last block (t_ns is its first start), and new lines of the nodes' clocks.
 
-        A line is that of a node's first rank: clock.offset_s at t_ns on its own clock, clock.slope, clock.error_s.
+        Such a line is recorded for the first rank of the node, with t_ns on its own clock.
         """
         length_s = float(np.diff(self._starts[:2]).sum()) * 1e-9
         self._timeline.count(Counts(0, int(self._starts[0]), {"window.length_s": length_s}))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from commbench.measure.samples import (
     Pace,
     SoakTimeline,
     Timeline,
+    counted_rows,
     deciding_rows,
     repetition_times,
 )
@@ -33,25 +36,37 @@ def stamps_of(elapsed_ns: list[list[int]]) -> np.ndarray[tuple[int, ...], np.dty
     return np.stack([start, start + elapsed], axis=-1)
 
 
+def job_of(headline: str, active: tuple[int, ...], senders: tuple[int, ...] = (0,), pairs: int = 0) -> Any:
+    case, shape = SimpleNamespace(pairs=((0, 1),) * pairs), SimpleNamespace(headline=headline)
+    return SimpleNamespace(case=case, shape=shape, active=active, senders=senders)
+
+
 @pytest.mark.parametrize(
-    ("headline", "expected_ns"),
-    [("initiator", [20, 60]), ("max_over_ranks", [30, 60]), ("max_over_senders", [10, 50])],
+    ("headline", "senders", "pairs", "expected_ns"),
+    [
+        ("initiator", (1, 0), 0, [20, 60]),
+        ("initiator", (1, 2), 2, [30, 60]),  # several at once
+        ("max_over_ranks", (0, 1, 2), 0, [30, 60]),
+        ("max_over_senders", (0, 2), 2, [30, 50]),
+    ],
 )
-def test_headline_says_whose_clock_counts(headline: str, expected_ns: list[int]) -> None:
+def test_headline_says_whose_clock_counts(
+    headline: str, senders: tuple[int, ...], pairs: int, expected_ns: list[int]
+) -> None:
     stamps = stamps_of([[10, 50], [20, 60], [30, 40]])
-    times = repetition_times(stamps, headline, (1,) if headline == "initiator" else (0,), operations=4)
+    times = repetition_times(stamps, counted_rows(job_of(headline, (0, 1, 2), senders, pairs)), operations=4)
     assert times.tolist() == [ns / 4e9 for ns in expected_ns]
 
 
 def test_an_unknown_headline_is_refused() -> None:
     with pytest.raises(ValueError, match="mean_over_ranks"):
-        repetition_times(stamps_of([[1]]), "mean_over_ranks", (0,), 1)
+        counted_rows(job_of("mean_over_ranks", (0,)))
 
 
 def test_a_straggler_shows_in_the_tail_and_not_in_the_mean_of_ranks() -> None:
     elapsed = default_rng(1).integers(990_000, 1_010_000, size=(4, 901))
     elapsed[2, ::100] += 5_000_000  # 10 of 901: exactly 1 % would lie one rank above the nearest-rank p99
-    times = repetition_times(stamps_of(elapsed.tolist()), "max_over_ranks", (), 1)
+    times = repetition_times(stamps_of(elapsed.tolist()), range(4), 1)
     p99_s = summarise(times)["p99_s"]
     assert p99_s is not None and p99_s > 5.9e-3
     assert float(np.median(times)) == pytest.approx(1e-3, rel=0.02)
@@ -60,7 +75,7 @@ def test_a_straggler_shows_in_the_tail_and_not_in_the_mean_of_ranks() -> None:
 
 def test_of_several_initiators_the_slowest_decides() -> None:
     stamps = stamps_of([[10, 50], [99, 99], [30, 40]])
-    assert deciding_rows(stamps, "initiator", (0, 2)).tolist() == [2, 0]
+    assert deciding_rows(stamps, (0, 2)).tolist() == [2, 0]
 
 
 MS = 10**6
@@ -78,7 +93,7 @@ def noise(ranks: int, n: int, seed: int = 0) -> NDArray[np.int64]:
 
 
 def test_below_the_bound_everything_is_kept() -> None:
-    line, elapsed = Timeline("max_over_ranks", (0, 1, 2), (0, 1, 2)), noise(3, 50)
+    line, elapsed = Timeline(job_of("max_over_ranks", (0, 1, 2))), noise(3, 50)
     line.add("warmup", stamps_at(elapsed[:, :10]))
     line.add("measure", stamps_at(elapsed[:, 10:30]))
     line.add("measure", stamps_at(elapsed[:, 30:]))
@@ -92,7 +107,7 @@ def test_below_the_bound_everything_is_kept() -> None:
 
 def test_beyond_it_the_deciding_rank_and_quantiles_of_every_rank_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples, "RAW_STAMPS", 100)
-    line, elapsed = Timeline("max_over_ranks", (4, 5, 6), (0, 1, 2)), noise(3, 60)
+    line, elapsed = Timeline(job_of("max_over_ranks", (4, 5, 6))), noise(3, 60)
     line.add("measure", stamps_at(elapsed[:, :30]))
     line.add("measure", stamps_at(elapsed[:, 30:]))
     raw, condensed = line.blocks
@@ -110,7 +125,7 @@ def test_beyond_it_the_deciding_rank_and_quantiles_of_every_rank_stay(monkeypatc
 
 def test_what_is_kept_of_a_sample_of_several_operations_is_per_operation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples, "RAW_STAMPS", 0)
-    line, elapsed = Timeline("initiator", (0, 1), (0,), interval_s=0.01), np.full((2, 5), 4 * MS)
+    line, elapsed = Timeline(job_of("initiator", (0, 1)), interval_s=0.01), np.full((2, 5), 4 * MS)
     elapsed[0, 0], line.operations = 2 * MS, 2
     line.add("measure", stamps_at(elapsed))
     line.close()
@@ -124,7 +139,7 @@ def test_what_is_kept_of_a_sample_of_several_operations_is_per_operation(monkeyp
 
 def test_a_long_series_is_thinned_evenly_and_counted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples, "KEPT_REPETITIONS", 100)
-    line, elapsed = Timeline("initiator", (0, 1), (0,)), noise(2, 1037)
+    line, elapsed = Timeline(job_of("initiator", (0, 1))), noise(2, 1037)
     for begin in range(0, 1037, 61):
         line.add("measure", stamps_at(elapsed[:, begin : begin + 61]))
     seen = line.times("measure")
@@ -134,7 +149,7 @@ def test_a_long_series_is_thinned_evenly_and_counted_whole(monkeypatch: pytest.M
 
 
 def test_intervals_hold_every_repetition_once_across_blocks_and_saves() -> None:
-    line, elapsed = Timeline("initiator", (3, 7), (0,), interval_s=0.01), noise(2, 400)
+    line, elapsed = Timeline(job_of("initiator", (3, 7)), interval_s=0.01), noise(2, 400)
     whole, seen = stamps_at(elapsed), []
     for begin in range(0, 400, 37):
         line.add("measure", whole[:, begin : begin + 37])
@@ -158,7 +173,7 @@ def test_intervals_hold_every_repetition_once_across_blocks_and_saves() -> None:
 def test_memory_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples, "RAW_STAMPS", 1000)
     monkeypatch.setattr(samples, "KEPT_REPETITIONS", 500)
-    line, elapsed = Timeline("max_over_ranks", (0, 1), (0, 1), interval_s=10.0), noise(2, 100)
+    line, elapsed = Timeline(job_of("max_over_ranks", (0, 1)), interval_s=10.0), noise(2, 100)
     for _ in range(200):
         line.add("measure", stamps_at(elapsed))
     kept = sum(block.stamps.size for block in line.blocks)
@@ -168,7 +183,7 @@ def test_memory_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_stamps_of_a_long_warm_up_are_those_of_its_beginning() -> None:
-    line = Timeline("initiator", (0, 1), (0,))
+    line = Timeline(job_of("initiator", (0, 1)))
     for n in (1500, 1500, 1500):
         line.add("warmup", stamps_at(np.full((2, n), 1000)))
     line.add("measure", stamps_at(np.full((2, 10), 1000)))
@@ -180,7 +195,7 @@ def test_the_stamps_of_a_long_warm_up_are_those_of_its_beginning() -> None:
 # ---------------------------------------------------------------- a soak
 
 
-OF_PAIR = ("initiator", (3, 7), (0,), 0.01)
+OF_PAIR = (job_of("initiator", (3, 7)), 0.01)
 
 
 def blocks(n: int) -> list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -257,7 +258,8 @@ TOOK_NS = 100_000
 
 def window() -> tuple[Window, Timeline]:
     """Of two ranks on one node: both stamps are of the same clock."""
-    timeline = Timeline("max_over_ranks", (0, 1), (0, 1))
+    job: Any = SimpleNamespace(active=(0, 1), shape=SimpleNamespace(headline="max_over_ranks"))
+    timeline = Timeline(job)
     clock = GlobalClocks(World(0, 1, ((0,),), (0,)), None).of((0,), SingleProcessControl(), 1.0)
     clock.lines = clock.lines * 2
     return Window(clock, SingleProcessControl(), (0, 1), timeline), timeline
