@@ -1,7 +1,7 @@
-"""One visit of a case -> samples: allocate, agree, connect, check, warm up, repeat in blocks, check again.
+"""One visit of a case: allocate, agree, connect, check, warm up, repeat in blocks, check again; the result is Samples.
 
-No rank decides alone. Repetitions run in blocks; after each block rank 0 has the stamps of all ranks, decides, and all
-ranks receive its decision.
+No rank decides alone: after each block of repetitions rank 0 has the stamps of all ranks, and all ranks receive its
+decision.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from .samples import Counts, Failure, MeasuredCounters, Outcome, Pace, Refused, 
 from .time_limits import block_deadline_s, samples_per_stamp, stop_rule, warm_up_rule
 from .window import GlobalClocks, Window
 
-BLOCK_STAMPS = 1_000_000  # of all ranks together: what rank 0 receives in one meeting
+BLOCK_STAMPS = 1_000_000  # of all ranks together, which rank 0 receives in one meeting
 SLOW_COUNTERS_NS = 1_000_000  # some drivers take tens of ms for a GPU's counters, a fifth of a short block
-SALTS_OF_VISIT = 16  # more than a visit uses, unless it is a soak
+SALTS_OF_VISIT = 16  # more than a visit uses, except in a soak
 SOAK_BLOCK_S = 1.0  # the longest time of a soak without a decision
-RUNNING_TIMES = 10_000  # evenly spaced ones, from which the row of an unfinished soak is made
+RUNNING_TIMES = 10_000  # evenly spaced, from which the row of an unfinished soak is made
 
-Sink = Callable[[Samples], None]  # receives what a soak has so far, on rank 0
+Sink = Callable[[Samples], None]  # receives the samples of a running soak, on rank 0
 
 
 class _Stopped(Exception):
@@ -64,26 +64,26 @@ class CaseVisit:
     number: int = 1  # of the visits of its case
     first_block_k: int | None = None  # of the first visit, which later ones keep
     slow_start: bool = False
-    window: Window | None = None  # where repetitions begin at agreed instants
+    window: Window | None = None  # with sync=window
     readings: list[tuple[int, dict[str, float]]] = field(default_factory=list)  # of this rank's counters
     measured: MeasuredCounters = field(default_factory=MeasuredCounters)
-    slow_counters: bool = False  # they are read at the first call, after the warm-up and at the end only
-    wrong: int = 0  # elements, in all checks; on rank 0 until it is decided
-    failed: int = 0  # ranks whose last block did not end, on rank 0
+    slow_counters: bool = False  # read only at the first call, after the warm-up and at the end
+    wrong: int = 0  # elements in all checks; on rank 0 until its next decision
+    failed: int = 0  # ranks that did not complete the last block, on rank 0
     problem: str | None = None
-    unsupported: bool = False  # the problem is something the library can't do, such as a capture
+    unsupported: bool = False  # the problem is an operation that the library does not support, such as a capture
     last_n: int = 1
     block_k: int = 1
     connected: bool = False  # the steps have run
-    block_s: float = 0.0  # of the last block, with its gathering
-    meeting_s: float = 0.0  # of that, the gathering
-    spent_s: float = 0.0  # in blocks of the phase
+    block_s: float = 0.0  # of the last block, including its meeting
+    meeting_s: float = 0.0  # of that meeting
+    spent_s: float = 0.0  # in the blocks of this phase
     check_s: float = 0.0  # that the last check of the payload took
-    loop_s: float = 0.0  # of a soak, in its repetitions
-    unmeasured_s: float | None = None  # of a soak, outside of its repetitions; on rank 0
+    loop_s: float = 0.0  # of a soak, inside its repetitions
+    unmeasured_s: float | None = None  # of a soak, outside its repetitions; on rank 0
     typical_s: float = 0.0  # per sample in the warm-up, on rank 0
     warmup_s: float = 0.0
-    steady: bool = True  # the warm-up did not end at its limit; on rank 0
+    steady: bool = True  # whether the warm-up ended before its limit; on rank 0
 
     def __post_init__(self) -> None:
         job, timing = self.job, self.settings.timing
@@ -93,10 +93,10 @@ class CaseVisit:
         self.payload = CheckedBuffers(job, SALTS_OF_VISIT * self.number)
         self.programs = {rank: job.program(rank) for rank in self.communicator.hosted}
         self.deadline_s = block_deadline_s(job, self.settings)
-        self.check_next = timing.visits == 1  # of several, the end of each is in the middle of the case
+        self.check_next = timing.visits == 1  # with several visits, the checks at their ends are enough
 
     def measure(self) -> Outcome:
-        """The samples on rank 0, an empty copy of them on the others."""
+        """Measure; returns the samples on rank 0, and ones without blocks on the other ranks."""
         try:
             return self._visit()
         except _Stopped as stop:
@@ -123,12 +123,12 @@ class CaseVisit:
         self._check("start")
         self.connected = True
         block_k, n = self._warm_up(runner)
-        if self.slow_counters:  # what they count from here on belongs to measured repetitions
+        if self.slow_counters:  # the reading before the measured repetitions
             self._read_counters("warmup")
         if block_k > 1:
             runner = self._prepare(block_k)
             self.payload.zero = any(program.reset for program in self.programs.values())
-        self.payload.refill()  # from here on the checks look at what timed repetitions have moved
+        self.payload.refill()  # from here on the checks are of data that timed repetitions have moved
         self.spent_s = self.loop_s = 0.0
         self.pace = Pace(time.monotonic())
         stop_reason = self._measure(runner, n)
@@ -139,7 +139,8 @@ class CaseVisit:
         return self._samples(stop_reason)
 
     def save_interrupted(self) -> None:
-        """Pass what an interrupted soak would lose to the sink. In another thread only while this one is in C."""
+        """Pass the samples of an interrupted soak to the sink. Called from another thread only while the main thread is
+        in a C call."""
         if self.settings.timing.is_soak and self.control.rank == 0:
             self.timeline.close()
             if self.timeline.repetitions("measure"):
@@ -175,7 +176,7 @@ class CaseVisit:
             raise _Stopped(Refused(agreed))
 
     def _warm_up(self, runner: Runner) -> tuple[int, int]:
-        """Repeat until steady; returns block_k and the repetitions of the first measured block."""
+        """Repeat until steady; returns block_k and the number of repetitions of the first measured block."""
         n, block_k, first = self._decide(self._first_warm_up, "before the warm-up")
         self.spent_s = 0.0
         while n > 0:
@@ -183,10 +184,10 @@ class CaseVisit:
         return block_k, first
 
     def _first_warm_up(self) -> tuple[int, int, int]:
-        """The repetitions of the first warm-up block, block_k, and those of the first measured block."""
-        connect_times = self.timeline.times("connect")
-        n = self._bounded(self.warm_up.first_block(self.block_s, connect_times))
-        return (n, 1, 1) if n else (0, 1, self._next_block(np.zeros(0), 0.0, float(connect_times[0])))
+        """The repetitions of the first warm-up block, block_k, and the repetitions of the first measured block."""
+        first_call_s = float(self.timeline.times("connect")[0])
+        n = self._bounded(self.warm_up.first_block(self.block_s, first_call_s))
+        return (n, 1, 1) if n else (0, 1, self._next_block(np.zeros(0), 0.0, first_call_s))
 
     def _next_warm_up(self, n: int) -> tuple[int, int, int]:
         values = self.timeline.times("warmup")
@@ -202,7 +203,7 @@ class CaseVisit:
         return 0, block_k, self._next_block(np.zeros(0), 0.0, self.typical_s * block_k)
 
     def _measure(self, runner: Runner, n: int) -> str:
-        """Blocks until the rule is satisfied, or a soak's duration is over; returns the stop reason."""
+        """Measure blocks until the rule is satisfied or the soak's duration is over; returns the stop reason."""
         stop_reason = None
         while stop_reason is None:
             decision = self._next_soak if self.settings.timing.is_soak else self._next_or_stop
@@ -214,35 +215,35 @@ class CaseVisit:
         return str(stop_reason)
 
     def _next_or_stop(self) -> tuple[int, bool, str | None]:
-        """The next block's repetitions, whether to check now (once), and the stop reason, from the stamps on rank 0."""
+        """The next block's repetitions, whether to check now (once per visit), and the stop reason; on rank 0."""
         values, check, self.check_next = self.timeline.times("measure"), self.check_next, False
         between_s = self.spent_s if self.window is None else 0.0  # a window includes the time between repetitions
         return self._next_block(values, between_s, self.typical_s), check, self.rule.reason(values, self.spent_s)
 
     def _next_soak(self) -> tuple[int, bool, str | None]:
-        """The same for a soak, which is checked now and then; the timeline's thread saves it."""
+        """The same for a soak, which is checked and saved from time to time."""
         now_s, each_s = time.monotonic(), self.block_s / self.last_n
         left_s = self.settings.case_s - (now_s - self.pace.begun_s)
         self.unmeasured_s = max(0.0, now_s - self.pace.begun_s - self.loop_s)
         if isinstance(self.timeline, SoakTimeline) and left_s > 0 and self.pace.save_due(now_s):
             self.timeline.later(self._save_running)
-        block_s = min(SOAK_BLOCK_S, max(left_s / 2, SOAK_BLOCK_S / 10))  # a slower last block must not last long
+        block_s = min(SOAK_BLOCK_S, max(left_s / 2, SOAK_BLOCK_S / 10))  # the last block must not take much longer
         n = self._bounded(max(1, int(block_s / max(each_s, 1e-9))))
         return n, self.pace.check_due(now_s, self.check_s), "duration" if left_s <= 0 else None
 
     def _save_running(self) -> None:
-        """Pass a soak's new blocks to the sink, and drop them here. In the timeline's thread."""
-        if len(times := self.timeline.times("measure")):  # not all repetitions of a window came late
+        """Pass a soak's new blocks to the sink, and drop them. Called in the timeline's thread."""
+        if len(times := self.timeline.times("measure")):  # empty while all repetitions of a window began late
             self.sink(replace(self._samples("running"), series=times[:: -(-len(times) // RUNNING_TIMES)]))
             self.timeline.forget()
 
     def _repeat(self, runner: Runner, n: int, phase: str, decision: Callable[[], Any]) -> Any:
-        """Run n repetitions everywhere; returns what rank 0 decides from all stamps, everywhere."""
+        """Run n repetitions on all ranks; returns rank 0's decision on all ranks."""
         self._run(runner, n, phase)
         return self._decide(decision, f"after {phase}")
 
     def _run(self, runner: Runner, n: int, phase: str) -> None:
-        """Run n repetitions everywhere and gather the stamps on rank 0."""
+        """Run n repetitions on all ranks, and collect the stamps on rank 0."""
         stamps, starts = np.zeros((0, 0, 2), dtype=np.int64), None
         begin_s, meeting = time.perf_counter(), f"{phase} of {self.job.case}"
         if self.window is not None:
@@ -261,7 +262,7 @@ class CaseVisit:
             self._read_counters(phase)
         parts = self.control.collect(stamps, self.deadline_s, meeting)
         self.block_s = time.perf_counter() - begin_s
-        # repetitions on a virtual clock take no time: more of them would not make a meeting worth its time
+        # repetitions on a virtual clock take no time: blocks can't be made to last as long as a meeting
         self.meeting_s = 0.0 if self.job.case.engine == "virtual" else self.block_s - ran_s
         self.spent_s += self.block_s
         self.last_n = n
@@ -279,13 +280,13 @@ class CaseVisit:
         self.slow_counters |= not self.connected and now_ns() - begin_ns > SLOW_COUNTERS_NS
 
     def _decide(self, decision: Callable[[], Any], when: str) -> Any:
-        """One decision of rank 0, everywhere. A failed block or a wrong element since the last one ends the case."""
+        """Rank 0's decision, on all ranks. A failed block or a wrong element since the last decision ends the visit."""
         good = self.control.rank == 0 and not self.failed and not self.wrong
         value = [self.failed, self.wrong, decision() if good else None]
         failed, self.wrong, decided = self.control.decide(value, self.deadline_s, f"{when} of {self.job.case}")
         if failed:
             reason = self.control.agree(self.problem, self.deadline_s, when) or "fewer repetitions than were agreed"
-            if failed < self.control.size:  # the others may have messages in flight: nothing can follow
+            if failed < self.control.size:  # other ranks may have messages in flight: the library is not usable
                 raise WorldBroken(f"{self.job.case}: {reason}, on {failed} of {self.control.size} ranks")
             raise _Stopped(Refused(reason) if self.unsupported else Failure(reason))
         if self.wrong:
@@ -293,7 +294,7 @@ class CaseVisit:
             raise _Stopped(self._samples("wrong_payload"))
         return decided
 
-    def _next_block(self, values: NDArray[np.float64], spent_s: float, hint_s: float | None) -> int:
+    def _next_block(self, values: NDArray[np.float64], spent_s: float, hint_s: float) -> int:
         return self._bounded(self.rule.next_block(values, spent_s, hint_s, self.meeting_s))
 
     def _bounded(self, n: int) -> int:
@@ -303,7 +304,7 @@ class CaseVisit:
     # ------------------------------------------------------------ checks and the result
 
     def _check(self, when: str, copies: int = 1) -> None:
-        """Count the wrong elements of all ranks on rank 0, and gather the readings of their counters."""
+        """Count the wrong elements of all ranks on rank 0, and gather the readings of their counters there."""
         begin_s = time.monotonic()
         self.progress.enter(f"the check at the {when} of {self.job.case}")
         if when == "end" and self.slow_counters:
@@ -321,7 +322,7 @@ class CaseVisit:
         self.check_s = time.monotonic() - begin_s
 
     def _check_with_payload(self) -> None:
-        """In-place sums that nothing reset between two stamps moved zeros: run and check one with a real payload."""
+        """Run and check one more repetition: in-place sums that were not reset between two stamps moved zeros."""
         self.payload.zero, block_k = False, self.block_k
         runner = self._prepare(1)
         self.payload.refill()

@@ -1,6 +1,6 @@
-"""The conditions recorded with each case: what a call costs, wires and GPUs, what the library reports.
+"""The conditions recorded with each case: the overhead of a call, wires and GPUs, and what the library reports.
 
-With the reference case, measured once a pass: where it moves, the machine has changed, and not the case under test.
+Also the reference case, measured in each pass: if its time changes, so has the machine, and not the case under test.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from .transports import LogReader, TransportEvidence, carriers, gather_evidence
 
 CALL_REPETITIONS, COPY_REPETITIONS = 200, 20
 EMPTY_REPETITIONS = 20_000
-COPIES_PER_SAMPLE = 8  # so that waiting for them is not part of the rate
+COPIES_PER_SAMPLE = 8  # so that waiting for them does not affect the rate
 COPY_BYTES = 256 * 2**20  # beyond any GPU's cache
-CACHED_COPY_BYTES = 16 * 2**20  # copied first, and alone by what is slower than any GPU: there 256 MiB take seconds
+CACHED_COPY_BYTES = 16 * 2**20  # copied first; a device slower than any GPU would need seconds for 256 MiB
 SLOW_COPY_GB_PER_S = 20.0
 HOST_COPY_BYTES = (*(4**power for power in range(6, 13)), 2**25, 2**26)  # 4 KiB to 64 MiB
-OFF_CACHE_BYTES = 2**25  # a copy of so many bytes is enough where the last cache is no larger
-LEAST_HOST_COPIES, HOST_COPIED_BYTES = 3, 2**22  # of each size: at least so many, and in all
+OFF_CACHE_BYTES = 2**25  # a copy of this size is enough unless the last cache is larger
+LEAST_HOST_COPIES, HOST_COPIED_BYTES = 3, 2**22  # of each size: at least this many copies, and this many bytes
 # the reference case
 REFERENCE_BYTES, REFERENCE_REPETITIONS = 8, 50
 REFERENCE_COPY_BYTES, REFERENCE_COPIES = 256 * 1024, 40
-REFERENCE_S = 0.05  # bounds its warm-up
+REFERENCE_S = 0.05  # limits its warm-up
 MOVED = 0.05  # relative to the median over passes
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a row needs beside its case and its samples: the same for all cases of a run."""
+    """What a row needs besides its case and its samples; the same for all cases of a run."""
 
-    empty_sample_s: Mapping[str, float]  # between the two stamps of a program without steps, by engine
-    overhead_s: Mapping[str, float]  # of a call, by engine
+    empty_sample_s: Mapping[str, float]  # by engine: between the two stamps of a program without steps
+    overhead_s: Mapping[str, float]  # by engine: of a call
     cores: float  # that the ranks of a node may use
     threads_per_rank: int
     cache_bytes: int
@@ -68,12 +68,12 @@ class Conditions:
     disturbed: frozenset[int] = frozenset()  # passes in which the reference case moved
     joins_messages: bool = False  # see Backend
     small_shm_nodes: frozenset[int] = frozenset()  # where ranks communicate through a /dev/shm that is too small
-    host_copies_gb_per_s: Mapping[int, float] = field(default_factory=dict)  # by a core, by the bytes of the copy
+    host_copies_gb_per_s: Mapping[int, float] = field(default_factory=dict)  # of one core, by the bytes of the copy
 
     def core_copy_gb_per_s(self, copied_bytes: int) -> float | None:
-        """The rate of a core that copies so many bytes: the best from the next smaller size on that was measured.
+        """The rate at which a core copies so many bytes: the best of the next smaller measured size and all above it.
 
-        A copy of a few kB is no slower than a larger one, but numpy's call takes longer than the copy.
+        Larger sizes count because a copy of a few kB is as fast, but numpy's call takes longer than the copy.
         """
         rates = self.host_copies_gb_per_s
         below = max((size for size in rates if size <= copied_bytes), default=0)
@@ -81,7 +81,7 @@ class Conditions:
 
 
 class ConditionsReader:
-    """Reads the conditions of an opened library. All ranks make its calls together; only rank 0 has a `run`."""
+    """Reads the conditions of an opened library. All ranks make its calls together; `run` is empty except on rank 0."""
 
     def __init__(
         self, settings: Settings, world: World, control: Control, run: dict[str, Any], communicator: Communicator
@@ -92,14 +92,14 @@ class ConditionsReader:
         self._log.read(facts, facts.get(GROUP_ORDER, range(world.size)))
 
     def subset(self, members: tuple[int, ...]) -> Communicator | None:
-        """A communicator of these ranks; what the library logs meanwhile belongs to them."""
+        """A communicator of these ranks; new lines of the library's log are about them."""
         communicator = self._communicator.subset(members)
         if self._log.available:
             self._log.read(self._communicator.facts(), members)
         return communicator
 
     def read(self, single: Communicator | None, jobs: Sequence[Planned], facts: PlanFacts) -> Conditions:
-        """`single` is the group of rank 0 alone, None on other ranks, where measured values stay empty."""
+        """`single` is the group of rank 0 alone; it is None on other ranks, where measured values stay empty."""
         library, empty_s, overhead_s = self._communicator.facts(), dict[str, float](), dict[str, float]()
         host_copies = dict[int, float]()
         evidence = gather_evidence(self._world, self._control, library, self._run, self._log)
@@ -108,7 +108,7 @@ class ConditionsReader:
             self._run |= {"ipc_probe": probed} if self._run else {}
         engines = {job.case.engine for job in jobs if not job.skip}
         if "native" in engines and len(self._world.hosted) == 1:
-            # takes 0.3 s: on all ranks at once, else the others would do it after rank 0, which would wait for them
+            # takes 0.3 s: on all ranks at the same time, so that rank 0 does not wait for the others later
             import_module("commbench.engines.native")
         if single is not None and len(self._world.hosted) == 1:
             empty_s = empty_samples_s(engines)
@@ -137,7 +137,7 @@ class ConditionsReader:
         )
 
     def after(self, conditions: Conditions, job: Planned, control: Control, deadline_s: float) -> Conditions:
-        """Adds what the library logged during a case, whose ranks call it: pairs connect in their first case."""
+        """Adds what the library logged during a case, in which pairs may have connected. The case's ranks call it."""
         if not self._log.available:
             return conditions
         self._log.read(self._communicator.facts(), job.members)
@@ -146,18 +146,18 @@ class ConditionsReader:
 
 
 def copied_bytes(job: Planned) -> int:
-    """The bytes of the largest buffer of any rank with all its copies: what one operation after the other touches."""
+    """The bytes of the largest buffer of any rank, with all its copies: the memory that successive operations use."""
     specs = (spec for rank in job.active for spec in job.program(rank).buffers)
     return max((buffer_bytes(spec, job.pool) for spec in specs), default=0)
 
 
-# ---------------------------------------------------------------- what stamps and calls cost when nothing has to travel
+# ---------------------------------------------------------------- the overhead of stamps and calls, rates of copies
 
 
 def empty_samples_s(engines: Collection[str]) -> dict[str, float]:
-    """Median seconds between the stamps of a repetition without steps, of those engines that run here.
+    """Median seconds between the stamps of a repetition without steps, by engine, for those engines that run here.
 
-    It is in every sample, and is subtracted from none (method: Hoefler & Belli 2015, timer overhead).
+    Every sample includes them; they are never subtracted (method: Hoefler & Belli 2015, timer overhead).
     """
     nothing: Lowered[Any] = Lowered((), (), ())
     runners: dict[str, Runner] = {"python": PythonRunner(nothing, 1)}
@@ -169,8 +169,10 @@ def empty_samples_s(engines: Collection[str]) -> dict[str, float]:
 
 
 def call_overheads_s(communicator: Communicator, jobs: Iterable[Planned]) -> dict[str, float]:
-    """Seconds of an all_reduce on a group of one rank, by the host's clock, for each engine of the jobs that are not
-    skipped; without staging where a job has none."""
+    """Seconds of an all_reduce on a group of one rank, by the host's clock, for each engine of the jobs.
+
+    Without staging if a job has none.
+    """
     overheads, data = dict[str, float](), View("data")
     program = Program((BufferSpec("data", 1, "float32"),), (AllReduce(data, data, "sum"),))
     modes = sorted((job.case.mode for job in jobs if not job.skip), key=lambda mode: mode.staging, reverse=True)
@@ -184,7 +186,7 @@ def call_overheads_s(communicator: Communicator, jobs: Iterable[Planned]) -> dic
 
 
 def copy_gb_per_s(communicator: Communicator, jobs: Iterable[Planned]) -> float | None:
-    """Rate of a copy within the GPU of this rank, 10^9 B/s; None on CPUs and where it can't be measured."""
+    """Rate of a copy within the GPU of this rank, in 10^9 B/s; None on CPUs and if it can't be measured."""
     modes = [job.case.mode for job in jobs if job.case.device == "cuda" and not job.skip]
     if not modes:
         return None
@@ -206,10 +208,9 @@ def _copy_gb_per_s(communicator: Communicator, mode: Mode, copy_bytes: int) -> f
 
 
 def host_copies_gb_per_s(copied_bytes: int) -> dict[int, float]:
-    """Rate of a copy by this core, 10^9 B/s, by its bytes: the best of some; the first finds the target untouched.
+    """The best rate of some copies by this core, in 10^9 B/s, by their bytes: up to `copied_bytes`, at most 64 MiB.
 
-    Up to `copied_bytes`, and to 64 MiB: beyond the caches the rate no longer changes, and to touch the memory for the
-    first time takes longer than to copy it.
+    Beyond the caches the rate no longer changes, and touching the memory for the first time takes longer than copying.
     """
     largest = next((size for size in HOST_COPY_BYTES if size >= copied_bytes), HOST_COPY_BYTES[-1])
     source, target = np.ones(largest, np.uint8), np.empty(largest, np.uint8)
@@ -221,7 +222,7 @@ def host_copies_gb_per_s(copied_bytes: int) -> dict[int, float]:
 
 
 def copy_times(target: NDArray[np.uint8], source: NDArray[np.uint8], copies: int) -> Series:
-    """Seconds of each of some copies by this core; the first ones bring the memory into the cache."""
+    """Seconds of each of some copies by this core; the first ones load the memory into the cache."""
     stamps = [now_ns()]
     for _ in range(copies):
         np.copyto(target, source)
@@ -245,14 +246,15 @@ class PassReading(NamedTuple):
 
     @classmethod
     def of(cls, times: Series) -> PassReading:
-        """Made of seconds per operation; without an interval (fewer than 6) the median stands for both ends."""
+        """From seconds per operation; with fewer than 6, which have no interval, both ends are the median."""
         median = float(np.median(times))
         return cls(median, *(median_interval(times) or (median, median)))
 
 
 class ReferenceCase:
-    """A ping-pong of 8 B between the first two ranks of the largest layout, and a copy within the memory of each host
-    that no library takes part in. Made by all ranks alike; `passes` fills on rank 0: a reading of each kind, by pass.
+    """A ping-pong of 8 B between the first two ranks of the largest layout, and a copy within each host's memory.
+
+    All ranks make one; on rank 0 `passes` has the readings of each pass.
     """
 
     def __init__(self, settings: Settings, world: World, facts: PlanFacts) -> None:
@@ -273,7 +275,7 @@ class ReferenceCase:
         )
         (job,) = plan(self._settings, world, facts)
         self._job = None if job.skip else job
-        self.groups = set() if job.skip else {job.members}  # the ranks whose communicator it needs
+        self.groups = set() if job.skip else {job.members}  # whose communicators it needs
         self._source, self._target = np.ones(REFERENCE_COPY_BYTES, np.uint8), np.ones(REFERENCE_COPY_BYTES, np.uint8)
         self.passes: dict[int, dict[str, PassReading]] = {}
 
@@ -284,7 +286,7 @@ class ReferenceCase:
         control: Control,
         progress: Progress,
     ) -> None:
-        """Measure it at the end of a pass; all ranks of the world call it. Raises WorldBroken."""
+        """Measure the reference case of a pass; all ranks of the world call it. Raises WorldBroken."""
         readings: dict[str, PassReading] = {}
         job, deadline_s = self._job, MEETING_S if self._job is None else case_deadline_s(self._job, self._settings)
         if job is not None and (communicator := communicators[job.members]) is not None:
@@ -300,14 +302,14 @@ class ReferenceCase:
             self.passes[number] = readings | {"copy_s": max(PassReading(*copy) for copy in copies)}
 
     def record(self) -> list[dict[str, object]]:
-        """For run.json: the reading of each kind, by pass, and whether one of them moved."""
+        """For run.json: the readings of each pass, and whether one of them moved."""
         disturbed = disturbed_passes(self.passes)
         return [{"pass": number, **readings, "moved": number in disturbed} for number, readings in self.passes.items()]
 
 
 def disturbed_passes(passes: Mapping[int, Mapping[str, PassReading]]) -> frozenset[int]:
-    """The passes with a reading that differs from the median over passes by more than 5 % and by more than half the
-    width of its own interval."""
+    """The passes with a reading that differs from the median over all passes by more than 5 % and by more than half of
+    its own interval."""
     moved = set()
     for name in {name for readings in passes.values() for name in readings}:
         known = {number: readings[name] for number, readings in passes.items() if name in readings}

@@ -1,4 +1,4 @@
-"""Settings x world -> cases. Pure: every rank makes the same plan from the same agreed facts."""
+"""The plan: all cases of a run. Every rank makes the same plan from the settings and the same agreed facts."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from commbench.core.layout import Layout, all_pairs, pairs_text, rounds
 from commbench.core.payload import dtype
 from commbench.core.program import DEVICE, BufferSpec
 
-WINDOW_CAP_BYTES = 256 * 2**20  # a rank's messages in flight
-ROTATION_CAP_BYTES = {"cpu": 64 * 2**20, "cuda": 512 * 2**20}  # a rank's copies of one buffer
-ROTATION_CAP_VIEWS = 1024  # prepared calls a buffer: beyond it small messages stay in cache, and say so
+WINDOW_CAP_BYTES = 256 * 2**20  # per rank, of messages in flight
+ROTATION_CAP_BYTES = {"cpu": 64 * 2**20, "cuda": 512 * 2**20}  # per rank, of all copies of one buffer
+ROTATION_CAP_VIEWS = 1024  # prepared calls per buffer: beyond it small messages stay in cache (flag in_cache)
 LEAST_WINDOW = 2
 NO_DTYPE = "none"  # of an operation without a message
-SETUP_S = 0.3  # allocate, connect, warm up and check, by experience
-CONTROL_BYTES = 64 * 2**20  # a process's own needs beside the buffers
+SETUP_S = 0.3  # to allocate, connect, warm up and check, by experience
+CONTROL_BYTES = 64 * 2**20  # that a process needs besides its buffers
 
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """What the plan needs of the machine; agreed by all ranks (the least of all nodes)."""
+    """What the plan needs to know about the machine; all ranks agree on it (the least of all nodes)."""
 
     memory_bytes: int  # that may be allocated on a node now
-    cache_bytes: int  # last level, of where the buffers lie
+    cache_bytes: int  # the last level, of the CPU or GPU that has the buffers; the largest of all nodes
     cores: int  # that the ranks of a node share
     gpu_bytes: int | None = None  # free on the fullest GPU
     gpus: int = 1  # that the ranks of a node share
 
 
 def plan(settings: Settings, world: World, facts: PlanFacts) -> tuple[Planned, ...]:
-    """All cases in the order they run: shuffled by seed and launch, so that drift is not read as an effect."""
+    """All cases in the order in which they run: shuffled by seed and launch, so that a drift is not taken for an effect
+    of a variable."""
     jobs = [
         _planned(settings, world, facts, layout, benchmark, case)
         for layout in settings.layouts
@@ -53,7 +54,7 @@ def plan(settings: Settings, world: World, facts: PlanFacts) -> tuple[Planned, .
 
 
 def pass_order(jobs: Sequence[Planned], settings: Settings, number: int) -> list[Planned]:
-    """The cases of a pass in a new random order, the same on all ranks; the first pass is that of the plan."""
+    """The cases of a pass in a new random order, the same on all ranks; the first pass has the order of the plan."""
     ordered = sorted(jobs, key=lambda job: job.order)
     if number > 1:
         random.Random(f"{settings.seed}/{settings.launch}/{number}").shuffle(ordered)
@@ -61,7 +62,7 @@ def pass_order(jobs: Sequence[Planned], settings: Settings, number: int) -> list
 
 
 def duration_s(settings: Settings, job: Planned) -> float:
-    """An upper estimate of a case's time, for the plan and for deadlines."""
+    """An upper estimate of a case's time."""
     if job.skip:
         return 0.0
     return settings.timing.visits * settings.timing.launches * (SETUP_S + job.node_bytes / 1e9) + 1.25 * settings.case_s
@@ -71,14 +72,14 @@ def _cases(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator
     schedule = settings.schedule if "pair" in benchmark.axes else None
     if settings.device == "cpu":
         usual_engine, staging = settings.backend.engines[0], "none"
-    else:  # what enqueues work on a GPU is Python
+    else:  # only the Python engine enqueues work on a GPU
         own = settings.staging != "auto"
         usual_engine, staging = "python", settings.staging if own else settings.backend.staging(benchmark.name)
     for engine, mode in itertools.product(settings.engines, settings.timing_modes):
         for (kind, message_bytes, elements), axes in itertools.product(
             _messages(settings, layout, benchmark), _axes(settings, layout, benchmark)
         ):
-            # one buffer is meant to be the same again
+            # one buffer for all messages of a window is meant to be used again
             usual_cache = "warm" if axes["buffers"] == "shared" else benchmark.cache
             yield Case(
                 benchmark=benchmark.name,
@@ -105,9 +106,9 @@ def _cases(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator
 
 
 def _sync(settings: Settings, benchmark: Benchmark, schedule: str | None, timing_mode: str) -> str:
-    """A window is for operations of all ranks; pairs that run at once keep their barrier.
+    """sync=window is for operations of all ranks; pairs that run at once keep their barrier.
 
-    Before events are recorded, each rank holds its GPU for as long as its own host needs, so a barrier has to follow.
+    Before events are recorded, each rank holds its GPU for as long as its own host needs, so a barrier must follow.
     """
     paired = {"pair", "pairs"} & set(benchmark.axes)
     sync = "barrier" if paired and settings.sync == "window" else settings.sync
@@ -117,7 +118,7 @@ def _sync(settings: Settings, benchmark: Benchmark, schedule: str | None, timing
 
 
 def _messages(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[tuple[str, int, int]]:
-    """dtype, bytes and elements of a block; one of no bytes where the operation has no message."""
+    """dtype, bytes and elements per block of each message; a single empty one if the operation has no message."""
     blocks = benchmark.blocks(layout.size)
     if blocks == 0:
         yield NO_DTYPE, 0, 0
@@ -130,7 +131,7 @@ def _messages(settings: Settings, layout: Layout, benchmark: Benchmark) -> Itera
 
 
 def _axes(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[dict[str, Any]]:
-    """Values of the axes that only some operations have, by the field of the case; None for the others."""
+    """Values of the axes that only some operations have, by field of the case; None for the other operations."""
 
     def axis(name: str, values: tuple[Any, ...], axes: tuple[str, ...] = benchmark.axes) -> tuple[Any, ...]:
         return values if name in axes else (None,)
@@ -154,7 +155,7 @@ def _axes(settings: Settings, layout: Layout, benchmark: Benchmark) -> Iterator[
 
 
 def _pair_texts(settings: Settings, layout: Layout) -> tuple[str | None, ...]:
-    """One text a case: a pair, or the pairs of a round."""
+    """A text per case: a pair, or the pairs of a round."""
     if settings.pairs == "all":
         chosen = all_pairs(layout.size)
     elif settings.pairs == "neighbours":
@@ -166,7 +167,7 @@ def _pair_texts(settings: Settings, layout: Layout) -> tuple[str | None, ...]:
 
 
 def _window(window: object, message_bytes: int, buffers: object) -> int | None:
-    """Fewer messages in flight where they would not fit under the cap, but never less than two."""
+    """Fewer messages in flight if they would exceed the cap, but never less than two."""
     if not isinstance(window, int):
         return None
     if buffers == "shared":
@@ -196,7 +197,7 @@ def _planned(
 
 
 def _host_bytes(case: Case, spec: BufferSpec, pool: int) -> int:
-    """What a buffer takes of the host's memory; for one on a GPU that is what fills and checks it, and its twins."""
+    """The host memory of a buffer; for one on a GPU that of its pattern and, with staging, of its pinned copies."""
     if case.device == "cpu" or spec.memory != DEVICE:
         return buffer_bytes(spec, pool)
     return buffer_bytes(spec, 1) + (buffer_bytes(spec, pool) if case.staging == "pinned" else 0)
@@ -238,9 +239,9 @@ def _impossible(settings: Settings, layout: Layout, benchmark: Benchmark, case: 
 
 
 def _pool(case: Case, specs: list[tuple[BufferSpec, ...]], facts: PlanFacts) -> int:
-    """How many copies rotation needs to walk through twice the cache (method: Intel MPI Benchmarks' -off_cache)."""
+    """How many copies are needed to rotate through twice the cache (method: Intel MPI Benchmarks' -off_cache)."""
     everything = [spec for own in specs for spec in own]
-    if case.cache != "rotate" or not everything or case.timing_mode == "graph":  # a graph is one copy's
+    if case.cache != "rotate" or not everything or case.timing_mode == "graph":  # a graph is captured for one copy
         return 1
     largest = max(everything, key=lambda spec: buffer_bytes(spec, 1))
     one_copy = buffer_bytes(largest, 1)

@@ -38,9 +38,8 @@ Visited = list[tuple[Planned, list[CaseRecord]]]
 
 
 class Recorder:
-    """The rows of a run, and the visits that they are made of. `run` is the record of the run, `cases` their number.
-
-    Ranks other than 0 have one too, which stays empty.
+    """The rows of a run, and the visits that they are made from. `run` is the record of the run, `cases` the number of
+    rows. Ranks other than 0 have a recorder that stays empty.
     """
 
     def __init__(self, settings: Settings, run: dict[str, Any], cases: int) -> None:
@@ -53,10 +52,10 @@ class Recorder:
         self.rows: dict[str, dict[str, Any]] = {}  # by case_id, the newest
         self.writers, self.reporter = FanOut.storing(settings.writers), Reporter()
         self.stopped: str | None = None  # why no further case is measured
-        self.lock = threading.RLock()  # the heartbeat's thread may have to end the run at any moment
+        self.lock = threading.RLock()  # the heartbeat's thread may have to end the run at any time
 
     def begin(self) -> None:
-        """Raises WorldBroken or OSError: nothing is measured that can't be written."""
+        """Raises WorldBroken or OSError if results can't be written, so that nothing is measured in vain."""
         self.writers.begin(self._run)
         self.reporter.begin(self._run)
 
@@ -84,7 +83,7 @@ class Recorder:
                     self._write_row(single, record, conditions, started)
 
     def continue_visits(self, jobs: Iterable[Planned], visits: Mapping[str, EarlierVisits]) -> None:
-        """Take what earlier starts of the run have measured of the cases."""
+        """Continue these cases with the visits of earlier starts of the run."""
         for job in jobs:
             for case_id in visits.keys() & row_ids(job):
                 record = self._records[case_id] = CaseRecord(self._kept_times, self._settings.timing.z)
@@ -119,7 +118,7 @@ class Recorder:
         return [job.order for job, _ in wanted]
 
     def is_settled(self, job: Planned) -> bool:
-        """Whether earlier starts have measured all that this launch needs of the case."""
+        """Whether earlier starts have made all visits that this launch needs of the case."""
         records = map(self._records.get, row_ids(job))
         return all(record is not None and record.stop_reason != INTERRUPTED for record in records)
 
@@ -153,7 +152,7 @@ class Recorder:
                     self._write_row(single, record, conditions, values["started_at"])
 
     def close(self, status: str, exit_status: int, reason: str | None) -> None:
-        """End the writers: merge the parts, write run.json, print the table."""
+        """End the writers, which merge their parts, write run.json and print the table."""
         with self.lock:
             finished = datetime.now(timezone.utc).isoformat()
             self._run.setdefault("memory", {})["peak_bytes"] = resident_bytes(peak=True)
@@ -227,7 +226,7 @@ class Recorder:
 
 
 def _split(cases: Visited, reasons: Collection[str]) -> tuple[Visited, Visited]:
-    """Those with a row of one of these stop reasons, and the others."""
+    """The cases with a row of one of these stop reasons, and the other cases."""
     parts: tuple[Visited, Visited] = [], []
     for job, records in cases:
         parts[all(record.stop_reason not in reasons for record in records)].append((job, records))
@@ -238,9 +237,9 @@ def _split(cases: Visited, reasons: Collection[str]) -> tuple[Visited, Visited]:
 
 
 class FanOut:
-    """A writer that fails costs its own output and the exit status; the run continues.
+    """Passes everything to all writers. If one fails, its own output is lost and the exit status is at least 3.
 
-    `begun` are the writers that have to be ended; `names_folder`: a line on stderr says where the results are.
+    `begun` are the writers that must be ended. With `names_folder` a line on stderr says where the results are.
     """
 
     def __init__(self, writers: Sequence[Writer], names_folder: bool = False) -> None:
@@ -250,13 +249,13 @@ class FanOut:
 
     @classmethod
     def storing(cls, writers: Sequence[Writer]) -> FanOut:
-        """Adds parquet and run.json to formats for other programs (osu, jsonl), so that every such run can be
-        reported and resumed; the console alone stores nothing."""
+        """Adds parquet and run.json to formats for other programs (osu, jsonl), so that such a run can be reported and
+        resumed; with the console alone nothing is stored."""
         stores = any(isinstance(writer, (Parquet, Console)) for writer in writers)
         return cls(writers) if stores else cls([Parquet(), *writers], names_folder=True)
 
     def begin(self, run: Mapping[str, Any]) -> None:
-        """Raises WorldBroken or OSError: nothing is measured that can't be written."""
+        """Raises WorldBroken or OSError."""
         for writer in self._writers:
             writer.begin(run, run["folder"])
             self.begun.append(writer)
@@ -268,8 +267,8 @@ class FanOut:
             self._guarded(partial(writer.case, row, samples, counters))
 
     def end(self, run: dict[str, Any]) -> None:
-        """Report on stderr what could not be saved; then `exit_status` of the run is at least 3."""
-        for writer in reversed(self.begun):  # tables first: merging the samples may take longer than a signal leaves
+        """End the writers, and report on stderr what could not be saved."""
+        for writer in reversed(self.begun):  # tables first: after a signal there may be no time to merge the samples
             self._guarded(partial(writer.end, run))
         if self.begun and self._names_folder:
             print(f"results: {run['folder']}", file=sys.stderr, flush=True)

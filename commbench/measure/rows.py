@@ -1,4 +1,4 @@
-"""Samples -> statistics -> a row of cases.parquet, and the raw tables beside it; what the user expects of rows."""
+"""The row of a case in cases.parquet, the raw tables of its samples and counters, and the user's expectations."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from .samples import Failure, Outcome, Refused, Samples
 from .statistics import summarise, tukey_outliers
 from .visits import Estimate, estimate, flags, levels_text, spread
 
-VISIBLE_SHARE = 0.05  # of a number, from which on its cause must be flagged
-GAPS_SHARE = 0.01  # of a soak that may pass outside of its repetitions
-CALL_SHARE = 0.1  # of the number that the call itself costs
-EVENT_S = 500e-9  # what CUDA's events resolve (CUDA Runtime API, cudaEventElapsedTime)
-LASTING_FLAGS = frozenset({"throttled", "python_bound"})  # whatever later visits show
+VISIBLE_SHARE = 0.05  # of a number: larger disturbances are flagged
+GAPS_SHARE = 0.01  # of a soak that may pass outside its repetitions
+CALL_SHARE = 0.1  # of the median that the call itself may take
+EVENT_S = 500e-9  # resolution of CUDA's events (CUDA Runtime API, cudaEventElapsedTime)
+LASTING_FLAGS = frozenset({"throttled", "python_bound"})  # kept from earlier starts of the run
 GB = 1e9
 PERCENTILES = ("p90_s", "p95_s", "p99_s", "p999_s")
 RECORD_COLUMNS = (
@@ -38,7 +38,7 @@ RECORD_COLUMNS = (
     "repetitions", "unmeasured_s",
 )  # fmt: skip
 RING, TREE, NVLS = "RING", "TREE", "NVLS"
-LINE_RATE_RATIO = 63 / 48  # line rate over the rate NCCL plans with, where that is largest: PCIe 5
+LINE_RATE_RATIO = 63 / 48  # the largest ratio of the line rate to the rate that NCCL plans with: PCIe 5
 SUMMED_BY_SWITCH = (NVLS, "LDMC")  # kernels for symmetric memory: AllReduce_RSxLDMC_AGxSTMC
 COMPARE = {">=": float.__ge__, "<=": float.__le__, ">": float.__gt__, "<": float.__lt__}
 
@@ -46,7 +46,7 @@ COMPARE = {">=": float.__ge__, "<=": float.__le__, ">": float.__gt__, "<": float
 def row(
     job: Planned, outcome: CaseRecord | Refused | Failure, conditions: Conditions, started: datetime
 ) -> dict[str, Any]:
-    """One row without the identity of the run; numbers are null unless the status is ok."""
+    """One row without the identity of the run; numbers are None unless the status is ok."""
     layout, nodes = Layout.parse(job.case.layout), {conditions.world.node_of(rank) for rank in job.members}
     hosts = {name for node, name in enumerate(conditions.hosts) if node in nodes}
     values: dict[str, Any] = {column.name: None for column in CASES}
@@ -76,7 +76,7 @@ def row(
 
 
 def split_rounds(job: Planned, outcome: Outcome) -> list[tuple[Planned, Outcome]]:
-    """A round of pairs gives a row per pair, from the stamps of its own two ranks; any other case stays one."""
+    """The outcome of each pair of a round, from the stamps of its own two ranks; other cases have one outcome."""
     singles = single_jobs(job)
     if len(singles) == 1 or not isinstance(outcome, Samples):
         return [(single, outcome) for single in singles]
@@ -91,14 +91,14 @@ def split_rounds(job: Planned, outcome: Outcome) -> list[tuple[Planned, Outcome]
 
 
 def single_jobs(job: Planned) -> list[Planned]:
-    """A job for each row that a case gives."""
+    """A job for each row of a case: a round of pairs has a row per pair."""
     if job.case.schedule != "rounds" or len(job.case.pairs) < 2:
         return [job]
     return [replace(job, case=replace(job.case, pair=pairs_text([pair]))) for pair in job.case.pairs]
 
 
 def row_ids(job: Planned) -> list[str]:
-    """The case ids of the rows that a case gives."""
+    """The case ids of the rows of a case."""
     return [single.case.case_id for single in single_jobs(job)]
 
 
@@ -147,7 +147,7 @@ def count_table(job: Planned, samples: Samples, run_id: str) -> dict[str, NDArra
 
 
 def _constant(value: str | None, length: int) -> NDArray[np.object_]:
-    """A column [length] of one value that takes no memory: stride 0, which the parquet writer sees."""
+    """A column [length] of one value that takes no memory: its stride is 0, which the parquet writer recognises."""
     return np.broadcast_to(np.array(value, dtype=object), length)
 
 
@@ -166,7 +166,7 @@ def _numbers(job: Planned, record: CaseRecord, conditions: Conditions) -> dict[s
     reasons = [text for text in (impossible, levels_text(visits), record.broken) if text is not None]
     posted, skew_s = job.messages_per_peer, _skew_s(job, record, conditions)
     per_call = max(1, posted) if conditions.joins_messages else 1
-    # the calibrated call is a collective on the host's clock: it says nothing about a send or about GPU events
+    # the calibrated call is a collective by the host's clock: not comparable with a send or with GPU events
     overhead_s = None if job.case.pairs or by_events else conditions.overhead_s.get(job.case.engine)
     numbers = {
         **summary,
@@ -202,8 +202,8 @@ def _numbers(job: Planned, record: CaseRecord, conditions: Conditions) -> dict[s
 
 
 def _skew_s(job: Planned, record: CaseRecord, conditions: Conditions) -> float | None:
-    """The time between the starts of the first and the last rank. None where they need not start together, have no
-    common clock (on several nodes, or timed by events of several GPUs), or not all stamps were kept."""
+    """The time between the starts of the first and the last rank. None if they need not start together, if they have
+    no common clock (several nodes, or events of several GPUs), or if not all stamps were kept."""
     nodes = {conditions.world.node_of(job.members[rank]) for rank in job.active}
     one_clock = job.case.engine == "virtual" or (len(nodes) == 1 and job.case.timing_mode not in EVENT_TIMED)
     if job.case.sync == "none" or len(job.active) < 2 or not one_clock or not record.skews_s:
@@ -216,7 +216,7 @@ def _rates(job: Planned, median: Estimate, conditions: Conditions) -> dict[str, 
     median_s = median.median_s
     operation_bytes = job.shape.bytes_per_sample / job.shape.operations_per_sample
     factor = job.bus_factor
-    # a collective of a rank alone communicates with nobody: in place nothing moves at all, else it is a copy
+    # a collective of a single rank does not communicate: in place it moves nothing, else it is a copy
     alone = job.size == 1 and factor is None and not job.case.pairs
     algbw = None if alone else _gb_per_s(operation_bytes, median_s)
     busbw = None if factor is None or algbw is None else factor * algbw
@@ -248,7 +248,7 @@ def _gb_per_s(operation_bytes: float, seconds: float | None) -> float | None:
 
 
 def _machine_flags(job: Planned, record: CaseRecord, conditions: Conditions, numbers: Mapping[str, Any]) -> list[str]:
-    """Flags that come from the machine and not from the series; `numbers` are those of the row."""
+    """Flags about the machine and not about the series of times; `numbers` are those of the row."""
     case, median_s, skew_s = job.case, numbers["median_s"], numbers["skew_s"]
     if case.engine == "virtual":
         return []
@@ -282,14 +282,14 @@ def _machine_flags(job: Planned, record: CaseRecord, conditions: Conditions, num
     return [flag for flag, present in raised.items() if present or flag in before]
 
 
-# ---------------------------------------------------------------- load of the wire, by the algorithm that ran
+# ---------------------------------------------------------------- rates by the algorithm that ran
 
 
 def wire_gb_per_s(job: Planned, algbw_gb_per_s: float | None, algorithm: str | None) -> float | None:
-    """GB/s that the busiest link of a GPU carries in one direction; None where no formula is known.
+    """GB/s that the busiest link of a GPU carries in one direction; None if no formula is known.
 
-    The bus factor is that of a ring, whatever ran (as in nccl-tests). For n ranks and S bytes a ring carries what the
-    bus factor says; a tree 2 S, the root half of it (a maintainer in NVIDIA/nccl#457); NVLS on one node S (n + 1) / n
+    For n ranks and S bytes a ring carries what the bus factor says, which is always that of a ring (as in nccl-tests);
+    a tree 2 S, its root half of that (a maintainer in NVIDIA/nccl#457); NVLS on one node S (n + 1) / n
     (NVIDIA/nccl-tests#239).
     """
     name, nodes = (algorithm or "").upper(), Layout.parse(job.case.layout).nodes
@@ -311,10 +311,10 @@ def _is_all_reduce(job: Planned) -> bool:
 def impossible_reason(
     job: Planned, efficiency: float | None, limit_name: str | None = None, algorithm: str | None = None
 ) -> str | None:
-    """Why a row may show more than its limit; None where it does not.
+    """Why a row may exceed its limit; None if it does not.
 
-    A tree between two nodes is not among the causes, though often named as one: it is faster than a ring's factor
-    allows, but the limit is that of the fewest bytes any algorithm can move.
+    A tree between two nodes, often named as a cause, is none: it is faster than the factor of a ring allows, but the
+    limit is for the fewest bytes that any algorithm can move.
     """
     if efficiency is None or efficiency <= 1:
         return None
@@ -342,7 +342,7 @@ def impossible_reason(
 
 
 def missed_expectations(expected: Expectation, rows: list[dict[str, Any]]) -> list[str]:
-    """A line for each measured case that misses an expectation, or one line where it matches no case at all."""
+    """A line for each measured case that misses the expectation, or one line if no case is measured."""
     chosen = [row for row in rows if expected.benchmark in (None, row["benchmark"])]
     numbers = [row for row in chosen if isinstance(row[expected.column], int | float)]
     if not numbers:

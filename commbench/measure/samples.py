@@ -1,7 +1,7 @@
-"""What measuring a case yields: stamps of all ranks, one time per repetition, and both in bounded memory.
+"""The results of a visit: stamps of all ranks and one time per repetition, both in bounded memory.
 
-Stamps are raw: every statistic can be computed again from the blocks. Whose clock counts is the case's headline. A soak
-measures all the time: a thread adds its stamps to its timeline and saves them while the next block runs.
+Stamps are raw: every statistic can be computed again from the blocks. A soak measures all the time: a thread adds its
+stamps to the timeline and saves them while the next block runs.
 """
 
 from __future__ import annotations
@@ -23,29 +23,28 @@ from commbench.engines.device import HOST_BOUND
 from .statistics import Series
 
 PHASES = ("connect", "warmup", "measure")
-LATE = "late"  # measured repetitions that a rank began after the agreed instant; in no statistic
+LATE = "late"  # phase of measured repetitions that a rank began after the agreed instant; in no statistic
 NS_PER_S = 1e9
 HEADLINES = ("initiator", "max_over_ranks", "max_over_senders")
 RAW_STAMPS = 4_000_000  # of all ranks, 64 MB; beyond it only the deciding rank of each repetition, and quantiles
-KEPT_WARMUP = 2_000  # repetitions of a warm-up whose stamps are kept: its ramp; short messages warm up by the 100,000
-KEPT_REPETITIONS = 1_000_000  # times for the statistics; beyond it every second, then every fourth ... one
-# of a rank, see MeasuredCounters
-RETRANSMITS, MEASURED_HOST_BOUND = "measured.retransmits", "measured.host_bound_repetitions"
-# of a rank's own times in a block of which only the deciding rank's stamps are kept
+KEPT_WARMUP = 2_000  # repetitions at the begin of a warm-up whose stamps are kept; short messages make over 100,000
+KEPT_REPETITIONS = 1_000_000  # times for the statistics; beyond it every second one, then every fourth ...
+RETRANSMITS, MEASURED_HOST_BOUND = "measured.retransmits", "measured.host_bound_repetitions"  # see MeasuredCounters
+# counters of a rank's own times in a block of which only the deciding rank's stamps are kept
 QUANTILES = {"rank.min_s": 0.0, "rank.median_s": 0.5, "rank.p90_s": 0.9, "rank.p99_s": 0.99, "rank.max_s": 1.0}
 # of a soak
-FLUSH_S = 5.0  # what an interruption could lose
-CHECK_SHARE = 0.003  # that the checks of its payload may take
+FLUSH_S = 5.0  # between two saves
+CHECK_SHARE = 0.003  # of its time that the checks of its payload may take
 MOST_WAITING = 6  # blocks; beyond it the ranks wait for the thread, which counts as unmeasured
-SWITCH_S = 1e-4  # the longest that the thread keeps the GIL from the loop that measures
+SWITCH_S = 1e-4  # the longest time for which the thread keeps the GIL from the loop that measures
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
     """Consecutive repetitions. `stamps` is int64 [ranks, n, 2]: start and end in ns on each rank's own clock.
 
-    `first` is the number of its first repetition within the phase. Where `decided` [n] is given, only the rank that
-    decided a repetition was kept: stamps are [1, n, 2] and these are the ranks they belong to.
+    `first` is the number of its first repetition within the phase. With `decided` [n], only the stamps [1, n, 2] of the
+    rank that decided each repetition were kept, and these are the ranks.
     """
 
     phase: str
@@ -57,7 +56,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Counts:
-    """The counters of one rank, read at the same time; `t_ns` is on its own clock."""
+    """One reading of a rank's counters; `t_ns` is on its own clock."""
 
     rank: int
     t_ns: int
@@ -68,10 +67,10 @@ class Counts:
 class Samples:
     """One visit of a case. `ranks` are the rows of the stamps: the ranks of the layout that took part.
 
-    `series` holds the seconds of each sample by the headline rule where the blocks don't give them: a soak writes its
-    blocks as it goes, a large world keeps only a part, a window counts from the agreed instant. `repetitions` is their
-    full number then. `spent_s` is the time in measured blocks, `warmup_s` that of the warm-up, which was `steady` or
-    ran into its limit. `late_repetitions` and `clock_error_s` are those of a window, `unmeasured_s` is a soak's.
+    `series` holds the seconds of each sample by the headline rule if the blocks don't: a soak saves and drops its
+    blocks, a large world keeps only a part of them, a window counts from the agreed instant. `repetitions` is then the
+    number of all samples. `spent_s` is the time in measured blocks. `late_repetitions` and `clock_error_s` are for
+    sync=window, `unmeasured_s` for a soak.
     """
 
     ranks: tuple[int, ...]
@@ -91,25 +90,25 @@ class Samples:
     unmeasured_s: float | None = None
 
     def stamps(self, phase: str) -> NDArray[np.int64]:
-        """The repetitions of a phase for which the stamps of all ranks were kept, [ranks, n, 2]."""
+        """The stamps [ranks, n, 2] of those repetitions of a phase for which all ranks' stamps were kept."""
         chosen = [block.stamps for block in self.blocks if block.phase == phase and block.decided is None]
         return np.concatenate(chosen, axis=1) if chosen else np.zeros((len(self.ranks), 0, 2), dtype=np.int64)
 
     def readings(self, name: str) -> list[tuple[int, float]]:
-        """The values of a counter, in the order of time, each with its rank."""
+        """The values of a counter with their ranks, in chronological order."""
         return [(counts.rank, float(counts.values[name])) for counts in self.counts if name in counts.values]
 
 
 @dataclass(frozen=True)
 class Refused:
-    """The case can't be measured here, as all ranks agree: a skip with its reason."""
+    """All ranks agree that the case can't be measured here; it is skipped."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A library call failed on every rank, so that the communicator is still usable."""
+    """A library call failed on every rank; the communicator is still usable."""
 
     reason: str
 
@@ -119,13 +118,13 @@ Outcome = Samples | Refused | Failure
 
 @dataclass
 class MeasuredCounters:
-    """Counts since measuring began, of one rank: segments that its connections have sent again, and repetitions before
-    which its GPU waited for the host, from counters that go on from case to case."""
+    """Counts of one rank since the measured phase began: TCP segments that it sent again, and repetitions before which
+    its GPU waited for the host. The underlying counters continue from case to case."""
 
     before: dict[str, float] = field(default_factory=dict)
 
     def reading(self, counters: Mapping[str, float], phase: str) -> dict[str, float]:
-        """The sums as counters of their own; empty for a backend that does not count any."""
+        """The counts as additional counters; empty for a backend without such counters."""
         if phase == "check":
             return {}
         suffixes = {RETRANSMITS: ".retransmits", MEASURED_HOST_BOUND: HOST_BOUND}
@@ -197,11 +196,11 @@ class Timeline:
             self.counts += self._intervals.add(stamps[0, :, 0], times, self.operations)
 
     def add_parts(self, phase: str, parts: Sequence[NDArray[np.int64]]) -> None:
-        """Add those of the stamps of all processes that belong to `ranks`."""
+        """Add the stamps of the active ranks from those of all processes."""
         self.add(phase, np.concatenate(parts)[self._ranks])
 
     def times(self, phase: str) -> Series:
-        """Seconds of each sample by the headline rule, or of every 2^k-th where there are too many."""
+        """Seconds of each sample by the headline rule, or of every 2^k-th sample if there are too many."""
         return self._series[phase].values
 
     def repetitions(self, phase: str) -> int:
@@ -209,14 +208,14 @@ class Timeline:
 
     @property
     def complete(self) -> bool:
-        """All stamps of all ranks are kept."""
+        """Whether all stamps of all ranks are kept."""
         return self._condensed == 0 and self._next == len(self.blocks)
 
     def count(self, counts: Counts) -> None:
         self.counts.append(counts)
 
     def forget(self) -> None:
-        """Drop blocks and counts, which are on disk; the statistics and the open interval stay."""
+        """Drop blocks and counters, which are on disk; times and the open interval stay."""
         self.blocks.clear()
         self.counts.clear()
 
@@ -245,7 +244,7 @@ class Timeline:
 
 
 class _Thinned:
-    """A series of bounded length: evenly spaced repetitions, so quantiles stay what they are."""
+    """A series of bounded length: evenly spaced repetitions, so that quantiles don't change."""
 
     def __init__(self) -> None:
         self.values: Series = np.zeros(0)
@@ -260,14 +259,14 @@ class _Thinned:
 
 
 class _Intervals:
-    """Aggregates of the repetitions that began in the same interval of one rank's clock."""
+    """Aggregates the repetitions that began in the same interval of one rank's clock."""
 
     def __init__(self, rank: int, interval_s: float) -> None:
         self._rank, self._interval_ns = rank, round(interval_s * NS_PER_S)
         self._open, self._times, self._operations = -1, np.zeros(0), 1
 
     def add(self, starts: NDArray[np.int64], times: Series, operations: int) -> list[Counts]:
-        """The counts of the intervals that ended; the last one stays open."""
+        """The aggregates of the intervals that have ended; the last one stays open."""
         self._operations = operations
         index = starts // self._interval_ns
         closed: list[Counts] = []
@@ -285,7 +284,7 @@ class _Intervals:
         each = self._times / self._operations
         aggregates = {
             "interval.repetitions": len(each),
-            "interval.busy_s": self._times.sum(),  # the rest of the interval went into barriers and decisions
+            "interval.busy_s": self._times.sum(),  # the rest of the interval is barriers and decisions
             "interval.min_s": each.min(),
             "interval.median_s": np.median(each),
             "interval.max_s": each.max(),
@@ -299,22 +298,22 @@ class _Intervals:
 
 
 class SoakTimeline(Timeline):
-    """A timeline whose measured repetitions are added by a thread. `close` waits for it; read nothing before."""
+    """A timeline whose measured repetitions are added by a thread. It can be read after `close`, which waits for it."""
 
     def __init__(self, job: Planned, interval_s: float) -> None:
         super().__init__(job, interval_s)
         self._thread = ThreadPoolExecutor(1, "commbench-soak", partial(sys.setswitchinterval, SWITCH_S))
-        self._waiting: deque[Future[None]] = deque()  # oldest first; the thread is at the first one that has not ended
+        self._waiting: deque[Future[None]] = deque()  # the calls that may not have ended, oldest first
 
     def add(self, phase: str, stamps: NDArray[np.int64], times: Series | None = None) -> None:
         add = partial(super().add, phase, stamps, times)
         if phase in ("measure", LATE):
             self.later(add)
-        else:  # what is decided during the warm-up depends on its times
+        else:  # decisions during the warm-up need its times
             add()
 
     def add_parts(self, phase: str, parts: Sequence[NDArray[np.int64]]) -> None:
-        if phase == "measure":  # the thread copies them, too
+        if phase == "measure":  # the thread also copies them
             self.later(lambda: super(SoakTimeline, self).add(phase, np.concatenate(parts)[self._ranks]))
         else:
             super().add_parts(phase, parts)

@@ -1,8 +1,8 @@
-"""From times to numbers: rank statistics, when to stop, what to flag. Pure: no clock, no files.
+"""Rank statistics of a series of times: the interval of the median, the end of the warm-up, warnings.
 
-A `Series` is one time per repetition, in seconds and in the order of measuring. Nothing is ever removed from
-it, nothing assumes a normal distribution, and autocorrelation of the repetitions widens the interval
-(Hoefler & Belli, SC'15; Le Boudec, Performance Evaluation, ch. 2).
+A `Series` has one time per repetition, in seconds and in the order of measurement. Nothing is ever removed from it,
+nothing assumes a normal distribution, and autocorrelation of the repetitions widens the interval (Hoefler & Belli,
+SC'15; Le Boudec, Performance Evaluation, ch. 2).
 """
 
 from __future__ import annotations
@@ -98,14 +98,14 @@ def median_interval(values: Series, z: float = Z95, effective: float | None = No
 
 
 def half_width(values: Series, z: float = Z95) -> float:
-    """Half of the corrected interval relative to the median; infinite where one of them is missing or 0."""
+    """Half of the corrected interval relative to the median; infinite without an interval or if the median is 0."""
     interval = median_interval(values, z)
     median = float(np.median(values)) if interval else 0.0
     return (interval[1] - interval[0]) / 2 / median if interval and median else math.inf
 
 
 def percentile(values: Series, p: float) -> float | None:
-    """Nearest rank: the ceil(p n)-th smallest. None where the sample maximum is no 95 % upper bound of it.
+    """Nearest rank: the ceil(p n)-th smallest. None if the sample maximum is not a 95 % upper bound of it.
 
     That needs n >= ln 0.05 / ln p: 29 repetitions for 0.9, 59 for 0.95, 299 for 0.99, 2995 for 0.999.
     """
@@ -123,9 +123,9 @@ def tukey_outliers(values: Series) -> int:
 
 
 def summarise(values: Series) -> dict[str, float | None]:
-    """Statistics of at least one repetition in seconds, named as their columns; None where n does not support one.
+    """Statistics of at least one repetition in seconds, by column; None if there are too few repetitions for one.
 
-    Locations only: none becomes smaller where a repetition takes longer. What is no location is a function of its own.
+    Only locations: none of them decreases if a repetition takes longer.
     """
     return {
         "min_s": float(values.min()),
@@ -142,8 +142,8 @@ def summarise(values: Series) -> dict[str, float | None]:
 
 
 def steady(values: Series) -> bool:
-    """Whether the warm-up has ended: without its first third, the median of the second half is within 2 % of that of
-    the first half, or in its interval."""
+    """Whether the warm-up has ended: the median of its last third is within 2 % of that of the middle third, or in the
+    interval of the middle third."""
     third = values.size // 3
     if third < 3:
         return False

@@ -1,4 +1,4 @@
-"""Limits of time: the rules that end a visit and a case, samples between two stamps, and when a rank is late."""
+"""Time limits: the rules that end a visit and a case, the samples between two stamps, and when a rank is late."""
 
 from __future__ import annotations
 
@@ -19,31 +19,29 @@ MEMORY_S_PER_BYTE = 1 / 0.2e9  # slow enough for a first touch on a busy machine
 MAX_REPETITIONS = {"initiator": 10_000, "max_over_ranks": 2_000, "max_over_senders": 2_000}
 MAX_WINDOW_REPETITIONS = 200  # where a repetition is a window of messages
 TIMER_SHARE = 0.05  # of a sample that reading the clock may take (Hoefler & Belli 2015)
-WARMUP_SHARE = 0.2  # of a visit's time, but
-WARMUP_CAP_S = 5.0  # no longer than this: some series never become steady
+WARMUP_SHARE, WARMUP_CAP_S = 0.2, 5.0  # of a visit's time, with a maximum: some series never become steady
 MAX_WARMUP_BLOCK = 10_000  # repetitions: on a virtual clock they take no time, but their samples take memory
 SLOW_START_S = 1.0  # of a warm-up over TCP
-SHORT_CALLS, SHORT_CALL_S = 20, 0.01  # of a soak without a warm-up, to learn how many it takes per stamp
+SHORT_CALLS, SHORT_CALL_S = 20, 0.01  # of a soak without a warm-up, to learn how many calls go between two stamps
 MAX_BLOCK_K = 64
-# of a soak: its stamps are gathered while nothing is measured, so there are fewer
-SOAK_STAMP_S, MAX_SOAK_BLOCK_K = 50e-6, 256
+SOAK_STAMP_S, MAX_SOAK_BLOCK_K = 50e-6, 256  # of a soak: fewer stamps, as nothing is measured while they are gathered
 BATCHED_MODES, BATCH_K = ("throughput", "graph"), 20  # timing modes with several samples per stamp; as in nccl-tests
 
-LONG_S, SHORT_S = 1.0, 0.1  # seconds per sample, at which the least number of repetitions changes
-LONGEST_MEETING_S = 0.005  # that a block is made to last for
-GROWTH = 1.25  # the interval is looked at each time n has grown by this factor
+LONG_S, SHORT_S = 1.0, 0.1  # seconds per sample at which the least number of repetitions changes
+LONGEST_MEETING_S = 0.005  # a block lasts at least as long as the meeting after it, up to this
+GROWTH = 1.25  # the interval is checked each time n has grown by this factor
 STABLE_SPREAD, STABLE_WINDOW = 0.05, 65  # nvbench's stdrel: noise within 5 % over more than 64 samples
 HOPELESS_SHARE = 0.25  # of the affordable repetitions: the rest could at best halve the interval
-HOPELESS_MISS = 1.5  # times the target that would be reached with all of them
+HOPELESS_MISS = 1.5  # ratio to the target of what all of them would reach
 
 
 @dataclass(frozen=True)
 class StopRule:
-    """When a visit has been measured enough, asked by rank 0 between two blocks.
+    """Decides on rank 0, between two blocks, whether a visit has been measured enough.
 
-    `target` is the wanted relative half-width of the interval with quantile `z`; `fixed` asks for a number instead.
-    `share` is that of one visit in the least number of repetitions of a case. `values` are seconds per sample (of
-    block_k operations); `spent_s` counts from the first measured repetition.
+    `target` is the wanted relative half-width of the interval with quantile `z`; `fixed` is a number of repetitions to
+    make instead. `share` is a visit's part of the least number of repetitions of a case. `values` are seconds per
+    sample (of block_k operations); `spent_s` counts from the first measured repetition.
     """
 
     target: float
@@ -64,23 +62,20 @@ class StopRule:
             return "ci"
         if n >= self.max_repetitions:
             return "max_repetitions"
-        # an interval is worth waiting for, but not longer than twice the budget
+        # waiting for an interval may take twice the budget
         enough = math.ceil(SMALLEST_INTERVAL * self.share) if spent_s <= 2 * self.budget_s else 1
         if n >= enough and spent_s * (n + 1) / n > self.budget_s:  # another repetition has no time
             return "budget"
         return "noise_stable" if self._hopeless(values, spent_s, width) else None
 
-    def next_block(self, values: Series, spent_s: float, hint_s: float | None = None, meeting_s: float = 0.0) -> int:
+    def next_block(self, values: Series, spent_s: float, hint_s: float = 0.0, meeting_s: float = 0.0) -> int:
         """Repetitions of the next block, at least 1: half the least number, the rest of it, then growth by 1.25.
 
-        Judged by the times so far, it lasts no longer than half a second or the rest of the budget. `hint_s`
-        is a sample's time in the warm-up, for the first block; if nothing is known, a block has 1 repetition. It lasts
-        no shorter than the meeting of the ranks that follows it, of about `meeting_s`, where repetitions are left.
+        By the times so far, it lasts at most half a second and the rest of the budget, and at least `meeting_s`, which
+        the meeting of the ranks after a block takes. For the first block `hint_s` is a sample's time in the warm-up.
         """
         n = values.size
-        if not n and hint_s is None:
-            return 1
-        sample_s = float(np.median(values)) if n else float(hint_s or 0.0)
+        sample_s = float(np.median(values)) if n else hint_s
         least = self._least(sample_s)
         wanted = max(least - n, math.ceil(n * (GROWTH - 1))) if n else math.ceil(least / 2)
         # stragglers and what lies between the samples (barriers, decisions) spend time too
@@ -91,7 +86,7 @@ class StopRule:
         return max(1, min(wanted, (self.fixed or self.max_repetitions) - n))
 
     def after_warm_up(self, warmup_s: float) -> StopRule:
-        """The rule for the rest of a visit whose time has to suffice for both; at least half of it is for measuring."""
+        """The rule for the rest of a visit whose budget includes its warm-up; at least half is left for measuring."""
         return replace(self, budget_s=max(self.budget_s / 2, self.budget_s - warmup_s))
 
     def _least(self, sample_s: float) -> int:
@@ -99,10 +94,10 @@ class StopRule:
         return self.fixed or math.ceil(by_time * self.share)
 
     def _hopeless(self, values: Series, spent_s: float, width: float) -> bool:
-        """nvbench's exit: the noise is known and stable, and more repetitions would not reach the target.
+        """nvbench's criterion: the noise is stable, and more repetitions would not reach the target.
 
-        A quarter of what budget and maximum allow is taken, all of it would clearly miss the target at 1/sqrt(n),
-        and the relative interquartile range moved less than 5 % over the last third (at least 65 samples).
+        A quarter of the affordable repetitions are made, all of them would clearly miss the target at 1/sqrt(n), and
+        the relative interquartile range changed by less than 5 % over the last third (at least 65 samples).
         """
         n, window = values.size, max(STABLE_WINDOW, values.size // 3)
         affordable = min(self.max_repetitions, self.budget_s * n / spent_s if spent_s > 0 else math.inf)
@@ -116,9 +111,9 @@ class StopRule:
 
 @dataclass(frozen=True)
 class WarmUpRule:
-    """How long a visit warms up: `repetitions` and `seconds` at least, then until steady, but no longer than `limit_s`.
+    """How long a visit warms up: at least `repetitions` and `seconds`, then until steady, but no longer than `limit_s`.
 
-    A `trial` is the warm-up of a soak that asks for none, which learns from a few short calls how long they take.
+    A `trial` is for a soak without a warm-up: a few short calls show how long they take.
     """
 
     repetitions: int
@@ -126,18 +121,15 @@ class WarmUpRule:
     limit_s: float
     trial: bool = False
 
-    def first_block(self, sample_s: float, connect_times: Series) -> int:
-        """Repetitions of the first block; 0 where the ramp is to be measured, after a first call that was timed."""
-        if self.trial and len(connect_times):
-            return SHORT_CALLS if connect_times[0] < SHORT_CALL_S else 0
-        if len(connect_times) and not self.repetitions and not self.seconds:
-            return 0
-        return self._affordable(sample_s, self.repetitions)
+    def first_block(self, sample_s: float, first_call_s: float) -> int:
+        """Repetitions of the first block, 0 for no warm-up; `sample_s` is the first call's time with its meeting."""
+        if self.trial:
+            return SHORT_CALLS if first_call_s < SHORT_CALL_S else 0
+        return self._affordable(sample_s, self.repetitions) if self.repetitions or self.seconds else 0
 
     def next_block(self, values: Series, spent_s: float, last: int, meeting_s: float = 0.0) -> tuple[int, bool]:
-        """Repetitions of the next block, after one of `last`; 0 for an end. And whether the times were steady then.
-
-        `meeting_s` as in StopRule.
+        """Repetitions of the block after one of `last`, 0 for none, and whether the times are steady; `meeting_s` is as
+        in StopRule.
         """
         is_steady = self.trial or steady(values)
         enough = len(values) >= self.repetitions and spent_s >= self.seconds
@@ -148,17 +140,17 @@ class WarmUpRule:
         return self._affordable(sample_s, max(2 * last, least)), is_steady
 
     def _affordable(self, sample_s: float, n: int) -> int:
-        """At most n repetitions, and no more than one block has time for."""
+        """At most n repetitions, and no more than fit into one block."""
         block_s = min(BLOCK_S, self.limit_s)
         return max(1, min(n, MAX_WARMUP_BLOCK, int(block_s / max(sample_s, 1e-9))))
 
 
 @dataclass(frozen=True)
 class VisitRule:
-    """When a case has been visited often enough, asked by rank 0 after each visit.
+    """Decides on rank 0, after each visit, whether a case has been visited often enough.
 
-    `target` is the wanted relative half-width of the interval over visits, `least` the number of visits that the
-    timing asks for; `budget_s` and `max_repetitions` bound all visits of a launch together.
+    `target` is the wanted relative half-width of the interval over visits, `least` the configured number of visits;
+    `budget_s` and `max_repetitions` are limits for all visits of a launch together.
     """
 
     target: float
@@ -168,12 +160,12 @@ class VisitRule:
     budget_s: float
 
     def reason(self, visits: Sequence[Visit], spent_s: float, last: str, earlier: Sequence[Visit] = ()) -> str | None:
-        """The stop reason; None for another visit. `visits` are those of this launch, at least one, `last` is why the
-        last of them ended, which counts where there is only one. The interval is over `earlier` launches, too."""
+        """The stop reason; None for another visit. `visits` are those of this launch, at least one. `last` is the stop
+        reason of the last visit, which counts if the case has only one. The interval includes `earlier` launches."""
         n, repetitions = len(visits), sum(visit.repetitions for visit in visits)
         if self.least == 1:
             return last
-        if n < self.least:  # worth waiting for, but not longer than twice the budget
+        if n < self.least:  # they may take twice the budget
             return "budget" if spent_s > 2 * self.budget_s else None
         width = estimate([*earlier, *visits], self.z).half_width
         if width <= self.target:
@@ -187,9 +179,9 @@ class VisitRule:
 
 
 def stop_rule(job: Planned, settings: Settings) -> StopRule:
-    """The rule that ends one visit, which has a share of the time and of the repetitions of its case.
+    """The rule that ends one visit, with its share of the time and of the repetitions of its case.
 
-    All visits together are to know the median to the target, so one of n needs sqrt(n) times that.
+    The target is for all visits together, so that of one of n visits is sqrt(n) times as wide.
     """
     timing = settings.timing
     visits = timing.visits * timing.launches
@@ -204,9 +196,9 @@ def stop_rule(job: Planned, settings: Settings) -> StopRule:
 
 
 def warm_up_rule(settings: Settings, budget_s: float, visit: int, slow_start: bool) -> WarmUpRule:
-    """The rule for a visit with this budget. Later visits share the warm-up of a first one: the library is connected.
+    """The rule for a visit with this budget. Later visits, whose library is connected, divide the configured warm-up.
 
-    With `slow_start` the first one warms up for a second, or as long as the case is measured where that is less.
+    With `slow_start` the first visit warms up for a second, or for the time of the case if that is less.
     """
     timing, share = settings.timing, 1 if visit == 1 else settings.timing.visits
     seconds = timing.warmup_s / share
@@ -218,7 +210,7 @@ def warm_up_rule(settings: Settings, budget_s: float, visit: int, slow_start: bo
 
 
 def visit_rule(job: Planned, settings: Settings, extra_s: float = 0.0) -> VisitRule:
-    """The rule that ends the visits of a case in one launch; `extra_s` is what other cases have left of their time."""
+    """The rule that ends the visits of a case in one launch; `extra_s` is time that other cases have not used."""
     timing = settings.timing
     most = math.ceil(max_repetitions(job, settings) / timing.launches)
     own_s = settings.case_s / timing.launches
@@ -226,22 +218,22 @@ def visit_rule(job: Planned, settings: Settings, extra_s: float = 0.0) -> VisitR
 
 
 def spacing_s(settings: Settings) -> float:
-    """The least time between the begins of two passes, which the visits of one case have in its own time."""
+    """The least time between the starts of two passes, so that all visits of a case still fit into its time."""
     timing = settings.timing
     return min(timing.pass_s, settings.case_s / (timing.visits * timing.launches))
 
 
 def max_repetitions(job: Planned, settings: Settings) -> int:
-    """The limit for all visits of a case, by the requested timing and by what one repetition of the case is."""
+    """The limit for all visits of a case: as configured, else by what one repetition of the case is."""
     windowed = (job.case.window or 1) > 1
     most = MAX_WINDOW_REPETITIONS if windowed else MAX_REPETITIONS[job.shape.headline]
     return most if settings.timing.repetitions is None else settings.timing.repetitions
 
 
 def samples_per_stamp(job: Planned, empty_sample_s: float, sample_s: float, soak: bool = False) -> int:
-    """block_k: several samples between two stamps where reading the clock would be a visible part of one.
+    """block_k: several samples between two stamps if reading the clock would be a visible part of one.
 
-    Calls that follow one another without a wait, and graphs, consist of several by definition.
+    In the timing modes of BATCHED_MODES there are always several.
     """
     least_s, most = (SOAK_STAMP_S, MAX_SOAK_BLOCK_K) if soak else (empty_sample_s / TIMER_SHARE, MAX_BLOCK_K)
     if job.case.timing_mode in BATCHED_MODES:
@@ -252,10 +244,10 @@ def samples_per_stamp(job: Planned, empty_sample_s: float, sample_s: float, soak
 
 
 def block_deadline_s(job: Planned, settings: Settings) -> float:
-    """How long a block of this case may take before absent ranks are reported missing."""
+    """How long a block of this case may take before absent ranks are reported as missing."""
     return settings.budget.late_s + 20 * BLOCK_S + 10 * job.node_bytes * MEMORY_S_PER_BYTE
 
 
 def case_deadline_s(job: Planned, settings: Settings) -> float:
-    """How long a rank that takes no part in this case waits for the next one."""
+    """How long a rank that does not take part in this case waits for the next one."""
     return 3 * block_deadline_s(job, settings) + 3 * settings.case_s

@@ -1,4 +1,4 @@
-"""The data path of a case: where its GPUs are, what links them, and which transport the library reports."""
+"""The data path of a case: where its GPUs are, which link is between them, which transport the library reports."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from .preflight import MEETING_S
 LOG, IPC, LIBRARIES = "nccl_log", "cuda_ipc_effective", "ipc_libraries"
 FORCED_ALGORITHM = "NCCL_ALGO"
 SOCKETS = "NET/Socket"
-TCP_NAMES, SLOW_START_BYTES = ("tcp", "socket"), 2**20  # in the name of a transport; for which messages it matters
+TCP_NAMES = ("tcp", "socket")  # in the name of a transport
+SLOW_START_BYTES = 2**20  # messages from which on TCP's slow start matters
 THROUGH_HOST = ("library", "pinned")  # staging that copies through host memory
 
 
 class LogReader:
-    """Reads NCCL's log of this rank as it grows. New lines are about the communicator that was used meanwhile."""
+    """Reads NCCL's log of this rank as it grows. New lines are about the communicator that was used since."""
 
     def __init__(self) -> None:
-        self._length = 0  # of what was read
+        self._length = 0  # of the part that has been read
         self.kinds: dict[Pair, tuple[str, ...]] = {}
         self.algorithms: tuple[Chosen, ...] = ()
         self.multicast: tuple[tuple[int, ...], ...] = ()  # the members of communicators with NVLS channels
@@ -55,8 +56,9 @@ class LogReader:
 
 @dataclass(frozen=True)
 class TransportEvidence:
-    """`gpus` are those of the world's ranks, empty on a CPU; `kinds` of world ranks, `algorithms` and `multicast` (see
-    LogReader) come from NCCL's log. `rdma_nodes` have an active InfiniBand or RoCE port."""
+    """What is known about data paths. `gpus` has one entry per rank, none on CPUs. `kinds` (by pairs of world ranks),
+    `algorithms` and `multicast` come from NCCL's log, see LogReader. `rdma_nodes` have an active InfiniBand or RoCE
+    port."""
 
     gpus: tuple[RankGpu, ...] = ()
     topologies: Mapping[int, Topology] = field(default_factory=dict)
@@ -64,14 +66,14 @@ class TransportEvidence:
     algorithms: tuple[Chosen, ...] = ()
     multicast: tuple[tuple[int, ...], ...] = ()
     rdma_nodes: frozenset[int] = frozenset()
-    transport: str | None = None  # of all pairs, in the backend's own words
-    ipc: str | None = None  # what the backend reports
+    transport: str | None = None  # of all pairs, as the backend reports it
+    ipc: str | None = None  # as the backend reports it
     forced: str | None = None  # the algorithm set by NCCL_ALGO
     copy_gb_per_s: float | None = None  # within one GPU
-    ignored: str | None = None  # why the setting cuda_ipc can't have had an effect
+    ignored: str | None = None  # why the setting cuda_ipc had no effect
 
     def of(self, job: Planned) -> dict[str, str | None]:
-        """The columns transport, link and cuda_ipc_effective; null where nothing is known about these ranks."""
+        """The columns transport, link and cuda_ipc_effective; None if nothing is known about these ranks."""
         multicast = not job.case.pairs and job.members in self.multicast
         ipc = self.ipc or effective_ipc(self._kinds_between(job), self._node_of, multicast)
         if job.case.device == "cpu" or job.case.staging in THROUGH_HOST:
@@ -83,10 +85,10 @@ class TransportEvidence:
         }
 
     def starts_slowly(self, job: Planned) -> bool:
-        """Whether TCP carries large messages of the case between nodes, whose windows take a second to grow.
+        """Whether TCP carries large messages of the case between nodes: its windows take a second to grow.
 
-        Where the library names no transport (MPI), it may be TCP unless a node has an active InfiniBand or RoCE port.
-        Within a node the round trip is so short that windows grow within the first milliseconds.
+        If the library reports no transport (MPI), it may be TCP unless a node has an active InfiniBand or RoCE port.
+        Within a node round trips are so short that windows grow within milliseconds.
         """
         if Layout.parse(job.case.layout).nodes < 2 or job.case.message_bytes < SLOW_START_BYTES:
             return False
@@ -94,7 +96,7 @@ class TransportEvidence:
         return any(name in transport for name in TCP_NAMES) if transport else not self.rdma_nodes
 
     def algorithm(self, job: Planned) -> str | None:
-        """The one set by NCCL_ALGO, or named in NCCL's log (NCCL_DEBUG_SUBSYS=INIT,TUNING)."""
+        """The algorithm set by NCCL_ALGO or named in NCCL's log (NCCL_DEBUG_SUBSYS=INIT,TUNING)."""
         return self.forced or common_algorithm(self.algorithms, job.case.message_bytes, job.case.benchmark)
 
     @property
@@ -104,23 +106,23 @@ class TransportEvidence:
         return {"effective": effective, "ignored": self.ignored}
 
     def rdma_unused(self, job: Planned) -> bool:
-        """Whether NCCL took sockets between ranks of the case, on a node that has an active InfiniBand or RoCE port."""
+        """Whether NCCL used sockets between ranks of the case on a node with an active InfiniBand or RoCE port."""
         on_sockets = {rank for pair, kinds in self._kinds_between(job).items() if SOCKETS in kinds for rank in pair}
         return any(self._node_of(rank) in self.rdma_nodes for rank in on_sockets)
 
     def extended(self, pairs_by_rank: Iterable[Iterable[Sequence[Any]]], reader: LogReader) -> TransportEvidence:
-        """Adds the `pairs()` of the log readers of all ranks, and what else this rank's own reader has read."""
+        """Adds the `pairs()` of all ranks' log readers, and the other values of this rank's reader."""
         kinds = dict(self.kinds)
         for first, second, texts in (line for pairs in pairs_by_rank for line in pairs):
             kinds[first, second] = tuple(dict.fromkeys((*kinds.get((first, second), ()), *texts)))
         return replace(self, kinds=kinds, algorithms=reader.algorithms, multicast=reader.multicast)
 
     def _kinds_between(self, job: Planned) -> Kinds:
-        """The transports of the case's pairs; those of a collective are all pairs of its ranks."""
+        """The transports of the case's pairs; for a collective these are all pairs of its ranks."""
         if job.case.pairs:
             pairs = {(job.members[first], job.members[second]) for first, second in job.case.pairs}
             return {pair: kinds for pair, kinds in self.kinds.items() if pair in pairs}
-        members = set(job.members)  # thousands of ranks have too many pairs to list
+        members = set(job.members)  # with thousands of ranks there are too many pairs to list
         return {pair: kinds for pair, kinds in self.kinds.items() if members.issuperset(pair)}
 
     def _node_of(self, rank: int) -> int:
@@ -130,9 +132,9 @@ class TransportEvidence:
 def gather_evidence(
     world: World, control: Control, facts: Mapping[str, Any], run: Mapping[str, Any], reader: LogReader
 ) -> TransportEvidence:
-    """What the opened library and preflight know, on rank 0; all ranks call it."""
+    """What the opened library and preflight know about data paths, on rank 0; all ranks call it."""
     gpu_run = run.get("gpus") or facts.get("gpu") or reader.available
-    # PCIe links that were in a low-power state during preflight are active once a library has opened the GPU
+    # PCIe links that were in a low-power state during preflight are active now that the library has opened the GPU
     links = [[gpu.index, [gpu.pcie_generation, gpu.pcie_width]] for gpu in nvml.gpus()] if gpu_run else []
     gathered = control.gather([reader.pairs(), links], MEETING_S, "the library's transports")
     if world.rank != 0:
@@ -153,14 +155,14 @@ def gather_evidence(
         ipc=facts[IPC] if facts.get(IPC) in CUDA_IPC_VALUES else None,
         rdma_nodes=frozenset(number for number, node in enumerate(nodes) if _has_active_infiniband(node)),
         forced=forced if forced.isalpha() else None,
-        # it had an effect where it had one on any library that may carry the data
+        # it had none only if it had none on every library that may carry the data
         ignored="; ".join(map(str, ignored)) if ignored and all(ignored) else None,
     )
     return evidence.extended((pairs for pairs, _ in gathered), reader)
 
 
 def library_record(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """A communicator's facts for run.json, with what NCCL's log says instead of the log itself."""
+    """A communicator's facts for run.json, with the contents of NCCL's log instead of its text."""
     others = {name: value for name, value in facts.items() if name != LOG}
     log = parse_log(facts.get(LOG) or "")
     values = {
@@ -173,10 +175,10 @@ def library_record(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def carriers(nodes: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> tuple[Limit | None, ...]:
-    """The wire of each node that this library uses, None where its rate is unknown.
+    """The wire of each node that this library uses; None if its rate is unknown.
 
-    A backend that names its transport uses the interface on the way to the other nodes. NCCL names its InfiniBand
-    ports. For other libraries the wire is unknown where a node has such ports.
+    A backend that reports its transport uses the interface on the route to the other nodes. NCCL logs its InfiniBand
+    ports. For other libraries the wire is unknown if a node has such ports.
     """
     log, wires = parse_log(facts.get(LOG) or ""), list[Limit | None]()
     ports = [name.partition("/")[0] for name in log.interfaces]  # such as mlx5_0:1/IB: together one wire

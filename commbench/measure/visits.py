@@ -1,7 +1,7 @@
-"""Statistics over visits: a case is measured several times across the run, and its median is that of its visits. Pure.
+"""Statistics over visits: a case is measured several times during a run, and its median is that of its visits.
 
-Repetitions of one visit describe the seconds in which they were measured. What a machine does over minutes shows in the
-spread between visits, so the interval is made of the visits' medians.
+Repetitions of one visit describe the seconds in which they were measured. Changes over minutes show in the spread
+between visits, so the interval is made of the visits' medians.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from commbench.core.units import format_seconds
 from .statistics import NOISY, Z95, Series, binomial_rank, drifting, effective_size, lag1, median_interval, multimodal
 
 REPETITIONS, VISITS, LAUNCHES = "repetitions", "visits", "launches"  # what an interval is made of
-BOOTSTRAP_VISITS = 10  # of several launches, from which on the interval is a bootstrap's
+BOOTSTRAP_VISITS = 10  # least number of visits in several launches for a bootstrap interval
 RESAMPLES = 2000
 LEVEL_GAP = 0.05  # relative difference between the medians of two levels
-Z_OF_PAIRS = 2.94  # 95 % for the 15 pairs of 6 visits together (Bonferroni)
+Z_OF_PAIRS = 2.94  # for 95 % over all 15 pairs of 6 visits (Bonferroni)
 
 
 @dataclass(frozen=True)
 class Visit:
-    """One visit of a case. Times are in seconds per operation; `interval_s` is that of its own repetitions at the
-    wanted level, and `widest_s` the same where all pairs of 6 visits are compared: null below 6 repetitions.
+    """One visit of a case, with times in seconds per operation.
 
-    `segment` is the start of the run (a launch) that it belongs to.
+    `interval_s` is the interval of its own repetitions at the wanted level, `widest_s` that for comparing all pairs of
+    6 visits; both are None below 6 repetitions. `segment` is the start of the run (a launch) that it belongs to.
     """
 
     segment: int
@@ -61,7 +61,7 @@ class Visit:
 class Estimate:
     """The median of a case with its interval, in seconds per operation.
 
-    `level` is the probability that such an interval holds the median of all visits there could be.
+    `level` is the probability that such an interval contains the median of all possible visits.
     """
 
     median_s: float
@@ -82,8 +82,8 @@ def estimate(visits: Sequence[Visit], z: float = Z95) -> Estimate:
     """The median of the visits' medians; `z` is the normal quantile of the wanted level.
 
     One visit: the interval of its repetitions. Several: the order statistics of their medians with at least the wanted
-    level, or the lowest and highest with the level that those have: 1 - 2^(1-n). From 10 visits in several launches:
-    see `_over_launches`.
+    level, or the lowest and highest with their level of 1 - 2^(1-n). At least 10 visits in several launches: see
+    `_over_launches`.
     """
     medians = np.array([visit.median_s for visit in visits])
     center = float(np.median(medians))
@@ -109,8 +109,8 @@ def _level(z: float) -> float:
 def _over_launches(visits: Sequence[Visit], center: float, z: float) -> Estimate:
     """A hierarchical bootstrap: launches are drawn, then visits within each.
 
-    Launches whose visits do not even overlap differ by more than visits do; then the launches' medians are all there
-    is, and their lowest and highest have the level 1 - 2^(1-n) of so few.
+    Launches whose visits do not overlap differ by more than visits do. Then only the launches' medians count: the
+    interval is from the lowest to the highest of n, with the level 1 - 2^(1-n).
     """
     segments = sorted({visit.segment for visit in visits})
     launches = [np.array([visit.median_s for visit in visits if visit.segment == segment]) for segment in segments]
@@ -124,8 +124,8 @@ def _over_launches(visits: Sequence[Visit], center: float, z: float) -> Estimate
 
 
 def bootstrap_medians(launches: Sequence[Series]) -> Series:
-    """Medians of launches drawn with replacement, and of visits drawn with replacement within each; always the same
-    draws, so that a row can be computed again."""
+    """Medians of launches drawn with replacement, with visits drawn with replacement within each. The draws are always
+    the same, so that a row can be computed again."""
     generator, visits = np.random.default_rng(0), max(map(len, launches))
     sizes = np.array([len(launch) for launch in launches])
     table = np.stack([np.pad(launch, (0, visits - len(launch))) for launch in launches])
@@ -136,7 +136,7 @@ def bootstrap_medians(launches: Sequence[Series]) -> Series:
 
 
 def spread(visits: Sequence[Visit]) -> float:
-    """Largest over smallest median of the visits."""
+    """The ratio of the largest to the smallest median of the visits."""
     medians = [visit.median_s for visit in visits]
     return max(medians) / min(medians) if min(medians) > 0 else math.inf
 
@@ -145,7 +145,7 @@ def spread(visits: Sequence[Visit]) -> float:
 
 
 def flags(visits: Sequence[Visit], times: Sequence[Series], estimated: Estimate) -> list[str]:
-    """What to know before trusting the median: any of noisy, drifting, multimodal, unstable.
+    """Warnings about the median: any of noisy, drifting, multimodal, unstable.
 
     `times` are the seconds per operation of each visit. noisy: the reported interval is wider than -+ 5 %; drifting:
     at least half of the visits drift; multimodal: the times relative to the median of their visit have several modes.
@@ -161,10 +161,10 @@ def flags(visits: Sequence[Visit], times: Sequence[Series], estimated: Estimate)
 
 
 def levels(visits: Sequence[Visit]) -> list[tuple[float, int]]:
-    """The levels of the visits: median in s and number of visits of each, ascending.
+    """The levels of the visits in ascending order: median in s and number of visits of each.
 
-    Two neighbours in ascending order are of different levels where they are more than 5 % apart and the intervals of
-    their repetitions do not overlap. Visits of fewer than 6 repetitions have no interval and open no level.
+    Two neighbours in ascending order have different levels if they are more than 5 % apart and the intervals of their
+    repetitions do not overlap. Visits of fewer than 6 repetitions have no interval and start no level.
     """
     ordered = sorted(visits, key=lambda visit: visit.median_s)
     groups = [[ordered[0]]]
@@ -178,7 +178,7 @@ def levels(visits: Sequence[Visit]) -> list[tuple[float, int]]:
 
 
 def levels_text(visits: Sequence[Visit]) -> str | None:
-    """2 levels of visits: 262 ns x4, 818 ns x2; None where there is only one level."""
+    """Such as `2 levels of visits: 262 ns x4, 818 ns x2`; None if there is only one level."""
     seen = levels(visits)
     if len(seen) < 2:
         return None
