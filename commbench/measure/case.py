@@ -27,7 +27,7 @@ from commbench.hardware.host import interference_counters
 from commbench.hardware.network import byte_counters
 from commbench.world.heartbeat import Progress
 
-from .samples import Counts, Failure, MeasuredCounters, Outcome, Pace, Refused, Samples, SoakTimeline, Timeline
+from .samples import Counts, Failure, MeasuredCounters, Outcome, Refused, Samples, SoakTimeline, Timeline, Timer
 from .time_limits import block_deadline_s, samples_per_stamp, stop_rule, warm_up_rule
 from .window import GlobalClocks, Window
 
@@ -35,6 +35,8 @@ BLOCK_STAMPS = 1_000_000  # of all ranks together, which rank 0 receives in one 
 SLOW_COUNTERS_NS = 1_000_000  # some drivers take tens of ms for a GPU's counters, a fifth of a short block
 SALTS_OF_VISIT = 16  # more than a visit uses, except in a soak
 SOAK_BLOCK_S = 1.0  # the longest time of a soak without a decision
+FLUSH_S = 5.0  # between two saves of a soak
+CHECK_SHARE = 0.003  # of a soak that the checks of its payload may take
 RUNNING_TIMES = 10_000  # evenly spaced, from which the row of an unfinished soak is made
 
 Sink = Callable[[Samples], None]  # receives the samples of a running soak, on rank 0
@@ -130,7 +132,8 @@ class CaseVisit:
             self.payload.zero = any(program.reset for program in self.programs.values())
         self.payload.refill()  # from here on the checks are of data that timed repetitions have moved
         self.spent_s = self.loop_s = 0.0
-        self.pace = Pace(time.monotonic())
+        self.begun_s = time.monotonic()
+        self.saves, self.checks = Timer(self.begun_s), Timer(self.begun_s)
         stop_reason = self._measure(runner, n)
         self._check("end", copies=self.last_n)
         if self.payload.zero:
@@ -223,13 +226,15 @@ class CaseVisit:
     def _next_soak(self) -> tuple[int, bool, str | None]:
         """The same for a soak, which is checked and saved from time to time."""
         now_s, each_s = time.monotonic(), self.block_s / self.last_n
-        left_s = self.settings.case_s - (now_s - self.pace.begun_s)
-        self.unmeasured_s = max(0.0, now_s - self.pace.begun_s - self.loop_s)
-        if isinstance(self.timeline, SoakTimeline) and left_s > 0 and self.pace.save_due(now_s):
+        left_s = self.settings.case_s - (now_s - self.begun_s)
+        self.unmeasured_s = max(0.0, now_s - self.begun_s - self.loop_s)
+        if isinstance(self.timeline, SoakTimeline) and left_s > 0 and self.saves.due(now_s, FLUSH_S):
             self.timeline.later(self._save_running)
         block_s = min(SOAK_BLOCK_S, max(left_s / 2, SOAK_BLOCK_S / 10))  # the last block must not take much longer
         n = self._bounded(max(1, int(block_s / max(each_s, 1e-9))))
-        return n, self.pace.check_due(now_s, self.check_s), "duration" if left_s <= 0 else None
+        # filling the buffers again takes about as long as the check
+        check = self.checks.due(now_s, max(FLUSH_S, 2 * self.check_s / CHECK_SHARE))
+        return n, check, "duration" if left_s <= 0 else None
 
     def _save_running(self) -> None:
         """Pass a soak's new blocks to the sink, and drop them. Called in the timeline's thread."""

@@ -28,6 +28,7 @@ from commbench.core.terminal import TableColumn, Terminal, table_text
 from commbench.core.units import format_ranges
 from commbench.hardware import machine_facts, network, resource_limits, topology
 from commbench.hardware.gpu import own_gpu
+from commbench.hardware.machine_facts import RanksByValue
 from commbench.world.output import print_error
 from commbench.world.recovery import EarlierStarts
 
@@ -149,7 +150,7 @@ def small_shm_lines(facts: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _difference_problem(
-    differing: Mapping[str, Mapping[str, list[int]]], facts: list[dict[str, Any]], settings: Settings
+    differing: Mapping[str, RanksByValue], facts: list[dict[str, Any]], settings: Settings
 ) -> str | None:
     """Why the ranks can't be measured together; None where they agree, or where preflight is off or only warns."""
     if settings.preflight == "off":
@@ -183,7 +184,7 @@ def same_network_text(key: str, facts: Sequence[Mapping[str, Any]]) -> str | Non
     return f"{name} differs between hosts, but names the same network on all: {network_text}"
 
 
-def difference_table(differing: Mapping[str, Mapping[str, Sequence[int]]], facts: Sequence[Mapping[str, Any]]) -> str:
+def difference_table(differing: Mapping[str, RanksByValue], facts: Sequence[Mapping[str, Any]]) -> str:
     """A line for each value of each fact, with the ranks and hosts that have it; `facts` has one entry per rank."""
     rows = []
     for key, ranks_by_value in differing.items():
@@ -258,7 +259,7 @@ def _run_record(
     request: Request,
     world: World,
     facts: list[dict[str, Any]],
-    differing: Mapping[str, Mapping[str, list[int]]],
+    differing: Mapping[str, RanksByValue],
 ) -> dict[str, Any]:
     """run.json, except for what the library reports once it is open."""
     nodes = machine_facts.facts_by_node(facts, [world.node_of(rank) for rank in range(len(facts))])

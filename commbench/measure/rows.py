@@ -292,14 +292,11 @@ def wire_gb_per_s(job: Planned, algbw_gb_per_s: float | None, algorithm: str | N
     a tree 2 S, its root half of that (a maintainer in NVIDIA/nccl#457); NVLS on one node S (n + 1) / n
     (NVIDIA/nccl-tests#239).
     """
-    name, nodes = (algorithm or "").upper(), Layout.parse(job.case.layout).nodes
-    factor: float | None = None
-    if name == RING:
-        factor = job.bus_factor
-    elif name == TREE and _is_all_reduce(job):
-        factor = 2.0
-    elif name == NVLS and _is_all_reduce(job) and nodes == 1:
-        factor = (job.size + 1) / job.size
+    factors = {RING: job.bus_factor}
+    if _is_all_reduce(job):
+        factors[TREE] = 2.0
+        factors[NVLS] = (job.size + 1) / job.size if Layout.parse(job.case.layout).nodes == 1 else None
+    factor = factors.get((algorithm or "").upper())
     return None if factor is None or algbw_gb_per_s is None else factor * algbw_gb_per_s
 
 

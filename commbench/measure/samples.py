@@ -33,8 +33,6 @@ RETRANSMITS, MEASURED_HOST_BOUND = "measured.retransmits", "measured.host_bound_
 # counters of a rank's own times in a block of which only the deciding rank's stamps are kept
 QUANTILES = {"rank.min_s": 0.0, "rank.median_s": 0.5, "rank.p90_s": 0.9, "rank.p99_s": 0.99, "rank.max_s": 1.0}
 # of a soak
-FLUSH_S = 5.0  # between two saves
-CHECK_SHARE = 0.003  # of its time that the checks of its payload may take
 MOST_WAITING = 6  # blocks; beyond it the ranks wait for the thread, which counts as unmeasured
 SWITCH_S = 1e-4  # the longest time for which the thread keeps the GIL from the loop that measures
 
@@ -337,19 +335,14 @@ class SoakTimeline(Timeline):
             self._waiting.popleft()
 
 
-class Pace:
-    """When a soak is saved, and when its payload is checked. Times are those of time.monotonic()."""
+@dataclass
+class Timer:
+    """For something that a soak does from time to time, with times of time.monotonic()."""
 
-    def __init__(self, begun_s: float) -> None:
-        self.begun_s = self._saved_s = self._checked_s = begun_s
+    last_s: float
 
-    def save_due(self, now_s: float) -> bool:
-        due = now_s - self._saved_s >= FLUSH_S
-        self._saved_s = now_s if due else self._saved_s
-        return due
-
-    def check_due(self, now_s: float, check_s: float) -> bool:
-        """`check_s` is what the last check took; filling the buffers again takes about as long."""
-        due = now_s - self._checked_s >= max(FLUSH_S, 2 * check_s / CHECK_SHARE)
-        self._checked_s = now_s if due else self._checked_s
-        return due
+    def due(self, now_s: float, every_s: float) -> bool:
+        """Whether it is to be done now; then the time until it is due again begins."""
+        is_due = now_s - self.last_s >= every_s
+        self.last_s = now_s if is_due else self.last_s
+        return is_due

@@ -227,10 +227,10 @@ class GlobalClock:
         self.lines = [Line(*values) for values in decided]
         self._measured_s = time.monotonic()
 
-    def errors_ns(self, at_ns: int) -> list[float]:
-        """The error of each rank's line at a time of rank 0's clock."""
+    def error_ns(self, at_ns: int) -> float:
+        """The largest error of a line at a time of rank 0's clock."""
         instant = np.array([at_ns])
-        return [line.error_at(int(line.own(instant)[0])) for line in self.lines]
+        return max(line.error_at(int(line.own(instant)[0])) for line in self.lines)
 
     def close(self) -> None:
         for peer in filter(None, (self._parent, *self._children)):
@@ -352,7 +352,7 @@ class Window:
             elapsed = (stamps[:, :, 1] - stamps[:, :, 0]).max(axis=0)
             between = np.diff(stamps[:, :, 0], axis=1).max(axis=0)  # includes untimed steps before a repetition
             usual_ns = max(np.quantile(times, LENGTH_QUANTILE) for times in (elapsed, between) if len(times))
-            error_ns = max(self._clock.errors_ns(int(self._starts[-1])))
+            error_ns = self._clock.error_ns(int(self._starts[-1]))
             self._length_ns = round(LENGTH_FACTOR * float(usual_ns) + MARGIN_NS + 2 * error_ns)
             self._longest_ns = max(self._length_ns, min(MAX_GROWTH * self._length_ns, MAX_LENGTH_NS))
             return
@@ -365,7 +365,7 @@ class Window:
                 self._timeline.add(name, stamps[:, chosen], times[chosen])
         self.late += int(late.sum())
         self._late_blocks = self._late_blocks + 1 if late.all() else 0
-        self.error_ns = max(self.error_ns, *self._clock.errors_ns(int(self._starts[-1]) + self._length_ns))
+        self.error_ns = max(self.error_ns, self._clock.error_ns(int(self._starts[-1]) + self._length_ns))
         if late[0] and self._lead_ns < MAX_LEAD_NS:  # the following ones may be late because of the first
             self._lead_ns *= 2
         elif late.mean() > MAX_LATE_SHARE:

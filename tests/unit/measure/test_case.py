@@ -13,7 +13,7 @@ from commbench.config.compose import ConfigComposer
 from commbench.engines.virtual import VirtualRunner
 from commbench.measure.case import CaseVisit
 from commbench.measure.plan import PlanFacts, plan
-from commbench.measure.samples import Pace, Samples
+from commbench.measure.samples import Samples, Timer
 from commbench.world.control import hosted_world
 from commbench.world.heartbeat import Progress
 
@@ -163,7 +163,7 @@ def test_a_second_half_that_receives_nothing_is_found(library: Library) -> None:
 @pytest.mark.parametrize("action", [spoils(0), nothing_arrives])
 def test_a_soak_is_checked_while_it_runs(monkeypatch: pytest.MonkeyPatch, library: Library, action: Action) -> None:
     """One block goes wrong: the following ones would repair it, and the one before had received everything."""
-    monkeypatch.setattr(Pace, "check_due", lambda self, now_s, check_s: True)
+    monkeypatch.setattr(Timer, "due", lambda self, now_s, every_s: True)
     library.action = in_calls(second_block, action)
     assert library.visit(*SOAK).wrong_elements > 0
 

@@ -15,14 +15,12 @@ from numpy.typing import NDArray
 
 from commbench.measure import samples
 from commbench.measure.samples import (
-    CHECK_SHARE,
-    FLUSH_S,
     LATE,
     MOST_WAITING,
     Counts,
-    Pace,
     SoakTimeline,
     Timeline,
+    Timer,
     counted_rows,
     deciding_rows,
     repetition_times,
@@ -263,11 +261,6 @@ def test_an_error_of_the_thread_is_raised_by_the_loop() -> None:
         line.add("measure", blocks(1)[0])
 
 
-def test_long_checks_are_rare() -> None:
-    begin = 1e6
-    pace = Pace(begin)
-    assert not pace.save_due(begin + FLUSH_S - 1) and not pace.check_due(begin + FLUSH_S - 1, 0.0)
-    assert pace.save_due(begin + FLUSH_S + 1) and pace.check_due(begin + FLUSH_S + 1, 0.0)
-    assert not pace.save_due(begin + FLUSH_S + 2)
-    assert not pace.check_due(begin + 100, 1.0)
-    assert pace.check_due(begin + FLUSH_S + 2 + 2 / CHECK_SHARE, 1.0)
+def test_a_timer_is_due_again_after_the_given_time() -> None:
+    timer = Timer(1e6)
+    assert [timer.due(1e6 + now_s, 5.0) for now_s in (4, 6, 7, 10.9, 11)] == [False, True, False, False, True]

@@ -217,7 +217,7 @@ def test_ranks_of_one_node_share_a_clock_and_compare_nothing() -> None:
     clock = clocks.of((0,), SingleProcessControl(), 1.0)
     assert clocks.of((0,), SingleProcessControl(), 1.0) is clock
     assert not clock.due and clock.lines == [Line()]
-    assert clock.lines[0].own(np.array([BOOT_NS]))[0] == BOOT_NS and clock.errors_ns(BOOT_NS) == [0.0]
+    assert clock.lines[0].own(np.array([BOOT_NS]))[0] == BOOT_NS and clock.error_ns(BOOT_NS) == 0.0
 
 
 def test_nodes_meet_over_sockets_while_a_stranger_waits_at_every_port(monkeypatch: pytest.MonkeyPatch) -> None:
