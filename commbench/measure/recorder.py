@@ -73,8 +73,7 @@ class Recorder:
         """Record that the world broke in a visit: the row has the results of earlier visits, as after an interruption.
         Without any, and in a soak, the case has failed."""
         with self.lock:
-            for single in single_jobs(job):
-                record = self._records.get(single.case.case_id)
+            for single, record in self._rows_of(job):
                 if record is None or not record.visits or record.wrong_elements or self._settings.timing.is_soak:
                     self._records.pop(single.case.case_id, None)
                     self._write_row(single, Failure(reason), conditions, started)
@@ -119,15 +118,14 @@ class Recorder:
 
     def is_settled(self, job: Planned) -> bool:
         """Whether earlier starts have made all visits that this launch needs of the case."""
-        records = map(self._records.get, row_ids(job))
-        return all(record is not None and record.stop_reason != INTERRUPTED for record in records)
+        return all(record and record.stop_reason != INTERRUPTED for _, record in self._rows_of(job))
 
     def end_visits(self, job: Planned, conditions: Conditions, started: datetime) -> bool:
         """Make the rows of the case say that there was no time for further visits; False if it has not been visited."""
         self._ended = True
-        for single in single_jobs(job):
-            record, values = self._records.get(single.case.case_id), self.rows.get(single.case.case_id, {})
-            if record is not None and record.visits and values.get("stop_reason", INTERRUPTED) == INTERRUPTED:
+        for single, record in self._rows_of(job):
+            values = self.rows.get(single.case.case_id, {})
+            if record and record.visits and values.get("stop_reason", INTERRUPTED) == INTERRUPTED:
                 record.stop_reason = "budget" if self.stopped is None else "stopped"
                 self._write_row(single, record, conditions, started)
         return bool(self._visited(job))
@@ -144,8 +142,8 @@ class Recorder:
     def flag_disturbed(self, jobs: Iterable[Planned], conditions: Conditions) -> None:
         """Write those rows again whose flag `disturbed` changes now that all passes are known."""
         for job in jobs:
-            for single in single_jobs(replace(job)):  # a copy: its programs are released with it
-                record, values = self._records.get(single.case.case_id), self.rows.get(single.case.case_id)
+            for single, record in self._rows_of(replace(job)):  # a copy: its programs are released with it
+                values = self.rows.get(single.case.case_id)
                 if record is None or values is None or values["status"] != "ok":
                     continue
                 if ("disturbed" in values["warnings"]) != record.disturbed(conditions.disturbed):
@@ -205,10 +203,13 @@ class Recorder:
         self.writers.case(values, samples, counters)
         self.reporter.finished({**values, "stop_reason": reason})  # done, as far as this launch goes
 
+    def _rows_of(self, job: Planned) -> list[tuple[Planned, CaseRecord | None]]:
+        """A job for each row of the case, with the record of its visits."""
+        return [(single, self._records.get(single.case.case_id)) for single in single_jobs(job)]
+
     def _visited(self, job: Planned) -> list[CaseRecord]:
         """The records of those rows of the case that have been visited."""
-        records = map(self._records.get, row_ids(job))
-        return [record for record in records if record is not None and record.visits]
+        return [record for _, record in self._rows_of(job) if record and record.visits]
 
     @property
     def _launch(self) -> int:
