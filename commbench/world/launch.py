@@ -15,7 +15,7 @@ from commbench.core.protocols import Launcher
 from commbench.hardware.machine_facts import is_recorded
 
 from .exit_protocol import FOLDER, JOB, RESUME, reopen, run_status
-from .output import RELAYED, Output, print_error
+from .output import LOG, Output, print_error
 from .rank_server import QUIET, ForkedWorld, inherited_environment, rank_server, rest_rank_server
 from .recovery import Resume
 from .supervisor import LaunchedWorld, RunningWorld, supervise
@@ -49,22 +49,23 @@ def start(spec: WorldSpec) -> int:
     folder, settings = Path(spec.folder), spec.job.settings
     if spec.resume is not None:
         reopen(folder)
-    with Output(folder, f"starting {spec.layout.size} ranks of {settings.backend.name}") as output:
-        launch, stopped_s = partial(_start_world, spec, output.exports()), STOPPED_SHARE * settings.budget.silence_s
-        end = supervise(launch, folder, stopped_s, settings.budget.late_s)
+    starting = f"starting {spec.layout.size} ranks of {settings.backend.name}"
+    output = Output(starting, None if spec.launcher.forks else folder / LOG)
+    stopped_s = STOPPED_SHARE * settings.budget.silence_s
+    end = supervise(partial(_start_world, spec, output), output, folder, stopped_s, settings.budget.late_s)
     if end.unclosed is not None:
         print_error(end.unclosed)
     return run_status(folder, end, settings.verbose)
 
 
-def _start_world(spec: WorldSpec, terminal: Mapping[str, str]) -> RunningWorld:
-    launcher, job, folder = spec.launcher, spec.job, Path(spec.folder)
+def _start_world(spec: WorldSpec, output: Output) -> RunningWorld:
+    launcher, job = spec.launcher, spec.job
     shape = spec.layout.nodes, spec.layout.ranks_per_node
-    exports = _exports(spec, terminal)
+    exports = _exports(spec, output.exports())
     if launcher.forks:
         environment = inherited_environment() | exports
         server = rank_server(environment, job.settings.launch)
-        return ForkedWorld(server, shape[1], job.overrides, environment, folder)
+        return ForkedWorld(server, shape[1], job.overrides, environment, output.write_end, Path(spec.folder))
     rest_rank_server()
     command = launcher.command(*shape, job.overrides, spec.mpi_library, sorted(exports))
 
@@ -73,7 +74,8 @@ def _start_world(spec: WorldSpec, terminal: Mapping[str, str]) -> RunningWorld:
         return None if identity is None else identity.rank
 
     size = shape[1] if launcher.is_local else 0
-    return LaunchedWorld(launcher.name, command, inherited_environment() | exports, folder, rank_of, size)
+    environment = inherited_environment() | exports
+    return LaunchedWorld(launcher.name, command, environment, output.write_end, rank_of, size)
 
 
 def _exports(spec: WorldSpec, terminal: Mapping[str, str]) -> dict[str, str]:
@@ -94,7 +96,6 @@ def _exports(spec: WorldSpec, terminal: Mapping[str, str]) -> dict[str, str]:
         FOLDER: spec.folder,
         **({RESUME: spec.resume.value} if spec.resume is not None else {}),
         **terminal,
-        **({} if spec.launcher.forks else {RELAYED: "1"}),
         **({JOB: text} if len(text) < LONGEST_VARIABLE else {}),  # else each rank composes it again
     }
 

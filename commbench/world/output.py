@@ -1,13 +1,14 @@
 """What a person sees of a world: the lines that its ranks print, and a bar that says how far the run is.
 
-A launcher (torchrun, mpirun, srun) may hold back what its ranks print, or mix it with words of its own. Ranks therefore
-mark the lines that they print on purpose; whatever arrives without a mark is kept in the run's folder as LOG. Where a
-person watches (stderr is a terminal), the parent reads all output of its world from pipes and passes it on, with the
-bar always below the last line; rank 0 reports how far the run is, or draws the bar itself where it has no parent.
+A launcher (torchrun, mpirun, srun) may hold back what its ranks print, or mix it with messages of its own. Ranks
+therefore mark the lines that they print on purpose, and rank 0 those that say how far the run is. The parent reads all
+output of its world from a pipe: it prints the marked lines, with the bar always below the last one, and keeps the
+others in the run's folder as LOG. Rank 0 draws the bar itself where it has no parent.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import select
@@ -19,37 +20,34 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import Any, TextIO
 
 from commbench.core.case import Case
 from commbench.core.columns import UNFINISHED, case_text
 from commbench.core.terminal import TERMINAL, Terminal, printable
 from commbench.core.units import format_seconds
 
-RELAYED = "COMMBENCH_RELAYED"  # exported to ranks whose output a launcher passes on to their parent
-LOG = "launcher.log"
-MARKS = {"stdout": b"\x1eo", "stderr": b"\x1ee"}  # record separator: no text holds it (core.terminal.printable)
-JOIN_S = 2.0  # for the last lines, where a process that was left behind holds the pipe
+RELAYED = "COMMBENCH_RELAYED"  # exported by a parent that reads the output of its ranks
 PROGRESS = "COMMBENCH_PROGRESS"  # exported by a parent that shows the bar itself
-PROGRESS_FILE = ".progress"  # in the run's folder, from rank 0 to its parent; gone after the run
+LOG = "launcher.log"
+MARK = b"\x1e"  # record separator: no text holds it (core.terminal.printable)
+KINDS = {"stdout": b"o", "stderr": b"e", "progress": b"p"}  # what follows MARK
 REDRAW_S = 0.25
-DRAIN_S = 0.5  # for the last output of a world that has ended
 BAR_WIDTH = 10
 ERASE = "\r\x1b[2K"
 
 
-class MarkedLines:
-    """A text stream of a rank, whose lines are written whole and with a mark."""
+class MarkedLines(io.TextIOBase):
+    """A text stream of a rank, whose lines are written whole and with a mark, in UTF-8 whatever the locale is."""
 
-    encoding, errors, newlines = "utf-8", "replace", None
-
-    def __init__(self, stream: TextIO, mark: bytes) -> None:
-        self._stream, self._mark, self._begun = stream, mark.decode(), ""
+    def __init__(self, stream: TextIO, kind: str) -> None:
+        self._stream, self._mark, self._begun = stream, MARK + KINDS[kind], ""
 
     def write(self, text: str) -> int:
         *lines, self._begun = (self._begun + text).split("\n")
         if lines:
-            self._stream.write("".join(f"{self._mark}{line}\n" for line in lines))
+            marked = (self._mark + line.encode(errors="replace") + b"\n" for line in lines)
+            self._stream.buffer.write(b"".join(marked))
             self._stream.flush()
         return len(text)
 
@@ -57,59 +55,18 @@ class MarkedLines:
         if self._begun:
             self.write("\n")
 
-    def isatty(self) -> bool:
-        return False
-
     def fileno(self) -> int:
         return self._stream.fileno()
 
-    def writable(self) -> bool:
-        return True
-
 
 def mark_output() -> None:
-    """Mark what a rank prints whose parent relays its output; a traceback stays without a mark."""
+    """Mark what a rank prints whose parent reads its output; a traceback stays without a mark."""
     if os.environ.pop(RELAYED, None) is None:
         return
     plain = sys.stderr
-    streams: dict[str, Any] = {name: MarkedLines(getattr(sys, name), mark) for name, mark in MARKS.items()}
+    streams: dict[str, Any] = {name: MarkedLines(getattr(sys, name), name) for name in ("stdout", "stderr")}
     sys.stdout, sys.stderr = streams["stdout"], streams["stderr"]
     sys.excepthook = lambda *error: traceback.print_exception(*error, file=plain)
-
-
-class Relay(threading.Thread):
-    """Reads a launcher's output to its end."""
-
-    def __init__(self, pipe: IO[bytes], folder: Path) -> None:
-        super().__init__(name="commbench-relay", daemon=True)
-        self._pipe, self._file = pipe, folder / LOG
-        self.start()
-
-    def run(self) -> None:
-        marks = {mark: name for name, mark in MARKS.items()}
-        with suppress(ValueError):  # closed by `finish`
-            for line in self._pipe:
-                at = line.find(b"\x1e")
-                name = marks.get(line[at : at + 2]) if at >= 0 else None
-                if name is None:
-                    self._keep(line)
-                    continue
-                if at > 0:  # a library's text without an end of line
-                    self._keep(line[:at] + b"\n")
-                with suppress(OSError):  # nobody reads the terminal any more
-                    stream = getattr(sys, name)
-                    stream.write(line[at + 2 :].decode(errors="replace"))
-                    stream.flush()
-
-    def finish(self) -> None:
-        """Read the rest after the launcher has ended."""
-        self.join(JOIN_S)
-        if not self.is_alive():
-            self._pipe.close()
-
-    def _keep(self, text: bytes) -> None:
-        with suppress(OSError), self._file.open("ab") as file:
-            file.write(text)
 
 
 @dataclass
@@ -143,17 +100,16 @@ def _clock(seconds: float) -> str:
 
 
 class Bar:
-    """The last line of a terminal; `write` what has to stand above it."""
+    """The last line of a terminal: erase it before another line is printed."""
 
-    def __init__(self, width: int, descriptor: int = 2) -> None:
-        self.width, self._descriptor = width, descriptor
-        self._drawn = ""
+    def __init__(self, width: int) -> None:
+        self._width, self._drawn = width, ""
         self._starting, self._begun_s = True, time.monotonic()
 
     def draw(self, state: State) -> None:
         if state.cases and self._starting:  # what is left is estimated from the cases, without the start
             self._starting, self._begun_s = False, time.monotonic()
-        line = state.line(time.monotonic() - self._begun_s, self.width)
+        line = state.line(time.monotonic() - self._begun_s, self._width)
         if line != self._drawn:
             self._write(f"{ERASE}{line}")
             self._drawn = line
@@ -165,7 +121,7 @@ class Bar:
 
     def _write(self, text: str) -> None:
         with suppress(OSError):
-            os.write(self._descriptor, text.encode(errors="replace"))
+            os.write(2, text.encode(errors="replace"))
 
 
 def bar_or_none() -> Bar | None:
@@ -197,11 +153,11 @@ def drop_unread_output() -> None:
 
 
 class Reporter:
-    """Tells how far the run is: the parent, or a terminal, else a line on stderr for each case."""
+    """Reports how far the run is: to the parent that shows the bar, or in a bar, else in a line on stderr per case."""
 
     def __init__(self) -> None:
         self._state, self._shares = State(), dict[str, float]()  # by case: how much of it is done
-        self._file: Path | None = None
+        self._has_parent = PROGRESS in os.environ
         self._bar: Bar | None = None
 
     def begin(self, run: Mapping[str, Any]) -> None:
@@ -211,10 +167,7 @@ class Reporter:
         if launches.get("planned", 1) > 1:
             cases = f"launch {len(launches['began'])} of {launches['planned']}: {cases}"
         print(printable(f"{cases}, at most {bound}: {run['folder']}"), file=sys.stderr, flush=True)
-        if PROGRESS in os.environ:
-            self._file = Path(run["folder"]) / PROGRESS_FILE
-        else:
-            self._bar = bar_or_none()
+        self._bar = None if self._has_parent else bar_or_none()
         self._show()
 
     def starts(self, case: Case) -> None:
@@ -230,7 +183,7 @@ class Reporter:
         self._state.done = sum(share == 1.0 for share in self._shares.values())
         self._state.share = sum(self._shares.values()) / max(self._state.cases, len(self._shares))
         self._state.last = f"{text} {format_seconds(row['median_s']) if ok else row['status']}"
-        if self._file is None and self._bar is None and finished and not again:
+        if not self._has_parent and self._bar is None and finished and not again:
             result = format_seconds(row["median_s"]) if ok else f"{row['status']}: {row['reason']}"
             line = f"[{self._state.done}/{self._state.cases}] {text}: {result}"
             print(printable(line).replace("\n", " "), file=sys.stderr, flush=True)
@@ -240,93 +193,95 @@ class Reporter:
         """Remove the bar before anything else is printed."""
         if self._bar is not None:
             self._bar.erase()
-        if self._file is not None:
-            with suppress(OSError):
-                self._file.unlink()
-            self._file = None
+        self._send(None)
 
     def _show(self) -> None:
         if self._bar is not None:
             self._bar.draw(self._state)
-        if self._file is not None:
-            temporary = self._file.with_suffix(".tmp")
+        self._send(asdict(self._state))
+
+    def _send(self, state: Mapping[str, Any] | None) -> None:
+        """Send it to the parent that shows the bar, if there is one."""
+        if self._has_parent:
             with suppress(OSError):
-                temporary.write_text(json.dumps(asdict(self._state)))
-                temporary.replace(self._file)
+                os.write(2, MARK + KINDS["progress"] + json.dumps(state).encode() + b"\n")
 
 
 # ---------------------------------------------------------------- in the parent
 
 
 class Output:
-    """While a world runs: where a person watches, stdout and stderr of this process and of what it starts are pipes,
-    which a thread copies to the terminal; the bar is always below the last line."""
+    """What a world writes to `write_end`: a thread prints it, with the bar always below the last line.
 
-    def __init__(self, folder: Path, starting: str) -> None:
-        self._bar, self._file = bar_or_none(), folder / PROGRESS_FILE
-        self._starting, self._ended = State(current=starting), threading.Event()
-        self._terminals: dict[int, int] = {}  # 1 and 2 where they are pipes now -> the terminal
-        self._pipes: dict[int, int] = {}  # our end of a pipe -> the terminal
-        self._thread: threading.Thread | None = None
+    Lines without a mark are kept in the file `log`, or go to stderr where there is none.
+    """
+
+    def __init__(self, starting: str, log: Path | None) -> None:
+        self._bar, self._log, self._ended = bar_or_none(), log, threading.Event()
+        self._state: State | None = State(current=starting)  # None while rank 0 prints results
+        self._read_end, self.write_end = os.pipe()
+        self._thread = threading.Thread(target=self._copy, name="commbench-output", daemon=True)
 
     def exports(self) -> dict[str, str]:
-        """What ranks need to know of the terminal."""
-        return {TERMINAL: self._terminal, **({} if self._bar is None else {PROGRESS: "1"})}
+        """What ranks need to know of their output."""
+        return {TERMINAL: str(Terminal.of(sys.stdout)), RELAYED: "1", **({PROGRESS: "1"} if self._bar else {})}
 
     def __enter__(self) -> Output:
-        self._terminal = str(Terminal.of(sys.stdout))
-        if self._bar is not None:
-            sys.stdout.flush()
-            for number in (1, 2):
-                if os.isatty(number):
-                    self._terminals[number] = os.dup(number)
-                    ours, theirs = os.pipe()
-                    self._pipes[ours] = self._terminals[number]
-                    os.dup2(theirs, number)
-                    os.close(theirs)
-            bar = Bar(self._bar.width, self._terminals[2])
-            bar.draw(self._starting)  # at once: imports in this thread may keep the other from drawing for seconds
-            self._thread = threading.Thread(target=self._copy_all, args=(bar,), name="output", daemon=True)
-            self._thread.start()
+        self._draw()  # at once: imports in this thread may keep the other from drawing for seconds
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Copy what the world has left in the pipes after its end, and erase the bar."""
-        if self._thread is None:
-            return
-        sys.stdout.flush()
-        for number, terminal in self._terminals.items():
-            os.dup2(terminal, number)
+        """Print what the world has left in the pipe, and erase the bar."""
+        os.close(self.write_end)
         self._ended.set()
         self._thread.join()
-        for descriptor in (*self._terminals.values(), *self._pipes):
-            os.close(descriptor)
-        with suppress(OSError):
-            self._file.unlink()
+        os.close(self._read_end)
 
-    def _copy_all(self, bar: Bar) -> None:
-        last_s, state = time.monotonic(), self._starting
-        unfinished = False  # the last line has no newline yet: no bar in it
-        while self._pipes and not (self._ended.is_set() and time.monotonic() - last_s > DRAIN_S):
-            ready, _, _ = select.select(list(self._pipes), [], [], 0.05 if self._ended.is_set() else REDRAW_S)
-            for descriptor in ready:
-                last_s = time.monotonic()
-                data = os.read(descriptor, 65536)
-                if not data:  # all that had it have ended
-                    del self._pipes[descriptor]
-                    os.close(descriptor)
-                    continue
-                bar.erase()
-                unfinished = not data.endswith(b"\n")
-                with suppress(OSError):
-                    while data:
-                        data = data[os.write(self._pipes[descriptor], data) :]
-            if unfinished or self._ended.is_set():
-                continue
-            try:
-                state = State(**json.loads(self._file.read_text()))
-            except (OSError, ValueError, TypeError):
-                if state.cases:  # rank 0 has removed it: now it prints, and the bar would stand in between
-                    continue
-            bar.draw(state)
-        bar.erase()
+    def _copy(self) -> None:
+        begun = b""
+        while True:
+            if select.select([self._read_end], [], [], REDRAW_S)[0]:
+                data = os.read(self._read_end, 65536)
+                if not data:  # all that had the pipe have ended
+                    break
+                *lines, begun = (begun + data).split(b"\n")
+                for line in lines:
+                    self._take(line)
+            elif self._ended.is_set():  # a process that was left behind holds the pipe
+                break
+            self._draw()
+        if begun:
+            self._take(begun)
+        if self._bar is not None:
+            self._bar.erase()
+
+    def _take(self, line: bytes) -> None:
+        unmarked, mark, text = line.partition(MARK)
+        if unmarked or not mark:  # also a library's text without an end of line
+            self._keep(unmarked)
+        kind, text = text[:1], text[1:]
+        if kind == KINDS["progress"]:
+            with suppress(ValueError, TypeError):  # of a rank that was killed while it wrote
+                values = json.loads(text)
+                self._state = None if values is None else State(**values)
+        elif mark:
+            self._print(sys.stdout if kind == KINDS["stdout"] else sys.stderr, text)
+
+    def _keep(self, line: bytes) -> None:
+        if self._log is None:
+            self._print(sys.stderr, line)
+            return
+        with suppress(OSError), self._log.open("ab") as file:
+            file.write(line + b"\n")
+
+    def _print(self, stream: TextIO, line: bytes) -> None:
+        if self._bar is not None:
+            self._bar.erase()
+        with suppress(OSError, ValueError):  # nobody reads the terminal any more, or its encoding lacks a letter
+            stream.write(line.decode(errors="replace") + "\n")
+            stream.flush()
+
+    def _draw(self) -> None:
+        if self._bar is not None and self._state is not None:
+            self._bar.draw(self._state)

@@ -3,7 +3,7 @@
 `launcher=local` starts it as `python -m commbench.world.rank_server`, with a socket as standard input.
 It has no threads, no CUDA context and no open library, so that a fork is safe and a rank reads the variables of the
 libraries as a fresh process would. A request has the number of ranks, the arguments and the environment of a world,
-and behind it standard output and error for the ranks. The answers: their process ids, then how each of them ended.
+and behind it the descriptor that the ranks print to. The answers: their process ids, then how each of them ended.
 """
 
 from __future__ import annotations
@@ -143,14 +143,19 @@ class ForkedWorld(RunningWorld):
     kills_ranks = False
 
     def __init__(
-        self, server: RankServer, size: int, words: Sequence[str], environment: Mapping[str, str], folder: Path
+        self,
+        server: RankServer,
+        size: int,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        output: int,
+        folder: Path,
     ) -> None:
         super().__init__()
         self._server, self.pid, self._folder = server, server.process.pid, folder
         with suppress(BrokenPipeError, ConnectionResetError):  # it has ended, which `wait` sees
             server.connection.send((size, list(words), dict(environment)))
-            for stream in (1, 2):  # the ranks print to what this process prints to now, not when the server was started
-                send_handle(server.connection, stream, self.pid)
+            send_handle(server.connection, output, self.pid)
 
     def wait(self, timeout_s: float) -> list[int]:
         ended: list[int] = []
@@ -222,12 +227,12 @@ class _ForkServer:
             if self._parent in ready:
                 try:
                     size, words, environment = self._parent.recv()
-                    files = [recv_handle(self._parent) for _ in (1, 2)]
+                    output = recv_handle(self._parent)
                 except (EOFError, OSError):
                     return
-                self._start(size, words, environment, files)
+                self._start(size, words, environment, output)
 
-    def _start(self, size: int, words: Sequence[str], environment: Mapping[str, str], files: Sequence[int]) -> None:
+    def _start(self, size: int, words: Sequence[str], environment: Mapping[str, str], output: int) -> None:
         with socket.create_server((LOOPBACK, 0), backlog=BACKLOG) as listener:
             for rank in range(size):
                 own = rank_environment(rank, size, listener.getsockname()[1])
@@ -236,13 +241,12 @@ class _ForkServer:
                 if pid == 0:
                     if rank != 0:
                         listener.close()
-                    self._become_rank({**environment, **own}, words, files)
+                    self._become_rank({**environment, **own}, words, output)
                 self._ranks[pid] = rank
-        for file in files:
-            os.close(file)
+        os.close(output)
         self._answer(self._ranks)
 
-    def _become_rank(self, environment: Mapping[str, str], words: Sequence[str], files: Sequence[int]) -> None:
+    def _become_rank(self, environment: Mapping[str, str], words: Sequence[str], output: int) -> None:
         """Runs in the new process; does not return."""
         status = 1
         try:
@@ -252,9 +256,9 @@ class _ForkServer:
                 signal.signal(number, signal.SIG_DFL)
             self._parent.close()
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            for descriptor, file in zip((1, 2), files, strict=True):
-                os.dup2(file, descriptor)
-                os.close(file)
+            for descriptor in (1, 2):
+                os.dup2(output, descriptor)
+            os.close(output)
             os.environ.clear()
             os.environ.update(environment)
             sys.argv = ["commbench", *words]

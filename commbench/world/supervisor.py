@@ -28,7 +28,7 @@ from commbench.core.run_folder import read_record
 
 from .exit_protocol import RankFailure, WorldEnd, exit_text, has_ended, is_broken, process_text
 from .heartbeat import STOPPED, stat_fields
-from .output import LOG, Relay
+from .output import LOG, Output
 from .signals import SAVE_S, SIGNAL_STATUS, die_with_parent
 
 # pidfd_info of linux/pidfd.h (Linux 6.15): how a process ended, also for those that are not its parent
@@ -91,7 +91,8 @@ class RunningWorld(ABC):
 
 
 class LaunchedWorld(RunningWorld):
-    """Ranks that a command starts. `rank_of` recognises a rank by its environment, `size` is their number here.
+    """Ranks that a command starts, and a descriptor that they print to. `rank_of` recognises a rank by its environment,
+    `size` is their number here.
 
     The launcher has a process group of its own: what a terminal sends reaches the parent only, which then ends the
     world in order. Uses pidfds (Linux 5.3); without those only the launcher's end is seen.
@@ -102,7 +103,7 @@ class LaunchedWorld(RunningWorld):
         name: str,
         command: Sequence[str],
         environment: Mapping[str, str],
-        folder: Path,
+        output: int,
         rank_of: Callable[[Mapping[str, str]], int | None],
         size: int,
     ) -> None:
@@ -111,12 +112,10 @@ class LaunchedWorld(RunningWorld):
             command,
             env=environment,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stdout=output,
+            stderr=output,
             preexec_fn=partial(_detach, os.getpid()),
         )
-        assert self._process.stdout is not None
-        self._relay = Relay(self._process.stdout, folder)
         self.pid, self.name = self._process.pid, name
         self._rank_of, self._size = rank_of, size
         self._poll = select.poll()
@@ -169,7 +168,6 @@ class LaunchedWorld(RunningWorld):
     def close(self) -> None:
         for descriptor in self._pids:
             os.close(descriptor)
-        self._relay.finish()
 
     def _find_ranks(self) -> None:
         """Ranks may be children of children: mpirun's are those of its daemon."""
@@ -210,9 +208,13 @@ def _exit_code(pidfd: int, pid: int) -> int | None:
     return None
 
 
-def supervise(start: Callable[[], RunningWorld], folder: Path, stopped_s: float, closing_s: float) -> WorldEnd:
-    """Start a world and wait for its end. A process that is stopped for longer than `stopped_s` ends it, and so do
-    ranks that live for longer than `closing_s` after the end of their run.
+def supervise(
+    start: Callable[[], RunningWorld], output: Output, folder: Path, stopped_s: float, closing_s: float
+) -> WorldEnd:
+    """Start a world and wait for its end, and until `output` has printed all of it.
+
+    A process that is stopped for longer than `stopped_s` ends the world, and so do ranks that live for longer than
+    `closing_s` after the end of their run.
 
     A signal to this process (SIGINT, SIGTERM, SIGHUP) interrupts the ranks, which save what is finished, and is raised
     again as KeyboardInterrupt or SystemExit once the world is gone.
@@ -225,14 +227,15 @@ def supervise(start: Callable[[], RunningWorld], folder: Path, stopped_s: float,
     numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
     handlers = {number: signal.signal(number, stop_here) for number in numbers}
     try:
-        supervisor = _Supervisor(start(), folder, stopped_s, closing_s)
-        try:
-            supervisor.wait()
-        except (KeyboardInterrupt, SystemExit) as stop:
-            supervisor.interrupt(stop)
-            raise
-        finally:
-            supervisor.close()
+        with output:
+            supervisor = _Supervisor(start(), folder, stopped_s, closing_s)
+            try:
+                supervisor.wait()
+            except (KeyboardInterrupt, SystemExit) as stop:
+                supervisor.interrupt(stop)
+                raise
+            finally:
+                supervisor.close()
     finally:
         for number, previous in handlers.items():
             signal.signal(number, previous)

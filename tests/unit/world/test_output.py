@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from commbench.world.output import ERASE, PROGRESS, Reporter, State
+from commbench.world.output import ERASE, LOG, PROGRESS, Reporter, State
 
 BAR = "[#####-----] 2/4"
 
@@ -55,38 +55,73 @@ def test_before_the_first_case_it_says_what_is_started() -> None:
     assert State(current="starting 2 ranks of mpi").line(3.0, 80) == "starting 2 ranks of mpi  0:03"
 
 
+CHILD = """
+import subprocess, sys, time
+from commbench.world.output import Reporter, mark_output
+mark_output()
+reporter = Reporter()
+reporter.begin({"cases": 4, "at_most_s": 2.0, "folder": "/results"})
+for number in (1, 2):
+    row = {"case_id": number, "benchmark": "barrier", "layout": "1x2", "pair": None, "message_bytes": 0,
+           "status": "ok", "median_s": 5e-6, "visits": 1, "stop_reason": "ci"}
+    reporter.finished(row)
+time.sleep(0.6)
+print("no end of line", end="")
+subprocess.run(["printf", "of a library\\nwithout an end"])
+time.sleep(0.6)
+print(" until now, \\u00b5s")
+reporter.end()
+time.sleep(0.4)
+print("table\\nlast line", file=sys.stderr)
+raise SystemExit
+"""
 PARENT = """
-import json, subprocess, sys, time
+import os, subprocess, sys, time
 from pathlib import Path
-from commbench.world.output import PROGRESS_FILE, Output
-folder = Path({folder!r})
-with Output(folder, "starting 2 ranks") as output:
-    print(sorted(output.exports().items()))
+from commbench.world.output import Output
+sys.stdout.reconfigure(errors="backslashreplace")  # as the command line does
+log = Path({log!r}) if {log!r} else None
+output = Output("starting 2 ranks", log)
+print(sorted(output.exports().items()), flush=True)
+with output:
     time.sleep(0.6)
-    state = dict(cases=4, done=2, share=0.5, current="all_reduce 8 B", last="x 5 us")
-    (folder / PROGRESS_FILE).write_text(json.dumps(state))
-    time.sleep(0.6)
-    subprocess.run([sys.executable, "-c", "print('from a child'); print('no end of line', end='')"])
-    time.sleep(0.6)
-    print(" until now", file=sys.stderr)
-    (folder / PROGRESS_FILE).unlink()
-    time.sleep(0.4)
-    subprocess.run(["printf", "table\\nlast line\\n"])
+    subprocess.run([sys.executable, "-c", {child!r}], stdout=output.write_end, stderr=output.write_end,
+        env=os.environ | output.exports())
 print("after")
 """
 
 
-def test_the_bar_stands_below_all_text_and_erases_nothing_else(tmp_path: object) -> None:
-    text = on_a_terminal(PARENT.replace("{folder!r}", repr(str(tmp_path))))
-    exports = "[('COMMBENCH_PROGRESS', '1'), ('COMMBENCH_TERMINAL', '100,color')]"
-    assert visible(text)[:6] == [exports, "from a child", "no end of line until now", "table", "last line", "after"]
-    assert "starting 2 ranks  0:00" in text and "[#####-----] 2/4" in text and "all_reduce 8 B  last: x 5 us" in text
+def parent_script(log: object = "") -> str:
+    return PARENT.replace("{log!r}", repr(str(log))).replace("{child!r}", repr(CHILD))
+
+
+PRINTED = ["of a library", "without an end", "no end of line until now, \xb5s", "table", "last line", "after"]
+
+
+def test_the_bar_stands_below_all_text_and_erases_nothing_else() -> None:
+    text = on_a_terminal(parent_script())
+    exports = "[('COMMBENCH_PROGRESS', '1'), ('COMMBENCH_RELAYED', '1'), ('COMMBENCH_TERMINAL', '100,color')]"
+    assert visible(text)[:8] == [exports, "4 cases, at most 2.00 s: /results", *PRINTED]
+    assert "starting 2 ranks  0:00" in text and "[#####-----] 2/4" in text and "last: barrier 1x2 5.00 us" in text
 
 
 @pytest.mark.parametrize("environ", [{"TERM": "dumb"}], ids=["dumb"])
-def test_there_is_no_bar_where_no_line_can_be_erased(tmp_path: object, environ: dict[str, str]) -> None:
-    text = on_a_terminal(PARENT.replace("{folder!r}", repr(str(tmp_path))), **environ)
+def test_there_is_no_bar_where_no_line_can_be_erased(environ: dict[str, str]) -> None:
+    text = on_a_terminal(parent_script(), **environ)
     assert "\x1b" not in text and "starting" not in text and "last line\nafter\n" in text
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_what_a_launcher_adds_is_kept_in_the_runs_folder(tmp_path: Path, locale: str) -> None:
+    environ = os.environ | {"LC_ALL": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-c", parent_script(tmp_path / LOG).replace("time.sleep(0.6)", "")]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30, check=True)
+    assert "COMMBENCH_PROGRESS" not in done.stdout and "('COMMBENCH_TERMINAL', '')" in done.stdout
+    assert "\x1b" not in done.stdout + done.stderr and "starting" not in done.stdout + done.stderr
+    assert (tmp_path / LOG).read_text() == "of a library\nwithout an end\n"
+    assert done.stderr.splitlines()[1:] == ["[1/4] barrier 1x2: 5.00 us", "[2/4] barrier 1x2: 5.00 us", *PRINTED[3:5]]
+    printed = PRINTED[2].replace("\xb5", "\\xb5") if locale == "C" else PRINTED[2]
+    assert done.stdout.splitlines()[1:] == [printed, "after"]
 
 
 def test_a_terminal_that_has_closed_changes_no_exit_status() -> None:
@@ -101,13 +136,6 @@ def test_a_terminal_that_has_closed_changes_no_exit_status() -> None:
     done = subprocess.run(command, env=environ, stdout=theirs, stderr=theirs, timeout=30, check=False)
     os.close(theirs)
     assert done.returncode == 129
-
-
-def test_there_is_no_bar_in_a_file(tmp_path: object) -> None:
-    script = PARENT.replace("{folder!r}", repr(str(tmp_path))).replace("time.sleep(0.6)", "")
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
-    assert "COMMBENCH_PROGRESS" not in done.stdout and "('COMMBENCH_TERMINAL', '')" in done.stdout
-    assert "\x1b" not in done.stdout + done.stderr and "starting" not in done.stdout + done.stderr
 
 
 def test_a_case_is_finished_after_its_last_visit(

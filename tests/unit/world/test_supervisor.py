@@ -18,7 +18,7 @@ import pytest
 from commbench.core.errors import WorldBroken
 from commbench.world import exit_protocol
 from commbench.world.exit_protocol import WorldEnd
-from commbench.world.output import LOG
+from commbench.world.output import LOG, Output
 from commbench.world.supervisor import (
     LaunchedWorld,
     RunningWorld,
@@ -58,23 +58,23 @@ def rank_of(environ: Mapping[str, str]) -> int | None:
     return int(environ["FAKE_RANK"])
 
 
-def launched(folder: Path, script: str, ranks: int = 3, **run: object) -> LaunchedWorld:
+def launched(folder: Path, output: Output, script: str, ranks: int = 3, **run: object) -> LaunchedWorld:
     words = [sys.executable, "-c", HEAD + script, str(folder), json.dumps(run)]
-    return LaunchedWorld("fake", words, os.environ, folder, rank_of, ranks)
+    return LaunchedWorld("fake", words, os.environ, output.write_end, rank_of, ranks)
 
 
 def supervised(
     folder: Path, script: str, ranks: int = 3, stopped_s: float = 8.0, closing_s: float = 60.0, **run: object
 ) -> WorldEnd:
     """The world's end; none of its processes is left."""
-    worlds: list[LaunchedWorld] = []
+    worlds, output = list[LaunchedWorld](), Output("starting", folder / LOG)
 
     def start() -> LaunchedWorld:
-        worlds.append(launched(folder, script, ranks, **run))
+        worlds.append(launched(folder, output, script, ranks, **run))
         return worlds[0]
 
     begun = time.monotonic()
-    end = supervise(start, folder, stopped_s, closing_s)
+    end = supervise(start, output, folder, stopped_s, closing_s)
     assert time.monotonic() - begun < 20
     for pid in worlds[0].ranks:
         until = time.monotonic() + 5
@@ -198,9 +198,8 @@ class AtOnce(RunningWorld):
 
 def test_ranks_that_end_at_once_are_named_and_not_their_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failures(*codes: int) -> list[tuple[int, str]]:
-        return [
-            (failure.rank, failure.how) for failure in supervise(lambda: AtOnce(*codes), tmp_path, 8.0, 60.0).failures
-        ]
+        end = supervise(lambda: AtOnce(*codes), Output("starting", tmp_path / LOG), tmp_path, 8.0, 60.0)
+        return [(failure.rank, failure.how) for failure in end.failures]
 
     assert failures(1, 1) == [(0, "exited with status 1"), (1, "exited with status 1")]
     assert failures(3, -signal.SIGKILL) == [(1, "was killed by SIGKILL")], "rank 0 ended because rank 1 was gone"

@@ -159,7 +159,7 @@ def test_the_first_rank_that_fails_ends_the_others(
     monkeypatch.setattr(sys, "executable", str(warm_executable))
     server = RankServer(os.environ)
     try:
-        world = ForkedWorld(server, 2, ["benchmark=all_reduce", f"output={tmp_path}"], os.environ, tmp_path)
+        world = ForkedWorld(server, 2, ["benchmark=all_reduce", f"output={tmp_path}"], os.environ, 2, tmp_path)
         while not world.ranks:
             world.wait(START_S)
         killed, other = sorted(world.ranks, key=lambda pid: -world.ranks[pid])
@@ -193,7 +193,7 @@ def test_a_server_holds_nothing_that_its_command_prints_to(idle_server: RankServ
 
 def test_what_a_server_says_that_ends_by_itself_is_kept_for_the_run(tmp_path: Path) -> None:
     server = RankServer(os.environ | {"PYTHONPATH": "/nonexistent", "PYTHONHOME": "/nonexistent"})
-    world = ForkedWorld(server, 2, [], {}, tmp_path)
+    world = ForkedWorld(server, 2, [], {}, 2, tmp_path)
     world.wait_for_end(START_S)
     server.close()
     assert world.status == 1 and "No module named" in (tmp_path / LOG).read_text()
