@@ -1,8 +1,8 @@
 """Heartbeats: every rank sends one every 2 s; if a rank sends none for `budget.silence_s` (8 s), the world is broken.
 
-They come from a thread of their own, with a connection of its own to the control plane's store, also while the main
-thread is inside a library's call. Rank 0 checks all ranks, all ranks check rank 0. With each heartbeat a rank tells
-where it is (Progress).
+A thread of its own sends them, over a connection of its own to the control plane's store, also while the main thread
+is inside a library's call. Rank 0 checks all ranks, all ranks check rank 0. Each heartbeat says where its rank is
+(Progress).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .exit_protocol import process_text
 
 PERIOD_S = 2.0
 VERDICT_S = 2.5  # until every rank, which asks once in PERIOD_S, has read why rank 0 ends the world
-READ_S = 5.0  # for the progress of another rank
+JOIN_S = 5.0  # for a thread to end
 MAX_FRAMES = 4
 PATH_PREFIX = re.compile(r".*/(site-packages|commbench|lib/python[0-9.]+)/")
 LIBRARY_ERROR = re.compile(r", \w*(Error|Exception): .*", re.DOTALL)
@@ -139,15 +139,15 @@ class Heartbeat:
         self, control: Control, progress: Progress, silence_s: float, on_broken: OnBroken, deadline_s: float
     ) -> None:
         self.rank, self.size = control.rank, control.size
-        self._store, self._progress_store = control.store.clone(), control.store.clone()
-        self._progress, self._on_broken = progress, on_broken
+        self._store, self._progress, self._on_broken = control.store.clone(), progress, on_broken
+        # phase and stack by rank: on rank 0 of all ranks, on the others of rank 0
+        self._last_seen = dict.fromkeys(range(self.size), (progress.text(), list[str]()))
         self._beats_sent, self._found_by_rank_0 = 0, False
         self._verdict: str | None = None  # of rank 0: why the world is broken
         self._silence, self._silence_s = SilenceDetector(silence_s), silence_s
         self._answered_at = time.monotonic()
         self._ended = threading.Event()
         self._store.set_timeout(timedelta(seconds=silence_s))
-        self._progress_store.set_timeout(timedelta(seconds=READ_S))
         self._send()
         self._host = host = Host.here()
         exchanged = control.exchange([host.name, host.pid, host.kernel], deadline_s, "the first heartbeat")
@@ -163,7 +163,7 @@ class Heartbeat:
         """Stop before the farewell: afterwards the store may be gone, which must not look like a failure."""
         self._ended.set()
         for thread in self._threads:
-            thread.join(READ_S)
+            thread.join(JOIN_S)
 
     def names(self) -> dict[int, str]:
         """The ranks that share this one's kernel, by process id."""
@@ -172,10 +172,8 @@ class Heartbeat:
 
     def describe(self, ranks: Sequence[int]) -> str:
         """Ranks with host, what has happened to their processes, and where they were last seen."""
-        texts = []
-        for rank in ranks[:MAX_NAMED_RANKS]:
-            phase = self._last_seen(rank)[0]
-            texts.append(self._with_state(rank) + (f", last seen in {phase}" if phase else ""))
+        named = ranks[:MAX_NAMED_RANKS]
+        texts = [f"{self._with_state(rank)}, last seen in {self._last_seen[rank][0]}" for rank in named]
         texts += [f"and {len(ranks) - MAX_NAMED_RANKS} more"] if len(ranks) > MAX_NAMED_RANKS else []
         return "; ".join(texts)
 
@@ -189,9 +187,9 @@ class Heartbeat:
 
     def stacks(self) -> dict[str, list[str]]:
         """The last known stack of each rank as "file:line function"; this rank's is the current one."""
-        others = [rank for rank in range(min(self.size, MAX_NAMED_RANKS)) if rank != self.rank]
-        stacks = {f"rank {rank}": self._last_seen(rank)[1] for rank in others}
-        return {f"rank {self.rank}": main_stack(), **{rank: stack for rank, stack in stacks.items() if stack}}
+        self._last_seen[self.rank] = self._progress.text(), main_stack()
+        ranks = [self.rank, *(rank for rank in range(min(self.size, MAX_NAMED_RANKS)) if rank != self.rank)]
+        return {f"rank {rank}": stack for rank in ranks if (stack := self._last_seen[rank][1])}
 
     def wait_for_first_rank(self, timeout_s: float) -> None:
         """Wait until the lowest rank that lives on this host has ended. It looks for ranks that were lost before the
@@ -215,13 +213,6 @@ class Heartbeat:
 
     def _state(self, host: Host) -> str | None:
         return host.state() if host.kernel and host.kernel == self._host.kernel else None
-
-    def _last_seen(self, rank: int) -> tuple[str, list[str]]:
-        """Phase and stack; empty where the store is gone."""
-        with suppress(RuntimeError):
-            phase, stack = json.loads(self._progress_store.get(f"heartbeat/{rank}/progress"))
-            return str(phase), list(stack)
-        return "", []
 
     def _with_state(self, rank: int) -> str:
         host = self.hosts[rank]
@@ -264,11 +255,15 @@ class Heartbeat:
         """Send one heartbeat and check the others; why the world is broken, if it is."""
         self._send()
         watched = range(1, self.size) if self.rank == 0 else [0]
-        values = [json.loads(value) for value in self._store.multi_get([f"heartbeat/{rank}" for rank in watched])]
-        if values[0][0] is not None:  # the verdict of rank 0: the others give none
-            self._found_by_rank_0 = True
-            return str(values[0][0])
-        silent = self._silence.check(zip(watched, (beat for _, beat in values), strict=True), time.monotonic())
+        values = self._store.multi_get([f"heartbeat/{rank}" for rank in watched])
+        beats = list[tuple[int, int]]()
+        for rank, (verdict, beat, *seen) in zip(watched, map(json.loads, values), strict=True):
+            if verdict is not None:  # of rank 0: the others give none
+                self._found_by_rank_0 = True
+                return str(verdict)
+            beats.append((rank, beat))
+            self._last_seen[rank] = tuple(seen)
+        silent = self._silence.check(beats, time.monotonic())
         reason, late_s = None, self._progress.late_s() if self.rank == 0 else None
         if silent:
             reason = f"no heartbeat for {self._silence_s:g} s (budget.silence_s): {self.describe(silent)}"
@@ -282,7 +277,6 @@ class Heartbeat:
 
     def _send(self) -> None:
         self._beats_sent += 1
-        progress = [self._progress.text(), main_stack()]
-        keys = [f"heartbeat/{self.rank}/progress", f"heartbeat/{self.rank}"]
-        self._store.multi_set(keys, [json.dumps(progress), json.dumps([self._verdict, self._beats_sent])])
+        seen = self._last_seen[self.rank] = self._progress.text(), main_stack()
+        self._store.set(f"heartbeat/{self.rank}", json.dumps([self._verdict, self._beats_sent, *seen]))
         self._answered_at = time.monotonic()

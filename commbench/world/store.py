@@ -105,11 +105,7 @@ class KeyValueStore:
         self._timeout_s = timeout.total_seconds()
 
     def set(self, key: str, value: str | bytes) -> None:
-        self.multi_set([key], [value])
-
-    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
-        texts = [value.encode() if isinstance(value, str) else value for value in values]
-        self._ask(SET, *(part for pair in zip(_encoded(keys), texts, strict=True) for part in pair))
+        self._ask(SET, key.encode(), value.encode() if isinstance(value, str) else value)
 
     def get(self, key: str) -> bytes:
         return self.multi_get([key])[0]
@@ -226,9 +222,9 @@ class _StoreServer:
             return
         answer: list[bytes] = []
         if operation == SET:
-            for key, value in zip(words[::2], words[1::2], strict=True):
-                self._values[key] = value
-                self._wake(key)
+            key, value = words
+            self._values[key] = value
+            self._wake(key)
         elif operation == CHECK:
             answer = [b"set"] if all(key in self._values for key in words) else []
         elif operation == DELETE:
