@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .case import Case, Mode, RankIdentity, World, options_text
+from .layout import Layout
 from .program import BufferSpec, Pattern, Program
 
 GROUP_ORDER = "group_order"  # in Communicator.facts: the ranks in the order in which the library's log numbers them
@@ -213,20 +214,17 @@ class Launcher(Protocol):
 
         Raises ConfigError, OSError, RuntimeError, KeyError, ValueError."""
 
-    def command(
-        self, nodes: int, ranks_per_node: int, worker: Sequence[str], library: str | None, exports: Sequence[str] = ()
-    ) -> list[str]:
+    def command(self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]) -> list[str]:
         """The command line that starts the ranks: it contains sys.executable, and ends with the words of `worker`.
 
-        `library` as in `environment`; `exports` are the names of variables that ranks on other hosts need. Raises
-        ConfigError if the launcher's program is not installed."""
+        `library` is the MPI library that the ranks load (backend.library), None if they load none; `exports` are the
+        names of variables that ranks on other hosts need. Raises ConfigError if the launcher's program is not
+        installed."""
 
-    def environment(self, nodes: int, ranks_per_node: int, library: str | None) -> dict[str, str]:
-        """The variables to export to the ranks, beside the inherited ones; called once per world, in the parent.
+    def environment(self, ranks_per_node: int) -> dict[str, str]:
+        """The variables to export to the ranks, beside the inherited ones; called once per world, in the parent."""
 
-        `library` is the MPI library that they load (backend.library), None if they load none."""
-
-    def manual_command(self, nodes: int, ranks_per_node: int, worker: Sequence[str]) -> str | None:
+    def manual_command(self, layout: Layout, worker: Sequence[str]) -> str | None:
         """The command for a user to start such a world if this process can't; None if there is none."""
         return None
 

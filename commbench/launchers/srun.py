@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from commbench.core.case import RankIdentity
 from commbench.core.errors import ConfigError
-from commbench.core.layout import MAX_RANKS
+from commbench.core.layout import MAX_RANKS, Layout
 from commbench.core.protocols import Backend, Launcher
 from commbench.hardware.mpi_library import find
 from commbench.world.rendezvous import exported_identity, store_at
@@ -66,23 +66,21 @@ class Srun(Launcher):
     ) -> Any:
         return store_at(*step_address(environ), identity.rank == 0, backend.needs_torch)
 
-    def command(
-        self, nodes: int, ranks_per_node: int, worker: Sequence[str], library: str | None, exports: Sequence[str] = ()
-    ) -> list[str]:
+    def command(self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]) -> list[str]:
         if shutil.which("srun") is None:
             raise ConfigError("launcher=srun: there is no srun here; start it on a host of the Slurm cluster")
         step = ["--overlap"] if self.has_allocation else []  # the script that we are in holds the allocation
-        shape = [f"--nodes={nodes}", f"--ntasks-per-node={ranks_per_node}", f"--ntasks={nodes * ranks_per_node}"]
+        shape = [f"--nodes={layout.nodes}", f"--ntasks-per-node={layout.ranks_per_node}", f"--ntasks={layout.size}"]
         # a rank binds itself (key `bind`); one that fails ends all
         rules = ["--cpu-bind=none", "--kill-on-bad-exit=1", "--export=ALL", f"--mpi={pmi(library)}"]
         return ["srun", *step, *shape, *rules, *self.options, sys.executable, "-m", "commbench", *worker]
 
-    def environment(self, nodes: int, ranks_per_node: int, library: str | None) -> dict[str, str]:
+    def environment(self, ranks_per_node: int) -> dict[str, str]:
         """A port of its own for each world: an earlier one may not have released its port yet."""
         return {"MASTER_PORT": str(secrets.choice(PORTS)), "OMP_NUM_THREADS": "1"}
 
-    def manual_command(self, nodes: int, ranks_per_node: int, worker: Sequence[str]) -> str:
-        return f"srun -N {nodes} --ntasks-per-node {ranks_per_node} commbench {shlex.join(worker)}"
+    def manual_command(self, layout: Layout, worker: Sequence[str]) -> str:
+        return f"srun -N {layout.nodes} --ntasks-per-node {layout.ranks_per_node} commbench {shlex.join(worker)}"
 
 
 def pmi(library: str | None) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from commbench.core.case import RankIdentity
+from commbench.core.layout import Layout
 from commbench.core.protocols import Backend, Launcher
 from commbench.world.rendezvous import exported_identity, store_at
 
@@ -35,21 +36,19 @@ class Torchrun(Launcher):
         store = store_at(environ["MASTER_ADDR"], int(environ["MASTER_PORT"]), owner)
         return PrefixStore(f"commbench/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
-    def command(
-        self, nodes: int, ranks_per_node: int, worker: Sequence[str], library: str | None, exports: Sequence[str] = ()
-    ) -> list[str]:
+    def command(self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]) -> list[str]:
         """Port 0 lets the kernel choose a free one: two runs on a machine never meet."""
         rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]
         return [
-            sys.executable, "-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={ranks_per_node}",
+            sys.executable, "-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={layout.ranks_per_node}",
             *rendezvous, "-m", "commbench", *worker,
         ]  # fmt: skip
 
-    def environment(self, nodes: int, ranks_per_node: int, library: str | None) -> dict[str, str]:
+    def environment(self, ranks_per_node: int) -> dict[str, str]:
         return {"OMP_NUM_THREADS": "1"}  # torchrun's own default, without its warning
 
-    def manual_command(self, nodes: int, ranks_per_node: int, worker: Sequence[str]) -> str:
+    def manual_command(self, layout: Layout, worker: Sequence[str]) -> str:
         return (
-            f"torchrun --nnodes {nodes} --nproc-per-node {ranks_per_node} --rdzv-backend c10d"
+            f"torchrun --nnodes {layout.nodes} --nproc-per-node {layout.ranks_per_node} --rdzv-backend c10d"
             f" --rdzv-endpoint HOST:29400 -m commbench {shlex.join(worker)}     (on each node)"
         )

@@ -60,22 +60,20 @@ def start(spec: WorldSpec) -> int:
 
 def _start_world(spec: WorldSpec, output: Output) -> RunningWorld:
     launcher, job = spec.launcher, spec.job
-    shape = spec.layout.nodes, spec.layout.ranks_per_node
-    exports = _exports(spec, output.exports())
+    exports, ranks_here = _exports(spec, output.exports()), spec.layout.ranks_per_node
+    environment = inherited_environment() | exports
     if launcher.forks:
-        environment = inherited_environment() | exports
         server = rank_server(environment, job.settings.launch)
-        return ForkedWorld(server, shape[1], job.overrides, environment, output.write_end, Path(spec.folder))
+        return ForkedWorld(server, ranks_here, job.overrides, environment, output.write_end, Path(spec.folder))
     rest_rank_server()
-    command = launcher.command(*shape, job.overrides, spec.mpi_library, sorted(exports))
+    command = launcher.command(spec.layout, job.overrides, spec.mpi_library, sorted(exports))
 
     def rank_of(environ: Mapping[str, str]) -> int | None:
         identity = launcher.detect(environ) if environ.get(FOLDER) == spec.folder else None
         return None if identity is None else identity.rank
 
-    size = shape[1] if launcher.is_local else 0
-    environment = inherited_environment() | exports
-    return LaunchedWorld(launcher.name, command, environment, output.write_end, rank_of, size)
+    ranks_here = ranks_here if launcher.is_local else 0
+    return LaunchedWorld(launcher.name, command, environment, output.write_end, rank_of, ranks_here)
 
 
 def _exports(spec: WorldSpec, terminal: Mapping[str, str]) -> dict[str, str]:
@@ -89,7 +87,7 @@ def _exports(spec: WorldSpec, terminal: Mapping[str, str]) -> dict[str, str]:
         by_backend = settings.backend.environment(settings.cuda_ipc, settings.interface)
     return {
         **{key: inherited.get(key, value) for key, value in QUIET.items()},
-        **spec.launcher.environment(spec.layout.nodes, spec.layout.ranks_per_node, spec.mpi_library),
+        **spec.launcher.environment(spec.layout.ranks_per_node),
         **by_backend,
         **{key: inherited[key] for key in forwarded},
         **dict(settings.env),

@@ -114,7 +114,7 @@ def rank_server(environment: Mapping[str, str], launch: int | None = None) -> Ra
 
 def start_rank_server(launcher: Launcher) -> None:
     """Start it before the job is known: it imports torch while this process composes the configuration."""
-    rank_server(QUIET | launcher.environment(1, 1, None) | inherited_environment())
+    rank_server(QUIET | launcher.environment(1) | inherited_environment())
 
 
 def inherited_environment() -> dict[str, str]:

@@ -13,6 +13,7 @@ from places import ROOT
 from commbench.config.compose import ConfigComposer, resolved
 from commbench.config.keys import construct
 from commbench.core.errors import ConfigError
+from commbench.core.layout import Layout
 from commbench.launchers.registry import allowed
 
 QUICK = ("benchmark=barrier", "sizes=[8]", "timing=fixed", "timing.repetitions=6", "timing.warmup_s=0")
@@ -40,7 +41,7 @@ def test_it_makes_a_command_line(name: str) -> None:
     with ConfigComposer() as door:
         launcher = construct(resolved(door.config([f"launcher={name}"]))["launcher"], name, ())
     try:
-        command = launcher.command(1, 3, ["backend=gloo", "label=a b"], None)
+        command = launcher.command(Layout(1, 3), ["backend=gloo", "label=a b"], None, [])
     except ConfigError as error:
         pytest.skip(str(error))  # its program is not installed
     assert launcher.name == name
@@ -49,7 +50,7 @@ def test_it_makes_a_command_line(name: str) -> None:
         return
     assert command[-2:] == ["backend=gloo", "label=a b"], "the overrides come last and unchanged"
     assert any("3" in word for word in command) and sys.executable in command
-    assert all(isinstance(text, str) for pair in launcher.environment(1, 3, None).items() for text in pair)
+    assert all(isinstance(text, str) for pair in launcher.environment(3).items() for text in pair)
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from combination import GIVEN, HOSTS, OWN
 
+from commbench.core.layout import Layout
 from commbench.hardware.mpi_library import find
 from commbench.launchers.mpirun import Mpirun
 from commbench.launchers.torchrun import Torchrun
@@ -73,7 +74,7 @@ def command(world: str, extra: list[str]) -> list[str]:
         launcher_word = ["launcher=torchrun"] if world == "own torchrun" else []
         return [sys.executable, "-m", "commbench", *words, *launcher_word, "layout=1x2"]
     launcher = Torchrun() if stack.library is None else Mpirun()
-    return launcher.command(1, 2, words, stack.library)
+    return launcher.command(Layout(1, 2), words, stack.library, ())
 
 
 def commands_on_hosts(world: str, hosts: VirtualHosts, extra: list[str]) -> list[list[str]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from claim import LAUNCHES, MIB, Claim, run
 
+from commbench.core.layout import Layout
 from commbench.hardware.mpi_library import MpiLibrary, find
 from commbench.launchers.mpirun import Mpirun
 
@@ -74,10 +75,10 @@ def mpi_launch(kind: str) -> Callable[[], Blocks]:
     library = find(kind)
     assert library is not None, f"{kind} is not installed; make perf installs both wheels"
     launcher, folder = Mpirun(), tempfile.mkdtemp(prefix="commbench-perf-")
-    command = launcher.command(1, 2, (), library.path)
+    command = launcher.command(Layout(1, 2), (), library.path, ())
     start = command[: command.index(sys.executable)]
     reference = compiled(library, folder)
-    environment = {**launcher.environment(1, 2, library.path), "MPI4PY_LIBMPI": library.path}
+    environment = {**launcher.environment(2), "MPI4PY_LIBMPI": library.path}
 
     def launch() -> Blocks:
         words = [*start, sys.executable, str(HERE / "ranks.py"), "mpi", *([reference] if reference else [])]

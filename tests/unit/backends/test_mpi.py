@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from places import SUPPORT
 
+from commbench.core.layout import Layout
 from commbench.hardware.mpi_library import find
 from commbench.launchers.mpirun import Mpirun
 
@@ -33,8 +34,8 @@ def test_every_step_is_exact_or_refused(
         pytest.skip(f"{library} is not installed (apt-get install openmpi-bin)")
     assert find(library) is not None, "make test installs both wheels"
     launcher = Mpirun()
-    start = launcher.command(1, size, [], library)[:-3]  # without python -m commbench
-    done = world(*start, str(warm_executable), EVERY_STEP, "mpi", library, env=launcher.environment(1, MANY, library))
+    start = launcher.command(Layout(1, size), [], library, [])[:-3]  # without python -m commbench
+    done = world(*start, str(warm_executable), EVERY_STEP, "mpi", library, env=launcher.environment(MANY))
     assert done.status == 0, done.explain()
     reports = [json.loads((done.output / f"{rank}.json").read_text()) for rank in range(size)]
     assert [rank["wrong"] for rank in reports] == [[]] * size

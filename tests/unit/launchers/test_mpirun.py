@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from commbench.core.errors import ConfigError
+from commbench.core.layout import Layout
 from commbench.hardware.mpi_library import find
 from commbench.launchers.mpirun import YIELDING, Mpirun
 
@@ -18,7 +19,7 @@ FILE = "# racks\nnode1 slots=8\n10.0.0.2:4  # one of them\n\nnode3\n"
 
 def words(library: str, launcher: Mpirun, nodes: int = 2, each: int = 4) -> str:
     """The command line up to the ranks' own program."""
-    command = launcher.command(nodes, each, ["label=x"], library, ["A", "B"])
+    command = launcher.command(Layout(nodes, each), ["label=x"], library, ["A", "B"])
     assert command[-2:] == ["commbench", "label=x"]
     return " ".join(command[1 : command.index("-m")])
 
@@ -75,5 +76,5 @@ def test_what_is_no_host_is_refused(tmp_path: Path, hosts: tuple[str, ...], text
 
 def test_ranks_yield_only_where_there_are_more_than_cores() -> None:
     cores = len(os.sched_getaffinity(0))
-    yielding = [Mpirun().environment(1, ranks, None).items() >= YIELDING.items() for ranks in (1, cores, cores + 1)]
+    yielding = [Mpirun().environment(ranks).items() >= YIELDING.items() for ranks in (1, cores, cores + 1)]
     assert yielding == [False, False, True]
