@@ -91,7 +91,7 @@ def run_session(
 def _earlier_starts(job: Job, folder: str, resume: Resume, identity: RankIdentity | None) -> EarlierStarts:
     """What rank 0 reads in the folder, which other ranks may not have."""
     if identity is not None and identity.rank != 0:
-        return EarlierStarts()
+        return EarlierStarts(resume)
     run, cases = load_run(folder), read_rows([folder])
     unfinished = cases.stop_reason.isin(UNFINISHED)
     recorded = dict(zip(cases.case_id[~unfinished], cases.status[~unfinished], strict=True))
@@ -100,10 +100,7 @@ def _earlier_starts(job: Job, folder: str, resume: Resume, identity: RankIdentit
     visits = {}
     if not job.settings.timing.is_soak:  # which begins anew
         visits = earlier_visits(folder, {*cases.case_id[unfinished | ~cases.status.isin(FINISHED)]})
-    by_user, force = resume in (Resume.RETRY, Resume.FORCE), resume is not Resume.RETRY
-    return EarlierStarts(
-        recorded, run.get("broken", {}), run, by_user, force, reasons, visits, launch=resume is Resume.LAUNCH
-    )
+    return EarlierStarts(resume, run, recorded, reasons, visits)
 
 
 def abnormal(folder: str) -> list[str]:

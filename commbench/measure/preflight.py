@@ -30,7 +30,7 @@ from commbench.hardware import machine_facts, network, resource_limits, topology
 from commbench.hardware.gpu import own_gpu
 from commbench.hardware.machine_facts import RanksByValue
 from commbench.world.output import print_error
-from commbench.world.recovery import EarlierStarts
+from commbench.world.recovery import EarlierStarts, Resume
 
 MEETING_S = 120.0  # for preparations that every rank does at its own pace
 GPU_UUID = "gpu.own.uuid"
@@ -296,7 +296,7 @@ def _change_problem(earlier: EarlierStarts, run: Mapping[str, Any]) -> str | Non
         keys = {key for key in {*old, *new} if scope_of(key).restarts == "equal"}
         changed = sorted(key for key in keys if old.get(key) != new.get(key))
         lines += [f"  node {number}, {key}: {old.get(key)} then, {new.get(key)} now" for key in changed]
-    if not lines or earlier.force:
+    if not lines or earlier.resume is not Resume.RETRY:
         return None
     return "\n".join(["this is not as it was when the run began:", *lines, "accept it with: commbench resume --force"])
 
@@ -306,6 +306,6 @@ def _continued_record(earlier: EarlierStarts, run: Mapping[str, Any]) -> dict[st
     kept = {key: earlier.run[key] for key in ("started_at", "sweep_id", "broken") if key in earlier.run}
     last = {key: earlier.run.get(key) for key in ("status", "reason", "stacks", "finished_at", "reference")}
     launches = {**run["launches"], **earlier.run.get("launches", {}), "planned": run["launches"]["planned"]}
-    launches |= {"began": [*launches["began"], earlier.segment]} if earlier.launch else {}
-    launches |= {"spent_s": 0.0} if earlier.retry else {}
+    launches |= {"began": [*launches["began"], earlier.segment]} if earlier.resume is Resume.LAUNCH else {}
+    launches |= {"spent_s": 0.0} if earlier.resume.by_user else {}
     return {**run, **kept, "launches": launches, "segments": [*earlier.run.get("segments", []), last]}

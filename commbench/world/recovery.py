@@ -28,6 +28,10 @@ class Resume(str, Enum):
     REST = "rest"  # what a broken world has left
     LAUNCH = "launch"  # another launch of the run: all its cases again
 
+    @property
+    def by_user(self) -> bool:
+        return self in (Resume.RETRY, Resume.FORCE)
+
 
 @dataclass(frozen=True, eq=False)
 class EarlierVisits:
@@ -46,22 +50,15 @@ class EarlierVisits:
 
 @dataclass(frozen=True)
 class EarlierStarts:
-    """`recorded`: case -> status, `reasons`: case -> why it failed, `broken`: case -> how often it broke the world,
-    `visits`: case -> what there is of one that is not finished.
-
-    `run` is run.json. Only rank 0 has the contents; the other ranks only know that the run is continued. With `retry`,
-    which the user asks for, failed cases are tried again; without it only what a broken world has left. With `launch`
-    another launch of the run begins, which visits all its cases again.
+    """What earlier starts have left of a run: run.json, and by case its status (`recorded`), why it failed (`reasons`)
+    and the visits of one that is not finished. Empty but on rank 0.
     """
 
-    recorded: Mapping[str, str] = field(default_factory=dict)
-    broken: Mapping[str, int] = field(default_factory=dict)
+    resume: Resume = Resume.REST
     run: Mapping[str, Any] = field(default_factory=dict)
-    retry: bool = False
-    force: bool = False
+    recorded: Mapping[str, str] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
     visits: Mapping[str, EarlierVisits] = field(default_factory=dict)
-    launch: bool = False
 
     @property
     def segment(self) -> int:
@@ -75,14 +72,14 @@ class EarlierStarts:
             return True
         if all(status in FINISHED for status in statuses):
             return False
-        return self.retry or case_id in self.broken
+        return self.resume.by_user or case_id in self.run.get("broken", {})
 
     def given_up(self, case_id: str) -> str | None:
         """Why a case is not tried again; None if it is."""
-        times = self.broken.get(case_id, 0)
+        times = self.run.get("broken", {}).get(case_id, 0)
         last_start: Mapping[str, str] = (self.run.get("segments") or [{}])[-1]
         why = self.reasons.get(case_id) or last_start.get("reason")  # rank 0 may have written no row of its case
-        if times < MAX_BREAKS or self.retry:
+        if times < MAX_BREAKS or self.resume.by_user:
             return None
         if why is not None and why.startswith(GIVEN_UP):  # recorded by an earlier start
             return why

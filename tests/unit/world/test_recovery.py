@@ -18,7 +18,7 @@ import commbench
 from commbench.cli.run import resume
 from commbench.core.errors import ConfigError
 from commbench.report.load import find_runs, load_run
-from commbench.world.recovery import IN_FLIGHT, EarlierStarts, clear_in_flight, count_suspect, mark_in_flight
+from commbench.world.recovery import IN_FLIGHT, EarlierStarts, Resume, clear_in_flight, count_suspect, mark_in_flight
 
 FIXED = ("timing=fixed", "timing.repetitions=30", "timing.warmup_repetitions=1", "timing.warmup_s=0")
 DEADLY = """
@@ -42,28 +42,29 @@ class Deadly(AllReduce):
 
 def test_what_is_left_of_a_run() -> None:
     recorded = {"good": "ok", "planned": "skipped", "bad": "failed", "wrong": "invalid", "suspect": "failed"}
-    rest = EarlierStarts(recorded, broken={"suspect": 1, "twice": 2})
+    rest = EarlierStarts(Resume.REST, {"broken": {"suspect": 1, "twice": 2}}, recorded)
     assert [case for case in (*recorded, "new", "twice") if rest.unfinished(case, [case])] == [
         "suspect",
         "new",
         "twice",
     ]
-    given_up = EarlierStarts({"twice": "failed"}, broken={"twice": 2}, reasons={"twice": "rank 1 has ended"})
+    run = {"broken": {"twice": 2}, "segments": [{"reason": "rank 0 has ended"}, {"reason": "rank 1 was killed"}]}
+    given_up = EarlierStarts(Resume.REST, run, {"twice": "failed"}, {"twice": "rank 1 has ended"})
     assert given_up.unfinished("twice", ["twice"]), "it is to be written down why"
     assert given_up.given_up("twice") == "broke the world 2 times; it is not tried again; rank 1 has ended"
-    run = {"segments": [{"reason": "rank 0 has ended"}, {"reason": "rank 1 was killed"}]}
-    without_row = EarlierStarts(broken={"twice": 2}, run=run)
+    without_row = EarlierStarts(Resume.REST, run)
     assert without_row.given_up("twice") == "broke the world 2 times; it is not tried again; rank 1 was killed"
-    again = EarlierStarts(recorded, retry=True)
+    again = EarlierStarts(Resume.RETRY, recorded=recorded)
     assert [case for case in recorded if again.unfinished(case, [case])] == ["bad", "wrong", "suspect"]
     assert rest.unfinished("round", ["good", "new"]), "a round is measured as a whole"
     assert not rest.unfinished("round", ["good", "planned"])
 
 
 def test_a_case_that_broke_the_world_twice_is_given_up_unless_the_user_asks() -> None:
-    assert EarlierStarts(broken={"a": 1}).given_up("a") is None
-    assert EarlierStarts(broken={"a": 2}).given_up("a") == "broke the world 2 times; it is not tried again"
-    assert EarlierStarts(broken={"a": 2}, retry=True).given_up("a") is None
+    once, twice = {"broken": {"a": 1}}, {"broken": {"a": 2}}
+    assert EarlierStarts(Resume.REST, once).given_up("a") is None
+    assert EarlierStarts(Resume.REST, twice).given_up("a") == "broke the world 2 times; it is not tried again"
+    assert [EarlierStarts(mode, twice).given_up("a") for mode in (Resume.RETRY, Resume.FORCE)] == [None, None]
 
 
 def test_the_case_in_flight_is_blamed_once(tmp_path: Path) -> None:
