@@ -28,7 +28,7 @@ from commbench.world.heartbeat import VERDICT_S, Heartbeat, Progress
 from commbench.world.output import print_error
 from commbench.world.recovery import EarlierStarts, clear_in_flight, mark_in_flight
 from commbench.world.rendezvous import bind_rank, check_layouts
-from commbench.world.signals import SAVE_S, SIGNAL_STATUS, RunEnder, handled_signals
+from commbench.world.signals import SAVE_S, SIGNAL_STATUS, RunEnder
 from commbench.world.supervisor import mapped_shared_memory, remove_shared_memory
 
 from .case import CaseVisit
@@ -64,7 +64,7 @@ def run_in_world(settings: Settings, request: Request, identity: RankIdentity | 
         control.farewell(MEETING_S)
         return 0
     session = _Session(settings, world, control, PlanFacts(*facts), run, request)
-    with handled_signals(session.save_after_signal, session.find_lost_ranks) as ender:
+    with RunEnder(session.save_after_signal, session.find_lost_ranks) as ender:
         try:
             session.open(ender)
             status = session.run()

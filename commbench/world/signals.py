@@ -1,8 +1,8 @@
 """A rank ends once, by a signal, its main thread or its heartbeat, also while it is inside of a library's call.
 
 Python runs a signal's handler in the main thread, between two of its instructions: not while that thread waits in C for
-a rank that is gone. The interpreter's C part however writes each signal to a pipe at once (signal.set_wakeup_fd), which
-a second thread reads.
+a rank that is gone. However, the interpreter's C code writes each signal to a pipe at once (signal.set_wakeup_fd), and
+a second thread reads it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -26,37 +26,37 @@ Save = Callable[[int], None]  # with the exit status
 OnSignal = Callable[[int], bool]  # with the signal's number
 
 
-@contextmanager
-def handled_signals(save: Save, on_signal: OnSignal) -> Iterator[RunEnder]:
-    """SIGINT and SIGTERM raise KeyboardInterrupt and SystemExit(143) in the main thread, which must be the caller.
+class RunEnder:
+    """A context of the main thread in which SIGINT and SIGTERM raise KeyboardInterrupt and SystemExit(143).
+
+    It lets exactly one thread end the run.
 
     `on_signal` is called at once, in the second thread; it returns whether the main thread may unwind. If it may not,
     or is stuck for longer than UNWIND_S, the second thread calls `save` with the exit status, and exits.
     """
-    ender = RunEnder(save, on_signal)
-    before = {number: signal.signal(number, ender.handle) for number in (signal.SIGTERM, signal.SIGINT)}
-    wakeup = signal.set_wakeup_fd(ender.write_end, warn_on_full_buffer=False)
-    try:
-        yield ender
-    finally:
-        signal.set_wakeup_fd(wakeup)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        ender.close()
-
-
-class RunEnder:
-    """Lets exactly one thread end the run."""
 
     def __init__(self, save: Save, on_signal: OnSignal) -> None:
         self._save, self._on_signal = save, on_signal
-        self._read_end, self.write_end = os.pipe()
-        os.set_blocking(self.write_end, False)
         self._main_thread_ends, self._ending = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._read_signals, name="commbench-signals", daemon=True)
-        self._thread.start()
 
-    def handle(self, number: int, frame: Any) -> None:
+    def __enter__(self) -> RunEnder:
+        self._read_end, self._write_end = os.pipe()
+        os.set_blocking(self._write_end, False)
+        self._thread.start()
+        self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGTERM, signal.SIGINT)}
+        self._wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(self._wakeup)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        os.close(self._write_end)
+        self._thread.join()
+        os.close(self._read_end)
+
+    def _handle(self, number: int, frame: Any) -> None:
         """The signal handler: the main thread has returned from C."""
         if not self._ending.acquire(blocking=False):
             if self._main_thread_ends.is_set():
@@ -81,11 +81,6 @@ class RunEnder:
         finally:
             os._exit(status)
 
-    def close(self) -> None:
-        os.close(self.write_end)
-        self._thread.join()
-        os.close(self._read_end)
-
     def _read_signals(self) -> None:
         while True:
             data = os.read(self._read_end, 1)
@@ -107,7 +102,7 @@ def _wait_for_exit() -> None:
 
 
 def ignore_terminal() -> None:
-    """What a terminal sends to all processes on it: the parent decides what it means, and tells the ranks."""
+    """Ignore what a terminal sends to all processes on it: the parent decides what it means, and signals the ranks."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 

@@ -11,13 +11,13 @@ import pytest
 
 WORK = """
 import ctypes, sys, time
-from commbench.world.signals import handled_signals
+from commbench.world.signals import RunEnder
 
 def save(status):
     print("saved", status, flush=True)
 
 try:
-    with handled_signals(save, lambda number: True):
+    with RunEnder(save, lambda number: True):
         print("ready", flush=True)
         {work}
 except SystemExit as stop:
