@@ -1,7 +1,8 @@
-"""Protocols: what a backend, a launcher, a writer and the control plane must provide."""
+"""Protocols: what a backend, a launcher and a writer must provide, and the control plane that they share."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -45,33 +46,62 @@ class Runner(Protocol):
 class Control(Protocol):
     """The control plane: how ranks exchange values, independently of the library that is measured.
 
-    Methods with a deadline raise Missing if ranks do not arrive in time.
+    It consists of two operations, `meet` and `decide`. Methods with a deadline raise Missing if ranks do not arrive in
+    time.
     """
 
     store: Any  # torch's, or world.store.KeyValueStore; None where all ranks live in one process
     rank: int
     size: int
 
-    def gather(self, value: Any, deadline_s: float, meeting: str = "gather") -> list[Any]:
-        """The JSON values of all ranks on rank 0, an empty list elsewhere."""
-
-    def collect(self, array: NDArray[np.int64], deadline_s: float, meeting: str = "collect") -> list[NDArray[np.int64]]:
-        """Like gather, for arrays."""
+    def meet(self, payload: bytes, deadline_s: float, meeting: str) -> list[bytes]:
+        """The payloads of all ranks on rank 0, an empty list elsewhere."""
 
     def decide(self, value: Any, deadline_s: float, meeting: str = "decide") -> Any:
         """Rank 0's value, everywhere."""
 
-    def exchange(self, value: Any, deadline_s: float, meeting: str = "exchange") -> list[Any]:
-        """The JSON values of all ranks, everywhere."""
-
-    def agree(self, problem: str | None, deadline_s: float, meeting: str = "agree") -> str | None:
-        """The first rank's problem, as text, everywhere; None if no rank has one."""
-
     def subset(self, ranks: Sequence[int]) -> Control:
         """A control plane for some of the ranks; only they may use it."""
 
+    def gather(self, value: Any, deadline_s: float, meeting: str = "gather") -> list[Any]:
+        """The JSON values of all ranks on rank 0, an empty list elsewhere."""
+        parts = self.meet(json.dumps(value).encode(), deadline_s, meeting)
+        values: list[Any] = json.loads(b"[" + b",".join(parts) + b"]")
+        return values
+
+    def collect(self, array: NDArray[np.int64], deadline_s: float, meeting: str = "collect") -> list[NDArray[np.int64]]:
+        """Like gather, for arrays."""
+        head = np.array([array.ndim, *array.shape], dtype=np.int64)
+        return _unpacked_arrays(self.meet(head.tobytes() + array.tobytes(), deadline_s, meeting))
+
+    def exchange(self, value: Any, deadline_s: float, meeting: str = "exchange") -> list[Any]:
+        """The JSON values of all ranks, everywhere."""
+        values: list[Any] = self.decide(self.gather(value, deadline_s, meeting), deadline_s, meeting)
+        return values
+
+    def agree(self, problem: str | None, deadline_s: float, meeting: str = "agree") -> str | None:
+        """The first rank's problem, as text, everywhere; None if no rank has one."""
+        problems = self.gather(problem, deadline_s, meeting)
+        first = next((problem for problem in problems if problem is not None), None)
+        agreed: str | None = self.decide(first, deadline_s, meeting)
+        return agreed
+
     def farewell(self, deadline_s: float) -> None:
         """The last meeting. Rank 0 leaves last, because it may host the store."""
+        self.gather(None, deadline_s, "farewell")
+
+
+def _unpacked_arrays(parts: Sequence[bytes]) -> list[NDArray[np.int64]]:
+    """The inverse of collect's packing: number of dimensions, shape, elements. Fast where all have the same shape."""
+    if not parts:
+        return []
+    words = np.frombuffer(parts[0], dtype=np.int64)
+    dimensions = int(words[0])
+    shape, start = tuple(words[1 : 1 + dimensions].tolist()), 8 * (1 + dimensions)
+    if len({part[:start] for part in parts}) > 1:
+        return [array for part in parts for array in _unpacked_arrays([part])]
+    words = np.frombuffer(b"".join(parts), dtype=np.int64).reshape(len(parts), -1)
+    return list(words[:, start // 8 :].reshape(len(parts), *shape))
 
 
 class Communicator(Protocol):

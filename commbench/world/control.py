@@ -11,17 +11,14 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from commbench.core.case import World
 from commbench.core.errors import Missing
+from commbench.core.protocols import Control
 from commbench.hardware.network import LOOPBACK
 
 from .rendezvous import CONNECT_S, client_store, server_store
@@ -35,48 +32,7 @@ FLAT_RANKS = 64  # up to here rank 0's store alone is cheap enough: below 0.1 s 
 OnWaiting = Callable[[list[int]], None]  # called with the world ranks that a wait is still for
 
 
-class GatherDecideControl(ABC):
-    """See Control; made of two operations: gather bytes on rank 0, and broadcast what it decides."""
-
-    store: Any
-    rank: int
-    size: int
-
-    def gather(self, value: Any, deadline_s: float, meeting: str = "gather") -> list[Any]:
-        parts = self.meet(json.dumps(value).encode(), deadline_s, meeting)
-        values: list[Any] = json.loads(b"[" + b",".join(parts) + b"]")
-        return values
-
-    def collect(self, array: NDArray[np.int64], deadline_s: float, meeting: str = "collect") -> list[NDArray[np.int64]]:
-        head = np.array([array.ndim, *array.shape], dtype=np.int64)
-        parts = self.meet(head.tobytes() + array.tobytes(), deadline_s, meeting)
-        return _unpacked_arrays(parts)
-
-    def exchange(self, value: Any, deadline_s: float, meeting: str = "exchange") -> list[Any]:
-        values: list[Any] = self.decide(self.gather(value, deadline_s, meeting), deadline_s, meeting)
-        return values
-
-    def agree(self, problem: str | None, deadline_s: float, meeting: str = "agree") -> str | None:
-        problems = self.gather(problem, deadline_s, meeting)
-        first = next((problem for problem in problems if problem is not None), None)
-        agreed: str | None = self.decide(first, deadline_s, meeting)
-        return agreed
-
-    def farewell(self, deadline_s: float) -> None:
-        self.gather(None, deadline_s, "farewell")
-
-    @abstractmethod
-    def decide(self, value: Any, deadline_s: float, meeting: str = "decide") -> Any: ...
-
-    @abstractmethod
-    def subset(self, ranks: Sequence[int]) -> GatherDecideControl: ...
-
-    @abstractmethod
-    def meet(self, payload: bytes, deadline_s: float, meeting: str) -> list[bytes]:
-        """The payloads of all ranks on rank 0, an empty list elsewhere. Raises Missing."""
-
-
-class StoreControl(GatherDecideControl):
+class StoreControl(Control):
     """See Control. Every rank makes the same calls in the same order; a sequence number keeps their keys apart.
 
     `world_ranks` are those of ranks 0 ... size-1; `owner` is the world rank whose process hosts the store.
@@ -182,23 +138,10 @@ class StoreControl(GatherDecideControl):
             raise Missing([self._owner], meeting, deadline_s) from error
 
 
-def _unpacked_arrays(parts: Sequence[bytes]) -> list[NDArray[np.int64]]:
-    """The inverse of collect's packing: number of dimensions, shape, elements. Fast where all have the same shape."""
-    if not parts:
-        return []
-    words = np.frombuffer(parts[0], dtype=np.int64)
-    dimensions = int(words[0])
-    shape, start = tuple(words[1 : 1 + dimensions].tolist()), 8 * (1 + dimensions)
-    if len({part[:start] for part in parts}) > 1:
-        return [array for part in parts for array in _unpacked_arrays([part])]
-    words = np.frombuffer(b"".join(parts), dtype=np.int64).reshape(len(parts), -1)
-    return list(words[:, start // 8 :].reshape(len(parts), *shape))
-
-
 # ---------------------------------------------------------------- two levels
 
 
-class NodeControl(GatherDecideControl):
+class NodeControl(Control):
     """See Control; `wide` has all ranks of the world, `local` those of this rank's node, in the order of `nodes`.
 
     The first rank of this control on each node is its leader: it takes the node's payloads to rank 0, and decisions
@@ -323,13 +266,13 @@ def hosted_world(nodes: int, ranks_per_node: int) -> tuple[World, StoreControl]:
     return World(0, size, ranks, tuple(range(size))), SingleProcessControl()
 
 
-def by_node(world: World, control: StoreControl) -> GatherDecideControl:
+def by_node(world: World, control: StoreControl) -> Control:
     """The control plane to continue with: in a large world of several nodes one of two levels. Called by all ranks."""
     worthwhile = world.size > FLAT_RANKS and 1 < len(world.nodes) < world.size
     return join_nodes(world, control, CONNECT_S) if worthwhile else control
 
 
-def join_nodes(world: World, wide: StoreControl, deadline_s: float) -> GatherDecideControl:
+def join_nodes(world: World, wide: StoreControl, deadline_s: float) -> Control:
     """Each node's first rank hosts a store for its node; where one of them can't, all stay with `wide`."""
     node = world.nodes[world.node_of(world.rank)]
     key, is_leader = f"node store/{node[0]}", world.rank == node[0]

@@ -19,7 +19,8 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from commbench.core.case import World
 from commbench.core.errors import Missing
-from commbench.world.control import GatherDecideControl, NodeControl, StoreControl, by_node, join_nodes
+from commbench.core.protocols import Control
+from commbench.world.control import NodeControl, StoreControl, by_node, join_nodes
 from commbench.world.store import packed, unpacked
 
 Nodes = tuple[tuple[int, ...], ...]
@@ -36,7 +37,7 @@ def joined(nodes: Nodes) -> Iterator[list[NodeControl]]:
     size = sum(len(node) for node in nodes)
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
-    def enter(rank: int) -> GatherDecideControl:
+    def enter(rank: int) -> Control:
         client = TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=SOON_S))
         return join_nodes(World(rank, size, nodes, (rank,)), StoreControl(client, rank, size), SOON_S)
 
@@ -232,7 +233,7 @@ def test_a_leader_that_is_gone_is_named_by_rank_0_and_by_those_it_led(tmp_path: 
     (tmp_path / "leader.py").write_text(LEADER)
     with subprocess.Popen([str(warm_executable), str(tmp_path / "leader.py"), str(server.port)]) as leader:
 
-        def enter(rank: int) -> GatherDecideControl:
+        def enter(rank: int) -> Control:
             client = TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=SOON_S))
             return join_nodes(World(rank, 4, TWO, (rank,)), StoreControl(client, rank, 4), 30.0)  # its imports
 
