@@ -252,7 +252,10 @@ class Launcher(Protocol):
         installed."""
 
     def environment(self, ranks_per_node: int) -> dict[str, str]:
-        """The variables to export to the ranks, beside the inherited ones; called once per world, in the parent."""
+        """The variables to export to the ranks, beside the inherited ones; called once per world, in the parent.
+
+        By default one thread per rank, as torchrun sets it."""
+        return {"OMP_NUM_THREADS": "1"}
 
     def manual_command(self, layout: Layout, worker: Sequence[str]) -> str | None:
         """The command for a user to start such a world if this process can't; None if there is none."""

@@ -38,6 +38,3 @@ class Local(Launcher):
 
     def command(self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]) -> list[str]:
         return [sys.executable, "-m", "commbench.world.rank_server"]  # world.launch tells it what to fork
-
-    def environment(self, ranks_per_node: int) -> dict[str, str]:
-        return {"OMP_NUM_THREADS": "1"}  # as torchrun sets it

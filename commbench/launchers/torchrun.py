@@ -44,9 +44,6 @@ class Torchrun(Launcher):
             *rendezvous, "-m", "commbench", *worker,
         ]  # fmt: skip
 
-    def environment(self, ranks_per_node: int) -> dict[str, str]:
-        return {"OMP_NUM_THREADS": "1"}  # torchrun's own default, without its warning
-
     def manual_command(self, layout: Layout, worker: Sequence[str]) -> str:
         return (
             f"torchrun --nnodes {layout.nodes} --nproc-per-node {layout.ranks_per_node} --rdzv-backend c10d"

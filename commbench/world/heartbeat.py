@@ -149,9 +149,11 @@ class Heartbeat:
         self._ended = threading.Event()
         self._store.set_timeout(timedelta(seconds=silence_s))
         self._send()
-        self._host = host = Host.here()
+        host = Host.here()
         exchanged = control.exchange([host.name, host.pid, host.kernel], deadline_s, "the first heartbeat")
         self.hosts = [Host(*fields) for fields in exchanged]
+        # the ranks whose process ids mean something here
+        self._here = {rank: each for rank, each in enumerate(self.hosts) if host.kernel and each.kernel == host.kernel}
         self._threads = [
             threading.Thread(target=self._run, name="commbench-heartbeat", daemon=True),
             threading.Thread(target=self._watch_store, name="commbench-store-watch", daemon=True),
@@ -167,8 +169,7 @@ class Heartbeat:
 
     def names(self) -> dict[int, str]:
         """The ranks that share this one's kernel, by process id."""
-        here = [(rank, host) for rank, host in enumerate(self.hosts) if host.kernel == self._host.kernel]
-        return {host.pid: process_text(rank, host.name, host.pid) for rank, host in here}
+        return {host.pid: process_text(rank, host.name, host.pid) for rank, host in self._here.items()}
 
     def describe(self, ranks: Sequence[int]) -> str:
         """Ranks with host, what has happened to their processes, and where they were last seen."""
@@ -195,28 +196,24 @@ class Heartbeat:
         """Wait until the lowest rank that lives on this host has ended. It looks for ranks that were lost before the
         signal, and this one is none of them; and a launcher that sees a rank end might kill rank 0 while it saves."""
         until = time.monotonic() + timeout_s
-        here = [host for host in self.hosts if host.kernel and host.kernel == self._host.kernel]
-        first = next((host for host in here if self._state(host) != "has ended"), self._host)
-        while first != self._host and self._state(first) != "has ended" and time.monotonic() < until:
+        first = min({*self._here, self.rank} - {*self.dead_here()})
+        while first != self.rank and self._here[first].state() != "has ended" and time.monotonic() < until:
             time.sleep(0.02)
 
     def dead_here(self) -> list[int]:
         """The ranks on this host whose process has ended."""
-        return [rank for rank, host in enumerate(self.hosts) if self._state(host) == "has ended"]
+        return [rank for rank, host in self._here.items() if host.state() == "has ended"]
 
     def continue_stopped(self) -> None:
         """SIGCONT to the ranks on this host that are stopped: they notice only then that the world ends."""
-        for host in self.hosts:
-            if self._state(host) == STOPPED["T"]:
+        for host in self._here.values():
+            if host.state() == STOPPED["T"]:
                 with suppress(OSError):  # it has ended meanwhile
                     os.kill(host.pid, signal.SIGCONT)
 
-    def _state(self, host: Host) -> str | None:
-        return host.state() if host.kernel and host.kernel == self._host.kernel else None
-
     def _with_state(self, rank: int) -> str:
         host = self.hosts[rank]
-        state, process = self._state(host), process_text(rank, host.name, host.pid)
+        state, process = host.state() if rank in self._here else None, process_text(rank, host.name, host.pid)
         return f"{process} {state}" if state else process
 
     def _without_rank_0(self, what: str) -> str:

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import cast
 
 GREETING = struct.Struct("!16sIi")  # the secret, who connects, which of its connections
 WELCOME = b"\x06"
@@ -29,7 +28,7 @@ PeerStream = tuple[int, int]  # peer, stream
 Admit = Callable[[int, int, socket.socket], bool]  # peer, stream, its socket
 
 
-@dataclass
+@dataclass(eq=False)
 class PendingPeer:
     socket: socket.socket
     deadline_s: float
@@ -67,7 +66,7 @@ class PeerListener:
         self.address, self.port = address, int(self.socket.getsockname()[1])
         self._purpose, self._selector = purpose, selectors.DefaultSelector()
         self._wake_up, self._woken = socket.socketpair()
-        self._pending: dict[socket.socket, PendingPeer] = {}
+        self._pending: list[PendingPeer] = []  # the oldest first
         self._arrivals: dict[PeerStream, socket.socket] = {}
         self._arrived = threading.Condition()
         self._open, self._warned = True, False
@@ -95,20 +94,20 @@ class PeerListener:
         self._wake_up.close()
         if self._thread is not None:
             self._thread.join()
-        for opened in (self.socket, self._woken, *self._pending, *self._arrivals.values()):
+        pending = (peer.socket for peer in self._pending)
+        for opened in (self.socket, self._woken, *pending, *self._arrivals.values()):
             opened.close()
         self._selector.close()
 
     def _serve(self) -> None:
         while self._open:
             for key, _ in self._selector.select(LISTENER_POLL_S if self._pending else None):
-                pending = self._pending.get(cast(socket.socket, key.fileobj))
                 if key.fileobj is self.socket:
                     self._accept()
-                elif pending is not None:
-                    self._receive(pending)
+                elif key.data in self._pending:
+                    self._receive(key.data)
             now = time.monotonic()
-            for late in [pending for pending in self._pending.values() if pending.deadline_s < now]:
+            for late in [pending for pending in self._pending if pending.deadline_s < now]:
                 self._drop(late, "sent no valid greeting in time")
 
     def _accept(self) -> None:
@@ -118,10 +117,10 @@ class PeerListener:
             time.sleep(ACCEPT_RETRY_S)
             return
         if len(self._pending) >= MAX_PENDING:
-            self._drop(next(iter(self._pending.values())), "is the oldest of too many that sent no greeting")
+            self._drop(self._pending[0], "is the oldest of too many that sent no greeting")
         connection.setblocking(False)
-        self._pending[connection] = PendingPeer(connection, time.monotonic() + GREETING_TIMEOUT_S)
-        self._selector.register(connection, selectors.EVENT_READ)
+        self._pending.append(PendingPeer(connection, time.monotonic() + GREETING_TIMEOUT_S))
+        self._selector.register(connection, selectors.EVENT_READ, self._pending[-1])
 
     def _receive(self, pending: PendingPeer) -> None:
         try:
@@ -166,7 +165,7 @@ class PeerListener:
 
     def _forget(self, pending: PendingPeer) -> None:
         self._selector.unregister(pending.socket)
-        del self._pending[pending.socket]
+        self._pending.remove(pending)
 
 
 def set_buffers(unconnected: socket.socket, buffer_bytes: int | None) -> None:

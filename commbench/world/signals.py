@@ -22,20 +22,18 @@ SAVE_S = 10.0  # for saving results at the end; a file system may be what hangs
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 SIGNAL_STATUS = 128  # + the signal's number: 130 and 143
 
-Save = Callable[[int], None]  # with the exit status
-OnSignal = Callable[[int], bool]  # with the signal's number
-
 
 class RunEnder:
     """A context of the main thread in which SIGINT and SIGTERM raise KeyboardInterrupt and SystemExit(143).
 
     It lets exactly one thread end the run.
 
-    `on_signal` is called at once, in the second thread; it returns whether the main thread may unwind. If it may not,
-    or is stuck for longer than UNWIND_S, the second thread calls `save` with the exit status, and exits.
+    `on_signal` is called at once with the signal's number, in the second thread; it returns whether the main thread may
+    unwind. If it may not, or is stuck for longer than UNWIND_S, the second thread calls `save` with the exit status,
+    and exits.
     """
 
-    def __init__(self, save: Save, on_signal: OnSignal) -> None:
+    def __init__(self, save: Callable[[int], None], on_signal: Callable[[int], bool]) -> None:
         self._save, self._on_signal = save, on_signal
         self._main_thread_ends, self._ending = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._read_signals, name="commbench-signals", daemon=True)

@@ -71,13 +71,13 @@ class KeyValueStore:
     """
 
     def __init__(self, host: str, port: int, timeout_s: float, server: subprocess.Popen[bytes] | None = None) -> None:
-        self._address, self._timeout_s, self._server = (host, port), timeout_s, server
+        self._host, self.port, self._timeout_s, self._server = host, port, timeout_s, server
         self._number, self._frames, self._lock = 0, Frames(), threading.Lock()
         self._socket: socket.socket | None = None
         until = time.monotonic() + timeout_s
         while self._socket is None:
             try:
-                self._socket = socket.create_connection(self._address, timeout_s)
+                self._socket = socket.create_connection((host, port), timeout_s)
             except OSError as error:  # rank 0 may not have opened it yet
                 if time.monotonic() > until:
                     raise RuntimeError(f"no store at ({host}, {port}): {error}") from error
@@ -92,13 +92,9 @@ class KeyValueStore:
             with suppress(subprocess.TimeoutExpired):
                 self._server.wait(1.0)
 
-    @property
-    def port(self) -> int:
-        return self._address[1]
-
     def clone(self) -> KeyValueStore:
         """The same store over a connection of its own."""
-        return KeyValueStore(*self._address, ANSWER_S)
+        return KeyValueStore(self._host, self.port, ANSWER_S)
 
     def set_timeout(self, timeout: timedelta) -> None:
         """How long `get` and `multi_get` wait."""

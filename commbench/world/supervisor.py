@@ -121,15 +121,13 @@ class LaunchedWorld(RunningWorld):
         self._poll = select.poll()
         self._pids: dict[int, int] = {}  # by file descriptor
         self._processes: list[psutil.Process] = []
-        self._watched = self._watch(self.pid)
+        self._watch(self.pid)
 
     def wait(self, timeout_s: float) -> list[int]:
         if len(self.ranks) < self._size:
             self._find_ranks()
             timeout_s = min(timeout_s, 0.2)
-        if not self._watched:
-            time.sleep(min(timeout_s, 0.2))
-        ended = self._see_ends(timeout_s) if self._watched else []
+        ended = self._see_ends(timeout_s)
         self.status = self._process.poll()
         until = time.monotonic() + AT_ONCE_S
         while self.status is not None and len(self.codes) < len(self.ranks) and time.monotonic() < until:
