@@ -11,7 +11,7 @@ the ranks leave files in the run's folder; they exit with 0 if the run is done, 
     done                         run.json with exit_status        exits with that status
     done, but launches are left  run.json: running, exit_status   starts a fresh world, which visits all cases again
     done, without a run.json     STATUS_FILE (leave_status)       exits with that status
-    error before there is a run  STATUS_FILE (report_refusal)     exits with that status
+    error before there is a run  STATUS_FILE (leave_status)       exits with that status
     broken, or a signal          run.json: broken or interrupted  prints its reason; a fresh world takes the rest,
                                                                   unless restarts are used up, on_error=stop, or
                                                                   no case was in flight: then it exits with 3
@@ -177,8 +177,8 @@ def whom_to_notify(rank: int, node: Sequence[int], has_parent: bool, has_record:
 
 def end_with_error(error: CommbenchError, identity: RankIdentity | None) -> int:
     """Print the error as the second table says, notify the parent, end a rank of a broken world; the exit status."""
-    if identity is None or identity.rank == 0:
-        report_refusal(error.exit_status)
+    if FOLDER in os.environ and (identity is None or identity.rank == 0):
+        leave_status(os.environ[FOLDER], error.exit_status, resumed=RESUME in os.environ)
     printing = who_prints(error, identity, "mpi4py.MPI" in sys.modules)
     if printing is Print.AFTER_RANK_0:
         time.sleep(RANK_0_FIRST_S)
@@ -209,19 +209,12 @@ def exit_rank(status: int, identity: RankIdentity | None) -> None:
 # ---------------------------------------------------------------- from the ranks to their parent
 
 
-def report_refusal(status: int, environ: Mapping[str, str] = os.environ) -> None:
-    """Leave the status of rank 0, which ends with an error, where there is no run.json of this world.
-
-    A resumed run has one of an earlier world. One that breaks again leaves no status: the next fresh world continues.
-    """
-    if FOLDER in environ:
-        leave_status(environ[FOLDER], status, resumed=RESUME in environ and status != WorldBroken.exit_status)
-
-
 def leave_status(folder: str, status: int, resumed: bool = False) -> None:
-    """Leave the status of rank 0 at the end of a run, if no writer has left a run.json, or it is of an earlier world
-    (`resumed`)."""
-    if resumed or not (Path(folder) / "run.json").exists():
+    """Leave the exit status of rank 0 where there is no run.json of this world.
+
+    A resumed run has one of an earlier world. If it breaks again, no status is left: the next fresh world continues.
+    """
+    if (resumed and status != WorldBroken.exit_status) or not (Path(folder) / "run.json").exists():
         with suppress(OSError):
             (Path(folder) / STATUS_FILE).write_text(str(status))
 

@@ -14,7 +14,6 @@ from commbench.world.exit_protocol import (
     FOLDER,
     RAISED_FILE,
     REASON_FILE,
-    RESUME,
     STATUS_FILE,
     Notify,
     Print,
@@ -25,7 +24,6 @@ from commbench.world.exit_protocol import (
     leave_status,
     report_raised,
     report_reason,
-    report_refusal,
     run_status,
     who_prints,
     whom_to_notify,
@@ -100,7 +98,7 @@ def test_a_finished_run_has_its_own_status(tmp_path: Path) -> None:
 
 
 def test_a_refusal_is_the_status_of_a_world_without_a_run(tmp_path: Path) -> None:
-    report_refusal(2, {FOLDER: str(tmp_path)})
+    leave_status(str(tmp_path), 2)
     (tmp_path / LOG).write_text("a launcher says that a rank has exited with 2")
     assert run_status(tmp_path, ENDED) == 2
     assert not tmp_path.exists(), "an empty folder is removed"
@@ -116,7 +114,7 @@ def test_a_refusal_beside_a_run_json_counts_only_where_the_run_is_resumed(
     tmp_path: Path, resume: bool, status: int, left: bool
 ) -> None:
     write_run(tmp_path, status="broken", exit_status=None)
-    report_refusal(status, {FOLDER: str(tmp_path), **({RESUME: "rest"} if resume else {})})
+    leave_status(str(tmp_path), status, resumed=resume)
     assert (tmp_path / STATUS_FILE).exists() is left
 
 
