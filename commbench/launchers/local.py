@@ -30,11 +30,11 @@ class Local(Launcher):
     def open_store(
         self, identity: RankIdentity, environ: Mapping[str, str], backend: Backend, interface: str | None
     ) -> Any:
-        """Rank 0's store listens on a socket that was open before the ranks were forked."""
+        """Rank 0's store listens on a socket that the rank server opened before it forked the ranks."""
         host, port = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
         if identity.rank == 0:
             return inherited_store(host, port, int(environ[STORE_FD]))
         return store_at(host, port, owner=False)
 
     def command(self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]) -> list[str]:
-        return [sys.executable, "-m", "commbench.world.rank_server"]  # world.launch tells it what to fork
+        return [sys.executable, "-m", "commbench.world.rank_server"]  # world.launch sends it what to fork

@@ -20,8 +20,8 @@ from commbench.world.rendezvous import exported_identity, store_at, store_over_m
 
 from .srun import is_step
 
-# More ranks than cores: a spinning rank keeps its peer from the core for a scheduler slice. Measured with 4 ranks on
-# 2 cores, 8 B all_reduce: MPICH 12 ms without, 26 us with its throttle.
+# With more ranks than cores a spinning rank keeps its peer off the core for a time slice of the scheduler. An 8 B
+# all_reduce of 4 MPICH ranks on 2 cores takes 12 ms without its throttle, 26 us with it.
 YIELDING = {
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
@@ -97,7 +97,7 @@ class Mpirun(Launcher):
 
     def environment(self, ranks_per_node: int) -> dict[str, str]:
         exports: dict[str, str] = {}
-        if os.geteuid() == 0:  # containers: root may only do it when it is root anyway
+        if os.geteuid() == 0:  # in a container everything runs as root
             names = (f"{kind}_ALLOW_RUN_AS_ROOT" for kind in ("OMPI", "PRTE"))
             exports |= {f"{name}{suffix}": "1" for name in names for suffix in ("", "_CONFIRM")}
         if ranks_per_node > len(os.sched_getaffinity(0)):
@@ -118,7 +118,7 @@ class Mpirun(Launcher):
 def _open_mpi(
     library: MpiLibrary, hosts: Sequence[str], each: int, agent: str | None, exports: Sequence[str]
 ) -> list[str]:
-    """prterun (5) starts several kinds of jobs: only the `ompi` personality exports ranks and sizes."""
+    """The options of Open MPI. Only the `ompi` personality of prterun (version 5) exports ranks and sizes."""
     recent = library.version >= 5
     words = ["--personality", "ompi"] if recent else ["--oversubscribe"]
     if not hosts:

@@ -1,4 +1,4 @@
-"""All launchers: which one has started this process, which one starts a job and what is missing for it here, and how
+"""All launchers: which one has started this process, which one starts a job, what this machine lacks for it, and how
 ranks join their world."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEFAULT = "auto"  # conf/launcher/auto.yaml: the default of the backend
 
 @cache
 def launchers() -> tuple[Launcher, ...]:
-    """An instance for each file in conf/launcher but auto.yaml, by precedence."""
+    """An instance for each file in conf/launcher except auto.yaml, by precedence."""
     folder = files("commbench.conf") / "launcher"
     names = [file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml")]
     modules = {name: importlib.import_module(f"commbench.launchers.{name}") for name in names if name != DEFAULT}
@@ -54,7 +54,7 @@ def allowed(backend: Backend) -> list[str]:
 
 
 def launcher_of(settings: Settings) -> Launcher:
-    """The chosen launcher, else for several nodes the one whose allocation this is, else the backend's default.
+    """The chosen launcher; else, for several nodes, the one whose allocation this is; else the backend's default.
 
     Raises ConfigError where it can't start the backend's ranks.
     """
@@ -81,7 +81,7 @@ def likely_launcher(words: Sequence[str]) -> Launcher | None:
     file = conf / "backend" / f"{given.get('backend', default[1] if default else '').split(',')[0]}.yaml"
     target = re.search(r"^_target_: (\S+)\.(\w+)", file.read_text(), re.MULTILINE) if file.is_file() else None
     usable = launchers()
-    if target is not None:  # else it is in a folder of the user
+    if target is not None:  # else the user's own folder has it
         names = allowed(getattr(importlib.import_module(target[1]), target[2])())
         usable = tuple(launcher for launcher in usable if launcher.name in names)
     fitting = (each for each in usable if (not each.needs_scheduler if name == DEFAULT else each.name == name))
@@ -89,7 +89,7 @@ def likely_launcher(words: Sequence[str]) -> Launcher | None:
 
 
 def mpi_library(backend: Backend, launcher: Launcher) -> str | None:
-    """What to load in each rank, as `backend.library`; None where the ranks need no MPI of the launcher."""
+    """The MPI library that each rank loads, as in `backend.library`; None if the ranks load none."""
     needed = launcher.meets_over_mpi or backend.launchers == "starts_mpi"
     return backend.library if needed else None
 
@@ -100,7 +100,7 @@ def own_variables() -> tuple[str, ...]:
 
 
 def check_startable(job: Job, elsewhere: bool = False) -> None:
-    """Raises ConfigError, in one line, for what this machine can't do. `elsewhere`: its ranks will not live here."""
+    """Raises ConfigError, in one line, for what this machine can't do. `elsewhere`: the ranks will run on others."""
     settings = job.settings
     reason, layout = next(missing_requirements(settings, elsewhere), None), Layout.around(settings.layouts)
     if reason is not None:
@@ -117,7 +117,7 @@ def check_startable(job: Job, elsewhere: bool = False) -> None:
 
 
 def check_experiment(requested: RequestedJobs, elsewhere: bool = False) -> None:
-    """Raises ConfigError, in one line with all that an experiment misses on this machine."""
+    """Raises ConfigError, in one line, with everything that this machine lacks for an experiment."""
     if requested.experiment is None:
         return
     reasons = list(requested.refused)
@@ -130,7 +130,7 @@ def check_experiment(requested: RequestedJobs, elsewhere: bool = False) -> None:
 
 
 def missing_requirements(settings: Settings, elsewhere: bool = False) -> Iterator[str]:
-    """What this machine lacks, a line each: library and device, nodes and GPUs unless the ranks live `elsewhere`."""
+    """What this machine lacks, a line each: library and device; nodes and GPUs unless the ranks run `elsewhere`."""
     backend = settings.backend
     if settings.device not in backend.devices:
         allowed = ", ".join(backend.devices)

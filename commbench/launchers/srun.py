@@ -69,9 +69,9 @@ class Srun(Launcher):
     def command(self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]) -> list[str]:
         if shutil.which("srun") is None:
             raise ConfigError("launcher=srun: there is no srun here; start it on a host of the Slurm cluster")
-        step = ["--overlap"] if self.has_allocation else []  # the script that we are in holds the allocation
+        step = ["--overlap"] if self.has_allocation else []  # the script around this process holds it
         shape = [f"--nodes={layout.nodes}", f"--ntasks-per-node={layout.ranks_per_node}", f"--ntasks={layout.size}"]
-        # a rank binds itself (key `bind`); one that fails ends all
+        # ranks bind themselves (key `bind`); one that fails ends all
         rules = ["--cpu-bind=none", "--kill-on-bad-exit=1", "--export=ALL", f"--mpi={pmi(library)}"]
         return ["srun", *step, *shape, *rules, *self.options, sys.executable, "-m", "commbench", *worker]
 
@@ -84,7 +84,7 @@ class Srun(Launcher):
 
 
 def pmi(library: str | None) -> str:
-    """srun's --mpi for ranks that load this MPI library; `none` for those that load no MPI."""
+    """The value of --mpi for ranks that load this MPI library; `none` if they load none."""
     chosen = None if library is None else find(library)
     return "none" if chosen is None else PMI[chosen.kind]
 

@@ -29,7 +29,7 @@ class Torchrun(Launcher):
     def open_store(
         self, identity: RankIdentity, environ: Mapping[str, str], backend: Backend, interface: str | None
     ) -> Any:
-        """The agent's own store where it shares it, else one of rank 0; each restart has a prefix of its own."""
+        """The agent's own store if it shares it, else one of rank 0; each restart has a prefix of its own."""
         from torch.distributed.distributed_c10d import PrefixStore
 
         owner = environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and identity.rank == 0
@@ -37,7 +37,7 @@ class Torchrun(Launcher):
         return PrefixStore(f"commbench/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
     def command(self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]) -> list[str]:
-        """Port 0 lets the kernel choose a free one: two runs on a machine never meet."""
+        """Port 0 lets the kernel choose a free one, so two runs on a machine never collide."""
         rendezvous = ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]
         return [
             sys.executable, "-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={layout.ranks_per_node}",

@@ -2,8 +2,8 @@
 
 The store is torch's TCPStore, or that of store.py where ranks do not need torch.
 
-Waiting ranks sleep, every call has a deadline, and ranks that are late can be named. A large world has two levels:
-ranks meet on their node, and the first rank of each node for them, so that rank 0's store serves one rank per node.
+Waiting ranks sleep, every call has a deadline, and late ranks are named. A large world has two levels: ranks meet on
+their node, and the first ranks of all nodes meet for them, so that rank 0's store serves one rank per node.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from commbench.hardware.network import LOOPBACK
 from .rendezvous import CONNECT_S, client_store, server_store
 from .store import KeyValueStore, packed, unpacked
 
-PATIENCE = 1.5  # x deadline: rank 0 has to find out first who is missing, and to record it
+PATIENCE = 1.5  # times the deadline: rank 0 must first find out who is missing, and record it
 REPORTS_PER_WAIT = 8
 MIN_WAIT_S = 0.05  # to find out who else is late when the deadline has passed already
-FLAT_RANKS = 64  # up to here rank 0's store alone is cheap enough: below 0.1 s of its CPU time per case
+FLAT_RANKS = 64  # up to this many, rank 0's store takes less than 0.1 s of CPU time per case
 
-OnWaiting = Callable[[list[int]], None]  # called with the world ranks that a wait is still for
+OnWaiting = Callable[[list[int]], None]  # called with the world ranks that have not arrived yet
 
 
 class StoreControl(Control):
@@ -145,7 +145,7 @@ class NodeControl(Control):
     """See Control; `wide` has all ranks of the world, `local` those of this rank's node, in the order of `nodes`.
 
     The first rank of this control on each node is its leader: it takes the node's payloads to rank 0, and decisions
-    back. While a leader waits it writes to the wide store for whom, so that ranks that wait for it can name them.
+    back. While a leader waits, it writes for which ranks to the wide store, so that all can name them.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class NodeControl(Control):
             with self._names_late_ranks(meeting, deadline_s):
                 return self._local.meet(payload, deadline_s, meeting)
         if self.rank != 0:
-            # as long as any rank waits for rank 0, whose deadline decides whether the ranks of this node are late
+            # longer than rank 0, whose deadline decides whether the ranks of this node are late
             parts = self._local.meet(payload, PATIENCE * deadline_s, meeting, self._report)
             self._report([])
             return self._across.meet(packed(parts), deadline_s, meeting)
@@ -212,7 +212,7 @@ class NodeControl(Control):
     # ------------------------------------------------------------ who is late
 
     def _report(self, late: list[int]) -> None:
-        """Write to the wide store for whom this rank, a leader, waits, or remove it."""
+        """Write to the wide store which ranks this leader waits for, or remove that."""
         key = _report_key(self._wide.rank)
         with self._wide.blames_owner("a report of late ranks", 0.0):
             if late:
@@ -222,7 +222,7 @@ class NodeControl(Control):
         self._reported = bool(late)
 
     def _late_behind(self, leader: int) -> list[int]:
-        """The world ranks that a leader which did not arrive waits for; the leader itself where it waits for nobody."""
+        """The world ranks that an absent leader waits for; the leader itself if it waits for nobody."""
         key = _report_key(leader)
         try:
             self.store.set_timeout(timedelta(seconds=MIN_WAIT_S))
@@ -267,13 +267,13 @@ def hosted_world(nodes: int, ranks_per_node: int) -> tuple[World, StoreControl]:
 
 
 def by_node(world: World, control: StoreControl) -> Control:
-    """The control plane to continue with: in a large world of several nodes one of two levels. Called by all ranks."""
+    """The control plane to continue with: one of two levels in a large world of several nodes. Called by all ranks."""
     worthwhile = world.size > FLAT_RANKS and 1 < len(world.nodes) < world.size
     return join_nodes(world, control, CONNECT_S) if worthwhile else control
 
 
 def join_nodes(world: World, wide: StoreControl, deadline_s: float) -> Control:
-    """Each node's first rank hosts a store for its node; where one of them can't, all stay with `wide`."""
+    """Each node's first rank hosts a store for its node; if one of them can't, all ranks stay with `wide`."""
     node = world.nodes[world.node_of(world.rank)]
     key, is_leader = f"node store/{node[0]}", world.rank == node[0]
     is_torchs = not isinstance(wide.store, KeyValueStore)

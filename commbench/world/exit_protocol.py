@@ -3,8 +3,8 @@
 Exit statuses: 0 all cases ok, 1 a case failed or missed `expect`, 2 bad configuration, 3 the world broke, 128 + signal.
 
 The ranks of a world were started by a parent (`commbench` outside of any world, which exports FOLDER), or by the user's
-own launcher. A parent can't rely on its launcher for the status of the run, for launchers replace it by their own. So
-the ranks leave files in the run's folder; they exit with 0 if the run is done, with 3 if the world broke:
+own launcher. A parent can't rely on its launcher for the status of the run, because launchers replace it with their
+own. So the ranks leave files in the run's folder; they exit with 0 if the run is done, with 3 if the world broke:
 
     how the run ends             rank 0 leaves                    the parent then
     ---------------------------  -------------------------------  ----------------------------------------------
@@ -17,15 +17,15 @@ the ranks leave files in the run's folder; they exit with 0 if the run is done, 
                                                                   no case was in flight: then it exits with 3
     rank 0 is gone or silent     nothing; another rank leaves     prints that reason; as above
                                  REASON_FILE
-    another rank raises          run.json: interrupted; that      prints what it has raised; as above
+    another rank raises          run.json: interrupted; that      prints that error; as above
                                  rank leaves RAISED_FILE
     all are killed               nothing                          prints who ended first; as above
 
-What the ranks write says where they were; the parent adds which process failed first and how (WorldEnd), which it has
-seen as their parent or from the kernel.
+The ranks write where they were; the parent adds which process failed first and how (WorldEnd), which it knows as their
+parent or from the kernel.
 
-Who prints, when a rank's command ends with an error (who_prints); another rank than 0 leaves its line in RAISED_FILE
-where it has a parent, which prints one line for all:
+Who prints when a rank's command ends with an error (who_prints). Where there is a parent, a rank other than 0 leaves
+its line in RAISED_FILE, and the parent prints one line for all:
 
     process                   error                                  prints
     ------------------------  -------------------------------------  -------------------------------------------
@@ -85,14 +85,14 @@ RESUME = "COMMBENCH_RESUME"  # why a world continues a run (recovery.Resume)
 STATUS_FILE = "refused"  # the exit status of a world that leaves no run.json
 REASON_FILE = "reason"  # why the world is broken, where rank 0 can't write run.json
 
-RAISED_FILE = "raised"  # the errors of other ranks than 0, a line of JSON each: process, message, stack
+RAISED_FILE = "raised"  # the errors of ranks other than 0, a line of JSON each: process, message, stack
 
 # the first rank that exits ends the world: torchrun and mpirun kill the others, rank 0 perhaps before it has printed
 RANK_0_FIRST_S = 10.0
 
 
 def process_text(rank: int, host: str | None = None, pid: int | None = None) -> str:
-    """How all messages name the process of a rank; by default it is this one."""
+    """The name of a rank's process in all messages; by default of this one."""
     return f"rank {rank} on {host or socket.gethostname()} (pid {pid or os.getpid()})"
 
 
@@ -152,7 +152,7 @@ class Notify(Enum):
 
 
 def who_prints(error: CommbenchError, identity: RankIdentity | None, mpi_loaded: bool) -> Print:
-    """The second table; `identity` is None outside of a world, and where nobody knows who is rank 0."""
+    """The second table; `identity` is None outside of a world, and where the rank is unknown."""
     if identity is None or identity.rank == 0:
         return Print.NEVER if isinstance(error, WorldBroken) and error.recorded else Print.NOW
     if mpi_loaded and getattr(error, "shared", False):
@@ -176,7 +176,10 @@ def whom_to_notify(rank: int, node: Sequence[int], has_parent: bool, has_record:
 
 
 def end_with_error(error: CommbenchError, identity: RankIdentity | None) -> int:
-    """Print the error as the second table says, notify the parent, end a rank of a broken world; the exit status."""
+    """Print the error as the second table says, notify the parent, and end a rank of a broken world.
+
+    Returns the exit status.
+    """
     if FOLDER in os.environ and (identity is None or identity.rank == 0):
         leave_status(os.environ[FOLDER], error.exit_status, resumed=RESUME in os.environ)
     printing = who_prints(error, identity, "mpi4py.MPI" in sys.modules)
@@ -220,13 +223,13 @@ def leave_status(folder: str, status: int, resumed: bool = False) -> None:
 
 
 def report_reason(folder: str, reason: str) -> None:
-    """Why the world is broken, from a rank, where rank 0 has no run.json to write it to."""
+    """Leave the reason why the world is broken, where rank 0 has no run.json to write it to."""
     with suppress(OSError):
         (Path(folder) / REASON_FILE).write_text(reason)
 
 
 def report_raised(error: CommbenchError, process: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Leave the error of another rank than 0 for the parent, which prints it; returns whether there is a parent."""
+    """Leave the error of a rank other than 0 for the parent, which prints it; returns whether it could."""
     folder = environ.get(FOLDER)
     if folder is None:
         return False
@@ -243,7 +246,7 @@ def report_raised(error: CommbenchError, process: str, environ: Mapping[str, str
 
 
 def reopen(folder: Path) -> None:
-    """Prepare run.json for a world that continues a run: its early end must not be taken for that of the last world."""
+    """Prepare run.json for a world that continues a run: if it ends early, the end of the last world must not count."""
     run = json.loads((folder / "run.json").read_text())
     run.pop("stacks", None)
     write_json(folder / "run.json", run | {"exit_status": None})
@@ -269,12 +272,12 @@ def run_status(folder: Path, end: WorldEnd, with_stacks: bool = False) -> int:
     """The exit status of the run, by the first table. Raises WorldBroken, with the stacks of the ranks if asked for."""
     status_file, record, log = folder / STATUS_FILE, folder / "run.json", folder / LOG
     if status_file.exists():
-        status = int(status_file.read_text() or WorldBroken.exit_status)  # a full disk takes the file, not the number
+        status = int(status_file.read_text() or WorldBroken.exit_status)  # on a full disk the file may be empty
         _remove(folder, STATUS_FILE, RAISED_FILE, *([] if record.exists() else [LOG]))  # rank 0 has said why
         return status
     run = read_record(folder)
     ended_by_rank_0 = run.get("exit_status") is not None
-    # interrupted, too, but not by a signal to this process: it would not be here
+    # `interrupted` here is not by a signal to this process, which would have raised an exception
     if ended_by_rank_0 and run.get("status") not in ("broken", "interrupted"):
         _remove(folder, REASON_FILE, RAISED_FILE)
         return int(run["exit_status"])
@@ -308,7 +311,8 @@ def _read_raised(folder: Path) -> list[tuple[str, str, list[str]]]:
 
 
 def broken_reason(end: WorldEnd, reported: str | None, when: str, raised: Sequence[str] = ()) -> str:
-    """Why a world broke: what ranks `reported` or `raised` with what their parent has seen, else that and `when`."""
+    """Why a world broke: what ranks `reported` or `raised`, completed by what their parent has seen; else the latter
+    and `when`."""
     if end.cause is not None:
         return f"{end.cause} {when}"
     for failure in end.failures:
@@ -317,7 +321,7 @@ def broken_reason(end: WorldEnd, reported: str | None, when: str, raised: Sequen
         # rank 0 only sees that a process is gone
         if reported is not None and failure.process in reported:
             return reported.replace(f"{failure.process} has ended", str(failure))
-    # a rank that ends itself because of an error has said why; what killed one, only the parent knows
+    # a rank that ends because of an error has left the reason; only the parent knows what has killed a rank
     reported = reported or next(iter(raised), None)
     if reported is not None and all(failure.how == exit_text(WorldBroken.exit_status) for failure in end.failures):
         return reported
@@ -344,7 +348,7 @@ def end_interrupted(folder: Path, status: int) -> bool:
 
 
 def exit_text(code: int | None) -> str:
-    """How a process ended: `was killed by SIGSEGV` for -11, as subprocess counts, `exited with status 3`."""
+    """How a process ended, from its status as subprocess gives it: `was killed by SIGSEGV` for -11."""
     if code is None:
         return "has ended"
     if code in (-signal.SIGTERM, SIGNAL_STATUS + signal.SIGTERM):
@@ -360,7 +364,7 @@ def exit_text(code: int | None) -> str:
 
 
 def _remove(folder: Path, *names: str) -> None:
-    """These files, and the folder if nothing else is in it."""
+    """Remove these files, and the folder if nothing else is in it."""
     with suppress(OSError):
         for name in names:
             (folder / name).unlink(missing_ok=True)

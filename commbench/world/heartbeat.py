@@ -28,7 +28,7 @@ from commbench.core.protocols import Control, Runner
 from .exit_protocol import process_text
 
 PERIOD_S = 2.0
-VERDICT_S = 2.5  # until every rank, which asks once in PERIOD_S, has read why rank 0 ends the world
+VERDICT_S = 2.5  # until every rank has read why rank 0 ends the world; each reads every PERIOD_S
 JOIN_S = 5.0  # for a thread to end
 MAX_FRAMES = 4
 PATH_PREFIX = re.compile(r".*/(site-packages|commbench|lib/python[0-9.]+)/")
@@ -59,7 +59,7 @@ class Progress:
         return spent_s if limit_s is not None and spent_s > limit_s else None
 
     def text(self) -> str:
-        """The phase, and inside a runner's call the repetition and, where the engine tells it, the call."""
+        """The phase; inside a runner also the repetition and, where the engine records it, the call."""
         runner, phase = self.runner, self.phase
         if runner is None:
             return phase
@@ -81,13 +81,13 @@ def main_stack() -> list[str]:
 
 
 def stat_fields(pid: int) -> list[str]:
-    """What /proc/PID/stat has behind the name, see proc(5): first the state as a letter. Raises OSError."""
+    """The fields of /proc/PID/stat after the name, see proc(5): the first is the state, a letter. Raises OSError."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 @dataclass(frozen=True)
 class Host:
-    """The process of a rank. `kernel` is equal for processes whose ids mean something to each other."""
+    """The process of a rank. `kernel` is equal where the same process ids mean the same processes."""
 
     name: str
     pid: int
@@ -100,7 +100,7 @@ class Host:
         return cls(socket.gethostname(), os.getpid(), " ".join(parts))
 
     def state(self) -> str | None:
-        """What has happened to the process, for one that shares its kernel; None where it runs."""
+        """What has happened to the process, which must be of this `kernel`; None while it runs."""
         try:
             return PROCESS_STATES.get(stat_fields(self.pid)[0])
         except FileNotFoundError:
@@ -152,7 +152,7 @@ class Heartbeat:
         host = Host.here()
         exchanged = control.exchange([host.name, host.pid, host.kernel], deadline_s, "the first heartbeat")
         self.hosts = [Host(*fields) for fields in exchanged]
-        # the ranks whose process ids mean something here
+        # the ranks whose processes can be seen from here
         self._here = {rank: each for rank, each in enumerate(self.hosts) if host.kernel and each.kernel == host.kernel}
         self._threads = [
             threading.Thread(target=self._run, name="commbench-heartbeat", daemon=True),
@@ -162,7 +162,7 @@ class Heartbeat:
             thread.start()
 
     def stop(self) -> None:
-        """Stop before the farewell: afterwards the store may be gone, which must not look like a failure."""
+        """Called before the farewell: afterwards the store may be gone, which must not look like a failure."""
         self._ended.set()
         for thread in self._threads:
             thread.join(JOIN_S)
@@ -179,11 +179,11 @@ class Heartbeat:
         return "; ".join(texts)
 
     def describe_lost(self, ranks: Sequence[int]) -> str:
-        """Ranks that have ended, and where this one was at that time: they go through a case together."""
+        """Ranks that have ended, and where this rank was at that time: all go through a case together."""
         if not ranks:
             return ""
         lost = "; ".join(self._with_state(rank) for rank in ranks[:MAX_NAMED_RANKS])
-        here = LIBRARY_ERROR.sub("", self._progress.text())  # of the library, because the other rank is gone
+        here = LIBRARY_ERROR.sub("", self._progress.text())  # the library reports that the other rank is gone
         return f"{lost} while rank {self.rank} was in {here}"
 
     def stacks(self) -> dict[str, list[str]]:
@@ -193,8 +193,11 @@ class Heartbeat:
         return {f"rank {rank}": stack for rank in ranks if (stack := self._last_seen[rank][1])}
 
     def wait_for_first_rank(self, timeout_s: float) -> None:
-        """Wait until the lowest rank that lives on this host has ended. It looks for ranks that were lost before the
-        signal, and this one is none of them; and a launcher that sees a rank end might kill rank 0 while it saves."""
+        """Wait until the lowest rank that lives on this host has ended.
+
+        It looks for ranks that were lost before the signal, and must not find this one; and a launcher that sees a rank
+        end might kill rank 0 while it saves.
+        """
         until = time.monotonic() + timeout_s
         first = min({*self._here, self.rank} - {*self.dead_here()})
         while first != self.rank and self._here[first].state() != "has ended" and time.monotonic() < until:
@@ -205,7 +208,7 @@ class Heartbeat:
         return [rank for rank, host in self._here.items() if host.state() == "has ended"]
 
     def continue_stopped(self) -> None:
-        """SIGCONT to the ranks on this host that are stopped: they notice only then that the world ends."""
+        """Send SIGCONT to the stopped ranks on this host: only then do they notice that the world ends."""
         for host in self._here.values():
             if host.state() == STOPPED["T"]:
                 with suppress(OSError):  # it has ended meanwhile
@@ -249,13 +252,13 @@ class Heartbeat:
             self._on_broken(reason, found_by_rank_0)
 
     def _beat(self) -> str | None:
-        """Send one heartbeat and check the others; why the world is broken, if it is."""
+        """Send a heartbeat and check the others; returns why the world is broken, if it is."""
         self._send()
         watched = range(1, self.size) if self.rank == 0 else [0]
         values = self._store.multi_get([f"heartbeat/{rank}" for rank in watched])
         beats = list[tuple[int, int]]()
         for rank, (verdict, beat, *seen) in zip(watched, map(json.loads, values), strict=True):
-            if verdict is not None:  # of rank 0: the others give none
+            if verdict is not None:  # only rank 0 gives one
                 self._found_by_rank_0 = True
                 return str(verdict)
             beats.append((rank, beat))
@@ -265,7 +268,7 @@ class Heartbeat:
         if silent:
             reason = f"no heartbeat for {self._silence_s:g} s (budget.silence_s): {self.describe(silent)}"
             reason += f"; rank 0 is in {LIBRARY_ERROR.sub('', self._progress.text())}" if self.rank == 0 else ""
-        elif late_s is not None:  # inside of a call of the library
+        elif late_s is not None:  # inside a call of the library
             reason = f"no end after {late_s:.0f} s: {self.describe(range(self.size))}"
         if reason is not None and self.rank == 0:
             self._verdict = reason

@@ -1,4 +1,4 @@
-"""Start a world for a run's folder, and wait for its end."""
+"""Start a world that measures into a run's folder, and wait for its end."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from .supervisor import LaunchedWorld, RunningWorld, supervise
 SWEEP = "COMMBENCH_SWEEP"  # shared by the jobs of one command
 CONFIG_DIR = "COMMBENCH_CONFIG_DIR"  # the user's own YAML, for every world of a command
 LONGEST_VARIABLE = 100_000  # bytes; Linux refuses 128 KiB
-STOPPED_SHARE = 0.75  # of budget.silence_s: a rank that is stopped here is seen before its heartbeats are missed
+STOPPED_SHARE = 0.75  # of budget.silence_s: a stopped rank on this host is named before its heartbeats are missed
 # ranks on other hosts need these as they are here
 FORWARDED = (SWEEP, CONFIG_DIR, "PYTHONPATH", "LD_LIBRARY_PATH", "PATH", "PYTHONSAFEPATH")
 
 
 @dataclass(frozen=True)
 class WorldSpec:
-    """A world to start. `mpi_library` is what its ranks load, if they do.
+    """A world to start. `mpi_library` is the one that its ranks load, None if they load none.
 
-    `own_variables`: prefixes of what launchers forward themselves. `resume`: how the world continues the folder's run.
+    `own_variables`: prefixes of the variables that launchers forward themselves. `resume`: how the world continues the
+    folder's run.
     """
 
     job: Job
@@ -45,7 +46,7 @@ class WorldSpec:
 
 
 def start(spec: WorldSpec) -> int:
-    """Run one world to its end; the exit status of its run. Raises ConfigError or WorldBroken."""
+    """Run one world to its end; returns the exit status of its run. Raises ConfigError or WorldBroken."""
     folder, settings = Path(spec.folder), spec.job.settings
     if spec.resume is not None:
         reopen(folder)
@@ -77,10 +78,10 @@ def _start_world(spec: WorldSpec, output: Output) -> RunningWorld:
 
 
 def _exports(spec: WorldSpec, terminal: Mapping[str, str]) -> dict[str, str]:
-    """What this command adds to the environment of the ranks, or ranks on other hosts need as it is here."""
+    """The variables that this command adds, and those that ranks on other hosts need as they are here."""
     inherited, settings = inherited_environment(), spec.job.settings
     own = (*spec.own_variables, "COMMBENCH_")
-    # settings of libraries are compared before the first case, and ranks on other hosts need them, too
+    # settings of libraries, which are compared before the first case, must reach ranks on other hosts
     forwarded = (key for key in inherited if key in FORWARDED or (is_recorded(key) and not key.startswith(own)))
     text = spec.job.text()
     with exported(dict(settings.env)):  # which the backend must not contradict
@@ -100,7 +101,7 @@ def _exports(spec: WorldSpec, terminal: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def exported(variables: Mapping[str, str]) -> Iterator[None]:
-    """Export variables meanwhile, to this process and all worlds that it starts."""
+    """Export variables to this process and all worlds that it starts, within the `with` block."""
     before = {name: os.environ[name] for name in variables if name in os.environ}
     os.environ.update(variables)
     try:

@@ -31,7 +31,7 @@ RELAYED = "COMMBENCH_RELAYED"  # exported by a parent that reads the output of i
 PROGRESS = "COMMBENCH_PROGRESS"  # exported by a parent that shows the bar itself
 LOG = "launcher.log"
 MARK = b"\x1e"  # record separator: no text holds it (core.terminal.printable)
-KINDS = {"stdout": b"o", "stderr": b"e", "progress": b"p"}  # what follows MARK
+LINE_KINDS = {"stdout": b"o", "stderr": b"e", "progress": b"p"}  # what follows MARK
 REDRAW_S = 0.25
 BAR_WIDTH = 10
 ERASE = "\r\x1b[2K"
@@ -41,7 +41,7 @@ class MarkedLines(io.TextIOBase):
     """A text stream of a rank, whose lines are written whole and with a mark, in UTF-8 whatever the locale is."""
 
     def __init__(self, stream: TextIO, kind: str) -> None:
-        self._stream, self._mark, self._begun = stream, MARK + KINDS[kind], ""
+        self._stream, self._mark, self._begun = stream, MARK + LINE_KINDS[kind], ""
 
     def write(self, text: str) -> int:
         *lines, self._begun = (self._begun + text).split("\n")
@@ -132,7 +132,7 @@ def bar_or_none() -> Bar | None:
 
 
 def print_error(text: str, below: Sequence[str] = ()) -> None:
-    """A line on stderr as commbench's own, and what belongs below it; the terminal may be gone."""
+    """Print a line on stderr as commbench's own, and what belongs below it; the terminal may be gone."""
     with suppress(OSError):
         lines = [f"commbench: {printable(text)}", *(f"  {printable(line)}" for line in below)]
         print("\n".join(lines), file=sys.stderr, flush=True)
@@ -153,7 +153,7 @@ def drop_unread_output() -> None:
 
 
 class Reporter:
-    """Reports how far the run is: to the parent that shows the bar, or in a bar, else in a line on stderr per case."""
+    """Reports how far the run is: to a parent that shows the bar, else in its own bar, else in a line per case."""
 
     def __init__(self) -> None:
         self._state, self._shares = State(), dict[str, float]()  # by case: how much of it is done
@@ -204,7 +204,7 @@ class Reporter:
         """Send it to the parent that shows the bar, if there is one."""
         if self._has_parent:
             with suppress(OSError):
-                os.write(2, MARK + KINDS["progress"] + json.dumps(state).encode() + b"\n")
+                os.write(2, MARK + LINE_KINDS["progress"] + json.dumps(state).encode() + b"\n")
 
 
 # ---------------------------------------------------------------- in the parent
@@ -243,7 +243,7 @@ class Output:
         while True:
             if select.select([self._read_end], [], [], REDRAW_S)[0]:
                 data = os.read(self._read_end, 65536)
-                if not data:  # all that had the pipe have ended
+                if not data:  # all processes that had the pipe have ended
                     break
                 *lines, begun = (begun + data).split(b"\n")
                 for line in lines:
@@ -261,12 +261,12 @@ class Output:
         if unmarked or not mark:  # also a library's text without an end of line
             self._keep(unmarked)
         kind, text = text[:1], text[1:]
-        if kind == KINDS["progress"]:
+        if kind == LINE_KINDS["progress"]:
             with suppress(ValueError, TypeError):  # of a rank that was killed while it wrote
                 values = json.loads(text)
                 self._state = None if values is None else State(**values)
         elif mark:
-            self._print(sys.stdout if kind == KINDS["stdout"] else sys.stderr, text)
+            self._print(sys.stdout if kind == LINE_KINDS["stdout"] else sys.stderr, text)
 
     def _keep(self, line: bytes) -> None:
         if self._log is None:

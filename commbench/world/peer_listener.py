@@ -1,6 +1,6 @@
 """Sockets between the ranks of a world: a listener that accepts only the connections of its peers.
 
-A peer greets with a secret, which the ranks have from the control plane, and receives one byte as the answer.
+A peer sends a secret, which the ranks exchange over the control plane, and receives one byte as the answer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-GREETING = struct.Struct("!16sIi")  # the secret, who connects, which of its connections
+GREETING = struct.Struct("!16sIi")  # the secret, the rank that connects, which of its connections
 WELCOME = b"\x06"
 GREETING_TIMEOUT_S = 5.0
 MAX_PENDING = 256  # connections that have not sent their greeting yet
@@ -47,7 +47,7 @@ def greet(connected: socket.socket, secret: bytes, rank: int, stream: int = 0) -
 
 
 class PeerListener:
-    """Accepts in a thread. Whoever does not greet with the secret is dropped, without any effect on others.
+    """Accepts connections in a thread. One that does not begin with the secret is dropped; others are not affected.
 
     `purpose` names it in messages. `buffer_bytes` is for both socket buffers, None leaves them to the kernel.
     """
@@ -113,7 +113,7 @@ class PeerListener:
     def _accept(self) -> None:
         try:
             connection, _ = self.socket.accept()
-        except OSError:  # it has left, or no file descriptor is free: then wait before the next attempt
+        except OSError:  # the peer has left, or no file descriptor is free: wait before the next attempt
             time.sleep(ACCEPT_RETRY_S)
             return
         if len(self._pending) >= MAX_PENDING:
@@ -145,7 +145,7 @@ class PeerListener:
             self._drop(pending, f"greets as rank {peer}, stream {stream}")
             return
         self._forget(pending)
-        with suppress(OSError):  # if it has hung up, whoever uses the connection will notice
+        with suppress(OSError):  # if the peer has hung up, the user of the connection will notice
             pending.socket.sendall(WELCOME)
         with self._arrived:
             replaced = self._arrivals.pop((peer, stream), None)
@@ -169,7 +169,7 @@ class PeerListener:
 
 
 def set_buffers(unconnected: socket.socket, buffer_bytes: int | None) -> None:
-    """Fix both buffers, which must happen before a connection is made; None leaves them to the kernel's autotuning."""
+    """Fix the size of both buffers, before the socket is connected; None leaves them to the kernel's autotuning."""
     if buffer_bytes is not None:
         unconnected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
         unconnected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)

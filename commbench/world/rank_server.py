@@ -32,23 +32,21 @@ from .peer_listener import BACKLOG
 from .signals import SIGNAL_STATUS, die_with_parent, ignore_terminal
 from .supervisor import RunningWorld
 
-QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # unless the user exports another: torch's warnings would bury our one line
+QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # unless the user exports another: torch's warnings would hide our one line
 
 # of variables that torch and its libraries read when a rank opens them, not when they are loaded
 READ_BY_RANKS = (
     "COMMBENCH_", "GLOO_", "NCCL_", "TORCH_NCCL_", "OMPI_", "PMIX_", "PRTE_", "MPICH_", "MPIR_", "MV2_", "UCX_", "FI_",
     "MPI4PY_", "MASTER_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
 )  # fmt: skip
-LAUNCHER = "COMMBENCH_LAUNCHER"  # who has started this rank, where its variables do not say it
+LAUNCHER = "COMMBENCH_LAUNCHER"  # the launcher of this rank, where its other variables do not name it
 STORE_FD = "COMMBENCH_STORE_FD"  # rank 0's listening socket: no port is free in between, so nobody else can take it
-# a fork copies one thread only: numpy's OpenBLAS and pyarrow's jemalloc start others while they are loaded
+# a fork copies one thread only: without these numpy's OpenBLAS and pyarrow's jemalloc start others
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 LONGEST_ERRORS = 1 << 20  # bytes
 PRELOADED = ("torch.distributed.distributed_c10d", "commbench.cli.rank", "commbench.measure.session", "pyarrow.parquet")
-ENDED_BY_SIGNAL = (
-    SIGNAL_STATUS + signal.SIGINT,
-    SIGNAL_STATUS + signal.SIGTERM,
-)  # a rank that was told to end, as all are
+# of a rank that was interrupted, as all ranks are then
+ENDED_BY_SIGNAL = (SIGNAL_STATUS + signal.SIGINT, SIGNAL_STATUS + signal.SIGTERM)
 
 
 # ---------------------------------------------------------------- its client, in the parent of the ranks
@@ -62,7 +60,7 @@ class RankServer:
         self.launch: int | None = None
         self.connection, theirs = Pipe()
         with theirs:
-            # ranks get the descriptors of their world: nothing of this command's may stay open in a server
+            # ranks get a descriptor of their world: the server must not keep any of this command's open
             self.errors = os.memfd_create("rank_server")  # what it writes to stderr
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "commbench.world.rank_server"],
@@ -74,9 +72,9 @@ class RankServer:
             )
 
     def suits(self, environment: Mapping[str, str], launch: int) -> bool:
-        """Whether it can fork ranks with this environment: what differs must be read by the ranks.
+        """Whether it can fork ranks with this environment: only what the ranks read may differ.
 
-        Launches are to be independent of each other: ranks of one server would share the addresses of all libraries.
+        Launches must be independent of each other, but ranks of one server share the addresses of all libraries.
         """
         names = {*self.environment, *environment}
         changed = (name for name in names if self.environment.get(name) != environment.get(name))
@@ -91,7 +89,7 @@ class RankServer:
 
 
 def _belong_to(parent: int) -> None:
-    """Runs in the server before it imports: a command that ends while its server still imports must not wait for it."""
+    """Runs in the server before its imports: a command that ends meanwhile must not wait for it."""
     die_with_parent(signal.SIGKILL, parent)
     ignore_terminal()
 
@@ -100,7 +98,7 @@ _running: RankServer | None = None  # of this process, for its next world
 
 
 def rank_server(environment: Mapping[str, str], launch: int | None = None) -> RankServer:
-    """The one that runs if it suits a job of this launch and environment, else a fresh one in its place.
+    """The running server if it suits a job of this launch and environment, else a fresh one in its place.
 
     `launch` is None before it is known.
     """
@@ -113,18 +111,18 @@ def rank_server(environment: Mapping[str, str], launch: int | None = None) -> Ra
 
 
 def start_rank_server(launcher: Launcher) -> None:
-    """Start it before the job is known: it imports torch while this process composes the configuration."""
+    """Start the server before the job is known: it imports torch while this process composes the configuration."""
     rank_server(QUIET | launcher.environment(1) | inherited_environment())
 
 
 def inherited_environment() -> dict[str, str]:
-    """That of this process, but for an address that somebody exported for another job."""
+    """The environment of this process without an address that was exported for another job."""
     return {key: value for key, value in os.environ.items() if key not in ("MASTER_ADDR", "MASTER_PORT")}
 
 
 def rest_rank_server() -> None:
-    """Stop a server that may still import torch before this process or a launcher measures. One that has served a world
-    sleeps, and is kept for later worlds."""
+    """Stop a server that may still import torch, before this process or a launcher measures. A server that has served
+    a world sleeps, and is kept for later worlds."""
     if _running is not None and _running.launch is None:
         stop_rank_server()
 
@@ -160,7 +158,7 @@ class ForkedWorld(RunningWorld):
     def wait(self, timeout_s: float) -> list[int]:
         ended: list[int] = []
         while self.status is None and self._server.connection.poll(timeout_s):
-            timeout_s = 0.0  # and what else has arrived by now
+            timeout_s = 0.0  # then only what has arrived by now
             try:
                 answer = self._server.connection.recv()
             except (EOFError, OSError):
@@ -180,7 +178,7 @@ class ForkedWorld(RunningWorld):
         return ended
 
     def end(self, patience_s: float) -> None:
-        """A server whose ranks do not end, that is stopped, or that is still importing, ends with them."""
+        """A server that is stopped or still importing, or whose ranks do not end, is ended with them."""
         self.signal_ranks(signal.SIGTERM)
         if self.signal_ranks(signal.SIGCONT):
             self.wait_for_end(patience_s)
@@ -206,7 +204,7 @@ def main() -> int:
 
 
 class _ForkServer:
-    """The ranks of the present world, by process id, and the connection to the process that wants them."""
+    """Forks the ranks of one world after another for the process at the other end of `parent`."""
 
     def __init__(self, parent: Connection) -> None:
         self._parent = parent
@@ -218,7 +216,7 @@ class _ForkServer:
         signal.signal(signal.SIGTERM, lambda *_: self._signal(signal.SIGTERM))
 
     def serve(self) -> None:
-        """Serve worlds until the parent has gone."""
+        """Serve worlds until the parent has ended."""
         while True:
             ready = wait([self._parent, self._wakeup])
             if self._wakeup in ready:
@@ -291,13 +289,13 @@ class _ForkServer:
                 os.kill(pid, number)
 
     def _answer(self, answer: dict[int, int] | tuple[int, int]) -> None:
-        """The ranks by process id, or how one of them has ended."""
+        """Send the ranks by process id, or how one of them has ended."""
         with suppress(OSError):  # the parent has just ended; so does this process, by die_with_parent
             self._parent.send(answer)
 
 
 def rank_environment(rank: int, size: int, port: int) -> dict[str, str]:
-    """The variables that torchrun exports on one node, but for those of its restarts; and the launcher's name."""
+    """The variables that torchrun exports on one node, except those of its restarts, and the launcher's name."""
     ranks = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank))
     sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(size))
     node = {"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "ROLE_NAME": "default"}

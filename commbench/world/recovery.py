@@ -50,8 +50,8 @@ class EarlierVisits:
 
 @dataclass(frozen=True)
 class EarlierStarts:
-    """What earlier starts have left of a run: run.json, and by case its status (`recorded`), why it failed (`reasons`)
-    and the visits of one that is not finished. Empty but on rank 0.
+    """What earlier starts have left of a run: run.json and, by case, its status (`recorded`), why it failed (`reasons`)
+    and the visits of an unfinished one. Empty except on rank 0.
     """
 
     resume: Resume = Resume.REST
@@ -78,7 +78,7 @@ class EarlierStarts:
         """Why a case is not tried again; None if it is."""
         times = self.run.get("broken", {}).get(case_id, 0)
         last_start: Mapping[str, str] = (self.run.get("segments") or [{}])[-1]
-        why = self.reasons.get(case_id) or last_start.get("reason")  # rank 0 may have written no row of its case
+        why = self.reasons.get(case_id) or last_start.get("reason")  # where rank 0 has written no row of the case
         if times < MAX_BREAKS or self.resume.by_user:
             return None
         if why is not None and why.startswith(GIVEN_UP):  # recorded by an earlier start
@@ -117,7 +117,7 @@ def case_in_flight(folder: str | Path) -> tuple[str, str] | None:
 
 
 def count_suspect(folder: str) -> str | None:
-    """Count the case in flight, in run.json, as one that broke the world; its name.
+    """Count the case in flight, in run.json, as one that broke the world; returns its name.
 
     None where no case was in flight, or nothing can be written: a fresh world could not write either.
     """

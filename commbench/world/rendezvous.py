@@ -25,7 +25,7 @@ from commbench.hardware.network import is_loopback, meeting_address, own_address
 from .peer_listener import BACKLOG, socket_family
 from .store import KeyValueStore, hosted_store
 
-# the slowest rank may still be importing from a network file system
+# the slowest rank may still import from a network file system
 CONNECT_S = FIRST_MEETING_S = 120.0
 
 
@@ -35,7 +35,7 @@ CONNECT_S = FIRST_MEETING_S = 120.0
 def exported_identity(
     launcher: str, environ: Mapping[str, str], rank: str, size: str, local_rank: str, node_id: str | None = None
 ) -> RankIdentity:
-    """The identity in the variables of these names; a missing local rank is 0. Raises ConfigError."""
+    """The identity that the variables of these names hold; a missing local rank is 0. Raises ConfigError."""
     try:
         values = [int(environ.get(name, "0" if name == local_rank else "")) for name in (rank, size, local_rank)]
         if not 0 <= values[0] < values[1]:
@@ -78,7 +78,7 @@ def check_layouts(layouts: Sequence[Layout], world: World) -> None:
 
 
 def store_at(host: str, port: int, owner: bool, torch: bool = True) -> Any:
-    """The store at a given address, torch's or ours; its owner listens at that address only, where it is its own.
+    """The store at a given address, torch's or ours. Its owner listens at that address only, if it is its own.
 
     A name that resolves to loopback here (/etc/hosts often says so of a host's own name) may be another address
     elsewhere: then the owner listens at all addresses. Raises OSError or RuntimeError.
@@ -160,7 +160,7 @@ def inherited_store(host: str, port: int, listening_fd: int, torch: bool = True)
 
 
 def bind_rank(mode: str, world: World, threads_per_rank: int) -> str:
-    """Pin this rank as the key `bind` says; what was done, in words. Processes that host several ranks stay free."""
+    """Pin this rank as the key `bind` says; returns what was done, in words. Processes of several ranks stay free."""
     if len(world.hosted) > 1:
         return "none"
     node = world.nodes[world.node_of(world.rank)]
@@ -168,14 +168,15 @@ def bind_rank(mode: str, world: World, threads_per_rank: int) -> str:
 
 
 def bind_process(mode: str, local_rank: int, ranks_here: int, threads_per_rank: int) -> str:
-    """Pin this process to its share of the cores it may use; what was done, in words.
+    """Pin this process to its share of the cores it may use; returns what was done, in words.
 
     `auto` pins to whole cores where every rank gets as many as it has threads, and otherwise leaves the placement to
     the scheduler, also where the launcher has already bound this process.
     """
     cores = sorted(os.sched_getaffinity(0))
-    groups: dict[tuple[int, ...], list[int]] = {}  # hardware threads of a core: ranks must not share one while others
-    for core in cores:  # are idle
+    # by hardware threads of one core: ranks must not share a core while others are idle
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for core in cores:
         file = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
         siblings = tuple(parse_ranges(file.read_text()) if file.exists() else ()) or (core,)
         groups.setdefault(siblings, []).append(core)

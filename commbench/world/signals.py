@@ -1,4 +1,4 @@
-"""A rank ends once, by a signal, its main thread or its heartbeat, also while it is inside of a library's call.
+"""A rank ends once, by a signal, its main thread or its heartbeat, also while it is inside a library's call.
 
 Python runs a signal's handler in the main thread, between two of its instructions: not while that thread waits in C for
 a rank that is gone. However, the interpreter's C code writes each signal to a pipe at once (signal.set_wakeup_fd), and
@@ -20,7 +20,7 @@ from typing import Any
 UNWIND_S = 1.0  # for the main thread to return from C by itself
 SAVE_S = 10.0  # for saving results at the end; a file system may be what hangs
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-SIGNAL_STATUS = 128  # + the signal's number: 130 and 143
+SIGNAL_STATUS = 128  # plus the signal's number: 130 and 143
 
 
 class RunEnder:
@@ -70,7 +70,7 @@ class RunEnder:
         self._main_thread_ends.set()
 
     def finish(self, status: int, save: Callable[[], None]) -> None:
-        """Called by another thread: save and exit, unless a thread is doing so already."""
+        """Called by another thread: save and exit, unless a thread already does."""
         if not self._ending.acquire(blocking=False):
             return
         threading.Timer(SAVE_S, os._exit, [status]).start()
@@ -106,7 +106,7 @@ def ignore_terminal() -> None:
 
 
 def die_with_parent(number: signal.Signals, parent: int) -> None:
-    """Request this signal for this process when its parent (its process id) dies, in whatever way."""
+    """Have the kernel send this process a signal when its parent, the process `parent`, dies in any way."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:  # it has died before the call

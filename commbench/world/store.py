@@ -1,4 +1,4 @@
-"""A key-value store for ranks that do not need torch: its TCPStore alone would cost each of them the import of torch.
+"""A key-value store for ranks that do not need torch: for its TCPStore alone each of them would have to import torch.
 
 A process beside rank 0 serves it, so that answering the other ranks takes neither rank 0's interpreter nor its core.
 It needs only the standard library, and ends with the process that started it. Requests and answers are frames: length,
@@ -38,7 +38,7 @@ def unpacked(package: bytes) -> list[bytes]:
 
 
 class Frames:
-    """What a connection has received and not yet taken; a frame may arrive in pieces."""
+    """Splits what a connection receives into frames, which may arrive in pieces."""
 
     def __init__(self) -> None:
         self._received = bytearray()
@@ -127,7 +127,7 @@ class KeyValueStore:
                 self._socket.sendall(frame(self._number, parts))
                 while True:
                     answer = self._frames.take()
-                    if answer is not None and answer[0] == self._number:  # not that of a request which took too long
+                    if answer is not None and answer[0] == self._number:  # an earlier one took too long
                         return answer[1]
                     if answer is None:
                         self._socket.settimeout(max(0.001, until - time.monotonic()))
@@ -183,7 +183,7 @@ class _StoreServer:
                 if key.fileobj == self._lifeline:
                     return
                 if key.fileobj is self._listener:
-                    with suppress(OSError):  # it has left again
+                    with suppress(OSError):  # the client has left again
                         connected, _ = self._listener.accept()
                         connected.setblocking(False)
                         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -237,7 +237,7 @@ class _StoreServer:
                     self._send(connection, frame(number, values))
 
     def _send(self, connection: _Connection, data: bytes) -> None:
-        """What the connection does not take now goes out when it can: a stopped rank must not stop the others."""
+        """Send what the connection takes now, and the rest when it can: a stopped rank must not stop the others."""
         if connection.socket.fileno() < 0:
             return
         connection.unsent += data

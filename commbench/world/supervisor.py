@@ -35,7 +35,7 @@ from .signals import SAVE_S, SIGNAL_STATUS, die_with_parent
 PIDFD_GET_INFO, PIDFD_INFO_EXIT, PIDFD_INFO = 0xC040FF0B, 1 << 3, "QQ11Ii"
 UNRECORDED_POLL_S = 0.5
 POLL_S = 1.0
-STATES_S = 1.0  # between two looks at the states of all processes
+STATES_S = 1.0  # between two readings of the states of all processes
 AT_ONCE_S = 0.2  # between the ends of ranks that one process has killed
 EARLY_S = 3.0  # between the end of a rank and that of its world, where the run has not ended
 TERMINATE_S = 10.0  # between SIGTERM and SIGKILL
@@ -45,7 +45,8 @@ MPI_SHARED_MEMORY = re.compile(r"/dev/shm/(?:mpich_shm_|sm_segment\.|vader_segme
 
 
 class RunningWorld(ABC):
-    """`pid` is that of the launcher, `name` what it is; `ranks` are those known by now on this machine, by process id.
+    """A world as its parent sees it. `pid` and `name` are the launcher's; `ranks` are those on this machine that are
+    known by now, by process id.
 
     `status` is the launcher's exit status, as subprocess counts, once it has ended.
     """
@@ -53,7 +54,7 @@ class RunningWorld(ABC):
     pid: int
     name: str
     status: int | None = None
-    kills_ranks: ClassVar[bool] = True  # whether the launcher may have killed a rank, where nobody saw another fail
+    kills_ranks: ClassVar[bool] = True  # whether the launcher may have killed ranks
 
     def __init__(self) -> None:
         self.ranks: dict[int, int] = {}
@@ -65,14 +66,14 @@ class RunningWorld(ABC):
 
     @abstractmethod
     def wait(self, timeout_s: float) -> list[int]:
-        """Sleep until something ends; the ranks that have ended meanwhile, by process id."""
+        """Sleep until something ends; returns the process ids of the ranks that have ended meanwhile."""
 
     @abstractmethod
     def end(self, patience_s: float) -> None:
         """End the launcher and the ranks on this host; SIGKILL for what is left after this time."""
 
     def signal_ranks(self, number: int) -> bool:
-        """Rank 0 first: it must not take the others' end for a failure. Returns whether any rank is known here."""
+        """Signal rank 0 first: it must not take the others' end for a failure. Returns whether any rank is known."""
         running = [pid for pid in sorted(self.ranks, key=self.ranks.__getitem__) if pid not in self.codes]
         self.killed_here |= set(running) if number == signal.SIGKILL else set()
         for pid in running:
@@ -133,13 +134,13 @@ class LaunchedWorld(RunningWorld):
         while self.status is not None and len(self.codes) < len(self.ranks) and time.monotonic() < until:
             ended += self._see_ends(AT_ONCE_S)  # ranks that the launcher has killed before it ended
         if self.status is not None:
-            for descriptor, pid in self._pids.items():  # the kernel tells it only once the launcher has waited for it
+            for descriptor, pid in self._pids.items():  # known to the kernel only once the launcher has waited
                 if pid in self.codes and self.codes[pid] is None:
                     self.codes[pid] = _exit_code(descriptor, pid)
         return ended
 
     def _see_ends(self, timeout_s: float) -> list[int]:
-        """Sleep until something ends; the ranks among it, whose exit codes are kept."""
+        """Sleep until something ends; returns the ranks that have, and keeps their exit codes."""
         ended = []
         for descriptor, _ in self._poll.poll(1000 * timeout_s):
             self._poll.unregister(descriptor)
@@ -168,7 +169,7 @@ class LaunchedWorld(RunningWorld):
             os.close(descriptor)
 
     def _find_ranks(self) -> None:
-        """Ranks may be children of children: mpirun's are those of its daemon."""
+        """Find ranks at any depth: those of mpirun are children of its daemon."""
         with suppress(psutil.Error):
             self._processes = psutil.Process(self.pid).children(recursive=True)
         for process in self._processes:
@@ -187,7 +188,7 @@ class LaunchedWorld(RunningWorld):
 
 
 def _detach(parent: int) -> None:
-    """Give the launcher a process group of its own, and SIGTERM when its parent dies."""
+    """Give the launcher a process group of its own, and have it ended when its parent dies."""
     os.setpgid(0, 0)
     die_with_parent(signal.SIGTERM, parent)
 
@@ -221,7 +222,7 @@ def supervise(
     def stop_here(number: int, frame: Any) -> None:
         raise SystemExit(SIGNAL_STATUS + number)
 
-    # an ignored SIGHUP (nohup) stays so
+    # SIGHUP stays ignored under nohup
     numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
     handlers = {number: signal.signal(number, stop_here) for number in numbers}
     try:
@@ -266,7 +267,7 @@ class _Supervisor:
                 self._first, self._ended_at = ended, self._last_ended_at
             if world.status is not None:
                 if world.status in (*range(-64, 0), SIGNAL_STATUS + signal.SIGTERM):
-                    if not is_broken(folder, read_record(folder)):  # srun has the status of tasks that it ends itself
+                    if not is_broken(folder, read_record(folder)):  # srun returns the status of tasks that it has ended
                         self._cause = f"{world} {exit_text(world.status)}"
                     world.end(BROKEN_TERMINATE_S)  # its ranks may live on
                 return
@@ -278,7 +279,7 @@ class _Supervisor:
                 recorded = not {str(pid) for pid in world.ranks}.isdisjoint(run.get("processes") or ())
             gone_s = 0.0 if self._ended_at is None else time.monotonic() - self._ended_at
             closed = not has_ended(folder, run) or not self._has_not_closed()
-            if is_broken(folder, run) or not closed:  # launchers wait for a rank that is stopped, perhaps for ever
+            if is_broken(folder, run) or not closed:  # launchers may wait forever for a stopped rank
                 world.end(BROKEN_TERMINATE_S)
             elif gone_s > EARLY_S and not has_ended(folder, run):  # even with status 0: the others wait for it
                 world.end(TERMINATE_S)
@@ -286,7 +287,7 @@ class _Supervisor:
                 world.end(BROKEN_TERMINATE_S)
 
     def interrupt(self, stop: KeyboardInterrupt | SystemExit) -> None:
-        """Let the ranks save what is finished, and end the world; where nothing is measured, it is ended at once."""
+        """Let the ranks save what is finished; `close` ends a world that has measured nothing."""
         number = signal.SIGINT if isinstance(stop, KeyboardInterrupt) else signal.SIGTERM
         if (self._folder / "run.json").exists():
             if self._world.signal_ranks(number):
@@ -295,7 +296,7 @@ class _Supervisor:
                 self._world.end(TERMINATE_S)
 
     def close(self) -> None:
-        """Nothing of the world stays, however it ended: a second Ctrl-C comes here, too."""
+        """Leave nothing of the world behind, however it ended, also after a second Ctrl-C."""
         if self._world.status is None:
             self._world.end(0.0)
         self._world.close()
@@ -310,9 +311,11 @@ class _Supervisor:
         return WorldEnd(world.status, str(world), tuple(failures), self._cause, self._unclosed)
 
     def _first_to_fail(self) -> list[int]:
-        """The process ids of the ranks that failed first. If all failed on their own, perhaps at the same time,
-        it is the one that the launcher names; else the one that ended first, or those that the launcher did not
-        end."""
+        """The process ids of the ranks that failed first.
+
+        If all failed on their own, it is the one that the launcher names; else the one that ended first, or those that
+        the launcher has not ended.
+        """
         codes = {pid: code for pid, code in self._world.codes.items() if pid not in self._world.killed_here}
         own = [pid for pid in codes if codes[pid] not in (0, None, -signal.SIGTERM, SIGNAL_STATUS + signal.SIGTERM)]
         if not self._first and not self._world.kills_ranks:
@@ -336,7 +339,7 @@ class _Supervisor:
         return may_kill and at_once and len(codes) > 1 and {-signal.SIGKILL} <= {*codes} <= {-signal.SIGKILL, None}
 
     def _has_not_closed(self) -> bool:
-        """Whether ranks still live, long after the end of their run: a library's end may wait for ever."""
+        """Whether ranks still live long after the end of their run: closing a library may take forever."""
         now, world = time.monotonic(), self._world
         self._run_ended_at = self._run_ended_at or now
         if now - self._run_ended_at < self._closing_s:
@@ -348,8 +351,7 @@ class _Supervisor:
         return True
 
     def _find_stopped(self) -> bool:
-        """Whether the launcher or a rank is stopped for a while. Heartbeats know more, and are faster once there are
-        any."""
+        """Whether the launcher or a rank has been stopped for `stopped_s`, also before there are heartbeats."""
         now, world = time.monotonic(), self._world
         if now - self._states_at < STATES_S:
             return False
@@ -369,7 +371,7 @@ class _Supervisor:
 
 
 def _how_stopped(pid: int) -> str | None:
-    """How a process is stopped, in words; None for one that runs or is gone."""
+    """How a process is stopped, in words; None if it runs or is gone."""
     with suppress(OSError):
         return STOPPED.get(stat_fields(pid)[0])
     return None
@@ -379,7 +381,7 @@ def _how_stopped(pid: int) -> str | None:
 
 
 def mapped_shared_memory(pids: Iterable[int]) -> set[Path]:
-    """The MPI libraries' files in /dev/shm that these processes have mapped, and that still have a name."""
+    """The MPI libraries' files in /dev/shm that these processes have mapped, unless they are deleted already."""
     files: set[Path] = set()
     for pid in pids:
         with suppress(OSError):  # it has ended, or belongs to another user
