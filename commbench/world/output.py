@@ -239,9 +239,10 @@ class Output:
         os.close(self._read_end)
 
     def _copy(self) -> None:
-        begun = b""
+        begun, poll = b"", select.poll()  # select refuses descriptors above 1023
+        poll.register(self._read_end, select.POLLIN)
         while True:
-            if select.select([self._read_end], [], [], REDRAW_S)[0]:
+            if poll.poll(1000 * REDRAW_S):
                 data = os.read(self._read_end, 65536)
                 if not data:  # all processes that had the pipe have ended
                     break
@@ -257,6 +258,7 @@ class Output:
             self._bar.erase()
 
     def _take(self, line: bytes) -> None:
+        """Print or keep a line, or take the progress that it reports."""
         unmarked, mark, text = line.partition(MARK)
         if unmarked or not mark:  # also a library's text without an end of line
             self._keep(unmarked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import resource
 import select
 import subprocess
 import sys
@@ -136,6 +137,22 @@ def test_a_terminal_that_has_closed_changes_no_exit_status() -> None:
     done = subprocess.run(command, env=environ, stdout=theirs, stderr=theirs, timeout=30, check=False)
     os.close(theirs)
     assert done.returncode == 129
+
+
+MANY_FILES = """
+import os, resource
+from commbench.world.output import Output
+resource.setrlimit(resource.RLIMIT_NOFILE, (1200, 1200))
+files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+with Output("starting", None) as output:
+    os.write(output.write_end, b"a line\\n")
+"""
+
+
+@pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 1200, reason="so many files are not allowed")
+def test_output_is_read_in_a_process_with_many_open_files() -> None:
+    done = subprocess.run([sys.executable, "-c", MANY_FILES], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stderr == "a line\n"
 
 
 def test_a_case_is_finished_after_its_last_visit(
