@@ -1,7 +1,6 @@
-"""The parent of a world: waits for its end, sees which rank fails first and how, and leaves nothing behind.
+"""The parent of a world: waits for its end, finds out which rank failed first and how, and leaves nothing behind.
 
-`RunningWorld` is a world as its parent sees it: what launch.py starts by a command (torchrun, mpirun, srun), or what
-rank_server.py forks.
+A `RunningWorld` was started by a command (torchrun, mpirun, srun), or forked by a rank server (rank_server.py).
 """
 
 from __future__ import annotations
@@ -92,8 +91,8 @@ class RunningWorld(ABC):
 
 
 class LaunchedWorld(RunningWorld):
-    """Ranks that a command starts, and a descriptor that they print to. `rank_of` recognises a rank by its environment,
-    `size` is their number here.
+    """Ranks that a command starts, and that print to the descriptor `output`. `rank_of` recognises a rank by its
+    environment, `size` is the number of ranks on this host, 0 if they are not its descendants.
 
     The launcher has a process group of its own: what a terminal sends reaches the parent only, which then ends the
     world in order. Uses pidfds (Linux 5.3); without those only the launcher's end is seen.
@@ -242,8 +241,6 @@ def supervise(
 
 
 class _Supervisor:
-    """Watches one world."""
-
     def __init__(self, world: RunningWorld, folder: Path, stopped_s: float, closing_s: float) -> None:
         self._world, self._folder, self._stopped_s, self._closing_s = world, folder, stopped_s, closing_s
         self._run_ended_at: float | None = None
@@ -278,8 +275,8 @@ class _Supervisor:
                 self._shared_memory |= mapped_shared_memory(world.ranks)
                 recorded = not {str(pid) for pid in world.ranks}.isdisjoint(run.get("processes") or ())
             gone_s = 0.0 if self._ended_at is None else time.monotonic() - self._ended_at
-            closed = not has_ended(folder, run) or not self._has_not_closed()
-            if is_broken(folder, run) or not closed:  # launchers may wait forever for a stopped rank
+            overdue = has_ended(folder, run) and self._is_overdue()
+            if is_broken(folder, run) or overdue:  # launchers may wait forever for a stopped rank
                 world.end(BROKEN_TERMINATE_S)
             elif gone_s > EARLY_S and not has_ended(folder, run):  # even with status 0: the others wait for it
                 world.end(TERMINATE_S)
@@ -338,7 +335,7 @@ class _Supervisor:
         at_once = self._last_ended_at - (self._ended_at or 0.0) < AT_ONCE_S
         return may_kill and at_once and len(codes) > 1 and {-signal.SIGKILL} <= {*codes} <= {-signal.SIGKILL, None}
 
-    def _has_not_closed(self) -> bool:
+    def _is_overdue(self) -> bool:
         """Whether ranks still live long after the end of their run: closing a library may take forever."""
         now, world = time.monotonic(), self._world
         self._run_ended_at = self._run_ended_at or now
