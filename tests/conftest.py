@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -18,6 +19,7 @@ from hypothesis import settings
 from warm_python import warm_python
 
 import commbench
+from commbench.report.load import load_run
 
 BIN = Path(sys.executable).parent
 ROOT = {
@@ -55,6 +57,12 @@ class World:
     def samples(self) -> pd.DataFrame:
         return commbench.load(self.output, table="samples")
 
+    @property
+    def record(self) -> dict[str, Any]:
+        """run.json of the only run: only rank 0 may make a folder."""
+        (folder,) = self.output.iterdir()
+        return load_run(folder)
+
     def explain(self) -> str:
         return f"exit {self.status}\n{self.stdout[-3000:]}\n{self.stderr[-6000:]}"
 
@@ -83,20 +91,24 @@ def warm_executable(warm: Callable[[str | None], Path]) -> Path:
     return warm(os.environ.get("LD_LIBRARY_PATH"))
 
 
-def run_command(tmp_path: Path, words: Sequence[str], env: Mapping[str, str], cwd: Path | None, path: str) -> World:
+def run_command(
+    tmp_path: Path, words: Sequence[str], env: Mapping[str, str], cwd: Path | None, path: str, status: int | None
+) -> World:
     output = tmp_path / "results"
     command = ["timeout", "-k", "5", str(WORLD_S), *words, f"output={output}"]
     environment = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}", **ROOT, **env}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd or tmp_path, check=False)
-    return World(done.returncode, done.stdout, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", done.stderr), output)
+    ended = World(done.returncode, done.stdout, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", done.stderr), output)
+    assert status is None or ended.status == status, ended.explain()
+    return ended
 
 
 @pytest.fixture
 def started_world(tmp_path: Path) -> Callable[..., World]:
     """As `world`, and every process is started as a user's is: for tests of launchers and of starting."""
 
-    def start(*words: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> World:
-        return run_command(tmp_path, words, env or {}, cwd, str(BIN))  # an activated environment
+    def start(*words: str, env: dict[str, str] | None = None, cwd: Path | None = None, status: int | None = 0) -> World:
+        return run_command(tmp_path, words, env or {}, cwd, str(BIN), status)  # an activated environment
 
     return start
 
@@ -105,13 +117,14 @@ def started_world(tmp_path: Path) -> Callable[..., World]:
 def world(tmp_path: Path, warm: Callable[[str | None], Path]) -> Callable[..., World]:
     """world("torchrun", "--nproc-per-node", "2", "-m", "commbench", "backend=gloo"): run, wait, return.
 
+    Fails if the exit status is not `status`; None allows any.
     `commbench`, `torchrun` and `python` without a path are forked from a process that has imported torch, and so are
     the ranks that they start, also where mpirun or srun starts them or on a virtual host.
     """
 
-    def start(*words: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> World:
+    def start(*words: str, env: dict[str, str] | None = None, cwd: Path | None = None, status: int | None = 0) -> World:
         env = env or {}
         python = warm(env.get("LD_LIBRARY_PATH", os.environ.get("LD_LIBRARY_PATH")))
-        return run_command(tmp_path, words, env, cwd, f"{python.parent}:{BIN}")
+        return run_command(tmp_path, words, env, cwd, f"{python.parent}:{BIN}", status)
 
     return start

@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 from virtual_hosts import Host, VirtualHosts
 
-from commbench.report.load import load_run
-
 pytestmark = pytest.mark.long
 PORT = 29533  # in networks of the test's own
 FIXED = ("timing=fixed", "timing.warmup_repetitions=1", "timing.warmup_s=0", "cache=warm", "bind=none")
@@ -27,7 +25,7 @@ YIELDING = ("env.OMPI_MCA_mpi_yield_when_idle=1", "env.MPIR_CVAR_CH4_PROGRESS_TH
 WIRES = ("env.OMPI_MCA_pml=ob1", "env.OMPI_MCA_btl='tcp,self'", "env.UCX_TLS='tcp,self'")
 
 
-def torchrun(world: Callable[..., Any], hosts: VirtualHosts, each: int, *words: str) -> Any:
+def torchrun(world: Callable[..., Any], hosts: VirtualHosts, each: int, *words: str, status: int | None = 0) -> Any:
     """An agent on every host; what became of the first one's."""
     size = ("--nnodes", str(len(hosts.hosts)), "--nproc-per-node", str(each))
     meeting = ("--master-addr", hosts.hosts[0].address, "--master-port", str(PORT))
@@ -35,7 +33,7 @@ def torchrun(world: Callable[..., Any], hosts: VirtualHosts, each: int, *words: 
     def agent(rank: int) -> Any:
         command = ("torchrun", *size, "--node-rank", str(rank), *meeting)
         given = ("-m", "commbench", f"interface={hosts.network}", *FIXED, *words)
-        return world(*hosts.hosts[rank].command(*command, *given), env={"OMP_NUM_THREADS": "1"})
+        return world(*hosts.hosts[rank].command(*command, *given), env={"OMP_NUM_THREADS": "1"}, status=status)
 
     with ThreadPoolExecutor(len(hosts.hosts)) as pool:
         return next(iter(list(pool.map(agent, range(len(hosts.hosts))))))
@@ -85,7 +83,6 @@ def test_every_backend_says_how_fast_the_link_is(
         truth = max(truth, iperf3_mbit(hosts.hosts[1], hosts.hosts[0], 5))
         for backend in [name for name, mbit in seen.items() if abs(mbit / truth - 1) >= ALIKE]:
             run = started(world, hosts, backend, *amount)
-            assert run.status == 0, run.explain()
             case = run.cases.sort_values("started_at").iloc[-1]  # of all worlds of this test the last one
             seen[backend] = max(seen[backend], case.message_bytes * 8e-6 / case.min_s)
     for backend, mbit in seen.items():
@@ -98,7 +95,6 @@ def test_the_one_slow_host_is_named(cluster: Callable[..., VirtualHosts], world:
     hosts = cluster(4, rate_mbit=200, slow={2: 100})
     words = ("backend=tcp", "benchmark=p2p_bandwidth", "pairs=all", "sizes=[500kB]", "window=2", "timing.repetitions=7")
     run = torchrun(world, hosts, 1, *words)
-    assert run.status == 0, run.explain()
     print(run.stdout)
     [line] = [line for line in run.stdout.splitlines() if "slow" in line and "rank" in line][:1]
     assert "rank 2" in line and hosts.hosts[2].name in line, run.stdout
@@ -113,7 +109,6 @@ def test_a_ring_takes_as_long_on_two_hosts_as_on_four(
     for count, each in ((2, 2), (4, 1)):
         words = ("backend=gloo", "benchmark=all_reduce", f"sizes=[{16 * MIB}]", "timing.repetitions=3")
         run = torchrun(world, cluster(count, rate_mbit=400), each, *words)
-        assert run.status == 0, run.explain()
         fastest_s[f"{count}x{each}"] = run.cases.set_index("layout").min_s[f"{count}x{each}"]
     assert abs(fastest_s["2x2"] / fastest_s["4x1"] - 1) < 0.1, fastest_s
 
@@ -122,12 +117,10 @@ def test_the_limit_is_that_of_the_interface(cluster: Callable[..., VirtualHosts]
     """A veth says 10 Gb/s of itself, whatever tc makes of it."""
     hosts = cluster(2)
     run = torchrun(world, hosts, 1, "backend=tcp", "benchmark=p2p_bandwidth", "sizes=[1MB]", "timing.repetitions=5")
-    assert run.status == 0, run.explain()
     [case] = run.cases.itertuples()
     assert (case.limit_gb_per_s, case.limit_name) == (1.25, f"{hosts.interface} 10 Gb/s")
     assert case.efficiency == pytest.approx(case.busbw_gb_per_s / 1.25)
-    [folder] = run.output.iterdir()
-    used = [node["network.used.address"] for node in load_run(folder)["provenance"]["nodes"]]
+    used = [node["network.used.address"] for node in run.record["provenance"]["nodes"]]
     assert used == [host.address for host in hosts.hosts]
 
 
@@ -137,7 +130,7 @@ def test_an_interface_that_one_host_lacks_is_told_by_all(
     hosts = cluster(2)
     address = ["addr", "add", "10.79.0.1/24", "dev", hosts.interface]
     subprocess.run(["ip", "-n", hosts.hosts[0].name, *address], check=True, timeout=10)
-    run = torchrun(world, hosts, 1, "backend=gloo", "benchmark=barrier", "interface=10.79.0.0/24")
+    run = torchrun(world, hosts, 1, "backend=gloo", "benchmark=barrier", "interface=10.79.0.0/24", status=None)
     assert run.status != 0
     assert (
         f"rank 1 on {hosts.hosts[1].name}: interface=10.79.0.0/24: no address of this host is in that network"

@@ -119,7 +119,6 @@ def test_repetitions_begin_together_on_hosts_whose_clocks_are_a_day_apart(
     if shutil.which("unshare") is None or subprocess.run(tried, capture_output=True, check=False).returncode:
         pytest.skip("this kernel has no time namespaces")
     run = torchrun(world, hosts, "backend=gloo", "benchmark=[all_reduce,p2p_latency]", "sizes=[40]", *QUICK)
-    assert run.status == 0, run.explain()
     cases = run.cases.set_index("benchmark")
     assert cases["sync"].to_dict() == {"all_reduce": "window", "p2p_latency": "none"}
     assert pd.isna(cases.late_repetitions["p2p_latency"]) and pd.isna(cases.clock_error_s["p2p_latency"])
@@ -138,7 +137,6 @@ def test_window_and_barrier_tell_the_same_of_one_host(world: Callable[..., Any])
     words = ("backend=gloo", "benchmark=all_reduce", "sizes=[8MiB]", "timing=quick", "layout=1x2", "bind=none")
     for sync in ("window", "barrier"):
         run = world("commbench", *words, f"sync={sync}")
-        assert run.status == 0, run.explain()
     cases = run.cases.set_index("sync")
     [case] = run.cases[run.cases["sync"] == "window"].itertuples()
     check_case(case, run)
@@ -152,7 +150,6 @@ def test_window_and_barrier_tell_the_same_of_one_host(world: Callable[..., Any])
 def test_both_engines_of_mpi_wait_for_the_instant(world: Callable[..., Any]) -> None:
     words = ("backend=mpi", "engine=[native,python]", "benchmark=all_reduce", "sizes=[40]", "layout=1x2")
     run = world("commbench", *words, *QUICK)
-    assert run.status == 0, run.explain()
     assert set(run.cases.engine) == {"native", "python"}
     for case in run.cases.itertuples():
         check_case(case, run)
@@ -161,7 +158,6 @@ def test_both_engines_of_mpi_wait_for_the_instant(world: Callable[..., Any]) -> 
 @LONG
 def test_what_has_one_clock_for_all_ranks_is_skipped_with_the_reason(world: Callable[..., Any]) -> None:
     run = world("commbench", "backend=simulated", "benchmark=[all_reduce,p2p_latency]", "sizes=[40]", *QUICK)
-    assert run.status == 0, run.explain()
     cases = run.cases.set_index("benchmark")
     assert cases.status.to_dict() == {"all_reduce": "skipped", "p2p_latency": "ok"}
     assert "use sync=barrier" in cases.reason["all_reduce"]
@@ -175,6 +171,5 @@ def test_what_has_one_clock_for_all_ranks_is_skipped_with_the_reason(world: Call
     ],
 )
 def test_what_can_not_be_is_one_line(world: Callable[..., Any], words: tuple[str, ...], message: str) -> None:
-    run = world("commbench", "backend=gloo", *words)
-    assert run.status == 2
+    run = world("commbench", "backend=gloo", *words, status=2)
     assert message in run.stderr and len(run.stderr.strip().splitlines()) == 1, run.stderr

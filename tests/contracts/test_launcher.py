@@ -61,12 +61,10 @@ def test_it_starts_a_real_world(
     """The first backend as a user starts it."""
     for start, started in ((started_world, backends[:1]), (world, backends[1:])):
         run = start("commbench", "-m", f"launcher={launcher}", f"backend={','.join(started)}", *QUICK)
-        assert run.status == 0, run.explain()
     cases = run.cases
     assert sorted(cases.backend) == sorted(backends) and set(cases.status) == {"ok"} and set(cases.world_size) == {2}
 
 
 def test_a_backend_refuses_a_launcher_that_it_can_not_live_under(world: Callable[..., Any]) -> None:
-    run = world("commbench", "launcher=torchrun", "backend=mpi", *QUICK)
-    assert run.status == 2
+    run = world("commbench", "launcher=torchrun", "backend=mpi", *QUICK, status=2)
     assert "launcher=torchrun can't start mpi; allowed: mpirun" in run.stderr

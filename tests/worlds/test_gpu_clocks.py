@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,6 @@ def test_all_clocks_measure_and_check(
         "commbench", *PLUGIN, *SMALL, f"sizes={sizes}", f"timing_mode=[{','.join(MODES)}]",
         f"benchmark={benchmarks}", "in_place=auto", "cache=warm", env=env,
     )  # fmt: skip
-    assert run.status == 0, run.explain()
     cases, samples = run.cases, run.samples
     assert set(cases.status) == {"ok"} and set(cases.device) == {"cuda"} and set(cases.timing_mode) == set(MODES)
     assert (cases.median_s > 0).all() and (cases.wrong_elements == 0).all()
@@ -64,7 +62,6 @@ def test_sums_in_place_between_two_stamps_move_zeros_and_say_so(world: Callable[
         "commbench", *PLUGIN, *SMALL, "timing_mode=[host_sync,throughput]", "benchmark=all_reduce",
         "dtype=[float16,int8]", env=env,
     )  # fmt: skip
-    assert run.status == 0, run.explain()
     zeros = {(row.timing_mode, "zero_payload" in row.warnings) for row in run.cases.itertuples()}
     assert zeros == {("host_sync", False), ("throughput", True)}
     checked = run.samples.merge(run.cases[["case_id", "timing_mode"]], on="case_id")
@@ -74,8 +71,8 @@ def test_sums_in_place_between_two_stamps_move_zeros_and_say_so(world: Callable[
 @pytest.mark.long
 def test_a_wait_that_returns_early_is_caught_by_the_payload(world: Callable[..., Any], env: dict[str, str]) -> None:
     """P1: torch's wait on a GPU holds the stream, not the host. A clock stopped there would look wonderful."""
-    run = world("commbench", *PLUGIN, *SMALL, "backend.early=true", "benchmark=[all_reduce,p2p_latency]", env=env)
-    assert run.status == 1, run.explain()
+    words = (*PLUGIN, *SMALL, "backend.early=true", "benchmark=[all_reduce,p2p_latency]")
+    run = world("commbench", *words, env=env, status=1)
     assert set(run.cases.status) == {"invalid"} and run.cases.median_s.isna().all()
     assert (run.cases.wrong_elements > 0).all()
 
@@ -87,11 +84,10 @@ def test_what_lies_between_two_ranks_on_one_gpu_is_known_and_bounded(
     """The driver shown has no memory calls: the probe says so, and the run goes on."""
     (tmp_path / "machine").write_text(hgx(1))
     run = world("commbench", *PLUGIN, *SMALL, "benchmark=[p2p_latency,p2p_bandwidth]", "pairs=[[0,1],[0,2]]", env=env)
-    assert run.status == 0, run.explain()
     measured, skipped = run.cases[run.cases.status == "ok"], run.cases[run.cases.status == "skipped"]
     assert set(measured.link) == {"SELF"} and set(measured.limit_name) == {"measured device copy"}
     assert measured[measured.benchmark == "p2p_bandwidth"].efficiency.notna().all()
     assert len(skipped) == len(measured) and skipped.link.isna().all()
-    record = json.loads(next(run.output.glob("*/run.json")).read_text())
-    assert [gpu["gpu.own.index"] for gpu in record["gpus"]] == [0, 0]
-    assert set(record["ipc_probe"]) == {"0-1", "1-0"} and "worked" not in record["ipc_probe"].values()
+    assert [gpu["gpu.own.index"] for gpu in run.record["gpus"]] == [0, 0]
+    probe = run.record["ipc_probe"]
+    assert set(probe) == {"0-1", "1-0"} and "worked" not in probe.values()

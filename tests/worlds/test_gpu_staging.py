@@ -28,7 +28,6 @@ def test_every_operation_is_exact_through_the_host(world: Callable[..., Any], en
         "commbench", *PLUGIN, *QUICK, "staging=pinned", "layout=1x3", "benchmark=all", "sizes=[120kB]", "window=3",
         "root=1", "in_place=[true,false]", env=env,
     )  # fmt: skip
-    assert run.status == 0, run.explain()
     cases = run.cases[~run.cases.benchmark.str.startswith("copy_")]
     measured = cases[cases.status == "ok"]
     assert set(cases.staging) == {"pinned"} and set(measured.benchmark) == set(cases.benchmark)
@@ -43,7 +42,6 @@ def test_a_library_that_needs_copies_says_so_and_every_clock_times_them(
         "commbench", *PLUGIN, *QUICK, "backend.pinned=true", "layout=1x2", "benchmark=[p2p_bandwidth,all_reduce]",
         "sizes=[64KiB]", "cache=rotate", "timing_mode=[host_sync,device_event,graph,throughput]", "window=3", env=env,
     )  # fmt: skip
-    assert run.status == 0, run.explain()
     assert set(run.cases.staging) == {"pinned"} and set(run.cases.status) == {"ok"}
     assert (run.cases.wrong_elements == 0).all()
 
@@ -52,7 +50,6 @@ def test_a_library_that_needs_copies_says_so_and_every_clock_times_them(
 def test_a_copy_that_is_not_waited_for_is_caught_by_the_payload(world: Callable[..., Any], env: dict[str, str]) -> None:
     run = world(
         "commbench", *PLUGIN, *QUICK, "backend.early=true", "staging=pinned", "layout=1x2", "benchmark=all_reduce",
-        "sizes=[8]", env=env,
+        "sizes=[8]", env=env, status=1,
     )  # fmt: skip
-    assert run.status == 1, run.explain()
     assert set(run.cases.status) == {"invalid"} and (run.cases.wrong_elements > 0).all()

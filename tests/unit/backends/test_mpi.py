@@ -36,7 +36,6 @@ def test_every_step_is_exact_or_refused(
     launcher = Mpirun()
     start = launcher.command(Layout(1, size), [], library, [])[:-3]  # without python -m commbench
     done = world(*start, str(warm_executable), EVERY_STEP, "mpi", library, env=launcher.environment(MANY))
-    assert done.status == 0, done.explain()
     reports = [json.loads((done.output / f"{rank}.json").read_text()) for rank in range(size)]
     assert [rank["wrong"] for rank in reports] == [[]] * size
     assert min(rank["ran"] for rank in reports) > 400

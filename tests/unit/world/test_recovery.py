@@ -90,14 +90,13 @@ def test_a_case_that_kills_a_rank_costs_itself_and_nothing_else(world: Callable[
     (tmp_path / "conf" / "benchmark" / "deadly.yaml").write_text(text)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     extra = ("--config-dir", str(tmp_path / "conf"), "allow=[deadly]", "benchmark=[deadly,all_reduce]")
-    run = world("commbench", *extra, "sizes=[8,16,24]", *FIXED, env={"PYTHONPATH": path})
-    assert run.status == 1, run.explain()
+    run = world("commbench", *extra, "sizes=[8,16,24]", *FIXED, env={"PYTHONPATH": path}, status=1)
     cases = run.cases.set_index(["benchmark", "message_bytes"])
     failed = cases[cases.status != "ok"]
     assert list(failed.index) == [("deadly", 16)]
     assert failed.reason.iloc[0].startswith("broke the world 2 times; it is not tried again; rank 1 on ")
     assert len(cases) == 6
-    record = load_run(find_runs(run.output)[0])
+    record = run.record
     assert list(record["broken"].values()) == [2]
     assert [segment["status"] for segment in record["segments"]] == ["broken", "broken"]
     assert run.stderr.count("fresh ranks measure the remaining cases") == 2
@@ -204,8 +203,8 @@ def test_resume_refuses_a_run_json_of_somebody_else(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_given_world_resumes_and_tells_its_own_status(world: Callable[..., Any], warm_executable: Path) -> None:
-    run = world("commbench", "benchmark=all_reduce", "sizes=[8,64]", "expect='all_reduce:median_s<1e-12'", *FIXED)
-    assert run.status == 1
+    words = ("benchmark=all_reduce", "sizes=[8,64]", "expect='all_reduce:median_s<1e-12'", *FIXED)
+    run = world("commbench", *words, status=1)
     (folder,) = find_runs(run.output)
     for part in folder.glob("*.parquet"):
         part.unlink()
