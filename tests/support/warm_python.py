@@ -214,7 +214,8 @@ class Server:
                     if request is not None:
                         return request
                 elif isinstance(key.fileobj, socket.socket):
-                    self.forward(key.fileobj)
+                    if key.fileobj in self.processes:  # else `report` has closed it since select() returned
+                        self.forward(key.fileobj)
                 else:
                     self.report(key.fd, key.data)
 
