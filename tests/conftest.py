@@ -16,19 +16,16 @@ from typing import Any
 import pandas as pd
 import pytest
 from hypothesis import settings
+from processes import AS_ROOT
 from warm_python import warm_python
 
 import commbench
 from commbench.report.load import load_run
 
 BIN = Path(sys.executable).parent
-ROOT = {
-    f"{kind}_ALLOW_RUN_AS_ROOT{more}": "1"
-    for kind in ("OMPI", "PRTE")
-    for more in ("", "_CONFIRM")
-    if os.geteuid() == 0  # as a container's root would have to say it
-}
 WORLD_S = 120
+RANK_VARIABLES = ("TORCHELASTIC_", "OMPI_", "PMI", "SLURM_", "COMMBENCH_", "MPI4PY_", "RANK", "WORLD_SIZE",
+                  "LOCAL_RANK")  # fmt: skip
 
 # in the background SIGINT is ignored, which the commands that tests interrupt would inherit
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -79,6 +76,14 @@ def no_rank_server_in_advance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("commbench.world.rank_server.start_rank_server", lambda launcher: None)
 
 
+@pytest.fixture
+def outside_any_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder to work in, and an environment without what launchers export to their ranks."""
+    for name in [name for name in os.environ if name.startswith(RANK_VARIABLES)]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="session")
 def warm() -> Callable[[str | None], Path]:
     """warm(LD_LIBRARY_PATH): a python that starts at once (tests/support/warm_python.py), one server per value."""
@@ -96,7 +101,7 @@ def run_command(
 ) -> World:
     output = tmp_path / "results"
     command = ["timeout", "-k", "5", str(WORLD_S), *words, f"output={output}"]
-    environment = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}", **ROOT, **env}
+    environment = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}", **AS_ROOT, **env}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd or tmp_path, check=False)
     ended = World(done.returncode, done.stdout, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", done.stderr), output)
     assert status is None or ended.status == status, ended.explain()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from places import ROOT
+from processes import until
 from slurm_cluster import SlurmCluster, missing, slurm_cluster
 
 import commbench
@@ -24,7 +24,6 @@ SHORT = (*AMOUNT, "timing.warmup_repetitions=1", "timing.warmup_s=0", "bind=none
 # the virtual hosts have one kernel, through whose memory UCX would send; Slurm would cut an address of several devices
 # (docs/clusters.md)
 MPICH = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
-PATIENCE_S = 60
 pytestmark = pytest.mark.long
 
 
@@ -143,22 +142,15 @@ def test_a_cancelled_job_keeps_what_it_has(slurm: SlurmCluster, tmp_path: Path) 
     soak = ("benchmark=p2p_latency", "sizes=[8,64,512,4KiB,32KiB]", "timing=soak", "timing.duration_s=2", "bind=none")
     submit = ("sbatch", "--parsable", f"--chdir={tmp_path}", str(SCRIPT), *soak, f"output={output}")
     job = slurm.client_output(*submit).strip()
-    until(lambda: any(output.glob("*/parts/*.cases.parquet")), slurm)
+    until(lambda: any(output.glob("*/parts/*.cases.parquet")), explain=slurm.explain)
     slurm.client_output("scancel", job)
-    until(lambda: not slurm.client_output("squeue", "--noheader", f"--jobs={job}").strip(), slurm)
+    until(lambda: not slurm.client_output("squeue", "--noheader", f"--jobs={job}").strip(), explain=slurm.explain)
     [folder] = folders(output)
     described = run_json(folder)
     log = next(tmp_path.glob("commbench-*.log")).read_text()
     assert (described["status"], described["exit_status"]) == ("interrupted", 143), log
     statuses = list(commbench.load(folder).status)
     assert statuses.count("ok") >= 1 and len(statuses) < 5, log
-
-
-def until(reached: Callable[[], bool], slurm: SlurmCluster) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not reached():
-        assert time.monotonic() < deadline, slurm.explain()
-        time.sleep(0.2)
 
 
 def test_a_job_that_slurm_refuses_breaks_the_sweep(slurm: SlurmCluster, world: Callable[..., Any]) -> None:
@@ -192,7 +184,7 @@ def test_nothing_stays_after_a_failure(tmp_path: Path) -> None:
     pids: list[int] = []
     with pytest.raises(ZeroDivisionError), slurm_cluster(2, tmp_path / "slurm") as cluster:
         cluster.client_output("sbatch", "--nodes=2", f"--chdir={tmp_path}", "--wrap=srun sleep 60")
-        until(lambda: "slurmstepd" in "".join(map(command_of, cluster.hosts.hosts[1].pids())), cluster)
+        until(lambda: "slurmstepd" in "".join(map(command_of, cluster.hosts.hosts[1].pids())), explain=cluster.explain)
         pids += cluster.hosts.pids()
         raise ZeroDivisionError
     assert len(pids) > 5 and not any(map(command_of, pids))

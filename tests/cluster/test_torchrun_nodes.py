@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,29 +12,12 @@ from typing import Any
 
 import pytest
 from cpu_watch import CpuWatch, cpu_watch, measured_ns
+from processes import until
 from subgroups import ASKED, check_layouts
+from torchrun_agents import here, torchrun_agents
 
-WORKER = ("-m", "commbench", "backend=gloo", "interface=lo", "cache=warm")
-FIXED = ("timing=fixed", "timing.warmup_repetitions=2", "timing.warmup_s=0")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def agents(world: Callable[..., Any], nodes: int, each: int, *words: str, status: int | None = 0) -> Any:
-    """What became of the agents, started together, in node order."""
-    meeting = ("--master-addr", "127.0.0.1", "--master-port", str(free_port()))
-    size = ("--nnodes", str(nodes), "--nproc-per-node", str(each))
-
-    def agent(rank: int) -> Any:
-        command = ("torchrun", *size, "--node-rank", str(rank), *meeting)
-        return world(*command, *WORKER, *FIXED, *words, env={"OMP_NUM_THREADS": "1"}, status=status)
-
-    with ThreadPoolExecutor(nodes) as pool:
-        return list(pool.map(agent, range(nodes)))
+WORDS = ("backend=gloo", "interface=lo", "cache=warm", "timing=fixed", "timing.warmup_repetitions=2",
+         "timing.warmup_s=0")  # fmt: skip
 
 
 @pytest.mark.long
@@ -47,7 +28,7 @@ def test_each_layout_is_a_subgroup_of_the_world(
 ) -> None:
     with cpu_watch(tmp_path / "results") as watch:
         amount = ("pairs=neighbours", "sizes=[64KiB]", "timing.repetitions=700")
-        runs = agents(world, nodes, each, *ASKED, *amount)
+        runs = torchrun_agents(world, [here] * nodes, each, *WORDS, *ASKED, *amount)
     assert [run.stdout.count("results: ") for run in runs] == [1] + [0] * (nodes - 1), "only rank 0 prints"
     run = runs[0]
     ranks = [list(range(node * each, (node + 1) * each)) for node in range(nodes)]
@@ -61,11 +42,8 @@ def test_a_rank_without_a_heartbeat_is_reported_by_rank_0_alone(world: Callable[
     """The others read why the world ends before rank 0, and the store with it, is gone."""
     with ThreadPoolExecutor(1) as pool:
         words = ("benchmark=all_reduce", "sizes=[8]", "timing.repetitions=100000000", "timing.case_s=60")
-        ending = pool.submit(agents, world, 2, 2, *words, status=None)
-        until = time.monotonic() + 60
-        while not any(tmp_path.glob("results/*/in_flight")):
-            assert time.monotonic() < until and not ending.done()
-            time.sleep(0.1)
+        ending = pool.submit(torchrun_agents, world, [here] * 2, 2, *WORDS, *words, status=None)
+        until(lambda: any(tmp_path.glob("results/*/in_flight")) or ending.done())
         [record] = tmp_path.glob("results/*/run.json")
         processes = json.loads(record.read_text())["processes"]
         os.kill(next(int(pid) for pid, name in processes.items() if "rank 3" in name), signal.SIGSTOP)

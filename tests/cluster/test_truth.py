@@ -7,15 +7,14 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torchrun_agents import torchrun_agents
 from virtual_hosts import Host, VirtualHosts
 
 pytestmark = pytest.mark.long
-PORT = 29533  # in networks of the test's own
 FIXED = ("timing=fixed", "timing.warmup_repetitions=1", "timing.warmup_s=0", "cache=warm", "bind=none")
 MIB = 2**20
 RATE_MBIT = 500  # as much as two busy cores carry over plain sockets
@@ -26,17 +25,10 @@ WIRES = ("env.OMPI_MCA_pml=ob1", "env.OMPI_MCA_btl='tcp,self'", "env.UCX_TLS='tc
 
 
 def torchrun(world: Callable[..., Any], hosts: VirtualHosts, each: int, *words: str, status: int | None = 0) -> Any:
-    """An agent on every host; what became of the first one's."""
-    size = ("--nnodes", str(len(hosts.hosts)), "--nproc-per-node", str(each))
-    meeting = ("--master-addr", hosts.hosts[0].address, "--master-port", str(PORT))
-
-    def agent(rank: int) -> Any:
-        command = ("torchrun", *size, "--node-rank", str(rank), *meeting)
-        given = ("-m", "commbench", f"interface={hosts.network}", *FIXED, *words)
-        return world(*hosts.hosts[rank].command(*command, *given), env={"OMP_NUM_THREADS": "1"}, status=status)
-
-    with ThreadPoolExecutor(len(hosts.hosts)) as pool:
-        return next(iter(list(pool.map(agent, range(len(hosts.hosts))))))
+    """An agent on every host; the end of the first one."""
+    nodes, address = [host.command for host in hosts.hosts], hosts.hosts[0].address
+    given = (f"interface={hosts.network}", *FIXED, *words)
+    return torchrun_agents(world, nodes, each, *given, address=address, status=status)[0]
 
 
 def mpirun(world: Callable[..., Any], hosts: VirtualHosts, kind: str, *words: str) -> Any:

@@ -12,11 +12,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from torchrun_agents import torchrun_agents
 from virtual_hosts import VirtualHosts
 
 LONG = pytest.mark.long
@@ -82,19 +84,11 @@ def test_the_true_offset_lies_inside_the_reported_error(cluster: Callable[..., V
 
 
 def torchrun(world: Callable[..., Any], hosts: VirtualHosts, *words: str) -> Any:
-    """An agent on each of two hosts, the second one a day ahead; what became of the first one's."""
-    size = ("--nnodes", "2", "--nproc-per-node", "1")
-    meeting = ("--master-addr", hosts.hosts[0].address, "--master-port", str(PORT))
-    ahead = ("unshare", "--time", "--monotonic", str(AHEAD_S), "--fork", "--kill-child")
-
-    def agent(rank: int) -> Any:
-        command = ("torchrun", *size, "--node-rank", str(rank), *meeting)
-        given = ("-m", "commbench", f"interface={hosts.network}", *words)
-        inside = (*ahead, *command) if rank == 1 else command
-        return world(*hosts.hosts[rank].command(*inside, *given), env={"OMP_NUM_THREADS": "1"})
-
-    with ThreadPoolExecutor(2) as pool:
-        return next(iter(list(pool.map(agent, range(2)))))
+    """An agent on each of two hosts, the second one a day ahead; the end of the first one."""
+    first, second = hosts.hosts
+    ahead = partial(second.command, "unshare", "--time", "--monotonic", str(AHEAD_S), "--fork", "--kill-child")
+    given = (f"interface={hosts.network}", *words)
+    return torchrun_agents(world, [first.command, ahead], 1, *given, address=first.address)[0]
 
 
 def check_case(case: Any, run: Any) -> None:

@@ -38,8 +38,8 @@ def pairs() -> list[tuple[str, list[str]]]:
 
 @pytest.mark.parametrize("name", launchers())
 def test_it_makes_a_command_line(name: str) -> None:
-    with ConfigComposer() as door:
-        launcher = construct(resolved(door.config([f"launcher={name}"]))["launcher"], name, ())
+    with ConfigComposer() as composer:
+        launcher = construct(resolved(composer.config([f"launcher={name}"]))["launcher"], name, ())
     try:
         command = launcher.command(Layout(1, 3), ["backend=gloo", "label=a b"], None, [])
     except ConfigError as error:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from places import SUPPORT
-from shown_gpus import hgx, libraries
+from places import HOST_GPU, SUPPORT
+from shown_gpus import hgx, shown, shown_to_cupy
 
 from commbench.hardware.mpi_library import find
 
@@ -68,19 +68,11 @@ def stand_ins(backend: str, folder: Path) -> tuple[tuple[str, ...], dict[str, st
     if backend in PLUGINS:
         plugin = SUPPORT / PLUGINS[backend]
         words = ("--config-dir", str(plugin / "conf"), f"allow=[{PLUGINS[backend]}]", *words)
-    if backend not in ("host_nccl", "cupy_nccl"):
-        return words, {"PYTHONPATH": str(SUPPORT / PLUGINS[backend])} if backend in PLUGINS else {}
-    (folder / "machine").write_text(hgx(4))
-    (folder / "nvidia/nccl/lib").mkdir(parents=True)
-    (folder / "nvidia/nccl/lib/libnccl.so.2").touch()
-    (folder / "ids").mkdir()
-    return words, {
-        "LD_LIBRARY_PATH": str(libraries()),
-        "SHOWN_GPUS": str(folder / "machine"),
-        "PYTHONPATH": f"{SUPPORT / ('host_gpu' if backend == 'host_nccl' else 'cupy_on_host')}:{SUPPORT}:{folder}",
-        "CUPY_ON_HOST_GPUS": "4",
-        "CUPY_ON_HOST_STORE": str(folder / "ids"),
-    }
+    if backend == "cupy_nccl":
+        return words, shown_to_cupy(folder, 4)
+    if backend == "host_nccl":
+        return words, shown(folder, hgx(4), HOST_GPU)
+    return words, {"PYTHONPATH": str(SUPPORT / PLUGINS[backend])} if backend in PLUGINS else {}
 
 
 @pytest.mark.parametrize(("launcher", "backend", "hosts"), WORLDS)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from composed import settings_of
 
 from commbench.config.compose import ConfigComposer
 from commbench.core.columns import CASES, SAMPLES
@@ -29,8 +30,8 @@ COPIES = {"copy_h2d", "copy_d2h", "copy_d2d", "copy_h2d_d2h"}  # within a rank
 
 
 def backends() -> list[Any]:
-    with ConfigComposer() as door:
-        names = door.options("backend")
+    with ConfigComposer() as composer:
+        names = composer.options("backend")
     others = [name for name in names if name != "mpi"]
     engines, in_place = "engine=[python,native]", "in_place=[true,false]"
     openmpi, mpich = ([f"backend.library={library}", engines] for library in ("openmpi", "mpich"))
@@ -45,8 +46,7 @@ def backends() -> list[Any]:
 
 
 def skip_without(backend: str) -> None:
-    with ConfigComposer() as door:
-        settings = door.jobs([f"backend={backend}"], multirun=False)[0].settings
+    settings = settings_of(f"backend={backend}")
     missing = settings.backend.missing(settings.device)
     if missing and backend != "mpi":
         pytest.skip(missing)
@@ -65,8 +65,8 @@ def test_every_benchmark_is_right_in_worlds_of_one_to_four_ranks(
     assert (measured.wrong_elements == 0).all()
     assert (measured.median_s > 0).all()
     assert set(measured.world_size) == set(sizes)
-    with ConfigComposer() as door:
-        lacking = set(door.options("benchmark")) - set(measured.benchmark)
+    with ConfigComposer() as composer:
+        lacking = set(composer.options("benchmark")) - set(measured.benchmark)
     copies = set() if backend == "simulated" else COPIES
     assert lacking == copies | (COLLECTIVES if backend in POINT_TO_POINT else set())
     if backend == "mpi":

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sample_cases import case_row
 
 import commbench
 from commbench.config.compose import ConfigComposer
@@ -16,13 +17,13 @@ from commbench.core.run_folder import write_json
 
 
 def writers() -> list[str]:
-    with ConfigComposer() as door:
-        return door.options("writer")
+    with ConfigComposer() as composer:
+        return composer.options("writer")
 
 
 def built(name: str) -> Any:
-    with ConfigComposer() as door:
-        nodes = door.config([f"writer=[{name}]"]).writers
+    with ConfigComposer() as composer:
+        nodes = composer.config([f"writer=[{name}]"]).writers
         return construct({str(key): value for key, value in nodes[name].items()}, name, ())
 
 
@@ -36,10 +37,10 @@ def run_of(folder: Path, cases: int) -> dict[str, Any]:
 
 
 def row_of(status: str, size: int) -> dict[str, Any]:
-    values: dict[str, Any] = {column.name: None for column in CASES}
     texts = {column.name: "x" for column in CASES if column.kind == "text"}
     numbers = {column.name: 1.5 for column in CASES if column.kind == "number" and status == "ok"}
-    values |= texts | numbers | {"case_id": f"{status}{size}", "run_id": "r", "env": {"A": "b"}, "warnings": ["noisy"]}
+    values = case_row(**texts, **numbers) | {"case_id": f"{status}{size}", "run_id": "r", "env": {"A": "b"}}
+    values |= {"warnings": ["noisy"]}
     return values | {"status": status, "reason": "why [bold]", "message_bytes": size, "pair": None, "order": size}
 
 

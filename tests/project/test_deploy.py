@@ -16,6 +16,7 @@ import jsonschema
 import pytest
 import yaml
 from places import ROOT
+from processes import free_port
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
@@ -99,8 +100,8 @@ def words(name: str, role: str) -> list[str]:
 
 
 def settings(overrides: list[str]) -> Settings:
-    with ConfigComposer() as door:
-        (composed,) = door.jobs([*overrides, "plan=true"], multirun=False)
+    with ConfigComposer() as composer:
+        (composed,) = composer.jobs([*overrides, "plan=true"], multirun=False)
     return composed.settings
 
 
@@ -257,15 +258,6 @@ def test_two_pods_of_a_pytorchjob_are_a_world(tmp_path: Path) -> None:
     (row,) = commbench.load(tmp_path).to_dict("records")
     assert (row["status"], row["nodes"], row["ranks_per_node"], row["layout"]) == ("ok", 2, 1, "2x1")
     assert "results:" in outputs[0][0] and "results:" not in outputs[1][0]  # rank 0 is the master's
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def test_the_numbers_of_an_mpijob_agree() -> None:

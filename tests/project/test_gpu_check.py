@@ -16,8 +16,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from places import ROOT, SUPPORT, TOOLS
-from shown_gpus import hgx, libraries
+from places import HOST_GPU, ROOT, TOOLS
+from shown_gpus import shown_to_cupy
 
 from commbench.config.compose import ConfigComposer
 from commbench.core.errors import ConfigError
@@ -113,13 +113,13 @@ def test_every_command_line_is_one(name: str, monkeypatch: pytest.MonkeyPatch) -
     words = [word for word in ALL[name].words if word != "-m"]
     folder = words[1] if words[0] == "--config-dir" else None
     monkeypatch.syspath_prepend(str(PLUGINS))
-    with ConfigComposer(folder) as door:
+    with ConfigComposer(folder) as composer:
         given = words[2:] if folder else words
         if name == "bad_graph_on_cpu":
             with pytest.raises(ConfigError, match="timing_mode=graph needs device=cuda"):
-                door.jobs(given, multirun=False)
+                composer.jobs(given, multirun=False)
             return
-        jobs = door.jobs(given, multirun="-m" in ALL[name].words)
+        jobs = composer.jobs(given, multirun="-m" in ALL[name].words)
         assert len(jobs) == (2 if name == "nccl_ipc_on_off" else 1)
         for settings in (job.settings for job in jobs):
             layouts = settings.layouts or (Layout(1, 2),)
@@ -143,19 +143,9 @@ def test_together_they_fit_into_the_time_where_nothing_hangs() -> None:
 def on_host(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of all checks, on a machine that shows one GPU to a CuPy and an NCCL that are none."""
     folder = tmp_path_factory.mktemp("machine")
-    (folder / "ids").mkdir()
-    (folder / "nvidia/nccl/lib").mkdir(parents=True)
-    (folder / "nvidia/nccl/lib/libnccl.so.2").touch()
-    (folder / "machine").write_text(hgx(1))
-    known = environment(importable(folder / "site"))
-    return {
-        **known,
-        "PYTHONPATH": os.pathsep.join([str(SUPPORT / "cupy_on_host"), str(SUPPORT), str(folder), known["PYTHONPATH"]]),
-        "LD_LIBRARY_PATH": str(libraries()),
-        "SHOWN_GPUS": str(folder / "machine"),
-        "CUPY_ON_HOST_GPUS": "1",
-        "CUPY_ON_HOST_STORE": str(folder / "ids"),
-    }
+    known, stand_ins = environment(importable(folder / "site")), shown_to_cupy(folder, 1)
+    path = {"PYTHONPATH": os.pathsep.join([stand_ins["PYTHONPATH"], known["PYTHONPATH"]])}
+    return known | stand_ins | path
 
 
 def missed(check: Check, end: Outcome) -> dict[str, str]:
@@ -169,7 +159,7 @@ def test_ranks_on_one_gpu_claim_hosts_of_their_own(on_host: dict[str, str], tmp_
     if library == "nccl":  # up to the call that starts NCCL
         words = (*check.words, "backend._target_=host_shared.HostShared", "allow=[shared_gpu,host_shared]")
         check = replace(check, words=words)
-        path = os.pathsep.join([str(SUPPORT / "host_gpu"), on_host["PYTHONPATH"]])
+        path = os.pathsep.join([str(HOST_GPU), on_host["PYTHONPATH"]])
         on_host = {**on_host, "PYTHONPATH": path}
     end = run(check, tmp_path, on_host, LIMIT_S)
     assert missed(check, end) == {}, end.stderr
@@ -187,9 +177,9 @@ def test_one_rank_sends_messages_to_itself(on_host: dict[str, str], tmp_path: Pa
     check = ALL[name]
     check = replace(check, words=tuple("sizes=[8]" if word.startswith("sizes=") else word for word in check.words))
     if name == "nccl_to_itself":
-        plugin = ("--config-dir", str(SUPPORT / "host_gpu" / "conf"), "allow=[host_gpu]", "backend=host_nccl")
+        plugin = ("--config-dir", str(HOST_GPU / "conf"), "allow=[host_gpu]", "backend=host_nccl")
         check = replace(check, words=(*plugin, *check.words[1:]))
-        on_host = on_host | {"PYTHONPATH": os.pathsep.join([str(SUPPORT / "host_gpu"), on_host["PYTHONPATH"]])}
+        on_host = on_host | {"PYTHONPATH": os.pathsep.join([str(HOST_GPU), on_host["PYTHONPATH"]])}
     end = run(check, tmp_path, on_host, LIMIT_S)
     assert missed(check, end) == {}, end.stderr
     assert {row["pair"] for row in end.rows} == {"0-0"} and {row["status"] for row in end.rows} == {"ok"}
@@ -257,7 +247,7 @@ os._exit(0)  # Python's own end may abort in gloo's last worker thread
 @pytest.mark.parametrize("name", ["clocks", pytest.param("lifetime", marks=pytest.mark.long)])
 def test_a_probe_runs_to_its_end_on_torch(on_host: dict[str, str], tmp_path: Path, name: str) -> None:
     """On torch's CPU tensors (tests/support/host_gpu): everything but CUDA and NCCL themselves."""
-    paths = [str(SUPPORT / "host_gpu"), str(PROBES), on_host["PYTHONPATH"]]
+    paths = [str(HOST_GPU), str(PROBES), on_host["PYTHONPATH"]]
     done = subprocess.run(
         [sys.executable, "-c", TORCH, name], env=on_host | {"PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True, text=True, timeout=LIMIT_S,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from sample_cases import CASE, case_row
 
-from commbench.core.case import Case
-from commbench.core.columns import CASES, SCHEMA_VERSION, arrow_schema
+from commbench.core.columns import SCHEMA_VERSION, arrow_schema
 
 SIZES = [8 * 4**step for step in range(10)]
 WAYS = (("gloo", "python", 60e-6, 1.2e9), ("mpi", "native", 0.5e-6, 0.9e9), ("mpi", "python", 1.4e-6, 0.8e9))
@@ -36,11 +37,11 @@ def run_of(output: Path, number: int, hostname: str = "node", launches: int = 1,
     columns = {name: record.pop(name) for name in COLUMNS if name in record}
     if launches > 1:
         columns |= {"interval_of": "launches", "interval_level": 0.99, "visits": 6 * launches}
-    for case_row in rows:
-        case_row |= columns
+    for values in rows:
+        values |= columns
         if launches > 1:
-            visits = case_row["median_s"] * rng.lognormal(0, 0.03, 6 * launches)
-            case_row |= {"visit_medians_s": visits.tolist(), "visit_segments": np.repeat(range(launches), 6).tolist()}
+            visits = values["median_s"] * rng.lognormal(0, 0.03, 6 * launches)
+            values |= {"visit_medians_s": visits.tolist(), "visit_segments": np.repeat(range(launches), 6).tolist()}
     table = pa.Table.from_pylist(rows, arrow_schema("cases"))
     pq.write_table(table, folder / "cases.parquet", compression="zstd")
     (folder / "run.json").write_text(json.dumps(record_of(folder.name, way, layout, hostname) | record))
@@ -67,15 +68,13 @@ def row(run_id: str, benchmark: str, way: Any, layout: str, size: int, rng: np.r
     """One measured case: alpha + size / rate with 3 % of noise."""
     backend, engine, alpha, rate = way
     pair = "0-1" if benchmark.startswith("p2p") else None
-    case = Case(
-        benchmark, backend, engine, "host", "quick", "barrier", "cpu", "float32", layout, pair, size, size // 4, None,
-        None, None, None, "serial" if pair else None, None, "none", "warm", "auto", None,
+    case = replace(
+        CASE, benchmark=benchmark, backend=backend, engine=engine, timing="quick", sync="barrier", layout=layout,
+        pair=pair, message_bytes=size, elements=size // 4, schedule="serial" if pair else None,
     )  # fmt: skip
     median = (alpha + size / rate) * float(rng.lognormal(0, 0.03))
     nodes, per_node = map(int, layout.split("x"))
-    values: dict[str, Any] = {column.name: None for column in CASES}
-    values |= {name: getattr(case, name) for name in case.__dataclass_fields__}
-    return values | {
+    return case_row(**{name: getattr(case, name) for name in case.__dataclass_fields__}) | {
         "env": {}, "run_id": run_id, "case_id": case.case_id, "status": "ok",
         "warnings": ["noisy"] if size == 8 else [],
         "nodes": nodes, "ranks_per_node": per_node, "world_size": nodes * per_node, "label": "", "launch": 0,

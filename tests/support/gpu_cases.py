@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
+from composed import FACTS, settings_of
 from places import HARDWARE_TEXTS
 
-from commbench.config.compose import ConfigComposer
-from commbench.config.settings import Settings
 from commbench.core.case import Planned
 from commbench.core.layout import Layout
 from commbench.hardware.topology import Topology, parse_topo
-from commbench.measure.plan import PlanFacts, plan
+from commbench.measure.plan import plan
 from commbench.world.control import hosted_world
-
-
-@cache
-def settings_of(benchmark: str, *words: str) -> Settings:
-    with ConfigComposer() as door:
-        sizes = [] if benchmark == "barrier" else ["sizes=[4kB]"]
-        return door.jobs(["backend=simulated", f"benchmark={benchmark}", *sizes, *words], multirun=False)[0].settings
 
 
 def planned(benchmark: str, layout: str, *words: str, device: str = "cuda") -> Planned:
     """The only case of a benchmark in a world of exactly this layout."""
     of_world = Layout.parse(layout)
-    settings = replace(settings_of(benchmark, *words), layouts=(of_world,))
-    job = plan(settings, hosted_world(of_world.nodes, of_world.ranks_per_node)[0], PlanFacts(2**40, 2**20, 2))[0]
+    sizes = () if benchmark == "barrier" else ("sizes=[4kB]",)
+    settings = settings_of("backend=simulated", f"benchmark={benchmark}", *sizes, *words)
+    world, _ = hosted_world(of_world.nodes, of_world.ranks_per_node)
+    job = plan(replace(settings, layouts=(of_world,)), world, FACTS)[0]
     return replace(job, case=replace(job.case, device=device))
 
 

@@ -59,6 +59,24 @@ def hgx(count: int = 8, *more: str) -> str:
     return "\n".join([*more, *(h100(index) for index in range(count)), *pairs])
 
 
+def shown(folder: Path, machine: str, *path: Path, **more: str) -> dict[str, str]:
+    """The environment of a process that is shown this machine, with these folders on its PYTHONPATH."""
+    (folder / "machine").write_text(machine)
+    libraries_path, python_path = str(libraries()), os.pathsep.join(map(str, path))
+    return {"LD_LIBRARY_PATH": libraries_path, "SHOWN_GPUS": str(folder / "machine"), "PYTHONPATH": python_path} | more
+
+
+def shown_to_cupy(folder: Path, gpus: int) -> dict[str, str]:
+    """As `shown`, with a stand-in for CuPy, and one for NCCL's library (tests/support/cupy_on_host)."""
+    (folder / "ids").mkdir()
+    library = folder / "planted" / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    path = (SUPPORT / "cupy_on_host", SUPPORT, folder / "planted")
+    store = {"CUPY_ON_HOST_GPUS": str(gpus), "CUPY_ON_HOST_STORE": str(folder / "ids")}
+    return shown(folder, hgx(gpus), *path, **store)
+
+
 @cache
 def asked_python() -> subprocess.Popen[str]:
     """Answers the questions of all tests of this process, each in a fork."""

@@ -7,14 +7,14 @@ import secrets
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import virtual_hosts
+from processes import until
 from virtual_hosts import Host, VirtualHosts
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "salloc", "scancel", "sinfo", "setpriv")
@@ -95,7 +95,7 @@ def missing() -> str | None:
 def slurm_cluster(count: int, folder: Path) -> Iterator[SlurmCluster]:
     """`count` idle nodes for as long as the block runs; daemons and jobs end with it.
 
-    The daemons end with this process, too, however it dies. Raises CalledProcessError, or RuntimeError with the
+    The daemons end with this process, too, however it dies. Raises CalledProcessError, or AssertionError with the
     daemons' logs; ask `missing` first.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ def slurm_cluster(count: int, folder: Path) -> Iterator[SlurmCluster]:
         cluster = SlurmCluster(hosts, names, folder)
         _configure(cluster, spool)
         _start(cluster, stack)
-        _await(cluster, lambda: _idle(cluster))
+        until(lambda: _idle(cluster), START_S, cluster.explain)
         yield cluster
 
 
@@ -141,7 +141,7 @@ def _start(cluster: SlurmCluster, stack: ExitStack) -> None:
     own = [f"--key-file={folder}/munge.key", f"--socket={folder}/munge.socket"]
     own += [f"--{word}-file={folder}/munge.{word}" for word in ("pid", "log", "seed")]
     _daemon(cluster, stack, first, "munged", "--foreground", "--force", *own)  # a test's folder is root's alone
-    _await(cluster, (folder / "munge.socket").exists)
+    until((folder / "munge.socket").exists, START_S, cluster.explain)
     _daemon(cluster, stack, first, "slurmctld", "-D", "-f", f"{folder}/slurm.conf")
     for name, host in zip(cluster.names, cluster.hosts.hosts, strict=True):
         _daemon(cluster, stack, host, "slurmd", "-D", "-f", f"{folder}/{name}/slurm.conf", "-N", name)
@@ -166,11 +166,3 @@ def _idle(cluster: SlurmCluster) -> bool:
     command = cluster.command("timeout", "-k", "2", str(CLIENT_S), "sinfo", "--noheader", "--Node", "--format=%T")
     states = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
     return states == ["idle"] * len(cluster.names)
-
-
-def _await(cluster: SlurmCluster, reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + START_S
-    while not reached():
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"no Slurm cluster within {START_S:.0f} s\n{cluster.explain()}")
-        time.sleep(0.1)

@@ -18,7 +18,6 @@ from commbench.hardware import mpi_library, nvml
 from commbench.world import exit_protocol, launch
 
 Refused = Callable[[str], list[str]]
-WORLDS = ("TORCHELASTIC_", "OMPI_", "PMI", "SLURM_", "COMMBENCH_", "MPI4PY_", "RANK", "WORLD_SIZE", "LOCAL_RANK")
 TORCHRUN_0 = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
 TORCHRUN_1 = TORCHRUN_0 | {"RANK": "1", "LOCAL_RANK": "1"}
 MPIRUN_0 = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0"}
@@ -26,11 +25,7 @@ SBATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_JOB_ID": "7"}
 
 
 @pytest.fixture(autouse=True)
-def outside_any_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty folder to work in, an environment without launchers, and a guard: no test here may start a world."""
-    for name in [name for name in os.environ if name.startswith(WORLDS)]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
+def no_world_starts(outside_any_world: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "start", lambda *_: pytest.fail("a world was started"))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from places import SUPPORT
-from shown_gpus import hgx, libraries
+from shown_gpus import hgx, shown
 
 import commbench
 
@@ -19,10 +19,8 @@ MODES = ("host_sync", "device_event", "graph", "throughput")
 
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
-    """Of ranks that are shown two GPUs."""
-    (tmp_path / "machine").write_text(hgx(2))
-    shown = {"LD_LIBRARY_PATH": str(libraries()), "SHOWN_GPUS": str(tmp_path / "machine")}
-    return {"PYTHONPATH": str(SUPPORT / "queued"), **shown}
+    """A machine that shows two GPUs."""
+    return shown(tmp_path, hgx(2), SUPPORT / "queued")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from places import SUPPORT
-from shown_gpus import hgx, libraries
+from shown_gpus import hgx, shown
 
 PLUGIN = ["--config-dir", str(SUPPORT / "queued" / "conf"), "allow=[queued]", "backend=queued"]
 QUICK = ["timing=fixed", "timing.repetitions=5", "timing.warmup_repetitions=1", "timing.warmup_s=0"]
@@ -17,9 +17,7 @@ QUICK = ["timing=fixed", "timing.repetitions=5", "timing.warmup_repetitions=1", 
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
     """A machine that shows one GPU, for the ranks that look for theirs."""
-    (tmp_path / "machine").write_text(hgx(1))
-    shown = {"LD_LIBRARY_PATH": str(libraries()), "SHOWN_GPUS": str(tmp_path / "machine")}
-    return {"PYTHONPATH": str(SUPPORT / "queued"), **shown}
+    return shown(tmp_path, hgx(1), SUPPORT / "queued")
 
 
 @pytest.mark.long

@@ -14,24 +14,21 @@ from pathlib import Path
 
 import psutil
 import pytest
+from processes import AS_ROOT, free_port, until
 
 from commbench.core.errors import ConfigError
 from commbench.hardware import network
 from commbench.hardware.mpi_library import find
 from commbench.world import rendezvous
 
-ROOT = {
-    f"{kind}_ALLOW_RUN_AS_ROOT{more}": "1" for kind in ("OMPI", "PRTE") for more in ("", "_CONFIRM")
-}  # as a container's root would have to say it
 LAUNCHERS = ("prterun", "mpirun", "mpiexec", "hydra_pmi_proxy", "orted", "prted")
 SOAK = ("benchmark=p2p_latency", "sizes=[8]", "timing=soak", "timing.duration_s=60", "preflight=warn", "bind=none")
-READY_S = 60.0
 
 
 @contextmanager
 def running(tmp_path: Path, *words: str, **more: str) -> Iterator[subprocess.Popen[str]]:
     """A command in a session of its own, until the block ends."""
-    environment = {**os.environ, **ROOT, **more, "RES_OPTIONS": "timeout:1 attempts:1"}
+    environment = {**os.environ, **AS_ROOT, **more, "RES_OPTIONS": "timeout:1 attempts:1"}
     command = ["timeout", "-k", "5", "100", *words, f"output={tmp_path / 'results'}"]
     log = (tmp_path / "log").open("w+")
     process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
@@ -61,13 +58,8 @@ def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 def until_measuring(tmp_path: Path) -> None:
     """A soak writes its case every few seconds; its folder says in_flight before."""
-    end = time.monotonic() + READY_S
-    while time.monotonic() < end:
-        if list((tmp_path / "results").glob("*/in_flight")):
-            time.sleep(0.5)
-            return
-        time.sleep(0.1)
-    pytest.fail((tmp_path / "log").read_text()[-3000:])
+    until(lambda: any(tmp_path.glob("results/*/in_flight")), explain=lambda: (tmp_path / "log").read_text()[-3000:])
+    time.sleep(0.5)
 
 
 def listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
@@ -151,11 +143,6 @@ def test_a_name_that_is_loopback_only_here_is_reached_from_elsewhere(monkeypatch
     port = free_port()
     store = rendezvous.store_at(outer()[0] if outer() else "127.0.0.1", port, owner=True)
     assert bound(store, port) & {"::", "0.0.0.0"}
-
-
-def free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
-        return int(probe.getsockname()[1])
 
 
 def test_the_meeting_address_of_an_mpi_world() -> None:

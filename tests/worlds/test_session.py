@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import psutil
 import pytest
+from processes import free_port, until
 
 import commbench
 from commbench.core.errors import CommbenchError, ConfigError, WorldBroken
@@ -141,26 +142,18 @@ def test_a_plan_starts_nothing(world: Callable[..., Any]) -> None:
 
 
 @pytest.mark.long
-def test_two_agents_on_loopback_are_two_nodes(tmp_path: Path, warm_executable: Path) -> None:
-    words = [str(warm_executable), "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
-    words += ["--rdzv-backend=c10d"]
-    words += [f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--local-addr=127.0.0.1", "--rdzv-id=two", "-m", "commbench"]
-    words += ["layout=2x1", "benchmark=all_reduce", "sizes=[8]", f"output={tmp_path}", *FIXED]
-    agents = [subprocess.Popen(["timeout", "-k", "5", "90", *words], stdout=-1, stderr=-1, text=True) for _ in range(2)]
+def test_agents_that_meet_by_c10d_are_two_nodes(tmp_path: Path, warm_executable: Path) -> None:
+    """A meeting point that torchrun finds by itself, instead of an address and a node's rank (tests/cluster)."""
+    meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--local-addr=127.0.0.1"]
+    command = ["timeout", "-k", "5", "90", str(warm_executable), "-m", "torch.distributed.run", "--nnodes=2", *meeting]
+    words = ["layout=2x1", "benchmark=all_reduce", "sizes=[8]", f"output={tmp_path}", *FIXED]
+    command += ["--nproc-per-node=1", "--rdzv-id=two", "-m", "commbench", *words]
+    agents = [subprocess.Popen(command, stdout=-1, stderr=-1, text=True) for _ in range(2)]
     outputs = [agent.communicate() for agent in agents]
     assert [agent.returncode for agent in agents] == [0, 0], outputs
     case = commbench.load(tmp_path).iloc[0]
     assert (case.status, case.nodes, case.ranks_per_node) == ("ok", 2, 1)
     assert sum("results:" in stdout for stdout, _ in outputs) == 1
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def test_results_are_readable_while_the_run_goes_on(tmp_path: Path, warm_executable: Path) -> None:
@@ -311,15 +304,10 @@ def test_timed_repetitions_that_move_nothing_are_caught(tmp_path: Path, monkeypa
 def test_a_terminated_run_ends_soon_and_leaves_nobody_behind(tmp_path: Path, warm_executable: Path) -> None:
     words = [str(warm_executable), "-m", "commbench", "backend=mpi", "timing=rigorous", f"output={tmp_path}"]
     run = subprocess.Popen(words, stdout=-3, stderr=-3, cwd=tmp_path)
-    deadline = time.monotonic() + 30
-    while not any(tmp_path.glob("*/parts")) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    until(lambda: any(tmp_path.glob("*/parts")))
     run.terminate()
     assert run.wait(20) == 143
-    deadline = time.monotonic() + 2
-    while remaining := [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(tmp_path)]:
-        assert time.monotonic() < deadline, remaining
-        time.sleep(0.1)
+    until(lambda: str(tmp_path) not in [process.info["cwd"] for process in psutil.process_iter(["cwd"])], 5)
 
 
 def test_an_interrupted_sweep_of_a_hosted_world_has_its_table_and_can_be_resumed(
@@ -328,10 +316,7 @@ def test_an_interrupted_sweep_of_a_hosted_world_has_its_table_and_can_be_resumed
     words = ["-m", "backend=simulated", "seed=0,1", "layout=1x2", "benchmark=all_reduce", "sizes=[8]", "timing=soak"]
     command = [str(warm_executable), "-m", "commbench", *words, "writer=parquet", f"output={tmp_path}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        until = time.monotonic() + 60
-        while not any(tmp_path.glob("*/in_flight")):
-            assert process.poll() is None and time.monotonic() < until
-            time.sleep(0.02)
+        until(lambda: any(tmp_path.glob("*/in_flight")))
         process.send_signal(signal.SIGINT)  # in a case that lasts a minute
         stdout, stderr = process.communicate(timeout=60)
     (run,) = tmp_path.iterdir()
@@ -405,10 +390,8 @@ def test_a_soak_measures_99_percent_of_the_time(world: Callable[..., Any], backe
 def test_a_soak_that_is_interrupted_has_lost_nothing(tmp_path: Path, warm_executable: Path) -> None:
     output = tmp_path / "results"
     words = [str(warm_executable), "-m", "commbench", "benchmark=p2p_latency", "sizes=[8]", f"output={output}"]
-    begin = time.monotonic()
     with subprocess.Popen([*words, "timing=soak", "timing.duration_s=100"], stderr=subprocess.DEVNULL) as process:
-        while not list(output.glob("*/parts/*.cases.parquet")) and time.monotonic() < begin + 60:
-            time.sleep(0.1)
+        until(lambda: any(output.glob("*/parts/*.cases.parquet")))
         time.sleep(0.5)  # measured after what is saved already
         interrupted = time.monotonic()
         process.send_signal(signal.SIGINT)

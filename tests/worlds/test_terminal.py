@@ -3,46 +3,17 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
-import select
-import struct
-import subprocess
-import termios
-import time
 from collections.abc import Callable
-from fcntl import ioctl
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import in_terminal
 
 ERASE = "\r\x1b[2K"
 SOAK = ("benchmark=all_reduce", "sizes=[8,1KiB]", "timing=soak", "timing.duration_s=0.8", "timing.warmup_s=0")
 QUICK = ("benchmark=all_reduce", "sizes=[8,1KiB]", "timing=fixed", "timing.repetitions=8", "timing.warmup_s=0")
-
-
-def in_terminal(words: list[str], columns: int, environ: dict[str, str]) -> tuple[int, str]:
-    """Exit status, and what the terminal receives."""
-    ours, theirs = pty.openpty()
-    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=environ, start_new_session=True)
-    os.close(theirs)
-    received, deadline_s = b"", time.monotonic() + 90
-    try:
-        while time.monotonic() < deadline_s:
-            if select.select([ours], [], [], 0.2)[0]:
-                received += os.read(ours, 65536)
-            elif process.poll() is not None:
-                break
-    except OSError:  # Linux: all that had the terminal have ended
-        pass
-    finally:
-        os.close(ours)
-        if time.monotonic() > deadline_s:
-            process.kill()
-        status = process.wait()
-    return status, received.decode(errors="replace").replace("\r\n", "\n")
 
 
 def without_color(text: str) -> str:

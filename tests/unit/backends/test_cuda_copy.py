@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 from host_gpu import HostGpu
-from places import SUPPORT
-from shown_gpus import hgx, libraries
+from places import HOST_GPU
+from sample_cases import GPU_CASE
+from shown_gpus import hgx, shown
 
 from commbench.backends.torch.cuda import CudaMemory
 from commbench.backends.torch.cuda_copy import CopyLowering, CudaCopy
@@ -25,19 +27,13 @@ from commbench.core.protocols import Backend
 from commbench.engines.device import HostSync
 from commbench.engines.lowered import Lowered
 
-HERE = SUPPORT / "host_gpu"
-PLUGIN = ["--config-dir", str(HERE / "conf"), "allow=[host_gpu]", "backend=host_copy"]
+PLUGIN = ["--config-dir", str(HOST_GPU / "conf"), "allow=[host_gpu]", "backend=host_copy"]
 COPIES = "benchmark=[copy_h2d,copy_d2h,copy_h2d_d2h,copy_d2d]"
 QUICK = ["timing=fixed", "timing.repetitions=5", "timing.warmup_repetitions=1", "timing.warmup_s=0"]
 
 
 def case(benchmark: str, staging: str, timing_mode: str = "host_sync") -> Case:
-    return Case(
-        benchmark=benchmark, backend="cuda_copy", engine="python", timing_mode=timing_mode, timing="quick",
-        sync="barrier", device="cuda", dtype="float32", layout="1x1", pair=None, message_bytes=8, elements=2,
-        window=None, in_place=None, reduction=None, root=None, schedule=None, streams=None, staging=staging,
-        cache="warm", cuda_ipc="auto", interface=None,
-    )  # fmt: skip
+    return replace(GPU_CASE, benchmark=benchmark, timing_mode=timing_mode, staging=staging, layout="1x1", in_place=None)
 
 
 @pytest.mark.parametrize(
@@ -97,11 +93,9 @@ def test_posted_copies_are_on_streams_of_their_own_which_are_waited_for() -> Non
 
 
 @pytest.fixture
-def shown(tmp_path: Path) -> dict[str, str]:
-    """The environment of a machine with two GPUs on PCIe 4."""
-    (tmp_path / "machine").write_text(hgx(2))
-    shown = {"LD_LIBRARY_PATH": str(libraries()), "SHOWN_GPUS": str(tmp_path / "machine")}
-    return {"PYTHONPATH": str(HERE), **shown}
+def env(tmp_path: Path) -> dict[str, str]:
+    """A machine with two GPUs on PCIe 4."""
+    return shown(tmp_path, hgx(2), HOST_GPU)
 
 
 ALL_MODES = TIMING_MODES["cuda"]
@@ -111,11 +105,11 @@ ALL_MODES = TIMING_MODES["cuda"]
     ("layout", "cache", "modes"), [("1x1", "rotate", ("graph", "throughput")), ("1x2", "warm", ALL_MODES)]
 )
 def test_every_copy_is_exact_on_one_rank_and_on_two(
-    world: Callable[..., Any], shown: dict[str, str], layout: str, cache: str, modes: tuple[str, ...]
+    world: Callable[..., Any], env: dict[str, str], layout: str, cache: str, modes: tuple[str, ...]
 ) -> None:
     size = "1MB" if cache == "rotate" else "40kB"  # the pool of copies is twice the cache
     words = (f"sizes=[{size}]", f"layout={layout}", f"cache={cache}", f"timing_mode=[{','.join(modes)}]")
-    run = world("commbench", *PLUGIN, *QUICK, COPIES, *words, env=shown)
+    run = world("commbench", *PLUGIN, *QUICK, COPIES, *words, env=env)
     assert set(run.cases.timing_mode) == set(modes) and len(run.cases) == 4 * len(modes)
     assert set(run.cases.status) == {"ok"} and (run.cases.wrong_elements == 0).all()
     assert set(run.cases.transport) == {"memcpy"} and (run.cases.busbw_gb_per_s > 0).all()
@@ -128,8 +122,8 @@ def test_every_copy_is_exact_on_one_rank_and_on_two(
 
 
 @pytest.mark.long
-def test_pageable_memory_is_timed_by_the_host(world: Callable[..., Any], shown: dict[str, str]) -> None:
+def test_pageable_memory_is_timed_by_the_host(world: Callable[..., Any], env: dict[str, str]) -> None:
     words = (*QUICK, COPIES, "layout=1x1", "sizes=[40kB]", "staging=none", "timing_mode=[host_sync,throughput]")
-    run = world("commbench", *PLUGIN, *words, env=shown)
+    run = world("commbench", *PLUGIN, *words, env=env)
     skipped = run.cases[run.cases.status == "skipped"]
     assert set(skipped.timing_mode) == {"throughput"} and len(skipped) == 3

@@ -14,21 +14,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from places import SUPPORT
-from shown_gpus import hgx, libraries
+from sample_cases import GPU_CASE
+from shown_gpus import hgx, libraries, shown_to_cupy
 
 from commbench.backends.cupy.backend import CupyNccl, id_from_json, id_to_json, nccl_version
-from commbench.core.case import Case
 
 QUICK = ["timing=fixed", "timing.repetitions=4", "timing.warmup_repetitions=1", "timing.warmup_s=0"]
 ASK = "from commbench.backends.cupy.backend import CupyNccl; print(CupyNccl().missing('cuda'))"
 LOADED = "import sys; print(sorted({'torch', 'cupy'} & set(sys.modules)))"
-CASE = Case(
-    benchmark="all_reduce", backend="cupy_nccl", engine="python", timing_mode="graph", timing="", sync="barrier",
-    device="cuda", dtype="bfloat16", layout="1x2", pair=None, message_bytes=8, elements=4, window=None, in_place=True,
-    reduction="sum", root=None, schedule=None, streams=None, staging="none", cache="warm", cuda_ipc="auto",
-    interface=None,
-)  # fmt: skip
+CASE = replace(GPU_CASE, timing_mode="graph", dtype="bfloat16", reduction="sum")
 
 
 def missing(*path: Path, driver: bool = True, machine: Path | None = None) -> str:
@@ -107,17 +101,7 @@ def test_settings_become_nccls_variables() -> None:
 
 @pytest.fixture
 def stand_in(tmp_path: Path) -> dict[str, str]:
-    """A machine that shows two GPUs, with a CuPy and an NCCL that are none (tests/support/cupy_on_host)."""
-    (tmp_path / "machine").write_text(hgx(2))
-    (tmp_path / "ids").mkdir()
-    planted = plant(tmp_path / "planted", "nvidia/nccl/lib/libnccl.so.2")
-    return {
-        "PYTHONPATH": f"{SUPPORT / 'cupy_on_host'}:{SUPPORT}:{planted}",
-        "LD_LIBRARY_PATH": str(libraries()),
-        "SHOWN_GPUS": str(tmp_path / "machine"),
-        "CUPY_ON_HOST_GPUS": "2",
-        "CUPY_ON_HOST_STORE": str(tmp_path / "ids"),
-    }
+    return shown_to_cupy(tmp_path, 2)
 
 
 @pytest.mark.long

@@ -12,25 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gpu_scenes import gpu_scenes
 from hypothesis import given
 from hypothesis import strategies as st
 from nccl_on_host import COLLECTIVES, MESSAGES, Communicator, Device, Entry, Nccl, deliver
 
 from commbench.backends.cupy.lowering import NCCL_UNSUPPORTED, CupyLowering
 from commbench.buffers.memory import HostBuffer
-from commbench.config.compose import ConfigComposer
-from commbench.core.case import Case
 from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.payload import DTYPES
 from commbench.core.program import AllReduce, BufferSpec, Gather, Irecv, Isend, Program, Recv, Send, View, WaitAll
 from commbench.engines.device import HostSync
 from commbench.engines.lowered import Lowered, skip_reason
 
-with ConfigComposer() as _composer:
-    BENCHMARKS = _composer.jobs(["benchmark=all", "backend=simulated"], multirun=False)[0].settings.benchmarks
-BENCHMARKS = tuple(
-    benchmark for benchmark in BENCHMARKS if "staging" not in benchmark.axes
-)  # NCCL copies nothing within a rank
 SPEC = BufferSpec("data", 6, "float32", slots=3)
 DATA = View("data")
 
@@ -57,31 +51,7 @@ class Ranks:
         return self.logs
 
 
-@st.composite
-def scenes(draw: st.DrawFn) -> tuple[Any, Case, int]:
-    benchmark = draw(st.sampled_from(BENCHMARKS))
-    size = draw(st.integers(max(benchmark.min_ranks, 1), 4))
-    count = draw(st.integers(1, 40)) if benchmark.blocks(size) else 0
-    values: dict[str, Any] = {
-        "pair": st.tuples(st.integers(0, size - 1), st.integers(0, size - 1)).map(lambda pair: f"{pair[0]}-{pair[1]}"),
-        "window": st.integers(1, 4),
-        "in_place": st.booleans(),
-        "reduction": st.sampled_from(("sum", "prod", "min", "max")),
-        "root": st.integers(0, size - 1),
-    }
-    chosen = {name: draw(values[name]) if name in benchmark.axes else None for name in values}
-    if "pairs" in benchmark.axes:
-        chosen["pair"] = {1: "0-0", 4: "0-2 1-3"}.get(size, "0-1")
-    case = Case(
-        benchmark=benchmark.name, backend="", engine="python", timing_mode="host_sync", timing="", sync="none",
-        device="cuda", dtype=draw(st.sampled_from(list(DTYPES))), layout=f"1x{size}", message_bytes=count,
-        elements=count,
-        schedule=None, streams=None, staging="none", cache="warm", cuda_ipc="auto", interface=None, **chosen,
-    )  # fmt: skip
-    return benchmark, case, size
-
-
-@given(scenes(), st.integers(1, 2), st.sampled_from(["none", "barrier"]))
+@given(gpu_scenes("none", tuple(DTYPES)), st.integers(1, 2), st.sampled_from(["none", "barrier"]))
 def test_every_benchmark_is_exact(scene: Any, pool: int, sync: str) -> None:
     benchmark, case, size = scene
     programs = [benchmark.program(case, rank, size) for rank in range(size)]

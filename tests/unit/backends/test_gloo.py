@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from places import SUPPORT
-from shown_gpus import ask, hgx, libraries
+from places import HOST_GPU, SUPPORT
+from sample_cases import CASE
+from shown_gpus import ask, hgx, shown
 
 import commbench
 from commbench.backends.torch import gloo
@@ -18,7 +20,6 @@ from commbench.config.compose import ConfigComposer
 from commbench.core.case import Case
 from commbench.core.payload import DTYPES
 
-HOST_GPU = SUPPORT / "host_gpu"
 EVERY_STEP = str(SUPPORT / "every_step.py")
 
 
@@ -39,13 +40,8 @@ def test_every_step_is_exact_or_refused(world: Callable[..., Any], size: int) ->
             assert reduction == "avg" and "no reduction avg of" in reason and "int" in reason
 
 
-def case(**more: Any) -> Case:
-    values = {"in_place": True, "reduction": None, "pair": None, "dtype": "float32"}
-    values |= {"device": "cpu", "timing_mode": "host", "staging": "none"} | more
-    return Case(
-        backend="gloo", engine="python", timing="quick", sync="barrier", layout="1x2", message_bytes=8, elements=2,
-        window=None, root=None, schedule=None, streams=None, cache="warm", cuda_ipc="auto", interface=None, **values,
-    )  # fmt: skip
+def case(**values: Any) -> Case:
+    return replace(CASE, **{"in_place": True, **values})
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -102,8 +98,8 @@ def test_what_gloo_does_with_gpu_memory(benchmark: str, staging: str, timing_mod
 
 
 def test_who_copies_is_told_for_every_operation() -> None:
-    with ConfigComposer() as door:
-        staging_of = {name: Gloo().staging(name) for name in door.options("benchmark")}
+    with ConfigComposer() as composer:
+        staging_of = {name: Gloo().staging(name) for name in composer.options("benchmark")}
     assert staging_of.pop("barrier") == "none"
     assert {name for name, staging in staging_of.items() if staging == "library"} == {
         "all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter", "scatter",
@@ -120,12 +116,10 @@ def test_a_driver_is_missing_for_cuda_only(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_messages_are_staged_and_collectives_given_as_they_are(world: Callable[..., Any], tmp_path: Path) -> None:
     """On CPU tensors in a GPU's place (tests/support/host_gpu): what is copied and by whom, and that it is right."""
-    (tmp_path / "machine").write_text(hgx(1))
-    shown = {"LD_LIBRARY_PATH": str(libraries()), "SHOWN_GPUS": str(tmp_path / "machine"), "PYTHONPATH": str(HOST_GPU)}
     run = world(
         "commbench", "--config-dir", str(HOST_GPU / "conf"), "allow=[host_gpu]", "backend=host_gloo", "layout=1x2",
         "benchmark=all", "sizes=[12kB]", "window=3", "timing=fixed", "timing.repetitions=5",
-        "timing.warmup_repetitions=1", "timing.warmup_s=0", env=shown,
+        "timing.warmup_repetitions=1", "timing.warmup_s=0", env=shown(tmp_path, hgx(1), HOST_GPU),
     )  # fmt: skip
     cases = run.cases[~run.cases.benchmark.str.startswith("copy_")]
     assert set(cases.status) == {"ok"} and (cases.wrong_elements == 0).all()

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from connected_ranks import connected
 from hypothesis import given
 from hypothesis import strategies as st
 from ipc_files import FileExporter
 from rank_threads import no_error, together
-from torch.distributed import TCPStore
 
 from commbench.backends.cuda_ipc.backend import IpcCommunicator, IpcProcess
 from commbench.backends.cuda_ipc.protocol import Mailbox, create_mailbox, mailbox_bytes
@@ -33,7 +33,6 @@ from commbench.core.program import (
     View,
     WaitAll,
 )
-from commbench.world.control import StoreControl
 
 COUNT, POOL = 3, 2
 MODE = Mode("python", timing_mode="host_sync", device="cuda")
@@ -49,14 +48,11 @@ def quick_switches() -> Any:
 
 
 def communicators(size: int) -> list[IpcCommunicator]:
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    path = create_mailbox(size)
+    path, everyone = create_mailbox(size), tuple(range(size))
     made = []
-    for rank in range(size):
-        client = TCPStore("127.0.0.1", store.port, is_master=False, wait_for_workers=False)
-        process = IpcProcess(rank, tuple(range(size)), IpcMemory(FileExporter()), Mailbox(path, range(size)))
-        made.append(IpcCommunicator(process, StoreControl(client, rank, size), tuple(range(size))))
-        made[-1]._store = store  # type: ignore[attr-defined]
+    for control in connected(size):
+        process = IpcProcess(control.rank, everyone, IpcMemory(FileExporter()), Mailbox(path, everyone))
+        made.append(IpcCommunicator(process, control, everyone))
     path.unlink()
     return made
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -14,6 +13,8 @@ from typing import Any
 
 import pytest
 from places import SUPPORT
+from processes import until
+from torchrun_agents import here, torchrun_agents
 
 from commbench.backends.cuda_ipc.backend import IpcCopy
 from commbench.core.errors import ConfigError
@@ -75,24 +76,13 @@ def test_a_refusal_is_recorded_and_the_pairs_are_skipped(world: Callable[..., An
 
 
 @pytest.mark.long
-def test_pairs_on_different_nodes_are_skipped_and_those_on_one_are_measured(
-    tmp_path: Path, warm_executable: Path
-) -> None:
+def test_pairs_on_different_nodes_are_skipped_and_those_on_one_are_measured(world: Callable[..., Any]) -> None:
     """Two torchrun agents on one machine are two nodes."""
-    torchrun = [str(warm_executable), "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2"]
-    meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{_free_port()}", "--local-addr=127.0.0.1"]
-    words = [*torchrun, *meeting, "--rdzv-id=ipc", "-m", "commbench", *PLUGIN,
-             "benchmark=[p2p_latency,barrier]", "pairs=[[0,1],[1,2]]", "sizes=[64]", "layout=2x2", *FIXED,
-             f"output={tmp_path}"]  # fmt: skip
-    command, env = ["timeout", "-k", "5", "100", *words], {**os.environ, **ENV}
-    agents = [subprocess.Popen(command, env=env, stdout=-1, stderr=subprocess.STDOUT, text=True) for _ in range(2)]
-    texts = [agent.communicate()[0] for agent in agents]
-    assert [agent.returncode for agent in agents] == [0, 0], texts
-    import commbench
-
-    rows = commbench.load(tmp_path)
+    words = ("benchmark=[p2p_latency,barrier]", "pairs=[[0,1],[1,2]]", "sizes=[64]", "layout=2x2")
+    run, _ = torchrun_agents(world, [here] * 2, 2, *PLUGIN, *words, *FIXED, env=ENV)
+    rows = run.cases
     by_pair = rows[rows.benchmark == "p2p_latency"].set_index("pair")
-    assert dict(by_pair.status) == {"0-1": "ok", "1-2": "skipped"}, texts
+    assert dict(by_pair.status) == {"0-1": "ok", "1-2": "skipped"}
     assert by_pair.reason["1-2"].startswith("CUDA IPC works only between processes of one node: rank ")
     (barrier,) = rows[rows.benchmark == "barrier"].itertuples()
     assert barrier.status == "skipped" and "this barrier is of several" in barrier.reason
@@ -118,23 +108,15 @@ def test_a_killed_rank_ends_the_world_in_time(tmp_path: Path, warm_executable: P
 
 
 def _process_of(output: Path, rank: int) -> int:
-    """Of a rank that is in its soak by now."""
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        for run in output.glob("*/run.json"):
-            for pid, name in json.loads(run.read_text()).get("processes", {}).items():
-                if f"rank {rank}" in name:
-                    time.sleep(2.0)
-                    return int(pid)
-        time.sleep(0.1)
-    raise AssertionError("the world did not begin")
+    """The process of a rank that is in its soak by now."""
 
+    def processes() -> dict[str, str]:
+        records = [json.loads(run.read_text()) for run in output.glob("*/run.json")]
+        return {name: pid for record in records for pid, name in record.get("processes", {}).items()}
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    seen = until(processes)
+    time.sleep(2.0)
+    return next(int(pid) for name, pid in seen.items() if f"rank {rank}" in name)
 
 
 @pytest.mark.long

@@ -13,36 +13,28 @@ from typing import Any
 
 import pytest
 from host_gpu import HostGpu
-from places import SUPPORT
-from shown_gpus import hgx, libraries
+from places import HOST_GPU
+from sample_cases import GPU_CASE
+from shown_gpus import hgx, shown
 
 from commbench.backends.mpi.backend import Mpi
 from commbench.backends.mpi.lowering import CudaLowering
 from commbench.backends.torch.cuda import CudaMemory
 from commbench.buffers.memory import SENTINEL, DeviceBuffer, HostBuffer
-from commbench.core.case import Case
 from commbench.core.program import BufferSpec, Copy, View
 from commbench.hardware.mpi_library import find
 
-HERE = SUPPORT / "host_gpu"
-PLUGIN = ["--config-dir", str(HERE / "conf"), "allow=[mpi_on_host]", "backend=mpi_on_host"]
+PLUGIN = ["--config-dir", str(HOST_GPU / "conf"), "allow=[mpi_on_host]", "backend=mpi_on_host"]
 QUICK = ["timing=fixed", "timing.repetitions=4", "timing.warmup_repetitions=1", "timing.warmup_s=0"]
 LONG = pytest.mark.long
 SHORT = [*QUICK, "benchmark=p2p_latency", "sizes=[8]", "layout=1x2"]
-CASE = Case(
-    benchmark="all_reduce", backend="mpi", engine="python", timing_mode="host_sync", timing="", sync="barrier",
-    device="cuda", dtype="float32", layout="1x2", pair=None, message_bytes=8, elements=2, window=None, in_place=True,
-    reduction="sum", root=None, schedule=None, streams=None, staging="pinned", cache="warm", cuda_ipc="auto",
-    interface=None,
-)  # fmt: skip
+CASE = replace(GPU_CASE, reduction="sum", staging="pinned")
 
 
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
-    (tmp_path / "machine").write_text(hgx(1))
-    shown = {"LD_LIBRARY_PATH": str(libraries()), "SHOWN_GPUS": str(tmp_path / "machine")}
     # neither a rank that waits nor threads of torch, which copies in place of a GPU, take the cores of other ranks
-    return {"PYTHONPATH": str(HERE), "OMPI_MCA_mpi_yield_when_idle": "1", "OMP_NUM_THREADS": "1", **shown}
+    return shown(tmp_path, hgx(1), HOST_GPU, OMPI_MCA_mpi_yield_when_idle="1", OMP_NUM_THREADS="1")
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
-from places import SUPPORT
-from shown_gpus import ask, hgx, libraries
+from places import HOST_GPU
+from sample_cases import GPU_CASE
+from shown_gpus import ask, hgx, shown
 
 from commbench.backends.nccl_library import NcclLog
 from commbench.backends.torch.nccl import ERROR_HANDLING, Nccl, NcclLowering
@@ -22,8 +24,7 @@ from commbench.core.protocols import Backend
 from commbench.engines.lowered import Lowered
 from commbench.world.exit_protocol import FOLDER
 
-HERE = SUPPORT / "host_gpu"
-PLUGIN = ["--config-dir", str(HERE / "conf"), "allow=[host_gpu]"]
+PLUGIN = ["--config-dir", str(HOST_GPU / "conf"), "allow=[host_gpu]"]
 QUICK = ["timing=fixed", "timing.repetitions=5", "timing.warmup_repetitions=1", "timing.warmup_s=0"]
 MODES = "timing_mode=[host_sync,device_event,graph,throughput]"
 QUIET = {"TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false"}
@@ -33,11 +34,9 @@ SEND, RECV = View("send"), View("recv")
 
 
 @pytest.fixture
-def shown(tmp_path: Path) -> dict[str, str]:
-    """The environment of a machine with four GPUs."""
-    (tmp_path / "machine").write_text(hgx(4))
-    shown = {"LD_LIBRARY_PATH": str(libraries()), "SHOWN_GPUS": str(tmp_path / "machine")}
-    return {"PYTHONPATH": str(HERE), **shown}
+def env(tmp_path: Path) -> dict[str, str]:
+    """A machine with four GPUs."""
+    return shown(tmp_path, hgx(4), HOST_GPU)
 
 
 # ---------------------------------------------------------------- what is missing
@@ -99,12 +98,7 @@ def test_a_torch_for_a_newer_driver_is_told(tmp_path: Path) -> None:
 
 
 def case(benchmark: str = "all_reduce", **more: Any) -> Case:
-    values = {"in_place": True, "reduction": None, "pair": None, "dtype": "float32", "staging": "none"} | more
-    return Case(
-        benchmark=benchmark, backend="nccl", engine="python", timing_mode="host_sync", timing="quick", sync="barrier",
-        device="cuda", layout="1x2", message_bytes=8, elements=2, window=None, root=None, schedule=None, streams=None,
-        cache="warm", cuda_ipc="auto", interface=None, **values,
-    )  # fmt: skip
+    return replace(GPU_CASE, benchmark=benchmark, **more)
 
 
 @pytest.mark.parametrize(
@@ -322,11 +316,11 @@ def test_a_batch_in_which_an_operation_fails_is_closed(monkeypatch: pytest.Monke
 # ---------------------------------------------------------------- worlds
 
 
-def test_every_operation_is_exact_on_all_ranks_and_on_some(world: Callable[..., Any], shown: dict[str, str]) -> None:
+def test_every_operation_is_exact_on_all_ranks_and_on_some(world: Callable[..., Any], env: dict[str, str]) -> None:
     """On CPU tensors: the buffers, views, batches and groups of NCCL's worlds, not NCCL."""
     run = world(
         "commbench", *PLUGIN, *QUICK, "backend=host_nccl", "layout=[1x2,1x3]", "benchmark=all", "sizes=[12kB]",
-        "window=3", "root=1", "cache=warm", env=shown,
+        "window=3", "root=1", "cache=warm", env=env,
     )  # fmt: skip
     cases = run.cases[~run.cases.benchmark.str.startswith("copy_")]
     assert set(cases.status) == {"ok"}, run.cases[["benchmark", "reason"]]
@@ -338,10 +332,10 @@ def test_every_operation_is_exact_on_all_ranks_and_on_some(world: Callable[..., 
 
 
 @pytest.mark.long
-def test_every_clock_runs_batches_and_their_rotation(world: Callable[..., Any], shown: dict[str, str]) -> None:
+def test_every_clock_runs_batches_and_their_rotation(world: Callable[..., Any], env: dict[str, str]) -> None:
     run = world(
         "commbench", *PLUGIN, *QUICK, "backend=host_nccl", "layout=1x2", "benchmark=[p2p_bandwidth,p2p_latency]",
-        "sizes=[1MB]", "window=2", MODES, "cache=rotate", env=shown,
+        "sizes=[1MB]", "window=2", MODES, "cache=rotate", env=env,
     )  # fmt: skip
     assert set(run.cases.status) == {"ok"} and (run.cases.wrong_elements == 0).all()
     assert len(run.cases) == 8
@@ -356,9 +350,9 @@ def test_every_clock_runs_batches_and_their_rotation(world: Callable[..., Any], 
     ],
 )
 def test_a_rank_without_a_gpu_of_its_own_is_refused_before_it_starts(
-    world: Callable[..., Any], shown: dict[str, str], visible: str | None, reason: str
+    world: Callable[..., Any], env: dict[str, str], visible: str | None, reason: str
 ) -> None:
-    env = shown if visible is None else {**shown, "CUDA_VISIBLE_DEVICES": visible}
+    env = env if visible is None else {**env, "CUDA_VISIBLE_DEVICES": visible}
     run = world("commbench", *PLUGIN, "backend=host_nccl", "layout=[1x2,1x5]", env=env, status=2)
     (line,) = run.stderr.strip().splitlines()
     assert line.startswith("commbench: backend=host_nccl needs a GPU for each rank: ") and line.endswith(reason)

@@ -7,16 +7,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from connected_ranks import connected
 from hypothesis import given
 from hypothesis import strategies as st
 from rank_threads import SOON_S, no_error, together
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from commbench.backends.tcp.backend import Tcp, TcpCommunicator
 from commbench.backends.tcp.lowering import barrier_partners, cut
@@ -46,31 +45,24 @@ def default_interface(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COMMBENCH_TCP_INTERFACE", raising=False)
 
 
-@contextmanager
-def controls(size: int) -> Iterator[list[StoreControl]]:
-    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+def enter(backend: Tcp, controls: list[StoreControl]) -> list[TcpCommunicator]:
+    everyone = (tuple(range(len(controls))),)
 
-    def connect(rank: int) -> StoreControl:
-        store = TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=SOON_S))
-        return StoreControl(store, rank, size)
+    def enter_rank(control: StoreControl) -> TcpCommunicator:
+        return backend.open(World(control.rank, control.size, everyone, (control.rank,)), control)
 
-    yield no_error(together(connect, range(size)))
-
-
-def enter(backend: Tcp, size: int, rank_controls: list[StoreControl]) -> list[TcpCommunicator]:
-    worlds = [World(rank, size, (tuple(range(size)),), (rank,)) for rank in range(size)]
-    return no_error(together(lambda rank: backend.open(worlds[rank], rank_controls[rank]), range(size)))
+    return no_error(together(enter_rank, controls))
 
 
 @contextmanager
 def opened(size: int, backend: Tcp | None = None) -> Iterator[list[TcpCommunicator]]:
-    with controls(size) as rank_controls:
-        communicators = enter(backend or Tcp(timeout_s=SOON_S), size, rank_controls)
-        try:
-            yield communicators
-        finally:
-            for communicator in communicators:
-                communicator.close()
+    controls = connected(size)
+    communicators = enter(backend or Tcp(timeout_s=SOON_S), controls)
+    try:
+        yield communicators
+    finally:
+        for communicator in communicators:
+            communicator.close()
 
 
 class Rank:
@@ -108,6 +100,17 @@ def window(rank: int, count: int, slots: int, both: bool) -> Program:
     steps: tuple[Step, ...] = (*receives, *sends) if both else (sends if rank == 0 else receives)
     last = Recv(View("ack"), 1) if rank == 0 else Send(View("ack"), 0)
     return Program((*specs, ack), (*steps, WaitAll(tuple(range(2 * slots))), last))
+
+
+def exchanged(communicators: list[TcpCommunicator], count: int, slots: int, streams: int = 1) -> list[bool]:
+    """Both of two ranks send a window, twice; whether each has received what the other sent."""
+
+    def work(rank: int) -> bool:
+        runner = Rank(communicators[rank], window(rank, count, slots, both=True), streams)
+        runner.run(2)
+        return runner.received(1 - rank)
+
+    return no_error(together(work, range(2)))
 
 
 # ---------------------------------------------------------------- how messages are cut and who meets whom
@@ -156,13 +159,7 @@ def test_windows_of_every_size_arrive_exactly(streams: int, both: bool) -> None:
 
 def test_a_window_of_messages_of_4_mib_both_ways_does_not_deadlock() -> None:
     with opened(2) as communicators:
-
-        def work(rank: int) -> bool:
-            runner = Rank(communicators[rank], window(rank, 4 * MIB, 16, both=True))
-            runner.run(2)
-            return runner.received(1 - rank)
-
-        assert no_error(together(work, range(2))) == [True, True]
+        assert exchanged(communicators, 4 * MIB, 16) == [True, True]
 
 
 @pytest.mark.parametrize("count", [5, 3 * MIB])
@@ -206,13 +203,7 @@ def test_blocking_sends_that_cross_go_on_while_receives_are_posted(count: int) -
 
 def test_more_messages_than_one_call_can_name() -> None:
     with opened(2) as communicators:
-
-        def work(rank: int) -> bool:
-            runner = Rank(communicators[rank], window(rank, 3, 2500, both=True), streams=2)
-            runner.run(2)
-            return runner.received(1 - rank)
-
-        assert no_error(together(work, range(2))) == [True, True]
+        assert exchanged(communicators, 3, 2500, streams=2) == [True, True]
 
 
 @pytest.mark.parametrize("backend", [Tcp(buffer_bytes=4096, timeout_s=SOON_S), Tcp(no_delay=False, timeout_s=SOON_S)])
@@ -220,13 +211,7 @@ def test_small_buffers_and_nagle_change_no_byte(backend: Tcp) -> None:
     with opened(2, backend) as communicators:
         if backend.buffer_bytes:
             assert communicators[0].facts()["sndbuf_bytes"] == 2 * backend.buffer_bytes, "the kernel doubles it"
-
-        def work(rank: int) -> bool:
-            runner = Rank(communicators[rank], window(rank, 50_000, 2, both=True), streams=2)
-            runner.run(2)
-            return runner.received(1 - rank)
-
-        assert no_error(together(work, range(2))) == [True, True]
+        assert exchanged(communicators, 50_000, 2, streams=2) == [True, True]
 
 
 # ---------------------------------------------------------------- ranks
@@ -337,7 +322,7 @@ def test_a_peer_that_is_silent_is_named_after_the_timeout() -> None:
 @pytest.mark.parametrize("streams", [1, 3])
 def test_after_a_failure_everywhere_the_next_case_has_new_connections(streams: int) -> None:
     """Also rank 2, which took no part in the failed case; and no byte of it is left."""
-    with opened(3, Tcp(timeout_s=0.5)) as communicators:
+    with opened(3, Tcp(timeout_s=1.5)) as communicators:
         turns = threading.Barrier(3)
 
         def fails(rank: int) -> bool:
@@ -388,20 +373,14 @@ def own_threads() -> list[str]:
 
 @pytest.mark.parametrize("abort", [False, True])
 def test_nothing_is_left_after_closing(abort: bool) -> None:
-    with controls(2) as rank_controls:
-        before = sockets()
-        communicators = enter(Tcp(), 2, rank_controls)
-
-        def work(rank: int) -> bool:
-            runner = Rank(communicators[rank], window(rank, MIB, 2, both=True), streams=4)
-            runner.run(1)
-            return runner.received(1 - rank)
-
-        assert no_error(together(work, range(2))) == [True, True]
-        assert len(own_threads()) >= 2 * (1 + 7), "a listener, and a thread for each flow but one"
-        assert len(sockets() - before) >= 2 * (3 + 4 + 1), "the listener's three, four streams, the barrier"
-        for communicator in communicators:
-            communicator.close(abort)
-            communicator.close(abort)
-        assert own_threads() == []
-        assert sockets() == before
+    controls = connected(2)
+    before = sockets()
+    communicators = enter(Tcp(), controls)
+    assert exchanged(communicators, MIB, 2, streams=4) == [True, True]
+    assert len(own_threads()) >= 2 * (1 + 7), "a listener, and a thread for each flow but one"
+    assert len(sockets() - before) >= 2 * (3 + 4 + 1), "the listener's three, four streams, the barrier"
+    for communicator in communicators:
+        communicator.close(abort)
+        communicator.close(abort)
+    assert own_threads() == []
+    assert sockets() == before

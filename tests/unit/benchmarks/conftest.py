@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sample_cases import CASE
 
 from commbench.backends.simulated import Simulated
 from commbench.core.case import Benchmark, Case
@@ -52,19 +53,12 @@ class Trial:
         return int(self.buffers[rank][name].count_wrong(self.expected[rank, name], 1))
 
 
-CASE = Case(
-    benchmark="", backend="simulated", engine="virtual", timing_mode="host", timing="fixed", sync="none",
-    device="cpu", dtype="float32", layout="", pair=None, message_bytes=0, elements=0, window=None, in_place=None,
-    reduction=None, root=None, schedule=None, streams=None, staging="none", cache="warm", cuda_ipc="auto",
-    interface=None,
-)  # fmt: skip
-
-
 def case_of(benchmark: Benchmark, size: int, count: int, **axes: Any) -> Case:
     """As the plan makes it: no bytes and no dtype where there is no message."""
     blocks = benchmark.blocks(size)
-    words = {"elements": count, "message_bytes": 4 * blocks * count} if blocks else {"dtype": "none"}
-    return replace(CASE, benchmark=benchmark.name, layout=f"1x{size}", **words, **axes)
+    dtype, count = ("float32", count) if blocks else ("none", 0)
+    sizes = {"elements": count, "message_bytes": 4 * blocks * count}
+    return replace(CASE, benchmark=benchmark.name, dtype=dtype, layout=f"1x{size}", **sizes, **axes)
 
 
 @pytest.fixture(scope="session")

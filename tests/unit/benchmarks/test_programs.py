@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from composed import settings_of
 
 from commbench.config.compose import ConfigComposer
 from commbench.core.case import Benchmark, Case
@@ -35,11 +36,7 @@ from commbench.core.program import (
     WaitAll,
 )
 
-with ConfigComposer() as _composer:
-    (_job,) = _composer.jobs(["benchmark=all"], multirun=False)
-    BENCHMARKS = {benchmark.name: benchmark for benchmark in _job.settings.benchmarks}
-    assert sorted(BENCHMARKS) == _composer.options("benchmark")
-
+BENCHMARKS = {benchmark.name: benchmark for benchmark in settings_of("benchmark=all").benchmarks}
 WORLDS = [(name, size) for size in range(1, 6) for name, benchmark in BENCHMARKS.items() if size >= benchmark.min_ranks]
 WITH_PAYLOAD = [(name, size) for name, size in WORLDS if BENCHMARKS[name].blocks(size)]
 ALL_EQUAL = {"all_reduce", "all_gather", "broadcast"}  # what a rank ends with
@@ -85,6 +82,11 @@ def keeps(case: Case, size: int, rank: int) -> bool:
     if case.in_place:
         return size == 1 or (case.benchmark == "scatter" and rank == root_of(case))
     return False
+
+
+def test_all_is_every_file_of_the_group() -> None:
+    with ConfigComposer() as composer:
+        assert sorted(BENCHMARKS) == composer.options("benchmark")
 
 
 # ---------------------------------------------------------------- payload

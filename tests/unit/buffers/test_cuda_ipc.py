@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from connected_ranks import on_ranks
 from ipc_files import FileExporter
-from rank_threads import no_error, together
-from torch.distributed import TCPStore
 
 from commbench.buffers.cuda_ipc import WORKED, CudaExporter, probe_cuda_ipc, probe_pattern
 from commbench.core.case import World
@@ -19,10 +18,9 @@ NODES = ((0, 1), (2,))
 
 def probed(exporters: dict[int, Any]) -> list[dict[str, str]]:
     """What each rank of NODES learns; an exporter that is an error can't be made."""
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
-    def probe(rank: int) -> dict[str, str]:
-        client = TCPStore("127.0.0.1", store.port, is_master=False, wait_for_workers=False)
+    def probe(control: StoreControl) -> dict[str, str]:
+        rank = control.rank
 
         def make(place: int) -> CudaExporter:
             assert place == (rank if rank < 2 else 0)
@@ -31,9 +29,9 @@ def probed(exporters: dict[int, Any]) -> list[dict[str, str]]:
             made: CudaExporter = exporters[rank]
             return made
 
-        return probe_cuda_ipc(make, World(rank, 3, NODES, (rank,)), StoreControl(client, rank, 3), 20.0)
+        return probe_cuda_ipc(make, World(rank, 3, NODES, (rank,)), control, 20.0)
 
-    return no_error(together(probe, [0, 1, 2]))
+    return on_ranks(3, probe)
 
 
 def test_all_ranks_learn_what_every_pair_of_a_node_saw() -> None:

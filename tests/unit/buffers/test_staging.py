@@ -12,13 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from gpu_scenes import gpu_scenes
 from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.buffers.memory import HostBuffer
 from commbench.buffers.staging import SUFFIX, PinnedBuffer, staged_program, with_staging
-from commbench.config.compose import ConfigComposer
-from commbench.core.case import Case
 from commbench.core.errors import CommunicationError, Unsupported
 from commbench.core.program import (
     AllReduce,
@@ -39,38 +38,11 @@ from commbench.core.program import (
 )
 from commbench.engines.virtual import Model, VirtualRunner
 
-with ConfigComposer() as _composer:
-    BENCHMARKS = _composer.jobs(["benchmark=all", "backend=simulated"], multirun=False)[0].settings.benchmarks
-BENCHMARKS = tuple(benchmark for benchmark in BENCHMARKS if "staging" not in benchmark.axes)  # they send nothing
-REDUCTIONS = ("sum", "prod", "min", "max")
+SCENES = gpu_scenes("pinned", ("float32",))
 LOCAL = Copy, WaitAll, Barrier
 
 
-@st.composite
-def scenes(draw: st.DrawFn) -> tuple[Any, Case, int]:
-    """A benchmark, a case that it takes, and the size of its world."""
-    benchmark = draw(st.sampled_from(BENCHMARKS))
-    size = draw(st.integers(max(benchmark.min_ranks, 1), 4))
-    count = draw(st.integers(1, 40)) if benchmark.blocks(size) else 0
-    values: dict[str, Any] = {
-        "pair": st.tuples(st.integers(0, size - 1), st.integers(0, size - 1)).map(lambda pair: f"{pair[0]}-{pair[1]}"),
-        "window": st.integers(1, 4),
-        "in_place": st.booleans(),
-        "reduction": st.sampled_from(REDUCTIONS),
-        "root": st.integers(0, size - 1),
-    }
-    chosen = {name: draw(values[name]) if name in benchmark.axes else None for name in values}
-    if "pairs" in benchmark.axes:
-        chosen["pair"] = {1: "0-0", 4: "0-2 1-3"}.get(size, "0-1")
-    case = Case(
-        benchmark=benchmark.name, backend="", engine="python", timing_mode="host_sync", timing="", sync="none",
-        device="cuda", dtype="float32", layout=f"1x{size}", message_bytes=4 * count, elements=count, schedule=None,
-        streams=None, staging="pinned", cache="warm", cuda_ipc="auto", interface=None, **chosen,
-    )  # fmt: skip
-    return benchmark, case, size
-
-
-@given(scenes(), st.integers(1, 2), st.integers(1, 2))
+@given(SCENES, st.integers(1, 2), st.integers(1, 2))
 def test_staged_programs_move_the_right_payload(scene: Any, pool: int, k: int) -> None:
     benchmark, case, size = scene
     programs = {rank: benchmark.program(case, rank, size) for rank in range(size)}
@@ -89,7 +61,7 @@ def test_staged_programs_move_the_right_payload(scene: Any, pool: int, k: int) -
             assert wanted is None or buffers[rank][spec.name].count_wrong(wanted, pool) == 0, (rank, spec.name)
 
 
-@given(scenes(), st.integers(1, 3))
+@given(SCENES, st.integers(1, 3))
 def test_what_is_sent_and_received_is_copied_once_and_nothing_else(scene: Any, k: int) -> None:
     """Told from the steps alone: a twin is sent after it was copied down, and copied up after it was received."""
     benchmark, case, size = scene

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from commbench.cli import run
 from commbench.cli.ab import turns
 from commbench.report.compare_text import read_ab_results
 
+pytestmark = pytest.mark.usefixtures("outside_any_world")
 SIMULATED = (
     "backend=simulated", "benchmark=[all_reduce]", "sizes=[8,64KiB]", "timing=quick", "timing.warmup_s=0",
     "backend.model.noise=0.03",
@@ -27,13 +27,6 @@ SLOWER = (
     "backend.model.latency_s=2.2e-6", "backend.model.call_s=1.1e-7", "backend.model.bandwidth_gb_per_s=9.09",
     "backend.seed=7${launch}",
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [key for key in os.environ if key.startswith(("COMMBENCH_", "OMPI_COMM", "PMI", "TORCHELASTIC_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
 
 
 def folder() -> Path:

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_cases import case_row
 
 import commbench
 from commbench.cli.results import QUOTE, RUN_BY_SPREADSHEETS, csv_text
@@ -27,9 +28,8 @@ RUN = {"schema_version": SCHEMA_VERSION, "run_id": "r", "cases": 2}
 
 
 def case(case_id: str, **more: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {column.name: None for column in CASES}
-    values |= {"run_id": "r", "case_id": case_id, "status": "ok", "started_at": STARTED, "warnings": [], "env": {}}
-    return values | {"message_bytes": 8} | more
+    values = {"run_id": "r", "case_id": case_id, "status": "ok", "started_at": STARTED, "warnings": [], "env": {}}
+    return case_row(**values, message_bytes=8) | more
 
 
 @pytest.fixture

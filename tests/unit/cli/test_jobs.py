@@ -35,8 +35,8 @@ def swept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., t
     [("basic", False), ("submitit_local", False), ("submitit_slurm", True)],
 )
 def test_only_slurm_jobs_start_the_ranks(launcher: str, starts: bool) -> None:
-    with ConfigComposer() as door:
-        assert starts_ranks(door.hydra_config([f"hydra/launcher={launcher}", "layout=1x2,2x1"])) is starts
+    with ConfigComposer() as composer:
+        assert starts_ranks(composer.hydra_config([f"hydra/launcher={launcher}", "layout=1x2,2x1"])) is starts
 
 
 def test_without_srun_one_line_says_so(

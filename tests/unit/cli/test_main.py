@@ -12,24 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shown_gpus import hgx, libraries
+from shown_gpus import hgx, shown
 
 import commbench
 from commbench.__main__ import main
 from commbench.cli.doctor import folder_problems, machine_text
 from commbench.hardware import machine_facts
 
+pytestmark = pytest.mark.usefixtures("outside_any_world")
 SCRIPT = str(Path(sys.executable).parent / "commbench")
-WORLDS = ("TORCHELASTIC_", "OMPI_", "PMI", "SLURM_", "COMMBENCH_", "RANK", "WORLD_SIZE", "LOCAL_RANK")
 CONF = Path(commbench.__file__).parents[1] / "conf"
 HEAVY = {"torch", "numba", "mpi4py.MPI", "pandas", "pyarrow"}
-
-
-@pytest.fixture(autouse=True)
-def outside_any_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in [name for name in os.environ if name.startswith(WORLDS)]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
 
 
 def command(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -155,11 +148,10 @@ def test_a_driver_that_is_too_old_is_told_by_doctor_and_before_a_start(tmp_path:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("raise SystemExit('torch was imported')")
     (tmp_path / "torch/version.py").write_text("cuda = '13.0'\n")
-    (tmp_path / "machine").write_text(hgx(1, "driver 570.86.10", "cuda 12080"))
-    shown = {"LD_LIBRARY_PATH": str(libraries()), "SHOWN_GPUS": str(tmp_path / "machine"), "PYTHONPATH": str(tmp_path)}
+    old = shown(tmp_path, hgx(1, "driver 570.86.10", "cuda 12080"), tmp_path)
     reason = "torch is built for CUDA 13.0, and this driver runs CUDA 12.8 at most; install driver 580 or newer, or "
     both = "import sys; from commbench.cli.main import main; main(['doctor']); print('start')\n"
-    done = command(sys.executable, "-c", f"{both}sys.exit(main(['backend=nccl', 'layout=1x1']))", **shown)
+    done = command(sys.executable, "-c", f"{both}sys.exit(main(['backend=nccl', 'layout=1x1']))", **old)
     doctor, _, started = done.stdout.partition("start\n")
     assert "  driver 570.86.10, CUDA 12.8 at most, 1 GPU(s)\n" in doctor
     assert [line.split()[0] for line in doctor.splitlines() if reason in line] == ["cuda_copy", "nccl"]

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_cases import case_row
 
 import commbench
 from commbench.cli.jobs import job_titles
 from commbench.cli.main import main
 from commbench.cli.results import pivot_text
 from commbench.config.compose import ConfigComposer, requested_jobs
-from commbench.core.columns import CASES
 from commbench.core.terminal import TERMINAL, Terminal
 
 FIXED = ("timing=fixed", "timing.repetitions=8", "timing.warmup_s=0", "benchmark=all_reduce", "sizes=[8,1KiB]")
@@ -99,10 +99,10 @@ def test_several_backends_stand_side_by_side(run: Path, tmp_path: Path, capsys: 
 
 
 def measured(backend: str, size: int, median_s: float, **more: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {column.name: None for column in CASES}
-    values |= {"benchmark": "p2p_bandwidth", "backend": backend, "layout": "1x2", "pair": "0-1", "status": "ok"}
-    values |= {"message_bytes": size, "median_s": median_s, "algbw_gb_per_s": size / median_s / 1e9, "env": {}}
-    return values | {"label": "", "backend_options": {}} | more
+    return case_row(
+        benchmark="p2p_bandwidth", backend=backend, layout="1x2", pair="0-1", status="ok", message_bytes=size,
+        median_s=median_s, algbw_gb_per_s=size / median_s / 1e9, env={}, label="", backend_options={},
+    ) | more  # fmt: skip
 
 
 def pivots(*rows: dict[str, Any]) -> dict[str, list[list[str]]]:

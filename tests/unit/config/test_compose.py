@@ -35,13 +35,13 @@ CONF = Path(commbench.__file__).parents[1] / "conf"
 
 
 def swept(*overrides: str, config_dir: str | None = None) -> list[Job]:
-    with ConfigComposer(config_dir) as door:
-        return door.jobs(overrides, multirun=True)
+    with ConfigComposer(config_dir) as composer:
+        return composer.jobs(overrides, multirun=True)
 
 
 def single(*overrides: str, config_dir: str | None = None) -> Settings:
-    with ConfigComposer(config_dir) as door:
-        jobs = door.jobs(overrides, multirun=False)
+    with ConfigComposer(config_dir) as composer:
+        jobs = composer.jobs(overrides, multirun=False)
     assert len(jobs) == 1
     return jobs[0].settings
 
@@ -73,8 +73,9 @@ def test_a_configuration_is_what_hydra_composes(overrides: list[str]) -> None:
         except (ConfigError, HydraException) as error:
             return " ".join(str(error).split())
 
-    with ConfigComposer() as door:
-        by_hydra, ours = text(lambda words: compose("config", overrides=words)), [text(door.config) for _ in range(2)]
+    with ConfigComposer() as composer:
+        by_hydra = text(lambda words: compose("config", overrides=words))
+        ours = [text(composer.config) for _ in range(2)]
     assert ours[0] == ours[1]
     assert ours[0] == by_hydra or (by_hydra.startswith("Could not override") and ours[0].startswith("unknown key"))
 
@@ -105,10 +106,10 @@ def test_files_are_composed_once_for_a_sweep_and_the_users_again_for_the_next(
 
 
 def test_what_one_job_sets_is_not_left_for_the_next() -> None:
-    with ConfigComposer() as door:
-        before = door.config(["backend=gloo"])
-        door.jobs(["backend=gloo", "timing.target=0.5", "budget.restarts=7", "env.A=b"], multirun=False)
-        assert OmegaConf.to_yaml(door.config(["backend=gloo"])) == OmegaConf.to_yaml(before)
+    with ConfigComposer() as composer:
+        before = composer.config(["backend=gloo"])
+        composer.jobs(["backend=gloo", "timing.target=0.5", "budget.restarts=7", "env.A=b"], multirun=False)
+        assert OmegaConf.to_yaml(composer.config(["backend=gloo"])) == OmegaConf.to_yaml(before)
 
 
 # ---------------------------------------------------------------- sweeps
@@ -124,8 +125,8 @@ def test_a_sweep_is_every_combination() -> None:
 
 def test_the_overrides_of_a_job_mean_that_job() -> None:
     for job in swept("backend=mpi", "env.A=1,2", "benchmark=all,[all_reduce]", "launch=3"):
-        with ConfigComposer() as door:
-            again = door.jobs(job.overrides, multirun=False)[0]
+        with ConfigComposer() as composer:
+            again = composer.jobs(job.overrides, multirun=False)[0]
         assert (again.settings, again.digest, again.overrides) == (job.settings, job.digest, job.overrides)
 
 
@@ -156,8 +157,8 @@ def test_the_order_within_a_launch_is_shuffled_by_seed() -> None:
 
 def test_one_job_without_a_sweep_is_one_job() -> None:
     assert len(swept("layout=1x2")) == 1
-    with ConfigComposer() as door:
-        (job,) = door.jobs(["layout=1x2"], multirun=False)
+    with ConfigComposer() as composer:
+        (job,) = composer.jobs(["layout=1x2"], multirun=False)
     assert job.overrides == ("layout=1x2",)
 
 
@@ -367,8 +368,8 @@ def test_only_numbers_can_be_expected(column: str) -> None:
 
 @functools.cache
 def defaults() -> dict[str, Any]:
-    with ConfigComposer() as door:
-        plain = OmegaConf.to_container(door.config([]), resolve=True)
+    with ConfigComposer() as composer:
+        plain = OmegaConf.to_container(composer.config([]), resolve=True)
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
 

@@ -27,7 +27,7 @@ OUTSIDE_KEYS = {"defaults", "hydra"}  # Hydra's own
 
 
 @pytest.fixture(scope="module")
-def door() -> Iterator[ConfigComposer]:
+def composer() -> Iterator[ConfigComposer]:
     with ConfigComposer() as opened:
         yield opened
 
@@ -38,13 +38,13 @@ def override(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_file_composes_and_builds(name: str, door: ConfigComposer) -> None:
-    job = door.jobs([override(name)], multirun=False)[0]
+def test_every_file_composes_and_builds(name: str, composer: ConfigComposer) -> None:
+    job = composer.jobs([override(name)], multirun=False)[0]
     assert isinstance(job.settings, Settings)
     assert override(name) in job.overrides
 
 
-def test_every_folder_is_a_group_that_the_door_knows() -> None:
+def test_every_folder_is_a_group_that_the_composer_knows() -> None:
     assert {file.parent.name for file in FILES} <= set(COMPOSED_GROUPS)
 
 
@@ -86,10 +86,10 @@ def test_a_timing_carries_the_name_of_its_file() -> None:
     ],
 )
 def test_a_timing_has_the_visits_that_its_level_needs(
-    door: ConfigComposer, name: str, visits: int, launches: int, level: float | None
+    composer: ConfigComposer, name: str, visits: int, launches: int, level: float | None
 ) -> None:
     """The interval of a single visit is that of its repetitions."""
-    timing = door.jobs([f"timing={name}"], multirun=False)[0].settings.timing
+    timing = composer.jobs([f"timing={name}"], multirun=False)[0].settings.timing
     assert (timing.visits, timing.launches) == (visits, launches)
     assert level is None or coverage(visits * launches, 1) >= level
 
@@ -106,7 +106,7 @@ def test_what_can_be_chosen_twice_has_its_own_place(file: Path) -> None:
     assert file.read_text().startswith(f"# @package {PACKAGES[file.parent.name]}.{file.stem}\n")
 
 
-def test_a_file_is_named_after_what_it_builds(door: ConfigComposer) -> None:
+def test_a_file_is_named_after_what_it_builds(composer: ConfigComposer) -> None:
     for group in ("backend", "benchmark", "launcher", "writer"):
         for file in (CONF / group).glob("*.yaml"):
             node = yaml.safe_load(file.read_text())
@@ -119,11 +119,11 @@ def test_a_file_is_named_after_what_it_builds(door: ConfigComposer) -> None:
 # ---------------------------------------------------------------- config.yaml
 
 
-def test_every_key_is_one_that_settings_know(door: ConfigComposer) -> None:
-    composed = {str(key) for key in door.config([])}
+def test_every_key_is_one_that_settings_know(composer: ConfigComposer) -> None:
+    composed = {str(key) for key in composer.config([])}
     assert composed <= set(KEYS)
     assert set(KEYS) <= composed, "a key without a default can't be given on the command line"
-    assert isinstance(from_config(resolved(door.config([]))), Settings)
+    assert isinstance(from_config(resolved(composer.config([]))), Settings)
 
 
 def explained(text: str) -> dict[str, bool]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -33,29 +32,26 @@ OSU = [2**power for power in range(23)]  # 1 B to 4 MiB
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_is_started(outside_any_world: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """But for tests that start a real process themselves."""
-    for name in [key for key in os.environ if key.startswith(("COMMBENCH_", "OMPI_COMM", "PMI", "TORCHELASTIC_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launch, "start", lambda *_: pytest.fail("a world was started"))
 
 
 @pytest.fixture
-def door() -> Iterator[ConfigComposer]:
+def composer() -> Iterator[ConfigComposer]:
     with ConfigComposer() as opened:
         yield opened
 
 
-def ask(door: ConfigComposer, name: str, *overrides: str) -> RequestedJobs:
-    return requested_jobs(door, [f"experiment={name}", *overrides], multirun=False)
+def ask(composer: ConfigComposer, name: str, *overrides: str) -> RequestedJobs:
+    return requested_jobs(composer, [f"experiment={name}", *overrides], multirun=False)
 
 
 @functools.cache
 def jobs_of(name: str) -> tuple[Job, ...]:
     """An experiment as its file says, composed once for all tests that ask about it."""
-    with ConfigComposer() as door:
-        return ask(door, name).jobs
+    with ConfigComposer() as composer:
+        return ask(composer, name).jobs
 
 
 # ---------------------------------------------------------------- every file
@@ -94,8 +90,8 @@ def test_it_plans_or_says_in_one_line_what_is_missing(name: str, capsys: pytest.
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_plans_on_one_machine_with_scale_cpu(name: str, door: ConfigComposer) -> None:
-    requested = ask(door, name, "scale=cpu")
+def test_it_plans_on_one_machine_with_scale_cpu(name: str, composer: ConfigComposer) -> None:
+    requested = ask(composer, name, "scale=cpu")
     assert requested.jobs and requested.refused == ()
     for job in requested.jobs:
         assert all(layout.nodes == 1 and layout.ranks_per_node <= 4 for layout in job.settings.layouts)
@@ -105,10 +101,10 @@ def test_it_plans_on_one_machine_with_scale_cpu(name: str, door: ConfigComposer)
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
-def test_the_overrides_of_a_job_are_that_job_again(name: str, door: ConfigComposer) -> None:
+def test_the_overrides_of_a_job_are_that_job_again(name: str, composer: ConfigComposer) -> None:
     """What a started world is given: it must neither sweep nor choose another part."""
-    for job in ask(door, name, "scale=cpu").jobs:
-        again = requested_jobs(door, job.overrides, multirun=False)
+    for job in ask(composer, name, "scale=cpu").jobs:
+        again = requested_jobs(composer, job.overrides, multirun=False)
         assert not again.fresh_worlds
         assert [other.digest for other in again.jobs] == [job.digest]
 
@@ -138,18 +134,17 @@ def test_allreduce_is_that_of_the_post(backend: str) -> None:
     assert {job.settings.backend.name for job in jobs} == {"mpi", "nccl"}
 
 
-def test_p2p_is_that_of_the_post(door: ConfigComposer) -> None:
-    points = {
-        (job.settings.layouts[0], job.settings.device, job.settings.cuda_ipc) for job in ask(door, "mlbench_p2p").jobs
-    }
+def test_p2p_is_that_of_the_post(composer: ConfigComposer) -> None:
+    jobs = [job.settings for job in ask(composer, "mlbench_p2p").jobs]
+    points = {(settings.layouts[0], settings.device, settings.cuda_ipc) for settings in jobs}
     nodes, node = Layout(2, 1), Layout(1, 2)
     assert points == {
         (nodes, "cpu", "auto"), (nodes, "cuda", "auto"), (node, "cuda", "on"), (node, "cuda", "off"),
     }  # fmt: skip
 
 
-def test_streams_are_those_of_the_note(door: ConfigComposer) -> None:
-    jobs = [job.settings for job in ask(door, "ec2_streams").jobs]
+def test_streams_are_those_of_the_note(composer: ConfigComposer) -> None:
+    jobs = [job.settings for job in ask(composer, "ec2_streams").jobs]
     tcp = [settings for settings in jobs if settings.backend.name == "tcp"]
     mpi = [settings for settings in jobs if settings.backend.name == "mpi"]
     assert [settings.streams for settings in tcp] == [(1, 4, 36)]
@@ -160,8 +155,8 @@ def test_streams_are_those_of_the_note(door: ConfigComposer) -> None:
 
 
 @pytest.mark.long
-def test_the_soak_has_52_write_buffers(door: ConfigComposer) -> None:
-    jobs = [job.settings for job in ask(door, "openbsd_soak").jobs]
+def test_the_soak_has_52_write_buffers(composer: ConfigComposer) -> None:
+    jobs = [job.settings for job in ask(composer, "openbsd_soak").jobs]
     short = [settings for settings in jobs if settings.timing.duration_s == 2 and settings.backend.buffer_bytes is None]  # type: ignore[attr-defined]
     kib = sorted(settings.sizes[0][0] // 1024 for settings in short)
     assert kib == [*range(5, 33), *range(40, 129, 8), *range(160, 513, 32)]
@@ -169,8 +164,8 @@ def test_the_soak_has_52_write_buffers(door: ConfigComposer) -> None:
     assert (long.timing.interval_s, long.pairs, long.layouts) == (0.1, "all", (Layout(4, 1),))
 
 
-def test_the_quiz_has_20_ranks_and_5_ints(door: ConfigComposer) -> None:
-    (job,) = ask(door, "exchange_quiz").jobs
+def test_the_quiz_has_20_ranks_and_5_ints(composer: ConfigComposer) -> None:
+    (job,) = ask(composer, "exchange_quiz").jobs
     assert job.settings.layouts == (Layout(1, 20),)
     assert (job.settings.dtypes, job.settings.sizes) == (("int32",), ((20,),))
 
@@ -178,20 +173,20 @@ def test_the_quiz_has_20_ranks_and_5_ints(door: ConfigComposer) -> None:
 # ---------------------------------------------------------------- the user's own words
 
 
-def test_what_the_user_gives_goes_before_the_file(door: ConfigComposer) -> None:
-    requested = ask(door, "mlbench_allreduce", "backend=gloo", "device=cpu", "layout=1x2", "sizes=[8]")
+def test_what_the_user_gives_goes_before_the_file(composer: ConfigComposer) -> None:
+    requested = ask(composer, "mlbench_allreduce", "backend=gloo", "device=cpu", "layout=1x2", "sizes=[8]")
     (job,) = requested.jobs  # both parts mean the same now
     assert not requested.fresh_worlds
     assert (job.settings.backend.name, job.settings.sizes) == ("gloo", ((8,),))
 
 
-def test_a_part_runs_alone(door: ConfigComposer) -> None:
-    jobs = ask(door, "ec2_streams", "scale=cpu", "part=1").jobs
+def test_a_part_runs_alone(composer: ConfigComposer) -> None:
+    jobs = ask(composer, "ec2_streams", "scale=cpu", "part=1").jobs
     assert [job.settings.backend.name for job in jobs] == ["tcp"]
 
 
-def test_another_timing_ends_the_files_own_duration(door: ConfigComposer) -> None:
-    (job,) = ask(door, "openbsd_pairs", "timing=quick").jobs
+def test_another_timing_ends_the_files_own_duration(composer: ConfigComposer) -> None:
+    (job,) = ask(composer, "openbsd_pairs", "timing=quick").jobs
     assert (job.settings.timing.name, job.settings.timing.duration_s) == ("quick", None)
 
 
@@ -230,17 +225,17 @@ def test_the_parts_of_a_foreign_file_bring_in_no_code(word: str, capsys: pytest.
 
 
 def test_a_file_without_parts_is_one_run() -> None:
-    with ConfigComposer(write("sizes: [64]\n")) as door:
-        assert experiment_parts(door, ["experiment=own"]) == [["experiment=own"]]
-        (job,) = ask(door, "own").jobs
+    with ConfigComposer(write("sizes: [64]\n")) as composer:
+        assert experiment_parts(composer, ["experiment=own"]) == [["experiment=own"]]
+        (job,) = ask(composer, "own").jobs
     assert job.settings.sizes == ((64,),)
 
 
 def test_hydras_own_sweep_goes_on_to_work() -> None:
     text = "hydra:\n  mode: MULTIRUN\n  sweeper:\n    params:\n      launch: 0,1\n      backend: gloo,simulated\n"
-    with ConfigComposer(write(text)) as door:
-        assert len(ask(door, "own").jobs) == 4
-        assert {job.settings.backend.name for job in ask(door, "own", "backend=simulated").jobs} == {"simulated"}
+    with ConfigComposer(write(text)) as composer:
+        assert len(ask(composer, "own").jobs) == 4
+        assert {job.settings.backend.name for job in ask(composer, "own", "backend=simulated").jobs} == {"simulated"}
 
 
 def test_python_runs_one_world_at_a_time() -> None:

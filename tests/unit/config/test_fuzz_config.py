@@ -48,17 +48,17 @@ VALUES = st.recursive(
 
 
 @pytest.fixture(scope="module")
-def door() -> Iterator[ConfigComposer]:
+def composer() -> Iterator[ConfigComposer]:
     with ConfigComposer() as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def configs(door: ConfigComposer) -> list[dict[str, Any]]:
+def configs(composer: ConfigComposer) -> list[dict[str, Any]]:
     """A composed configuration of every backend, one of them a soak."""
     timings = ("default", "soak", "fixed", "quick")
     nodes = [
-        door.config([f"backend={backend}", f"timing={timing}"])
+        composer.config([f"backend={backend}", f"timing={timing}"])
         for backend, timing in zip(BACKENDS, timings, strict=True)
     ]
     return [OmegaConf.to_container(node) for node in nodes]  # type: ignore[misc]
@@ -121,10 +121,10 @@ WORDS = (
 
 @fuzzed
 @given(words=st.lists(WORDS, min_size=1, max_size=3), multirun=st.booleans())
-def test_any_words_are_jobs_or_a_refusal(words: list[str], multirun: bool, door: ConfigComposer) -> None:
+def test_any_words_are_jobs_or_a_refusal(words: list[str], multirun: bool, composer: ConfigComposer) -> None:
     begin = time.process_time()
     try:
-        door.jobs(words, multirun)
+        composer.jobs(words, multirun)
     except ConfigError as error:
         check_refusal(error)
     assert time.process_time() - begin < LONGEST_S * max(1, len(words))

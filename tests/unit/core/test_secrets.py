@@ -48,19 +48,19 @@ def test_names_stay_at_every_depth() -> None:
 
 
 def test_ranks_with_different_credentials_have_different_digests_and_equal_records() -> None:
-    with ConfigComposer() as door:
-        job, other = (door.jobs([f"env.FOO_TOKEN={text}"], False)[0] for text in (SECRET, "another"))
+    with ConfigComposer() as composer:
+        job, other = (composer.jobs([f"env.FOO_TOKEN={text}"], False)[0] for text in (SECRET, "another"))
     assert job.digest != other.digest
     assert job.config == other.config and job.config["env"] == {"FOO_TOKEN": MASK}
     assert dict(job.settings.env) == {"FOO_TOKEN": SECRET}, "the ranks get it"
 
 
 def test_a_recorded_override_takes_the_value_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    with ConfigComposer() as door:
+    with ConfigComposer() as composer:
         with pytest.raises(ConfigError, match="export FOO_TOKEN="):
-            door.jobs(["++env.FOO_TOKEN='***'"], False)
+            composer.jobs(["++env.FOO_TOKEN='***'"], False)
         monkeypatch.setenv("FOO_TOKEN", "a'b\\c")
-        assert dict(door.jobs(["++env.FOO_TOKEN='***'"], False)[0].settings.env) == {"FOO_TOKEN": "a'b\\c"}
+        assert dict(composer.jobs(["++env.FOO_TOKEN='***'"], False)[0].settings.env) == {"FOO_TOKEN": "a'b\\c"}
 
 
 def test_no_file_of_a_run_holds_a_credential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_cases import case_row
 
-from commbench.core.columns import CASES
 from commbench.core.slow_pairs import FACTOR, findings, matrices
 
 Pair = tuple[int, int]
@@ -17,9 +17,8 @@ INTERVAL = 0.02  # half-width of a planted interval
 
 
 def row(pair: str | None, median_s: float | None, ranks_per_node: int = 8, **more: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {column.name: None for column in CASES}
     low, high = (None, None) if median_s is None else (median_s * (1 - INTERVAL), median_s * (1 + INTERVAL))
-    values |= {"run_id": "r", "benchmark": "p2p_latency", "message_bytes": 1024, "status": "ok", "pair": pair}
+    values = case_row(run_id="r", benchmark="p2p_latency", message_bytes=1024, status="ok", pair=pair)
     return values | {"median_s": median_s, "ci_low_s": low, "ci_high_s": high, "ranks_per_node": ranks_per_node} | more
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sample_cases
+from step_trials import REDUCE, Trials, allocated, wrong
 
 from commbench.backends.simulated import Simulated
 from commbench.benchmarks.all_reduce import AllReduce as AllReduceBenchmark
@@ -46,12 +48,7 @@ from commbench.world.control import hosted_world
 SIZES = pytest.mark.parametrize("size", [1, 2, 3, 4])
 LATENCY_S, GB_PER_S = 3e-6, 8.0
 PLAIN = Model(latency_s=LATENCY_S, bandwidth_gb_per_s=GB_PER_S, call_s=0.0)
-CASE = Case(
-    benchmark="p2p_latency", backend="simulated", engine="virtual", timing_mode="host", timing="fixed", sync="none",
-    device="cpu", dtype="float32", layout="1x2", pair="0-1", message_bytes=4000, elements=1000, window=None,
-    in_place=None, reduction=None, root=None, schedule=None, streams=None, staging="none", cache="warm",
-    cuda_ipc="auto", interface=None,
-)  # fmt: skip
+CASE = replace(sample_cases.CASE, pair="0-1", message_bytes=4000, elements=1000)
 X, Y = View("x"), View("y")
 
 
@@ -357,15 +354,17 @@ def test_only_copies_can_be_reset_steps() -> None:
 # ---------------------------------------------------------------- payload
 
 
-@SIZES
-def test_blocking_messages_go_round_a_ring(size: int) -> None:
-    def steps(rank: int) -> Iterable[Step]:
-        send, recv = Send(X, (rank + 1) % size), Recv(Y, (rank - 1) % size)
-        return (send, recv) if rank == 0 else (recv, send)
-
-    ranks = Ranks(size, steps)
-    ranks.runner(1)
-    assert [ranks.of(rank) for rank in range(size)] == [Ranks.start((rank - 1) % size).tolist() for rank in range(size)]
+@pytest.mark.parametrize(
+    ("size", "kind"), [*((size, "float64") for size in (1, 2, 3, 4)), (3, "int8"), (2, "bfloat16")]
+)
+def test_every_step_is_exact_and_writes_nothing_beside_its_data(size: int, kind: str) -> None:
+    communicator = Simulated(PLAIN).open(*hosted_world(1, size))
+    ranks = [Trials(rank, size, kind, 5, REDUCE, range(size)).every() for rank in range(size)]
+    for trials in zip(*ranks, strict=True):
+        held = {rank: allocated(trial, communicator.allocate, 2) for rank, trial in enumerate(trials)}
+        programs = {rank: Program(steps=trial.steps) for rank, trial in enumerate(trials)}
+        communicator.prepare(programs, held, Mode("virtual"))(2)
+        assert [line for rank, trial in enumerate(trials) for line in wrong(trial, held[rank], 2)] == []
 
 
 @SIZES
@@ -402,22 +401,6 @@ def test_copies_move_parts(size: int) -> None:
         assert ranks.of(rank, slot=1)[9:] == Ranks.start(rank)[2:5].tolist()
 
 
-REDUCE: dict[str, Callable[[Any], Any]] = {
-    "sum": lambda rows: rows.sum(axis=0), "prod": lambda rows: rows.prod(axis=0), "min": lambda rows: rows.min(axis=0),
-    "max": lambda rows: rows.max(axis=0), "avg": lambda rows: rows.mean(axis=0),
-}  # fmt: skip
-
-
-@SIZES
-@pytest.mark.parametrize("reduction", REDUCE)
-def test_reductions_combine_all_ranks(size: int, reduction: str) -> None:
-    whole = REDUCE[reduction](np.stack([Ranks.start(rank) for rank in range(size)])).tolist()
-    ranks = Ranks(size, lambda rank: (AllReduce(X, Y, reduction), AllReduce(X, X, reduction)), dtype="float64")
-    ranks.runner(1)
-    for rank in range(size):
-        assert ranks.of(rank) == ranks.of(rank, "x") == [int(value) for value in whole]
-
-
 @SIZES
 def test_in_place_sums_start_afresh_after_a_reset(size: int) -> None:
     ranks = Ranks(size, lambda rank: (AllReduce(Y, Y, "sum"),), reset=(Copy(X, Y),))
@@ -425,66 +408,6 @@ def test_in_place_sums_start_afresh_after_a_reset(size: int) -> None:
         ranks.runner(2)
     total = sum(Ranks.start(rank) for rank in range(size))
     assert all(ranks.of(rank) == total.tolist() for rank in range(size))
-
-
-ROOTED = pytest.mark.parametrize(("size", "root"), [(size, root) for size in (1, 2, 3, 4) for root in range(size)])
-
-
-@ROOTED
-def test_reduce_leaves_the_sum_on_the_root_only(size: int, root: int) -> None:
-    ranks = Ranks(size, lambda rank: (Reduce(X, Y, "sum", root),))
-    ranks.runner(1)
-    assert ranks.of(root) == sum(Ranks.start(rank) for rank in range(size)).tolist()
-    assert all(ranks.untouched(rank) for rank in range(size) if rank != root)
-
-
-@ROOTED
-def test_broadcast_gives_everybody_the_roots_data(size: int, root: int) -> None:
-    ranks = Ranks(size, lambda rank: (Broadcast(X, root),))
-    ranks.runner(1)
-    assert all(ranks.of(rank, "x") == Ranks.start(root).tolist() for rank in range(size))
-
-
-@SIZES
-def test_all_gather_joins_the_ranks_in_order(size: int) -> None:
-    ranks = Ranks(size, lambda rank: (AllGather(X, Y),), counts=(12, 12 * size))
-    ranks.runner(1)
-    joined = [value for rank in range(size) for value in Ranks.start(rank).tolist()]
-    assert all(ranks.of(rank) == joined for rank in range(size))
-
-
-@ROOTED
-def test_gather_joins_the_ranks_on_the_root_only(size: int, root: int) -> None:
-    ranks = Ranks(size, lambda rank: (Gather(X, Y, root),), counts=(12, 12 * size))
-    ranks.runner(1)
-    assert ranks.of(root) == [value for rank in range(size) for value in Ranks.start(rank).tolist()]
-    assert all(ranks.untouched(rank) for rank in range(size) if rank != root)
-
-
-@ROOTED
-def test_scatter_deals_out_the_roots_blocks(size: int, root: int) -> None:
-    ranks = Ranks(size, lambda rank: (Scatter(X, Y, root),), counts=(12 * size, 12))
-    ranks.runner(1)
-    whole = Ranks.start(root, 12 * size).tolist()
-    assert [ranks.of(rank) for rank in range(size)] == [whole[12 * rank : 12 * rank + 12] for rank in range(size)]
-
-
-@SIZES
-def test_reduce_scatter_gives_each_rank_its_block_of_the_sum(size: int) -> None:
-    ranks = Ranks(size, lambda rank: (ReduceScatter(X, Y, "sum"),), counts=(12 * size, 12))
-    ranks.runner(1)
-    whole = sum(Ranks.start(rank, 12 * size) for rank in range(size)).tolist()
-    assert [ranks.of(rank) for rank in range(size)] == [whole[12 * rank : 12 * rank + 12] for rank in range(size)]
-
-
-@SIZES
-@pytest.mark.parametrize("target", [X, Y], ids=["in place", "out of place"])
-def test_all_to_all_transposes_the_blocks(size: int, target: View) -> None:
-    ranks = Ranks(size, lambda rank: (AllToAll(X, target),), counts=(3 * size, 3 * size))
-    ranks.runner(1)
-    for rank in range(size):
-        blocks = [Ranks.start(source, 3 * size)[3 * rank : 3 * rank + 3] for source in range(size)]
-        assert ranks.of(rank, target.buffer) == np.concatenate(blocks).tolist()
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])

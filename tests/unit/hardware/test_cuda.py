@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import AS_ROOT
 
 from commbench.hardware.cuda import (
     CUDA_IPC_VALUES,
@@ -150,12 +151,7 @@ OPEN_MPI = HERE.parent / "lib" / "libmpi.so.40"
 )
 def test_ucx_takes_its_word_on_a_machine_without_cuda() -> None:
     """The list that denies cuda_ipc leaves the others: the real library starts with it, without a warning."""
-    root = {f"{kind}_ALLOW_RUN_AS_ROOT{more}": "1" for kind in ("OMPI", "PRTE") for more in ("", "_CONFIRM")}
-    exports = (
-        cuda_ipc_exports("off", ["Open MPI", "UCX"])
-        | {"MPI4PY_LIBMPI": str(OPEN_MPI)}
-        | (root if os.geteuid() == 0 else {})
-    )
+    exports = cuda_ipc_exports("off", ["Open MPI", "UCX"]) | {"MPI4PY_LIBMPI": str(OPEN_MPI)} | AS_ROOT
     mca = {"pml": "ucx", "opal_common_ucx_tls": "any", "opal_common_ucx_devices": "any"}
     chosen = [word for name, value in mca.items() for word in ("--mca", name, value)]
     command = ["timeout", "-k", "5", "60", str(HERE / "prterun"), "--bind-to", "none", *chosen, "-n", "2"]

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -189,11 +191,12 @@ def test_what_disturbs_a_process_is_counted(tmp_path: Path) -> None:
 
 
 def test_a_frequency_is_read_where_that_is_quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "SLOW_READ_S", 0.1)  # of a machine under load
     quick, slow = tmp_path / "quick", tmp_path / "slow"
-    for root, cost_s in ((quick, 0.0), (slow, 0.11)):
+    for root, cost_s in ((quick, 0.5 * host.SLOW_READ_S), (slow, 1.1 * host.SLOW_READ_S)):
         folder = root / "sys/devices/system/cpu/cpu7/cpufreq"
         folder.mkdir(parents=True)
         (folder / "scaling_cur_freq").write_text("2400000\n")
-        monkeypatch.setattr(host, "_current_cpu", lambda cost_s=cost_s: (time.sleep(cost_s), 7)[1])
+        readings = itertools.count(0.0, cost_s)
+        monkeypatch.setattr(host, "_current_cpu", lambda: 7)
+        monkeypatch.setattr(host, "time", SimpleNamespace(perf_counter=lambda readings=readings: next(readings)))
         assert interference_counters(root=root).get("os.cpu_frequency_hz") == (2.4e9 if root is quick else None)

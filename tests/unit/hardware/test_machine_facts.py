@@ -32,6 +32,7 @@ def test_every_fact_of_this_machine_is_well_formed():
     assert {key.partition(".")[0] for key in facts} >= {"host", "limits", "versions", "network", "topology", "ipc"}
 
 
+@pytest.mark.serial
 def test_it_is_quick():
     """The best of three: this machine has other work, too."""
     if machine_facts.collect()["topology.nvidia_smi_topo_m"]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from composed import settings_of
 from numpy.typing import NDArray
 
-from commbench.config.compose import ConfigComposer
 from commbench.engines.virtual import VirtualRunner
 from commbench.measure.case import CaseVisit
 from commbench.measure.plan import PlanFacts, plan
@@ -47,8 +47,7 @@ class Library(Progress):
         return current, number
 
     def visit(self, *words: str, number: int = 1, block_k: int | None = None, cache_bytes: int = 1) -> Samples:
-        with ConfigComposer() as composer:
-            settings = composer.jobs([*MODEL, *words], multirun=False)[0].settings
+        settings = settings_of(*MODEL, *words)
         world, control = hosted_world(1, 2)
         (job,) = plan(settings, world, PlanFacts(2**40, cache_bytes, 8))
         communicator = settings.backend.open(world, control)

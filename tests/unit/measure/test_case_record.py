@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from composed import FACTS, settings_of
 from numpy.random import default_rng
 
-from commbench.config.compose import ConfigComposer
 from commbench.core.case import Planned, World
 from commbench.core.columns import INTERRUPTED
 from commbench.measure.case_record import CaseRecord
 from commbench.measure.conditions import Conditions
-from commbench.measure.plan import PlanFacts, plan
+from commbench.measure.plan import plan
 from commbench.measure.rows import row, sample_table
 from commbench.measure.samples import Block, Counts, MeasuredCounters, Samples
 from commbench.measure.time_limits import VisitRule
@@ -35,10 +35,8 @@ NUMBERS = (
 
 @pytest.fixture(scope="module")
 def job() -> Planned:
-    with ConfigComposer() as door:
-        words = ["benchmark=[all_reduce]", "layout=[1x2]", "sizes=[400]"]
-        settings = door.jobs(words, multirun=False)[0].settings
-    (job,) = plan(settings, hosted_world(1, 2)[0], PlanFacts(2**40, 2**20, 8))
+    settings = settings_of("benchmark=[all_reduce]", "layout=[1x2]", "sizes=[400]")
+    (job,) = plan(settings, hosted_world(1, 2)[0], FACTS)
     return job
 
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from composed import FACTS, settings_of
 
 from commbench.backends.simulated import Simulated
-from commbench.config.compose import ConfigComposer
-from commbench.config.settings import Settings
 from commbench.core.case import World
 from commbench.core.layout import Layout
 from commbench.core.program import BufferSpec, Program
@@ -25,7 +24,7 @@ from commbench.measure.conditions import (
     copy_gb_per_s,
     disturbed_passes,
 )
-from commbench.measure.plan import PlanFacts, plan
+from commbench.measure.plan import plan
 from commbench.measure.recorder import FanOut, Recorder
 from commbench.measure.samples import Block, Samples
 from commbench.measure.transports import TransportEvidence
@@ -34,15 +33,8 @@ from commbench.world.control import hosted_world
 from commbench.world.heartbeat import Progress
 
 LAUNCHES = {"planned": 1, "began": [0], "spent_s": 0.0}
-FACTS = PlanFacts(2**40, 2**20, 8)
 STARTED = datetime(2026, 1, 2, tzinfo=timezone.utc)
-
-
-def settings_of(*words: str) -> Settings:
-    with ConfigComposer() as door:
-        return door.jobs(["backend=simulated", "benchmark=[all_reduce]", "sizes=[60kB]", *words], multirun=False)[
-            0
-        ].settings
+WORDS = ("backend=simulated", "benchmark=[all_reduce]", "sizes=[60kB]")
 
 
 def passes(*medians: float, width: float = 0.01, name: str = "copy_s") -> dict[int, dict[str, PassReading]]:
@@ -80,7 +72,7 @@ def test_each_kind_of_reading_is_compared_with_itself_only() -> None:
 
 def test_it_measures_a_message_between_the_first_two_ranks_of_the_largest_layout_and_a_copy() -> None:
     model = ("backend.model.latency_s=5e-6", "backend.model.call_s=0", "backend.model.bandwidth_gb_per_s=1000")
-    settings, (world, control) = settings_of(*model, "timing=soak"), hosted_world(1, 4)
+    settings, (world, control) = settings_of(*WORDS, *model, "timing=soak"), hosted_world(1, 4)
     settings = replace(settings, layouts=(Layout(1, 2), Layout(1, 4)), schedule="rounds", pairs="all")
     reference = ReferenceCase(settings, world, FACTS)
     assert reference.groups == {(0, 1, 2, 3)}
@@ -93,14 +85,14 @@ def test_it_measures_a_message_between_the_first_two_ranks_of_the_largest_layout
     )
     first, second = reference.record()
     assert [first["pass"], second["pass"]] == [1, 2] and len(first["copy_s"]) == 3  # type: ignore[arg-type]
-    slow = settings_of(*model, "backend.model.latency_s=5e-5").backend
+    slow = settings_of(*WORDS, *model, "backend.model.latency_s=5e-5").backend
     assert isinstance(slow, Simulated)
     reference.measure(3, {(0, 1, 2, 3): slow.open(world, control, "cpu")}, control, Progress())
     assert 3 in disturbed_passes(reference.passes) and reference.record()[2]["moved"] is True
 
 
 def test_one_rank_has_no_messages_and_still_its_copy() -> None:
-    settings, (world, control) = settings_of(), hosted_world(1, 1)
+    settings, (world, control) = settings_of(*WORDS), hosted_world(1, 1)
     reference = ReferenceCase(replace(settings, layouts=(Layout(1, 1),)), world, FACTS)
     reference.measure(1, {}, control, Progress())
     assert reference.groups == set() and set(reference.passes[1]) == {"copy_s"}
@@ -155,7 +147,7 @@ class Copier:
 def test_the_copy_rate_of_a_gpu_is_that_of_its_memory_or_unknown(
     rates: dict[int, float], expected: float | None
 ) -> None:
-    settings = settings_of("timing=default", "layout=1x2")
+    settings = settings_of(*WORDS, "timing=default", "layout=1x2")
     (job,) = plan(settings, hosted_world(1, 2)[0], FACTS)
     on_gpu = replace(job, case=replace(job.case, device="cuda"))
     copier: Any = Copier(rates)
@@ -180,7 +172,7 @@ class Collector:
 
 def test_at_the_end_only_the_rows_whose_flag_changes_are_written_again() -> None:
     world, writer = World(0, 2, ((0, 1),), (0,)), Collector()
-    settings = replace(settings_of("timing=default", "layout=1x2"), writers=(writer,))
+    settings = replace(settings_of(*WORDS, "timing=default", "layout=1x2"), writers=(writer,))
     (job,) = plan(settings, hosted_world(1, 2)[0], FACTS)
     job = replace(job, case=replace(job.case, engine="python"))
     recorder = Recorder(settings, {"run_id": "r", "sweep_id": "s", "launches": LAUNCHES}, 1)

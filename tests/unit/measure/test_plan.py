@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import pytest
+from composed import settings_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.backends.torch.cuda_copy import CudaCopy
 from commbench.benchmarks.all_reduce import AllReduce
 from commbench.buffers.memory import buffer_bytes, slot_bytes
-from commbench.config.compose import ConfigComposer
 from commbench.config.settings import Settings
 from commbench.core.case import Planned, World
 from commbench.core.payload import DTYPES
@@ -43,20 +42,18 @@ class Divided(AllReduce):
         return size
 
 
-@cache
-def settings_of(*overrides: str) -> Settings:
-    with ConfigComposer() as door:
-        return door.jobs(["backend=simulated", *overrides], multirun=False)[0].settings
+def simulated(*overrides: str) -> Settings:
+    return settings_of("backend=simulated", *overrides)
 
 
 def planned(*overrides: str, world: World | None = None, facts: PlanFacts = FACTS) -> tuple[Planned, ...]:
-    return plan(settings_of(*overrides), world or hosted_world(1, 2)[0], facts)
+    return plan(simulated(*overrides), world or hosted_world(1, 2)[0], facts)
 
 
 @pytest.fixture(scope="module")
 def every() -> Settings:
     """All benchmarks on four ranks; most tests change a field of it."""
-    return settings_of("benchmark=all", "layout=[1x4]", "sizes=[8,1KiB,1MiB]", "pairs=[[0,1]]")
+    return simulated("benchmark=all", "layout=[1x4]", "sizes=[8,1KiB,1MiB]", "pairs=[[0,1]]")
 
 
 WORLD = hosted_world(1, 4)[0]
@@ -140,7 +137,7 @@ def test_rotation_walks_through_twice_the_cache_unless_a_cap_says_less(size: str
 
 def test_each_pass_has_an_order_of_its_own_and_the_first_is_the_plan() -> None:
     words = "layout=1x2", "sizes=octaves"
-    settings, jobs = settings_of(*words), planned(*words)
+    settings, jobs = simulated(*words), planned(*words)
     orders = [[job.order for job in pass_order(jobs[::-1], settings, number)] for number in (1, 2, 3)]
     assert orders[0] == [*range(len(jobs))]
     assert len({tuple(order) for order in orders}) == 3 and [sorted(order) for order in orders] == [orders[0]] * 3
@@ -169,7 +166,7 @@ def test_one_byte_decides_what_fits() -> None:
 
 def test_what_no_machine_can_hold_is_refused_without_trying() -> None:
     jobs = planned("benchmark=[all_reduce,p2p_latency,p2p_bandwidth]", "sizes=[1024TiB]", "layout=[1x2]")
-    settings = settings_of()
+    settings = simulated()
     assert len(jobs) == 3
     for job in jobs:
         assert (job.skip or "").startswith("needs ")
@@ -209,7 +206,7 @@ def test_a_pair_needs_two_ranks_and_both_must_be_there() -> None:
 def test_memory_of_a_copy_is_where_its_buffers_are(benchmark: str, staging: str, host: int, device: int) -> None:
     size, words = 2**30, ["sizes=[1GiB]", "layout=1x1", "device=cuda", "cache=warm", "budget.memory_share=1.0"]
     settings = replace(
-        settings_of(f"benchmark={benchmark}", f"staging={staging}", *words),
+        simulated(f"benchmark={benchmark}", f"staging={staging}", *words),
         backend=CudaCopy(),
         timing_modes=("host_sync",),
     )
@@ -347,7 +344,7 @@ def test_members_are_world_ranks_of_the_layout() -> None:
 
 
 def test_the_estimate_grows_with_memory_and_budget() -> None:
-    settings = settings_of("timing=quick")
+    settings = simulated("timing=quick")
     small, large = planned("benchmark=all_reduce", "sizes=[8]", "layout=1x2")[0], planned(
         "benchmark=all_reduce", "sizes=[1GiB]", "layout=1x2")[0]  # fmt: skip
     assert duration_s(settings, small) < duration_s(settings, large)

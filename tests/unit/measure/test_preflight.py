@@ -165,8 +165,8 @@ class Wire:
     def __init__(self, shares_gpu): self.shares_gpu = shares_gpu
 
 def checked(size, shares=False, device="cuda", mode="strict", nodes=None):
-    with ConfigComposer() as door:
-        settings = door.jobs(["backend=gloo", f"preflight={mode}", f"output={OUTPUT}"], multirun=False)[0].settings
+    with ConfigComposer() as composer:
+        settings = composer.jobs(["backend=gloo", f"preflight={mode}", f"output={OUTPUT}"], multirun=False)[0].settings
     settings = replace(settings, backend=Wire(shares), device=device)
     listener = socket.create_server(("127.0.0.1", 0))
     server = hosted_store("127.0.0.1", listener.getsockname()[1], listener.detach())
@@ -182,8 +182,8 @@ def checked(size, shares=False, device="cuda", mode="strict", nodes=None):
     return {"errors": errors, "said": said.getvalue(), "run": ends[0][1] if not errors else None}
 
 world, control = hosted_world(1, 4)
-with ConfigComposer() as door:
-    settings = door.jobs(["backend=simulated", f"output={OUTPUT}"], multirun=False)[0].settings
+with ConfigComposer() as composer:
+    settings = composer.jobs(["backend=simulated", f"output={OUTPUT}"], multirun=False)[0].settings
 settings = replace(settings, backend=Wire(False))
 """
 

@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from composed import FACTS, settings_of
 
 import commbench
-from commbench.config.compose import ConfigComposer
-from commbench.config.settings import Settings
 from commbench.core.case import Planned, World
 from commbench.core.errors import Unsaved, WorldBroken
 from commbench.measure.conditions import Conditions
-from commbench.measure.plan import PlanFacts, plan
+from commbench.measure.plan import plan
 from commbench.measure.recorder import FanOut, Recorder
 from commbench.measure.samples import Block, Samples
 from commbench.measure.time_limits import spacing_s
@@ -31,13 +30,7 @@ from commbench.world.control import hosted_world
 
 WORLD = World(0, 2, ((0, 1),), (0,))
 AROUND = Conditions({}, {}, 8, 1, 2**20, TransportEvidence(), WORLD, ())
-FACTS = PlanFacts(2**40, 2**20, 8)
 OWN_S = 10.0  # of a case
-
-
-def settings_of(*words: str) -> Settings:
-    with ConfigComposer() as door:
-        return door.jobs(["backend=simulated", *words], multirun=False)[0].settings
 
 
 class Run:
@@ -45,10 +38,8 @@ class Run:
 
     def __init__(self, *words: str, cases: int) -> None:
         sizes = f"sizes=[{','.join(str(8 * n) for n in range(1, cases + 1))}]"
-        settings = settings_of(
-            "timing=default", f"timing.case_s={OWN_S}", "layout=1x2", "benchmark=all_reduce", sizes, *words
-        )
-        self.settings = replace(settings, writers=())
+        own = ("timing=default", f"timing.case_s={OWN_S}", "layout=1x2", "benchmark=all_reduce", sizes)
+        self.settings = replace(settings_of("backend=simulated", *own, *words), writers=())
         jobs = plan(self.settings, hosted_world(1, 2)[0], FACTS)
         self.jobs = tuple(replace(job, case=replace(job.case, engine="python")) for job in jobs)
         run = {"run_id": "r", "sweep_id": "s", "launches": {"planned": 1, "began": [0], "spent_s": 0.0}}
@@ -133,7 +124,7 @@ def test_the_wait_between_passes_is_a_part_of_the_time_of_the_cases_that_wait() 
     ],
 )
 def test_passes_are_apart_but_fit_into_the_time_of_a_case(words: tuple[str, ...], expected_s: float) -> None:
-    assert spacing_s(settings_of(*words)) == pytest.approx(expected_s)
+    assert spacing_s(settings_of("backend=simulated", *words)) == pytest.approx(expected_s)
 
 
 def test_a_row_tells_over_what_time_its_visits_are_spread() -> None:

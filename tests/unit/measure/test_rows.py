@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from composed import FACTS, settings_of
 from gpu_cases import planned as gpu_planned
 from numpy.random import default_rng
 
@@ -25,7 +26,7 @@ from commbench.hardware.link_limits import interface_limit, network_limit
 from commbench.measure.case import CaseVisit
 from commbench.measure.case_record import CaseRecord
 from commbench.measure.conditions import Conditions, empty_samples_s, host_copies_gb_per_s
-from commbench.measure.plan import PlanFacts, plan
+from commbench.measure.plan import plan
 from commbench.measure.rows import impossible_reason, row, sample_table, wire_gb_per_s
 from commbench.measure.samples import Block, Counts, Failure, MeasuredCounters, Refused, Samples
 from commbench.measure.time_limits import samples_per_stamp
@@ -73,32 +74,25 @@ OF_A_RUN = {"run_id", "sweep_id", "launch", "label", "segment"}  # the session a
 NUMBERS = {column.name for column in RESULTS} - {"nodes", "ranks_per_node", "world_size", "transport"}
 
 
-@cache
-def settings_of_all(*overrides: str) -> Settings:
-    with ConfigComposer() as composer:
-        (job,) = composer.jobs(["backend=simulated", "benchmark=all", "sizes=[60kB]", *overrides], multirun=False)
-    return job.settings
-
-
-def settings_of(benchmark: str, *overrides: str) -> Settings:
-    settings = settings_of_all(*overrides)
+def settings_for(benchmark: str, *overrides: str) -> Settings:
+    settings = settings_of("backend=simulated", "benchmark=all", "sizes=[60kB]", *overrides)
     return replace(settings, benchmarks=tuple(entry for entry in settings.benchmarks if entry.name == benchmark))
 
 
 @cache
 def planned(benchmark: str, ranks: int = 2, *overrides: str, engine: str = "python") -> Planned:
-    settings = replace(settings_of(benchmark, *overrides), layouts=(Layout(1, ranks),), pairs=((0, ranks - 1),))
-    (job,) = plan(settings, hosted_world(1, ranks)[0], PlanFacts(2**40, 2**20, 8))
+    settings = replace(settings_for(benchmark, *overrides), layouts=(Layout(1, ranks),), pairs=((0, ranks - 1),))
+    (job,) = plan(settings, hosted_world(1, ranks)[0], FACTS)
     return replace(job, case=replace(job.case, engine=engine))
 
 
 @cache
 def simulated(benchmark: str, ranks: int, *overrides: str) -> tuple[Planned, Samples]:
     """A job measured on the virtual clock with noise."""
-    settings = settings_of(benchmark, "backend.model.noise=0.05", "timing=fixed", "timing.repetitions=40", *overrides)
+    settings = settings_for(benchmark, "backend.model.noise=0.05", "timing=fixed", "timing.repetitions=40", *overrides)
     settings = replace(settings, layouts=(Layout(1, ranks),), pairs=((0, ranks - 1),))
     world, control = hosted_world(1, ranks)
-    (job,) = plan(settings, world, PlanFacts(2**40, 2**20, 8))
+    (job,) = plan(settings, world, FACTS)
     outcome = CaseVisit(
         job, settings.backend.open(world, control), control, settings, AROUND.empty_sample_s, lambda _: None, Progress()
     ).measure()
@@ -349,9 +343,9 @@ def test_ranks_that_start_apart_are_skewed() -> None:
 def test_ranks_that_share_a_node_with_little_shared_memory_are_flagged(
     nodes: set[int], layout: Layout, flagged: bool
 ) -> None:
-    settings = replace(settings_of("all_reduce"), layouts=(layout,))
+    settings = replace(settings_for("all_reduce"), layouts=(layout,))
     world = hosted_world(2, 2)[0]
-    (job,) = plan(settings, world, PlanFacts(2**40, 2**20, 8))
+    (job,) = plan(settings, world, FACTS)
     job = replace(job, case=replace(job.case, engine="python"))
     made = row_of(job, samples(CALM), world=world, small_shm_nodes=frozenset(nodes))
     assert ("small_shm" in made["warnings"]) is flagged
@@ -463,11 +457,10 @@ def test_counters_that_are_slow_are_read_at_both_ends_of_a_case_and_of_its_warm_
             return {"bytes": 1.0}
 
     monkeypatch.setattr("commbench.measure.case.SLOW_COUNTERS_NS", -1 if slow else 10**12)
-    with ConfigComposer() as door:
-        words = ["backend=simulated", "timing=fixed", "timing.repetitions=9", "benchmark=all_reduce", "layout=1x2"]
-        settings = door.jobs([*words, "sizes=[8]"], multirun=False)[0].settings
+    words = ("timing=fixed", "timing.repetitions=9", "benchmark=all_reduce", "layout=1x2", "sizes=[8]")
+    settings = settings_of("backend=simulated", *words)
     world, control = hosted_world(1, 2)
-    (job,) = plan(settings, world, PlanFacts(2**40, 2**20, 8))
+    (job,) = plan(settings, world, FACTS)
     communicator = Counting(cast(Simulated, settings.backend), (0, 0))
     outcome = CaseVisit(
         job, communicator, control, settings, AROUND.empty_sample_s, lambda _: None, Progress()

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from composed import FACTS, settings_of
 from hypothesis import given
 from hypothesis import strategies as st
 from noisy_series import ar1_lognormal
 from numpy.random import default_rng
 
-from commbench.config.compose import ConfigComposer
-from commbench.measure.plan import PlanFacts, plan
+from commbench.measure.plan import plan
 from commbench.measure.statistics import Series, median_interval
 from commbench.measure.time_limits import StopRule, VisitRule, WarmUpRule, stop_rule, warm_up_rule
 from commbench.measure.visits import Visit
@@ -244,8 +244,7 @@ def test_the_first_block_of_a_warm_up() -> None:
 def test_a_slow_start_takes_a_second_of_the_first_visit(
     words: tuple[str, ...], visit: int, slow_start: bool, seconds: float
 ) -> None:
-    with ConfigComposer() as composer:
-        settings = composer.jobs(["backend=simulated", *words], multirun=False)[0].settings
+    settings = settings_of("backend=simulated", *words)
     rule = warm_up_rule(settings, settings.case_s / settings.timing.visits, visit, slow_start)
     assert rule.seconds == pytest.approx(seconds)
     assert rule.limit_s >= rule.seconds
@@ -253,9 +252,8 @@ def test_a_slow_start_takes_a_second_of_the_first_visit(
 
 @pytest.mark.parametrize(("words", "visits"), [("timing=default", 6), ("timing=rigorous", 18), ("timing=fixed", 1)])
 def test_all_visits_together_know_the_median_to_the_target(words: str, visits: int) -> None:
-    with ConfigComposer() as composer:
-        settings = composer.jobs(["backend=simulated", "layout=1x2", words], multirun=False)[0].settings
-    job = plan(settings, hosted_world(1, 2)[0], PlanFacts(2**40, 2**20, 8))[0]
+    settings = settings_of("backend=simulated", "layout=1x2", words)
+    job = plan(settings, hosted_world(1, 2)[0], FACTS)[0]
     assert stop_rule(job, settings).target == pytest.approx(settings.timing.target * visits**0.5)
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from generated_results import row, run_of
+from sample_cases import case_row
 
 import commbench
 from commbench.core.columns import CASES, SCHEMA_VERSION
@@ -46,8 +47,15 @@ def series(case_id: str, phases: dict[str, list[float]], ranks: int, late: int =
 def stored(folder: Path, samples: dict[str, Any], **more: Any) -> pd.Series[Any]:
     """The row of a run of one case."""
     texts = {column.name: "x" for column in CASES if column.kind == "text"}
-    case = {column.name: None for column in CASES} | texts
-    case |= {"run_id": "r", "case_id": "a", "launch": 0, "order": 0, "status": "ok", "pair": None, "warnings": []}
+    case = case_row(**texts) | {
+        "run_id": "r",
+        "case_id": "a",
+        "launch": 0,
+        "order": 0,
+        "status": "ok",
+        "pair": None,
+        "warnings": [],
+    }
     case |= {"message_bytes": 8, "operations_per_sample": 1, "block_k": 1, "env": {}} | more
     run = {"schema_version": SCHEMA_VERSION, "run_id": "r", "folder": str(folder), "cases": 1}
     write_json(folder / "run.json", run)

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sample_cases import case_row
 
 from commbench.core.columns import CASES, VARIABLES
 from commbench.core.errors import ConfigError
@@ -30,8 +31,7 @@ TRIALS = 200
 
 def row(launch: int, median_s: float | None, **more: Any) -> dict[str, Any]:
     """An all_reduce over two ranks, unless told otherwise; the case_id is the text of its variables."""
-    values: dict[str, Any] = dict.fromkeys(column.name for column in CASES)
-    values |= VALUES | {"run_id": f"r{launch:03d}", "launch": launch, "status": "ok", "warnings": []}
+    values = case_row(**VALUES, run_id=f"r{launch:03d}", launch=launch, status="ok", warnings=[])
     values |= {"median_s": median_s, "clock": "monotonic", "operations_per_sample": 1}
     values |= {"algbw_gb_per_s": more.get("message_bytes", 8) / median_s / 1e9 if median_s else None}
     values |= more

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from sample_cases import case_row
 
 import commbench
 from commbench.core.columns import CASES
@@ -202,9 +203,10 @@ def test_the_simulated_world_s_latency_and_bandwidth_come_back(tmp_path: Path) -
 
 def row(**more: Any) -> dict[str, Any]:
     """A measured case; the interval is -+ 1 % of the median unless told otherwise."""
-    case: dict[str, Any] = {column.name: None for column in CASES}
-    case |= {"benchmark": "all_reduce", "backend": "gloo", "engine": "python", "dtype": "float32", "layout": "1x2"}
-    case |= {"env": {}, "label": "", "run_id": "r", "status": "ok", "world_size": 2, "message_bytes": 8, **more}
+    case = case_row(
+        benchmark="all_reduce", backend="gloo", engine="python", dtype="float32", layout="1x2", env={}, label="",
+        run_id="r", status="ok", world_size=2, message_bytes=8,
+    ) | more  # fmt: skip
     if case["median_s"] is not None:
         case = {**case, "ci_low_s": 0.99 * case["median_s"], "ci_high_s": 1.01 * case["median_s"]} | more
     return case

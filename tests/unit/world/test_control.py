@@ -4,43 +4,28 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from composed import FACTS, settings_of
+from connected_ranks import client_of, connected, on_ranks
 from numpy.typing import NDArray
-from rank_threads import SOON_S, delays, no_error, together
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from rank_threads import SOON_S, delays
 
-from commbench.config.compose import ConfigComposer
 from commbench.core.case import Mode, World
 from commbench.core.errors import Missing
 from commbench.core.program import BufferSpec, Pattern, Program
 from commbench.core.protocols import Buffer
 from commbench.measure.case import CaseVisit
-from commbench.measure.plan import PlanFacts, plan
+from commbench.measure.plan import plan
 from commbench.measure.samples import Samples
 from commbench.world.control import SingleProcessControl, StoreControl
 from commbench.world.heartbeat import Progress
 
 SIZES = [1, 2, 8, 64]
-
-
-@contextmanager
-def connected(size: int) -> Iterator[tuple[TCPStore, list[StoreControl]]]:
-    """A store and a control plane of that many ranks, each with a connection of its own."""
-    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-
-    def connect(_: int) -> TCPStore:
-        return TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=SOON_S))
-
-    clients = together(connect, range(size))
-    yield server, [StoreControl(client, rank, size) for rank, client in enumerate(clients)]
 
 
 # ---------------------------------------------------------------- meetings
@@ -61,8 +46,7 @@ def test_all_ranks_see_the_same_values_in_the_same_order(size: int) -> None:
             seen.append(control.agree(problem, SOON_S))
         return seen
 
-    with connected(size) as (_, controls):
-        seen = no_error(together(work, controls))
+    seen = on_ranks(size, work)
     assert all(values == seen[0] for values in seen)
     assert [decision["rank"] for decision in seen[0][::2]] == [0] * 5
     assert seen[0][1::2] == [None, *(f"rank {turn}" if turn < size else None for turn in range(1, 5))]
@@ -79,29 +63,25 @@ def test_arrays_of_every_shape_come_back_as_they_were(size: int) -> None:
     def work(control: StoreControl) -> list[list[NDArray[np.int64]]]:
         return [control.collect(of(control.rank, shape), SOON_S) for shape in shapes]
 
-    with connected(size) as (_, controls):
-        collected = no_error(together(work, controls))
+    collected = on_ranks(size, work)
     for shape, parts in zip(shapes, collected[0], strict=True):
         assert [part.shape for part in parts] == [shape] * size
         assert all(np.array_equal(part, of(rank, shape)) and part.dtype == np.int64 for rank, part in enumerate(parts))
     assert all(parts == [] for rank_parts in collected[1:] for parts in rank_parts)
     extremes = rng.integers(-(2**63), 2**63 - 1, size=(4, 2), dtype=np.int64)
-    with connected(2) as (_, controls):
-        returned = no_error(together(lambda control: control.collect(extremes[:: 1 + control.rank], SOON_S), controls))
+    returned = on_ranks(2, lambda control: control.collect(extremes[:: 1 + control.rank], SOON_S))
     assert np.array_equal(returned[0][0], extremes) and np.array_equal(returned[0][1], extremes[::2])
 
 
 def test_ranks_may_send_arrays_of_different_shapes() -> None:
-    with connected(3) as (_, controls):
-        sent = [np.zeros((1, rank, 2), dtype=np.int64) for rank in range(3)]
-        collected = no_error(together(lambda control: control.collect(sent[control.rank], SOON_S), controls))
+    sent = [np.zeros((1, rank, 2), dtype=np.int64) for rank in range(3)]
+    collected = on_ranks(3, lambda control: control.collect(sent[control.rank], SOON_S))
     assert [part.shape for part in collected[0]] == [(1, 0, 2), (1, 1, 2), (1, 2, 2)]
 
 
 def test_agree_gives_the_problem_of_the_first_rank() -> None:
     problems = [None, None, "no memory", "no memory either"]
-    with connected(4) as (_, controls):
-        verdicts = no_error(together(lambda control: control.agree(problems[control.rank], SOON_S), controls))
+    verdicts = on_ranks(4, lambda control: control.agree(problems[control.rank], SOON_S))
     assert verdicts == ["no memory"] * 4
 
 
@@ -123,18 +103,17 @@ def test_a_missing_rank_is_named_within_its_deadline(size: int, absent: set[int]
             return time.monotonic() - begin
         raise AssertionError("nobody was missed")
 
-    with connected(size) as (_, controls):
-        waited = no_error(together(work, controls))
-    assert 0.45 <= waited[0] < 1.5
-    assert all(0.7 <= waited[rank] < 3.0 for rank in range(1, size) if rank not in absent)
+    waited = on_ranks(size, work)
+    assert 0.45 <= waited[0] < SOON_S / 4
+    assert all(0.7 <= waited[rank] < SOON_S / 2 for rank in range(1, size) if rank not in absent)
 
 
 def test_waiting_costs_no_processor_time() -> None:
-    with connected(2) as (_, controls):
-        begin = time.process_time()
-        with pytest.raises(Missing):
-            controls[0].gather(None, 1.0)
-        assert time.process_time() - begin < 0.2
+    control, _ = connected(2)
+    begin = time.process_time()
+    with pytest.raises(Missing):
+        control.gather(None, 1.0)
+    assert time.process_time() - begin < 0.2
 
 
 def test_a_late_rank_is_only_missed_after_the_deadline() -> None:
@@ -142,8 +121,7 @@ def test_a_late_rank_is_only_missed_after_the_deadline() -> None:
         time.sleep(0.5 * control.rank)
         return control.gather(control.rank, 5.0)
 
-    with connected(2) as (_, controls):
-        assert no_error(together(work, controls))[0] == [0, 1]
+    assert on_ranks(2, work)[0] == [0, 1]
 
 
 OWNER = """
@@ -160,8 +138,7 @@ def test_a_store_that_is_gone_took_rank_0_with_it(tmp_path: Path, warm_executabl
     command = [str(warm_executable), str(tmp_path / "owner.py")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
-        client = TCPStore("127.0.0.1", int(owner.stdout.readline()), is_master=False, timeout=timedelta(seconds=10))
-        control = StoreControl(client, 1, 2)
+        control = StoreControl(client_of(int(owner.stdout.readline())), 1, 2)
         control.gather("alive", SOON_S)
         owner.kill()
         owner.wait(10)
@@ -190,8 +167,7 @@ def test_keys_are_cleaned_up() -> None:
             if control.rank == 0:
                 counts.append(control.store.num_keys())
 
-    with connected(size) as (_, controls):
-        no_error(together(work, controls))
+    on_ranks(size, work)
     assert len(counts) == 60
     assert max(counts) <= counts[0] + 2 * size  # ranks may be one turn ahead
 
@@ -204,8 +180,7 @@ def test_keys_of_subsets_are_cleaned_up_too() -> None:
             control.agree(None, SOON_S)
         return int(control.store.num_keys())
 
-    with connected(4) as (_, controls):
-        assert max(no_error(together(work, controls))) <= 20
+    assert max(on_ranks(4, work)) <= 20
 
 
 # ---------------------------------------------------------------- some of the ranks
@@ -229,8 +204,7 @@ def test_a_subset_meets_on_its_own() -> None:
                 seen.append(part.decide([control.rank, turn], SOON_S))
         return [seen, control.decide(f"by {control.rank}", SOON_S)]
 
-    with connected(8) as (_, controls):
-        ends = no_error(together(work, controls))
+    ends = on_ranks(8, work)
     assert [end[1] for end in ends] == ["by 0"] * 8
     for rank, (ranks, rounds) in groups.items():
         assert ends[rank][0] == [[ranks[0], turn] for turn in range(rounds)]
@@ -242,8 +216,7 @@ def test_subsets_of_subsets_do_not_meet_their_parents() -> None:
         mine = inner.decide(["inner", control.rank], SOON_S) if control.rank < 2 else None
         return [mine, control.subset((0, 1, 2)).decide("middle", SOON_S), control.decide("outer", SOON_S)]
 
-    with connected(3) as (_, controls):
-        ends = no_error(together(work, controls))
+    ends = on_ranks(3, work)
     assert ends == [[["inner", 0], "middle", "outer"]] * 2 + [[None, "middle", "outer"]]
 
 
@@ -258,15 +231,14 @@ def test_rank_0_leaves_last(size: int) -> None:
         if control.rank == 0:
             assert sorted(left) == list(range(size))
 
-    with connected(size) as (_, controls):
-        no_error(together(work, controls))
+    on_ranks(size, work)
 
 
 def test_a_farewell_that_a_rank_does_not_come_to_ends_at_its_deadline() -> None:
-    with connected(3) as (_, controls):
-        controls[1].farewell(0.5)
-        with pytest.raises(Missing, match=r"rank 2 did not arrive at 'farewell' within 0\.5 s"):
-            controls[0].farewell(0.5)
+    controls = connected(3)
+    controls[1].farewell(0.5)
+    with pytest.raises(Missing, match=r"rank 2 did not arrive at 'farewell' within 0\.5 s"):
+        controls[0].farewell(0.5)
 
 
 def test_alone_there_is_nobody_to_wait_for() -> None:
@@ -330,19 +302,17 @@ class Noise:
 
 @pytest.mark.parametrize("size", [2, 8])
 def test_all_ranks_run_the_same_counts_and_stop_together(size: int) -> None:
-    with ConfigComposer() as door:
-        words = ["benchmark=[all_reduce]", "sizes=[8]", f"layout=1x{size}", "engine=python", "timing.target=0.02"]
-        settings = door.jobs([*words, "timing.case_s=60"], multirun=False)[0].settings
+    words = ("benchmark=[all_reduce]", "sizes=[8]", f"layout=1x{size}", "engine=python", "timing.target=0.02")
+    settings = settings_of(*words, "timing.case_s=60")
     world = World(0, size, (tuple(range(size)),), (0,))
-    planned = plan(settings, world, PlanFacts(2**40, 2**20, 64))[0]
+    planned = plan(settings, world, FACTS)[0]
     assert planned.skip is None
 
     def work(control: StoreControl) -> tuple[list[int], Any]:
         noise = Noise(control.rank, size)
         return noise.counts, CaseVisit(planned, noise, control, settings, {}, lambda _: None, Progress()).measure()  # type: ignore[arg-type]
 
-    with connected(size) as (_, controls):
-        ends = no_error(together(work, controls))
+    ends = on_ranks(size, work)
     counts = [ran for ran, _ in ends]
     assert all(ran == counts[0] for ran in counts)
     assert len(counts[0]) > 4

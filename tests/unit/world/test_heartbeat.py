@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import until
 from rank_threads import together
 from torch.distributed import PrefixStore, TCPStore
 
@@ -109,14 +110,9 @@ def test_the_state_of_a_process_in_words() -> None:
         host = Host("here", process.pid, Host.here().kernel)
         assert host.state() is None
         process.send_signal(signal.SIGSTOP)
-        until = time.monotonic() + 5
-        while host.state() is None and time.monotonic() < until:
-            time.sleep(0.01)
-        assert host.state() == "is stopped by a signal"
+        until(lambda: host.state() == "is stopped by a signal", 5)
         process.kill()
-        while host.state() != "has ended" and time.monotonic() < until:
-            time.sleep(0.01)
-        assert host.state() == "has ended", "a zombie has, too"
+        until(lambda: host.state() == "has ended", 5)  # a zombie has, too
     assert host.state() == "has ended"
 
 
@@ -146,12 +142,6 @@ def beating(
             each.stop()
 
 
-def wait_for(reports: list[Any], seconds: float = 10) -> None:
-    until = time.monotonic() + seconds
-    while not reports and time.monotonic() < until:
-        time.sleep(0.05)
-
-
 def test_who_beats_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     with beating(3, monkeypatch) as (_, _, reports):
         time.sleep(2 * SILENCE_S)
@@ -163,8 +153,7 @@ def test_a_silent_rank_is_named_to_all_with_its_place(monkeypatch: pytest.Monkey
         progress[2].enter("measure of a case")
         time.sleep(0.6)
         heartbeats[2].stop()
-        wait_for(reports[0])
-        wait_for(reports[1])
+        until(lambda: reports[0] and reports[1])
         ((reason, from_rank_0),) = reports[0]
         assert f"no heartbeat for {SILENCE_S:g} s (budget.silence_s): rank 2 on {heartbeats[0].hosts[2].name}" in reason
         assert f"(pid {os.getpid()})" in reason
@@ -177,7 +166,7 @@ def test_a_silent_rank_0_is_noticed_by_the_others(monkeypatch: pytest.MonkeyPatc
     with beating(3, monkeypatch) as (heartbeats, _, reports):
         heartbeats[0].stop()
         for rank in (1, 2):
-            wait_for(reports[rank])
+            until(lambda rank=rank: reports[rank])
             ((reason, from_rank_0),) = reports[rank]
             assert "no heartbeat for" in reason and "rank 0 on " in reason and from_rank_0 is False
 
@@ -186,7 +175,7 @@ def test_a_call_that_takes_too_long_ends_the_world_with_every_place(monkeypatch:
     with beating(2, monkeypatch) as (_, progress, reports):
         progress[1].enter("a hang")
         progress[0].enter("the library's call", limit_s=0.5)
-        wait_for(reports[0])
+        until(lambda: reports[0])
         ((reason, _),) = reports[0]
         assert reason.startswith("no end after ")
         assert "last seen in the library's call" in reason and "last seen in a hang" in reason
@@ -219,7 +208,7 @@ def test_a_meeting_point_that_is_gone_is_told(
                 assert reports == [[], []]
                 os.kill(pid, number)
                 for rank in range(2):
-                    wait_for(reports[rank])
+                    until(lambda rank=rank: reports[rank])
                     ((reason, from_rank_0),) = reports[rank]
                     assert reason.startswith(f"rank {rank} on {heartbeats[0].hosts[0].name}") and expected in reason
                     assert "; rank 0 on " in reason, "with what has happened to it"

@@ -6,16 +6,15 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from connected_ranks import client_of, connected, on_ranks, open_store
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rank_threads import SOON_S, delays, no_error, together
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from commbench.core.case import World
 from commbench.core.errors import Missing
@@ -31,17 +30,15 @@ FOUR: Nodes = tuple(tuple(range(first, first + 4)) for first in range(0, 16, 4))
 SHAPES = [TWO, CYCLIC, UNEVEN, FOUR, ((0, 1, 2),), ((0,), (1,), (2,))]
 
 
+def join(plain: StoreControl, nodes: Nodes, deadline_s: float = SOON_S) -> Control:
+    return join_nodes(World(plain.rank, plain.size, nodes, (plain.rank,)), plain, deadline_s)
+
+
 @contextmanager
 def joined(nodes: Nodes) -> Iterator[list[NodeControl]]:
     """The control planes of all ranks; each has a connection of its own to rank 0's store and to its node's."""
-    size = sum(len(node) for node in nodes)
-    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-
-    def enter(rank: int) -> Control:
-        client = TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=SOON_S))
-        return join_nodes(World(rank, size, nodes, (rank,)), StoreControl(client, rank, size), SOON_S)
-
-    controls = no_error(together(enter, range(size)))
+    plain = connected(sum(len(node) for node in nodes))
+    controls = no_error(together(lambda control: join(control, nodes), plain))
     assert all(isinstance(control, NodeControl) for control in controls)
     yield controls
 
@@ -178,8 +175,8 @@ def test_late_ranks_of_both_levels_are_named_within_the_deadline(nodes: Nodes, a
 
     with joined(nodes) as controls:
         waited = no_error(together(work, controls))
-    assert 0.5 <= waited[0] < 1.2
-    assert all(0.8 <= waited[rank] < 4.0 for rank in range(1, len(waited)) if rank not in absent)
+    assert 0.5 <= waited[0] < SOON_S / 4
+    assert all(0.8 <= waited[rank] < SOON_S / 2 for rank in range(1, len(waited)) if rank not in absent)
 
 
 def test_who_is_led_names_rank_0_when_its_leader_waits_for_it() -> None:
@@ -229,13 +226,12 @@ time.sleep(100)
 
 
 def test_a_leader_that_is_gone_is_named_by_rank_0_and_by_those_it_led(tmp_path: Path, warm_executable: Path) -> None:
-    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    server = open_store()
     (tmp_path / "leader.py").write_text(LEADER)
     with subprocess.Popen([str(warm_executable), str(tmp_path / "leader.py"), str(server.port)]) as leader:
 
         def enter(rank: int) -> Control:
-            client = TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=SOON_S))
-            return join_nodes(World(rank, 4, TWO, (rank,)), StoreControl(client, rank, 4), 30.0)  # its imports
+            return join(StoreControl(client_of(server.port), rank, 4), TWO, deadline_s=30.0)  # its imports
 
         controls = no_error(together(enter, [0, 1, 3]))
         no_error(together(lambda control: control.agree(None, SOON_S), controls))
@@ -289,28 +285,23 @@ def test_only_large_worlds_of_shared_nodes_have_two_levels(
 ) -> None:
     monkeypatch.setattr("commbench.world.control.FLAT_RANKS", flat_ranks)
     size = sum(len(node) for node in nodes)
-    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
-    def work(rank: int) -> int:
-        client = TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=SOON_S))
-        plain = StoreControl(client, rank, size)
-        control = by_node(World(rank, size, nodes, (rank,)), plain)
-        assert control.decide(rank, SOON_S) == 0
+    def work(plain: StoreControl) -> int:
+        control = by_node(World(plain.rank, size, nodes, (plain.rank,)), plain)
+        assert control.decide(plain.rank, SOON_S) == 0
         control.farewell(SOON_S)  # a leader takes its node's store along
-        assert control.store is client  # type: ignore[attr-defined]
+        assert control.store is plain.store  # type: ignore[attr-defined]
         return 1 if control is plain else 2
 
-    assert no_error(together(work, range(size))) == [levels] * size
+    assert on_ranks(size, work) == [levels] * size
 
 
 def test_a_node_that_can_host_no_store_leaves_all_with_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("commbench.world.control.LOOPBACK", "192.0.2.1")  # nobody's address
-    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
-    def work(rank: int) -> Any:
-        client = TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=SOON_S))
-        control = join_nodes(World(rank, 4, TWO, (rank,)), StoreControl(client, rank, 4), SOON_S)
+    def work(plain: StoreControl) -> Any:
+        control = join(plain, TWO)
         assert isinstance(control, StoreControl)
-        return control.decide(rank, SOON_S)
+        return control.decide(plain.rank, SOON_S)
 
-    assert no_error(together(work, range(4))) == [0] * 4
+    assert on_ranks(4, work) == [0] * 4

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import pty
 import resource
-import select
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from processes import in_terminal
 
 from commbench.world.output import ERASE, LOG, PROGRESS, Reporter, State
 
@@ -20,23 +18,8 @@ BAR = "[#####-----] 2/4"
 
 def on_a_terminal(script: str, columns: int = 100, **environ: str) -> str:
     """What a terminal receives from a Python script."""
-    ours, theirs = pty.openpty()
     env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns), **environ}
-    process = subprocess.Popen([sys.executable, "-c", script], stdin=theirs, stdout=theirs, stderr=theirs, env=env)
-    os.close(theirs)
-    received, deadline_s = b"", time.monotonic() + 30
-    while time.monotonic() < deadline_s:
-        if select.select([ours], [], [], 0.2)[0]:
-            try:
-                received += os.read(ours, 65536)
-            except OSError:  # Linux: all that had the terminal have ended
-                break
-        elif process.poll() is not None:
-            break
-    os.close(ours)
-    process.kill()
-    process.wait()
-    return received.decode().replace("\r\n", "\n")
+    return in_terminal([sys.executable, "-c", script], columns, env)[1]
 
 
 def visible(text: str) -> list[str]:

@@ -13,12 +13,13 @@ from commbench.world import peer_listener
 from commbench.world.peer_listener import GREETING, WELCOME, PeerListener, greet
 
 SECRET = bytes(range(16))
+TIMEOUT_S = 2.0  # long enough for a peer on a busy machine to come before it
 
 
 @pytest.fixture
 def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[PeerListener]:
     """Of a world with the peers 0 to 9."""
-    monkeypatch.setattr(peer_listener, "GREETING_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(peer_listener, "GREETING_TIMEOUT_S", TIMEOUT_S)
     with closing(PeerListener("test", "127.0.0.1")) as server:
         server.serve(SECRET, lambda peer, stream, accepted: peer <= 9)
         yield server
@@ -71,11 +72,9 @@ def test_a_stranger_is_dropped_and_a_peer_does_not_wait_for_that(
     listener: PeerListener, words: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with connect(listener, words) as stranger, connect(listener, words) as another:
-        assert enter(listener, 1, 0) < 0.4, "less than the stranger is waited for"
-        begin = time.monotonic()
-        assert dropped(stranger) and dropped(another)
-        assert time.monotonic() - begin < 3
-    assert enter(listener, 2, -1) < 0.4
+        assert enter(listener, 1, 0) < 0.8 * TIMEOUT_S, "less than the stranger is waited for"
+        assert dropped(stranger) and dropped(another)  # within the 5 s that they wait
+    assert enter(listener, 2, -1) < 0.8 * TIMEOUT_S
     assert listener.wait_for((10, 0), 0) is None
     assert capsys.readouterr().err.count("dropped a connection") == 1, "reported once"
 
@@ -84,7 +83,7 @@ def test_a_crowd_of_silent_strangers_does_not_keep_peers_out(listener: PeerListe
     with ExitStack() as crowd:
         for _ in range(peer_listener.MAX_PENDING + 40):
             crowd.enter_context(connect(listener))
-        assert enter(listener, 3, 1) < 2
+        assert enter(listener, 3, 1) < 0.8 * TIMEOUT_S
 
 
 def test_a_peer_that_greets_in_pieces_is_let_in(listener: PeerListener) -> None:

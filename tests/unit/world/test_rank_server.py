@@ -8,12 +8,13 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
+from processes import until
 
 import commbench
 from commbench.world.rank_server import rank_environment
@@ -50,11 +51,11 @@ def running(
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder) as process:
         try:
             if not forked:
-                (own,) = wait_for(lambda: children_in(folder, warm)[:1])
-                yield process, wait_for(own.children)[0], []
+                (own,) = until(lambda: children_in(folder, warm)[:1])
+                yield process, until(own.children)[0], []
                 return
-            server = wait_for(lambda: children_in(folder, warm)[1:])[0]
-            yield process, server, wait_for(lambda: two if len(two := server.children()) == 2 else [])
+            server = until(lambda: children_in(folder, warm)[1:])[0]
+            yield process, server, until(lambda: two if len(two := server.children()) == 2 else [])
         finally:
             process.kill()
 
@@ -68,18 +69,9 @@ def children_in(folder: Path, parent: psutil.Process) -> list[psutil.Process]:
     return sorted(children, key=lambda child: child.create_time())
 
 
-def wait_for(look: Callable[[], list[psutil.Process]]) -> list[psutil.Process]:
-    for _ in range(int(START_S / 0.02)):
-        seen = look()
-        if seen:
-            return seen
-        time.sleep(0.02)
-    raise AssertionError("the world did not start")
-
-
 def measuring(folder: Path) -> None:
     """Until the first case is under way."""
-    wait_for(lambda: [psutil.Process()] if any(folder.glob("*/in_flight")) else [])
+    until(lambda: any(folder.glob("*/in_flight")))
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, list[str]]:
@@ -173,7 +165,7 @@ def test_a_signal_to_a_command_with_a_launcher_does_the_same(tmp_path: Path, war
 
 def check_interrupted(folder: Path, process: subprocess.Popen[str], number: int, status: int) -> None:
     """The soak is interrupted: its table and the place of its results are shown, and how to finish it."""
-    wait_for(lambda: [psutil.Process()] if any(folder.glob("*/parts/*.cases.parquet")) else [])
+    until(lambda: any(folder.glob("*/parts/*.cases.parquet")))
     process.send_signal(number)
     code, stdout, lines = ended(process)
     (run,) = folder.iterdir()

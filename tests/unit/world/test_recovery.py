@@ -6,12 +6,12 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import until
 from small_disk import small_disk
 
 import commbench
@@ -110,9 +110,7 @@ def test_a_run_that_was_ended_is_finished_by_resume(tmp_path: Path, warm_executa
     with subprocess.Popen(
         [str(warm_executable), "-m", "commbench", *words, *slow], stderr=subprocess.DEVNULL
     ) as process:
-        begin = time.monotonic()
-        while not list(output.glob("*/parts/*.cases.parquet")) and time.monotonic() < begin + 60:
-            time.sleep(0.02)
+        until(lambda: any(output.glob("*/parts/*.cases.parquet")))
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 143
     (folder,) = find_runs(output)

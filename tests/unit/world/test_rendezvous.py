@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from datetime import timedelta
 
 import pytest
+from connected_ranks import on_ranks
 from places import DATA
+from processes import free_port
 from rank_threads import no_error, together
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from commbench.backends.mpi.backend import Mpi
 from commbench.backends.torch.gloo import Gloo
@@ -160,10 +160,7 @@ def test_an_unreachable_meeting_point_is_a_broken_world(broken: Environment, mon
 
 @pytest.mark.parametrize("backend", [Gloo, Mpi])
 def test_rank_0_owns_the_store_where_the_launcher_names_an_address(backend: type[Backend]) -> None:
-    probe = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    port = probe.port
-    del probe
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     places = [RankIdentity("srun", rank, 2, rank) for rank in range(2)]
     controls: list[StoreControl] = no_error(together(lambda place: connect(place, backend(), environ=meeting), places))
     decisions = no_error(together(lambda control: control.decide({"from": control.rank}, 5.0), controls))
@@ -174,15 +171,10 @@ def test_rank_0_owns_the_store_where_the_launcher_names_an_address(backend: type
 
 
 def assembled(hints: list[str | None]) -> list[World]:
-    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    def meet(control: StoreControl) -> World:
+        return assemble(RankIdentity("torchrun", control.rank, len(hints), 0, hints[control.rank]), control)
 
-    def meet(rank: int) -> World:
-        client = TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=10))
-        return assemble(
-            RankIdentity("torchrun", rank, len(hints), 0, hints[rank]), StoreControl(client, rank, len(hints))
-        )
-
-    return no_error(together(meet, range(len(hints))))
+    return on_ranks(len(hints), meet)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from processes import until
 
 from commbench.config.compose import ConfigComposer
 from commbench.core.layout import Layout
@@ -132,11 +133,9 @@ def test_each_job_of_a_sweep_has_its_own_environment_and_nothing_outlives_a_pare
     environment = os.environ | {"PYTHONPATH": path, "PROBE_FOLDER": str(tmp_path / "seen"), "LABEL": "of the command"}
     environment["OMP_NUM_THREADS"] = "4"
     with (tmp_path / "log").open("w+") as log, subprocess.Popen(command, env=environment, stderr=log) as process:
-        until, runs = time.monotonic() + START_S, tmp_path / "results"
+        runs, written = tmp_path / "results", (tmp_path / "log").read_text
         try:
-            while not (any(runs.glob("*/samples.parquet")) and any(runs.glob("*/in_flight"))):
-                assert process.poll() is None and time.monotonic() < until, (tmp_path / "log").read_text()
-                time.sleep(0.05)
+            until(lambda: any(runs.glob("*/samples.parquet")) and any(runs.glob("*/in_flight")), explain=written)
             children = psutil.Process(process.pid).children(recursive=True)
         finally:
             process.kill()
@@ -178,9 +177,9 @@ def test_a_server_ends_with_the_process_that_has_started_it(tmp_path: Path) -> N
         "import os, sys; from commbench.world.rank_server import RankServer; print(RankServer(os.environ).process.pid)"
     )
     pid = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=START_S).stdout)
-    until = time.monotonic() + START_S
+    deadline = time.monotonic() + START_S
     while Path(f"/proc/{pid}").exists() and ") Z" not in Path(f"/proc/{pid}/stat").read_text():
-        assert time.monotonic() < until
+        assert time.monotonic() < deadline
         with suppress(OSError):
             assert "libtorch" not in Path(f"/proc/{pid}/maps").read_text(), "it must not import torch for nobody"
         time.sleep(0.05)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from places import ROOT
+from sample_cases import case_row
 
 import commbench
 from commbench.cli.results import rows_of
-from commbench.core.columns import CASES
 from commbench.core.terminal import Terminal
 from commbench.report.load import find_runs, load_run
 from commbench.writers.console import DIVIDED, Console, run_text
@@ -25,10 +25,10 @@ RUN = {
 
 
 def row(**more: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {column.name: None for column in CASES}
-    values |= {"benchmark": "p2p_latency", "layout": "1x8", "dtype": "float32", "engine": "python", "status": "ok"}
-    values |= {"message_bytes": 1024, "median_s": 2e-6, "warnings": [], "ranks_per_node": 8, "repetitions": 30}
-    values |= {"schedule": "serial"} | more
+    values = case_row(
+        benchmark="p2p_latency", layout="1x8", dtype="float32", engine="python", status="ok", message_bytes=1024,
+        median_s=2e-6, warnings=[], ranks_per_node=8, repetitions=30, schedule="serial",
+    ) | more  # fmt: skip
     near = {name: more.get(name, values["median_s"]) for name in ("ci_low_s", "ci_high_s")}
     return values | (near if values["status"] == "ok" else {"median_s": None})
 

@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_cases import case_row
 from small_disk import Disk
 
 import commbench
@@ -28,8 +29,7 @@ RUN = {"run_id": "r", "backend": {"name": "gloo", "library": "x 1.2"}}
 
 
 def row(case_id: str, **more: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {column.name: None for column in CASES}
-    return values | {"run_id": "r", "case_id": case_id, "env": (("A", "b"),), "warnings": ["noisy"]} | more
+    return case_row(run_id="r", case_id=case_id, env=(("A", "b"),), warnings=["noisy"]) | more
 
 
 def objects(folder: Path) -> list[dict[str, Any]]:

@@ -6,27 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from sample_cases import RUN, measured_row
 
 import commbench
-from commbench.core.columns import CASES
 from commbench.report.load import read_rows
 from commbench.writers.nccl_tests import NCCL_TESTS_PROGRAMS, NcclTests
 
 CELLS = 13
-RUN = {
-    "run_id": "r", "backend": {"name": "gloo", "library": "x"}, "world": {"size": 4, "nodes": 1}, "timing": "quick",
-    "label": "",
-}  # fmt: skip
 
 
 def row(benchmark: str = "all_reduce", **more: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {column.name: None for column in CASES}
-    values |= {"case_id": str(more), "backend": "gloo", "engine": "python", "dtype": "float32", "layout": "1x4"}
-    values |= {"benchmark": benchmark, "status": "ok", "message_bytes": 1024, "elements": 256, "env": ()}
-    values |= {"in_place": True, "reduction": "sum", "wrong_elements": 0}
-    return values | {"median_s": 2e-6, "algbw_gb_per_s": 0.5, "busbw_gb_per_s": 0.75} | more
+    return measured_row(benchmark, **more)
 
 
 def lines(*rows: dict[str, Any]) -> list[str]:
@@ -102,17 +92,6 @@ def test_what_is_a_column_shares_a_table(name: str, values: tuple[Any, ...]) -> 
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [("layout", ("1x2", "1x10")), ("backend", ("gloo", "mpi")), ("dtype", ("float16", "int8"))],
-)
-def test_what_is_no_column_makes_a_table_of_its_own(name: str, values: tuple[Any, ...]) -> None:
-    text = lines(*(row(**{name: value}) for value in values[::-1]))
-    heads = [line for line in text if ", as all_reduce_perf: " in line]
-    assert [f"{name} {value}" in f"{line}," for line, value in zip(heads, values, strict=True)] == [True, True]
-    assert len(after(text, "# Avg bus bandwidth    : ")) == 2
-
-
 def test_a_refused_half_is_a_comment_below_its_line() -> None:
     refused = row(in_place=False, status="skipped", reason="gloo reduces\nin place only")
     text = lines(row(), refused, row(message_bytes=2048, status="failed", reason="lost"))
@@ -120,24 +99,6 @@ def test_a_refused_half_is_a_comment_below_its_line() -> None:
     assert text[at - 1].split()[0] == "1024"
     assert text[at + 1] == "# failed: 2 KiB, in place: lost"
     assert len(measured(text)) == 1
-
-
-@given(st.text(), st.text())
-def test_no_text_can_pass_for_a_number(label: str, reason: str) -> None:
-    text = NcclTests().text(RUN | {"label": label}, [row(), row(message_bytes=8, status="failed", reason=reason)])
-    assert [cells[0] for cells in measured(text.splitlines())] == ["1024"]
-
-
-def test_doubts_stand_below_their_numbers() -> None:
-    text = lines(row(message_bytes=8, warnings=["noisy"]), row())
-    at = text.index("# noisy: 8 B")
-    assert text[at - 1].split()[0] == "1024"
-
-
-def test_an_operation_that_nccl_tests_lacks_is_counted() -> None:
-    text = lines(row("p2p_latency"), row("p2p_latency", message_bytes=8), row("barrier"))
-    assert measured(text) == []
-    assert [line.split(";")[1].split()[1] for line in text if "no such program" in line] == ["1", "2"]
 
 
 # ---------------------------------------------------------------- closing lines
@@ -161,15 +122,6 @@ def test_wrong_elements_fail_and_their_rate_is_in_no_mean() -> None:
 
 
 # ---------------------------------------------------------------- writer
-
-
-def test_of_two_rows_of_a_case_the_later_one_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    writer = NcclTests()
-    writer.begin(RUN, "")
-    for median_s in (1e-6, 3e-6):
-        writer.case(row(case_id="a", median_s=median_s), {}, {})
-    writer.end(RUN)
-    assert [cells[9] for cells in measured(capsys.readouterr().out.splitlines())] == ["3.00"]
 
 
 def test_a_run_prints_the_numbers_of_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

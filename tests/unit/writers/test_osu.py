@@ -7,24 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from sample_cases import RUN, measured_row
 
 import commbench
-from commbench.core.columns import CASES
 from commbench.writers.osu import OSU_PROGRAMS, Osu
-
-RUN = {
-    "run_id": "r", "backend": {"name": "gloo", "library": "x"}, "world": {"size": 4, "nodes": 1}, "timing": "quick",
-    "label": "",
-}  # fmt: skip
 
 
 def row(benchmark: str = "p2p_latency", **more: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {column.name: None for column in CASES}
-    values |= {"case_id": str(more), "backend": "gloo", "engine": "python", "dtype": "float32", "layout": "1x4"}
-    values |= {"benchmark": benchmark, "status": "ok", "message_bytes": 1024, "world_size": 4, "env": ()}
-    return values | {"mean_s": 2e-6, "min_s": 1e-6, "max_s": 9e-6, "median_s": 5.0} | more
+    return measured_row(benchmark, **({"median_s": 5.0} | more))
 
 
 def lines(*rows: dict[str, Any]) -> list[str]:
@@ -78,18 +68,6 @@ def test_comments_say_what_stands_in_the_columns(benchmark: str) -> None:
 # ---------------------------------------------------------------- tables
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [("layout", ("1x2", "1x10")), ("backend", ("gloo", "mpi")), ("dtype", ("float16", "int8")),
-     ("pair", ("0-2", "0-10")), ("window", (2, 64)), ("engine", ("native", "python"))],
-)  # fmt: skip
-def test_what_is_not_a_size_makes_a_table_of_its_own(name: str, values: tuple[Any, ...]) -> None:
-    text = lines(*(row(**{name: value}) for value in values[::-1]))
-    heads = [line for line in text if ", as osu_" in line]
-    assert [f"{name} {value}" in f"{line}," for line, value in zip(heads, values, strict=True)] == [True, True]
-    assert text.count(next(line for line in text if line.startswith("# Size"))) == 2
-
-
 def test_sizes_stand_in_their_order_in_one_table() -> None:
     text = lines(*(row(message_bytes=size) for size in (1024, 8, 64)))
     assert [first for first, _ in numbers(text)] == [8, 64, 1024]
@@ -109,25 +87,6 @@ def test_a_row_without_numbers_is_a_comment_in_its_place(status: str) -> None:
     assert [text[at - 1].split()[0], text[at + 1].split()[0]] == ["8", "1024"]
 
 
-def test_doubts_stand_below_their_numbers() -> None:
-    text = lines(row(message_bytes=8, warnings=["noisy"]), row())
-    at = text.index("# noisy: 8 B")
-    assert text[at - 1].split()[0] == "1024"
-
-
-def test_an_operation_that_osu_lacks_is_counted() -> None:
-    text = lines(row("exchange"), row("exchange", message_bytes=8), row("halo"))
-    assert numbers(text) == []
-    assert [line.split(";")[1].split()[1] for line in text if "no such program" in line] == ["2", "1"]
-
-
-@given(st.text(), st.text(), st.text())
-def test_no_text_can_pass_for_a_number(label: str, reason: str, library: str) -> None:
-    run = RUN | {"label": label, "backend": {"name": "gloo", "library": library}}
-    text = Osu().text(run, [row(), row(message_bytes=8, status="failed", reason=reason)])
-    assert [line for line in text.splitlines() if line and not line.startswith("#")] == [f"{1024:<14}{'2.00':>18}"]
-
-
 @pytest.mark.parametrize("buffers", ["own", "shared"])
 def test_memory_of_its_own_for_each_message_is_told(buffers: str) -> None:
     text = lines(row("p2p_bandwidth", window=64, buffers=buffers))
@@ -135,16 +94,6 @@ def test_memory_of_its_own_for_each_message_is_told(buffers: str) -> None:
 
 
 # ---------------------------------------------------------------- writer
-
-
-def test_of_two_rows_of_a_case_the_later_one_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    writer = Osu()
-    writer.begin(RUN, "")
-    for mean_s in (1e-6, 3e-6):
-        writer.case(row(case_id="a", mean_s=mean_s), {}, {})
-    assert capsys.readouterr().out == ""
-    writer.end(RUN)
-    assert numbers(capsys.readouterr().out.splitlines()) == [[1024, 3]]
 
 
 def test_every_case_of_a_run_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

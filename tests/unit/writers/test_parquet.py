@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from sample_cases import case_row
 from small_disk import Disk
 
 import commbench
-from commbench.core.columns import CASES, SCHEMA_VERSION
+from commbench.core.columns import SCHEMA_VERSION
 from commbench.core.errors import Unsaved
 from commbench.report.load import load_run
 from commbench.writers.parquet import Parquet
@@ -37,8 +38,7 @@ RUN_S = 100
 
 
 def row_of(case_id: str, **more: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {column.name: None for column in CASES}
-    return values | {"run_id": "r", "case_id": case_id, "status": "ok", "env": {}, "warnings": []} | more
+    return case_row(run_id="r", case_id=case_id, status="ok", env={}, warnings=[]) | more
 
 
 def samples_of(case_id: str, count: int = 4) -> dict[str, Any]:

@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_cases import RUN, case_row, measured_row
 
-from commbench.core.columns import VARIABLES
+from commbench.writers.nccl_tests import NcclTests
+from commbench.writers.osu import Osu
 from commbench.writers.table import comment, flag_lines, heading, number, preface, status_line, tables
 
-RUN = {"run_id": "r", "backend": {"name": "gloo"}, "world": {"size": 2, "nodes": 1}, "timing": "quick", "label": "x"}
+LABELLED = RUN | {"label": "x"}
 
 
 def row(**more: Any) -> dict[str, Any]:
-    values: dict[str, Any] = {column.name: None for column in VARIABLES}
-    return values | {"benchmark": "b", "layout": "1x2", "message_bytes": 8, "segment": 0} | more
+    return case_row(benchmark="b", layout="1x2", message_bytes=8, segment=0) | more
 
 
 @given(st.text())
@@ -57,12 +58,12 @@ def test_a_heading_names_what_varies_and_the_preface_the_rest() -> None:
     rows = [row(window=2, cache="warm"), row(window=64, cache="warm")]
     assert heading(rows[1:], rows, "their_b", ()) == "# b, as their_b: layout 1x2, window 64"
     assert heading(rows[1:], rows, "their_b", ("window",)) == "# b, as their_b: layout 1x2"
-    assert preface(RUN, rows, "them")[0].endswith("in the columns of them: run r, label x")
-    assert preface(RUN, rows, "them")[2:] == ["# wherever it applies: cache warm"]
+    assert preface(LABELLED, rows, "them")[0].endswith("in the columns of them: run r, label x")
+    assert preface(LABELLED, rows, "them")[2:] == ["# wherever it applies: cache warm"]
 
 
 def test_a_run_that_went_on_says_what_is_missing() -> None:
-    assert "rows of earlier starts" in preface(RUN, [row(segment=1)], "them")[-1]
+    assert "rows of earlier starts" in preface(LABELLED, [row(segment=1)], "them")[-1]
 
 
 def test_a_refusal_says_status_size_and_reason() -> None:
@@ -78,3 +79,69 @@ def test_doubts_name_the_sizes_they_are_about() -> None:
         row(status="failed", warnings=["drifting"]),
     ]
     assert flag_lines(rows) == ["# noisy: 8 B, 1 KiB", "# skewed: 1 KiB"]
+
+
+# ---------------------------------------------------------------- what both writers do
+
+WRITERS = pytest.mark.parametrize(("writer", "benchmark"), [(Osu, "p2p_latency"), (NcclTests, "all_reduce")])
+
+
+def data_lines(text: str) -> list[str]:
+    """What a script would read."""
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+@WRITERS
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("layout", ("1x2", "1x10")), ("backend", ("gloo", "mpi")), ("dtype", ("float16", "int8")),
+     ("pair", ("0-2", "0-10")), ("window", (2, 64)), ("engine", ("native", "python"))],
+)  # fmt: skip
+def test_what_has_no_column_makes_a_table_of_its_own(
+    writer: Any, benchmark: str, name: str, values: tuple[Any, ...]
+) -> None:
+    text = writer().text(RUN, [measured_row(benchmark, **{name: value}) for value in values[::-1]])
+    heads = [line for line in text.splitlines() if f"# {benchmark}, as " in line]
+    assert [f"{name} {value}" in f"{line}," for line, value in zip(heads, values, strict=True)] == [True, True]
+    assert len(data_lines(text)) == 2
+
+
+@WRITERS
+@given(label=st.text(), reason=st.text(), library=st.text())
+def test_no_text_can_pass_for_a_number(writer: Any, benchmark: str, label: str, reason: str, library: str) -> None:
+    run = RUN | {"label": label, "backend": {"name": "gloo", "library": library}}
+    measured = measured_row(benchmark)
+    failed = measured_row(benchmark, message_bytes=8, status="failed", reason=reason)
+    (line,) = data_lines(writer().text(RUN, [measured]))
+    assert line.split()[0] == "1024" and data_lines(writer().text(run, [measured, failed])) == [line]
+
+
+@WRITERS
+def test_doubts_stand_below_their_numbers(writer: Any, benchmark: str) -> None:
+    rows = [measured_row(benchmark, message_bytes=8, warnings=["noisy"]), measured_row(benchmark)]
+    text = writer().text(RUN, rows).splitlines()
+    assert text[text.index("# noisy: 8 B") - 1].split()[0] == "1024"
+
+
+@pytest.mark.parametrize(("writer", "lacking"), [(Osu, ("exchange", "halo")), (NcclTests, ("p2p_latency", "barrier"))])
+def test_an_operation_that_the_other_tool_lacks_is_counted(writer: Any, lacking: tuple[str, str]) -> None:
+    first, second = lacking
+    names = [(first, 1024), (first, 8), (second, 1024)]
+    text = writer().text(RUN, [measured_row(name, message_bytes=size) for name, size in names])
+    assert data_lines(text) == []
+    counts = {name: line.split(";")[1].split()[1] for line in text.splitlines() for name in lacking if name in line}
+    assert counts == {first: "2", second: "1"}
+
+
+@WRITERS
+def test_the_later_of_two_rows_of_a_case_is_printed_at_the_end(
+    writer: Any, benchmark: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened = writer()
+    opened.begin(RUN, "")
+    for time_s in (1e-6, 3e-6):
+        opened.case(measured_row(benchmark, case_id="a", mean_s=time_s, median_s=time_s), {}, {})
+    assert capsys.readouterr().out == ""
+    opened.end(RUN)
+    (line,) = data_lines(capsys.readouterr().out)
+    assert line.split().count("3.00") == 1 and "1.00" not in line.split()

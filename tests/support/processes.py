@@ -1,0 +1,60 @@
+"""What tests need of processes that they start: a free port, a terminal, the moment when something is reached."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import socket
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Callable, Mapping, Sequence
+from fcntl import ioctl
+from typing import Any
+
+# what a container's root has to set for mpirun
+AS_ROOT = {
+    f"{kind}_ALLOW_RUN_AS_ROOT{more}": "1"
+    for kind in ("OMPI", "PRTE")
+    for more in ("", "_CONFIRM")
+    if os.geteuid() == 0
+}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def until(reached: Callable[[], Any], seconds: float = 60.0, explain: Callable[[], str] = lambda: "") -> Any:
+    """What reached() returns once it is true; fails after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not (seen := reached()):
+        assert time.monotonic() < deadline, f"not reached within {seconds:g} s {explain()}"
+        time.sleep(0.02)
+    return seen
+
+
+def in_terminal(words: Sequence[str], columns: int, environ: Mapping[str, str]) -> tuple[int, str]:
+    """The exit status of a command, and what its terminal of so many columns receives."""
+    ours, theirs = pty.openpty()
+    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=environ, start_new_session=True)
+    os.close(theirs)
+    received, deadline_s = b"", time.monotonic() + 90
+    try:
+        while time.monotonic() < deadline_s:
+            if select.select([ours], [], [], 0.2)[0]:
+                received += os.read(ours, 65536)
+            elif process.poll() is not None:
+                break
+    except OSError:  # Linux: all that had the terminal have ended
+        pass
+    finally:
+        os.close(ours)
+        if time.monotonic() > deadline_s:
+            process.kill()
+        status = process.wait()
+    return status, received.decode(errors="replace").replace("\r\n", "\n")
