@@ -89,14 +89,6 @@ def test_parquet_gives_back_what_it_took_before_and_after_the_end(tmp_path: Path
     assert not (tmp_path / "parts").exists()
 
 
-def test_a_killed_run_leaves_a_readable_folder(tmp_path: Path) -> None:
-    writer = built("parquet")
-    writer.begin(run_of(tmp_path, 2), str(tmp_path))
-    writer.case(row_of("ok", 8), samples_of("ok8"), {})
-    (tmp_path / "parts" / "000001.cases.tmp").write_bytes(b"PAR1 half a file")
-    assert list(commbench.load(tmp_path).case_id) == ["ok8"]
-
-
 def test_json_appears_whole(tmp_path: Path) -> None:
     write_json(tmp_path / "run.json", {"a": 1})
     assert [file.name for file in tmp_path.iterdir()] == ["run.json"]

@@ -48,6 +48,14 @@ def run_of(output: Path, number: int, hostname: str = "node", launches: int = 1,
     return folder
 
 
+def with_column(table: pa.Table, name: str, value: Any) -> pa.Table:
+    """The table with this value in all rows of a column; a list has a value for each row."""
+    at = table.schema.get_field_index(name)
+    field = table.schema.field(at)
+    values = value if isinstance(value, list) else [value] * len(table)
+    return table.set_column(at, field, pa.array(values, field.type))
+
+
 def relaunched(run: Path, launch: int) -> Path:
     """The cases and the record of a run once more, as another launch of it."""
     folder = run.with_name(f"{run.name}-{launch}")
@@ -55,9 +63,7 @@ def relaunched(run: Path, launch: int) -> Path:
     record = json.loads((run / "run.json").read_text()) | {"run_id": folder.name, "launch": launch}
     cases = pq.read_table(run / "cases.parquet")
     for name in ("run_id", "launch"):
-        at = cases.schema.get_field_index(name)
-        field = cases.schema.field(at)
-        cases = cases.set_column(at, field, pa.array([record[name]] * len(cases), field.type))
+        cases = with_column(cases, name, record[name])
     metadata = cases.schema.metadata | {b"commbench_run": json.dumps(record).encode()}
     pq.write_table(cases.replace_schema_metadata(metadata), folder / "cases.parquet")
     (folder / "run.json").write_text(json.dumps(record))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -13,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import psutil
+import pyarrow.parquet as pq
 import pytest
+from generated_results import with_column
 from processes import free_port, until
 
 import commbench
@@ -246,32 +246,11 @@ def test_rank_0_is_heard_though_the_others_were_quicker(world: Callable[..., Any
     assert len(lines) == 1 and lines[0].startswith("commbench: backend=foo is unknown")
 
 
-def test_loading_says_what_is_wrong(tmp_path: Path) -> None:
-    with pytest.raises(CommbenchError, match=r"no run.json below"):
-        commbench.load(tmp_path)
-    folder = simulated(tmp_path, "sizes=[8]", *FIXED)
-    with pytest.raises(CommbenchError, match="allowed: cases, samples, counters"):
-        commbench.load(folder, table="rows")
-    record = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps(record | {"schema_version": 99}))
-    with pytest.raises(CommbenchError, match="schema version 99"):
-        commbench.load(folder)
-
-
 def test_of_two_attempts_at_a_case_the_newer_counts(tmp_path: Path) -> None:
     folder = simulated(tmp_path, "benchmark=all_reduce", "sizes=[8]", *FIXED)
     (folder / "parts").mkdir()
-    old = pd.read_parquet(folder / "cases.parquet")
-    newer = commbench.load(folder)
-    assert len(old) == len(newer) == 1
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(folder / "cases.parquet")
-    label = table.schema.get_field_index("label")
-    pq.write_table(
-        table.set_column(label, table.field(label), [np.array(["again"], dtype=object)]),
-        folder / "parts" / "000009.cases.parquet",
-    )
+    again = with_column(pq.read_table(folder / "cases.parquet"), "label", "again")
+    pq.write_table(again, folder / "parts" / "000009.cases.parquet")
     assert list(commbench.load(folder).label) == ["again"]
 
 
@@ -323,16 +302,6 @@ def test_an_interrupted_sweep_of_a_hosted_world_has_its_table_and_can_be_resumed
     assert process.returncode == 130
     assert "2 jobs, 1 not ok, 1 not begun" in stdout and "job 1/2 (seed=0) ended with 130: interrupted" in stdout
     assert stderr.splitlines()[1:] == [f"commbench: finish it with: commbench resume {run}"]
-
-
-def test_samples_read_from_a_part_and_from_the_merged_file_count_once(tmp_path: Path) -> None:
-    folder = simulated(tmp_path, "benchmark=all_reduce", "sizes=[8]", *FIXED)
-    once = commbench.load(folder, table="samples")
-    (folder / "parts").mkdir()
-    for table in ("cases", "samples"):
-        (folder / "parts" / f"000000.{table}.parquet").write_bytes((folder / f"{table}.parquet").read_bytes())
-    assert len(commbench.load(folder, table="samples")) == len(once)
-    assert len(commbench.load(folder)) == 1
 
 
 # ---------------------------------------------------------------- rounds, soaks

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
+from benchmark_trials import BenchmarkTrial, case_of
 
 from commbench.benchmarks.exchange import Exchange
-from commbench.core.case import Case, Shape
+from commbench.core.case import Shape
 from commbench.core.program import BufferSpec, Copy, Irecv, Isend, Program, Step, View
 
 SIZES = pytest.mark.parametrize("size", [3, 4, 5])  # with one peer there is nothing to mix up
@@ -42,11 +42,9 @@ def refilled_too_early(rank: int, program: Program) -> Program:
 
 @SIZES
 @pytest.mark.parametrize("fault", [one_send_slot, one_receive_slot, refilled_too_early])
-def test_a_buffer_used_for_all_peers_is_found(
-    trial: Any, make_case: Callable[..., Case], size: int, fault: Fault
-) -> None:
+def test_a_buffer_used_for_all_peers_is_found(size: int, fault: Fault) -> None:
     right, wrong = (
-        trial(Exchange(), make_case(Exchange(), size, COUNT), size, change=change) for change in (same, fault)
+        BenchmarkTrial(Exchange(), case_of(Exchange(), size, COUNT), size, change=change) for change in (same, fault)
     )
     for candidate in (right, wrong):
         candidate.run(1)
@@ -60,22 +58,22 @@ def same(rank: int, program: Program) -> Program:
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 8])
-def test_the_first_messages_of_all_ranks_go_to_different_ranks(make_case: Callable[..., Case], size: int) -> None:
+def test_the_first_messages_of_all_ranks_go_to_different_ranks(size: int) -> None:
     sends = [
         [step.peer for step in program.steps if isinstance(step, Isend)]
-        for program in (Exchange().program(make_case(Exchange(), size, 1), rank, size) for rank in range(size))
+        for program in (Exchange().program(case_of(Exchange(), size, 1), rank, size) for rank in range(size))
     ]
     assert sends == [[(rank + turn) % size for turn in range(1, size)] for rank in range(size)]
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
-def test_every_receive_is_posted_before_the_first_send(make_case: Callable[..., Case], size: int) -> None:
+def test_every_receive_is_posted_before_the_first_send(size: int) -> None:
     for rank in range(size):
-        kinds = [type(step).__name__ for step in Exchange().program(make_case(Exchange(), size, 1), rank, size).steps]
+        kinds = [type(step).__name__ for step in Exchange().program(case_of(Exchange(), size, 1), rank, size).steps]
         assert kinds == ["Irecv"] * (size - 1) + ["Isend"] * (size - 1) + ["WaitAll"]
 
 
-def test_a_rate_is_that_of_one_rank(make_case: Callable[..., Case]) -> None:
-    assert Exchange().shape(make_case(Exchange(), 5, 100), 5) == Shape(
+def test_a_rate_is_that_of_one_rank() -> None:
+    assert Exchange().shape(case_of(Exchange(), 5, 100), 5) == Shape(
         4, 1600, "max_over_ranks", "exchange / messages that a rank sends", single=False
     )

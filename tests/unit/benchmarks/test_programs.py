@@ -6,11 +6,12 @@ A new YAML in conf/benchmark is tested here without a new test.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from benchmark_trials import BenchmarkTrial, case_of
 from composed import settings_of
 
 from commbench.config.compose import ConfigComposer
@@ -50,7 +51,6 @@ WITH_BLOCKS = [
 LONG = 257
 COUNTS = (1, LONG)
 REDUCTIONS = ("sum", "prod", "min", "max", "avg")
-MakeCase = Callable[..., Case]
 
 
 def axes_of(benchmark: Benchmark, size: int, reductions: tuple[str, ...] = ("sum", "max")) -> list[dict[str, Any]]:
@@ -93,34 +93,32 @@ def test_all_is_every_file_of_the_group() -> None:
 
 
 @worlds(WORLDS)
-def test_every_rank_ends_with_what_is_expected(trial: Any, make_case: MakeCase, name: str, size: int) -> None:
+def test_every_rank_ends_with_what_is_expected(name: str, size: int) -> None:
     benchmark = BENCHMARKS[name]
     for axes, count in itertools.product(axes_of(benchmark, size, REDUCTIONS), COUNTS):
-        case = make_case(benchmark, size, count, **axes)
-        world = trial(benchmark, case, size, salt=count % 3)
+        case = case_of(benchmark, size, count, **axes)
+        world = BenchmarkTrial(benchmark, case, size, salt=count % 3)
         world.run(2)
         assert set(world.wrong().values()) == ({0} if benchmark.blocks(size) else set()), (axes, count, world.wrong())
 
 
 @worlds(WITH_PAYLOAD)
-def test_no_buffer_is_right_before_anything_ran(trial: Any, make_case: MakeCase, name: str, size: int) -> None:
+def test_no_buffer_is_right_before_anything_ran(name: str, size: int) -> None:
     """Not even in a world of one: only the root of a broadcast has its data already."""
     benchmark = BENCHMARKS[name]
     for axes in axes_of(benchmark, size):
-        case = make_case(benchmark, size, 1, **axes)
-        right = {rank for (rank, _), wrong in trial(benchmark, case, size).wrong().items() if wrong == 0}
+        case = case_of(benchmark, size, 1, **axes)
+        right = {rank for (rank, _), wrong in BenchmarkTrial(benchmark, case, size).wrong().items() if wrong == 0}
         assert right == ({root_of(case)} if name == "broadcast" else set()), axes
 
 
 @worlds(WITH_PAYLOAD)
-def test_a_library_that_does_nothing_is_seen_on_every_rank(
-    trial: Any, make_case: MakeCase, name: str, size: int
-) -> None:
+def test_a_library_that_does_nothing_is_seen_on_every_rank(name: str, size: int) -> None:
     """Where the input has been copied into place, and nothing happened to it."""
     benchmark = BENCHMARKS[name]
     for axes in axes_of(benchmark, size, REDUCTIONS):
-        case = make_case(benchmark, size, LONG, **axes)
-        world = trial(
+        case = case_of(benchmark, size, LONG, **axes)
+        world = BenchmarkTrial(
             benchmark, case, size, change=lambda rank, program: replace(program, steps=program.reset, reset=())
         )
         world.run(1)
@@ -129,10 +127,10 @@ def test_a_library_that_does_nothing_is_seen_on_every_rank(
 
 
 @worlds(WITH_PAYLOAD)
-def test_a_wrong_element_is_counted_wherever_it_is(trial: Any, make_case: MakeCase, name: str, size: int) -> None:
+def test_a_wrong_element_is_counted_wherever_it_is(name: str, size: int) -> None:
     benchmark = BENCHMARKS[name]
     for axes in axes_of(benchmark, size, ("sum", "avg")):
-        world = trial(benchmark, make_case(benchmark, size, 7, **axes), size)
+        world = BenchmarkTrial(benchmark, case_of(benchmark, size, 7, **axes), size)
         world.run(1)
         for rank, buffer_name in world.expected:
             buffer = world.buffers[rank][buffer_name]
@@ -144,11 +142,11 @@ def test_a_wrong_element_is_counted_wherever_it_is(trial: Any, make_case: MakeCa
 
 
 @worlds(WITH_BLOCKS)
-def test_blocks_at_each_others_place_are_seen(trial: Any, make_case: MakeCase, name: str, size: int) -> None:
+def test_blocks_at_each_others_place_are_seen(name: str, size: int) -> None:
     """Blocks of a period: they would be alike if they just went on."""
     benchmark = BENCHMARKS[name]
     for axes in axes_of(benchmark, size):
-        world = trial(benchmark, make_case(benchmark, size, PERIOD, **axes), size)
+        world = BenchmarkTrial(benchmark, case_of(benchmark, size, PERIOD, **axes), size)
         world.run(1)
         for rank, buffer_name in world.expected:
             parts = list(blocks_of(world.buffers[rank][buffer_name], PERIOD))
@@ -159,10 +157,10 @@ def test_blocks_at_each_others_place_are_seen(trial: Any, make_case: MakeCase, n
 
 
 @worlds(WITH_OWN)
-def test_another_ranks_block_is_seen(trial: Any, make_case: MakeCase, name: str, size: int) -> None:
+def test_another_ranks_block_is_seen(name: str, size: int) -> None:
     benchmark = BENCHMARKS[name]
     for axes in axes_of(benchmark, size):
-        world = trial(benchmark, make_case(benchmark, size, PERIOD, **axes), size)
+        world = BenchmarkTrial(benchmark, case_of(benchmark, size, PERIOD, **axes), size)
         world.run(1)
         for (rank, its), (other, others) in itertools.combinations(world.expected, 2):
             mine, theirs = world.buffers[rank][its], world.buffers[other][others]
@@ -201,16 +199,16 @@ def length(view: View, specs: dict[str, BufferSpec]) -> int:
     return specs[view.buffer].count - view.offset if view.count is None else view.count
 
 
-def programs(benchmark: Benchmark, make_case: MakeCase, size: int, count: int = 7) -> Iterator[tuple[Case, Any]]:
+def programs(benchmark: Benchmark, size: int, count: int = 7) -> Iterator[tuple[Case, Any]]:
     for axes in axes_of(benchmark, size):
-        case = make_case(benchmark, size, count, **axes)
+        case = case_of(benchmark, size, count, **axes)
         yield case, [benchmark.program(case, rank, size) for rank in range(size)]
 
 
 @worlds(WORLDS)
-def test_steps_stay_inside_the_buffers_of_their_rank(make_case: MakeCase, name: str, size: int) -> None:
+def test_steps_stay_inside_the_buffers_of_their_rank(name: str, size: int) -> None:
     """And a rank allocates nothing that it does not use."""
-    for case, ranks in programs(BENCHMARKS[name], make_case, size):
+    for case, ranks in programs(BENCHMARKS[name], size):
         for rank, program in enumerate(ranks):
             specs = {spec.name: spec for spec in program.buffers}
             views = [view for step in (*program.reset, *program.steps) for view in views_of(step, case, rank)]
@@ -224,11 +222,9 @@ def test_steps_stay_inside_the_buffers_of_their_rank(make_case: MakeCase, name: 
 
 
 @worlds(WITH_PAYLOAD)
-def test_in_place_one_buffer_is_named_twice_and_the_small_view_is_the_ranks_block(
-    make_case: MakeCase, name: str, size: int
-) -> None:
+def test_in_place_one_buffer_is_named_twice_and_the_small_view_is_the_ranks_block(name: str, size: int) -> None:
     whole = View("data")
-    for case, ranks in programs(BENCHMARKS[name], make_case, size):
+    for case, ranks in programs(BENCHMARKS[name], size):
         for rank, program in enumerate(ranks):
             step: Any = program.steps[0] if program.steps else None
             one_way = isinstance(step, Gather | Scatter) and rank != root_of(case)
@@ -248,8 +244,8 @@ def test_in_place_one_buffer_is_named_twice_and_the_small_view_is_the_ranks_bloc
 
 
 @worlds(WORLDS)
-def test_only_a_rank_without_a_pair_is_idle(make_case: MakeCase, name: str, size: int) -> None:
-    for case, ranks in programs(BENCHMARKS[name], make_case, size):
+def test_only_a_rank_without_a_pair_is_idle(name: str, size: int) -> None:
+    for case, ranks in programs(BENCHMARKS[name], size):
         busy = {rank for pair in case.pairs for rank in pair} if case.pair else set(range(size))
         assert {rank for rank, program in enumerate(ranks) if program.steps} == busy
         assert all(program == Program() for rank, program in enumerate(ranks) if rank not in busy)
@@ -262,8 +258,8 @@ WHOLE = {
 
 
 @worlds(WITH_PAYLOAD)
-def test_blocks_are_as_long_as_the_case_says(make_case: MakeCase, name: str, size: int) -> None:
-    for case, ranks in programs(BENCHMARKS[name], make_case, size):
+def test_blocks_are_as_long_as_the_case_says(name: str, size: int) -> None:
+    for case, ranks in programs(BENCHMARKS[name], size):
         for rank, program in enumerate(ranks):
             specs = {spec.name: spec for spec in program.buffers}
             for step in program.steps:
@@ -276,10 +272,8 @@ def test_blocks_are_as_long_as_the_case_says(make_case: MakeCase, name: str, siz
 
 
 @worlds(WORLDS)
-def test_messages_meet_a_receive_of_their_length_and_requests_are_waited_for(
-    make_case: MakeCase, name: str, size: int
-) -> None:
-    for _, ranks in programs(BENCHMARKS[name], make_case, size):
+def test_messages_meet_a_receive_of_their_length_and_requests_are_waited_for(name: str, size: int) -> None:
+    for _, ranks in programs(BENCHMARKS[name], size):
         sent: dict[tuple[int, int], list[int]] = {}
         received: dict[tuple[int, int], list[int]] = {}
         for rank, program in enumerate(ranks):
@@ -300,10 +294,10 @@ def test_messages_meet_a_receive_of_their_length_and_requests_are_waited_for(
 
 
 @worlds(WORLDS)
-def test_a_sample_counts_the_messages_that_its_program_sends(make_case: MakeCase, name: str, size: int) -> None:
+def test_a_sample_counts_the_messages_that_its_program_sends(name: str, size: int) -> None:
     """Of one pair, of all pairs, or of one rank; a collective is one operation on the whole message."""
     benchmark = BENCHMARKS[name]
-    for case, ranks in programs(benchmark, make_case, size):
+    for case, ranks in programs(benchmark, size):
         shape, steps = benchmark.shape(case, size), [step for program in ranks for step in program.steps]
         sends: list[Step] = [s for s in steps if isinstance(s, Send | Isend) and s.data.buffer != "ack"]
         sends += [step for step in steps if isinstance(step, Copy | Icopy)]
@@ -319,12 +313,12 @@ def test_a_sample_counts_the_messages_that_its_program_sends(make_case: MakeCase
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_a_world_of_thousands_costs_a_rank_no_more_than_its_peers(make_case: MakeCase, name: str) -> None:
+def test_a_world_of_thousands_costs_a_rank_no_more_than_its_peers(name: str) -> None:
     """Steps and segments at most in proportion to the ranks, and one period of values for all of them."""
     size, benchmark = 4096, BENCHMARKS[name]
     pairs = " ".join(f"{rank}-{rank + size // 2}" for rank in range(size // 2))
     window = 64 if "window" in benchmark.axes else None
-    case = make_case(benchmark, size, 3, pair=pairs, window=window, in_place=True, reduction="sum", root=5)
+    case = case_of(benchmark, size, 3, pair=pairs, window=window, in_place=True, reduction="sum", root=5)
     for rank in (0, 5, size - 1):
         program = benchmark.program(case, rank, size)
         assert len(program.steps) <= 2 * size
@@ -340,9 +334,9 @@ def test_a_world_of_thousands_costs_a_rank_no_more_than_its_peers(make_case: Mak
 
 
 @pytest.mark.parametrize("name", ["p2p_bandwidth", "p2p_bibandwidth", "p2p_multi_pair"])
-def test_shared_buffers_are_one_for_all_messages(name: str, trial: Any, make_case: Any) -> None:
+def test_shared_buffers_are_one_for_all_messages(name: str) -> None:
     benchmark = BENCHMARKS[name]
-    own, shared = (make_case(benchmark, 2, 100, pair="0-1", window=5, buffers=buffers) for buffers in ("own", "shared"))
+    own, shared = (case_of(benchmark, 2, 100, pair="0-1", window=5, buffers=buffers) for buffers in ("own", "shared"))
     for rank in range(2):
         slots = {spec.name: spec.slots for spec in benchmark.program(shared, rank, 2).buffers if spec.name != "ack"}
         assert set(slots.values()) == {1}

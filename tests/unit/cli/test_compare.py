@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from generated_results import with_column
 
 import commbench
 from commbench.cli.compare import compare_command
@@ -167,8 +168,7 @@ def test_what_is_on_one_side_only_is_listed(
     table = pq.read_table(file)
     wrong = {"status": "invalid", "reason": "2 elements are not what they must be"}
     for name, text in wrong.items():
-        place = table.schema.get_field_index(name)
-        table = table.set_column(place, table.schema.field(place), pa.array([text] * len(table)))
+        table = with_column(table, name, text)
     pq.write_table(table, file)
     status, text = run_compare(capsys, sides["base"], str(tmp_path), "--fail-on", "missing")
     assert status == 1

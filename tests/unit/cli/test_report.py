@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from generated_results import run_of
+from generated_results import run_of, with_column
 
 import commbench
 from commbench.cli.results import report as command
@@ -213,6 +213,4 @@ def test_a_thousand_runs_are_read_in_bounded_time_and_memory(tmp_path: Path) -> 
 def write_renamed(record: dict[str, Any], cases: pa.Table, folder: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps(record | {"run_id": folder.name}))
-    run_ids = pa.array([folder.name] * len(cases))
-    named = cases.set_column(cases.schema.get_field_index("run_id"), "run_id", run_ids)
-    pq.write_table(named, folder / "cases.parquet", compression="none")
+    pq.write_table(with_column(cases, "run_id", folder.name), folder / "cases.parquet", compression="none")

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from generated_results import with_column
 from sample_cases import case_row
 
 import commbench
@@ -68,7 +70,6 @@ def test_a_resumed_run_shows_all_its_cases(run: Path, tmp_path: Path, capsys: py
     record = (first / "run.json").read_text()
     half = commbench.load(first).case_id[0]
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
     table = pq.read_table(part)
     pq.write_table(table.filter(pc.equal(table["case_id"], half)), part)
@@ -80,17 +81,10 @@ def test_a_resumed_run_shows_all_its_cases(run: Path, tmp_path: Path, capsys: py
 
 
 def test_several_backends_stand_side_by_side(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     other = tmp_path / "other"
     other.mkdir()
     (other / "run.json").write_text((run / "run.json").read_text())
-    table = pq.read_table(run / "cases.parquet")
-    at = table.schema.get_field_index("backend")
-    pq.write_table(
-        table.set_column(at, table.schema.field(at), pa.array(["gloo"] * len(table))), other / "cases.parquet"
-    )
+    pq.write_table(with_column(pq.read_table(run / "cases.parquet"), "backend", "gloo"), other / "cases.parquet")
     status, lines = run_command(capsys, "show", str(run), str(other))
     assert status == 0
     assert lines[0] == "all_reduce, layout 1x2: median in us"

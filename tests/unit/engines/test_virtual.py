@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sample_cases
+from benchmark_trials import BenchmarkTrial
 from step_trials import REDUCE, Trials, allocated, wrong
 
 from commbench.backends.simulated import Simulated
@@ -96,21 +97,9 @@ def seconds(size: int, steps: Callable[[int], Iterable[Step]], model: Model = PL
 
 def measured(benchmark: Any, case: Case, size: int, model: Model, blocks: Iterable[int] = (1,)) -> Any:
     """Seconds [ranks, n] of a benchmark's own program."""
-    communicator = Simulated(model).open(*hosted_world(1, size))
-    programs = {rank: benchmark.program(case, rank, size) for rank in range(size)}
-    held = {
-        rank: {spec.name: communicator.allocate(spec, 1) for spec in program.buffers}
-        for rank, program in programs.items()
-    }
-    for rank, buffers in held.items():
-        for name, buffer in buffers.items():
-            buffer.write(benchmark.fill(case, rank, size, name, 0))
-    runner = communicator.prepare(programs, held, Mode("virtual"))
-    stamps = np.concatenate([runner(n) for n in blocks], axis=1)
-    for rank, buffers in held.items():
-        for name, buffer in buffers.items():
-            expected = benchmark.expected(case, rank, size, name, 0)
-            assert expected is None or buffer.count_wrong(expected, 1) == 0
+    trial = BenchmarkTrial(benchmark, case, size, model=model)
+    stamps = np.concatenate([trial.run(n) for n in blocks], axis=1)
+    assert set(trial.wrong().values()) <= {0}
     return (stamps[..., 1] - stamps[..., 0]) * 1e-9
 
 
@@ -312,21 +301,12 @@ def test_what_can_not_be_planted_is_refused(planted: dict[str, Any]) -> None:
 
 
 def test_one_wrong_element_is_planted_from_the_given_repetition_on() -> None:
-    communicator = Simulated(replace(PLAIN, corrupt_rank=1, corrupt_after=10)).open(*hosted_world(1, 2))
-    programs = {rank: P2PLatency().program(CASE, rank, 2) for rank in (0, 1)}
-    held: dict[int, dict[str, Any]] = {
-        rank: {spec.name: communicator.allocate(spec, 1) for spec in program.buffers}
-        for rank, program in programs.items()
-    }
-    for rank in (0, 1):
-        held[rank]["send"].write(P2PLatency().fill(CASE, rank, 2, "send", 0))
-    runner = communicator.prepare(programs, held, Mode("virtual"))
-    wrong = []
+    trial = BenchmarkTrial(P2PLatency(), CASE, 2, model=replace(PLAIN, corrupt_rank=1, corrupt_after=10))
+    counts = []
     for n in (10, 1, 1):
-        runner(n)
-        patterns = {rank: P2PLatency().expected(CASE, rank, 2, "recv", 0) for rank in (0, 1)}
-        wrong.append([held[rank]["recv"].count_wrong(patterns[rank], 1) for rank in (0, 1)])
-    assert wrong == [[0, 0], [0, 1], [0, 1]]
+        trial.run(n)
+        counts.append([trial.count(rank, "recv") for rank in (0, 1)])
+    assert counts == [[0, 0], [0, 1], [0, 1]]
 
 
 @pytest.mark.parametrize(
@@ -438,11 +418,7 @@ def test_a_copy_takes_its_call_and_its_bytes_and_two_at_once_no_longer(benchmark
     """Both directions at once: the second call is made while the first copy runs."""
     model = Model(call_s=2e-6, copy_gb_per_s=16.0)
     case = replace(CASE, benchmark=benchmark.name, layout="1x1", pair=None)
-    world, control = hosted_world(1, 1)
-    communicator = Simulated(model=model).open(world, control)
-    program = benchmark.program(case, 0, 1)
-    buffers = {0: {spec.name: communicator.allocate(spec, 1) for spec in program.buffers}}
-    stamps = communicator.prepare({0: program}, buffers, case.mode)(1)
-    calls = sum(isinstance(step, Copy | Icopy) for step in program.steps)
+    stamps = BenchmarkTrial(benchmark, case, 1, model=model).run(1)
+    calls = sum(isinstance(step, Copy | Icopy) for step in benchmark.program(case, 0, 1).steps)
     assert calls == (2 if benchmark.name == "copy_h2d_d2h" else 1)
     assert np.diff(stamps[0, 0])[0] == pytest.approx(1e9 * (calls * 2e-6 + 4000 / 16e9), abs=2)

@@ -16,6 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from generated_results import with_column
 
 import commbench
 from commbench.cli.run import resume
@@ -105,9 +106,10 @@ def test_a_file_that_is_cut_is_named_and_the_others_used(
 def test_a_run_that_died_between_merging_and_removing_its_parts(finished: Path, killed: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(killed, folder)
-    shutil.copy(finished / "cases.parquet", folder)
-    (folder / "parts" / "000000.cases.parquet").unlink()
-    assert read(folder)[:2] == (CASES, CASES)
+    for table in ("cases", "samples"):
+        shutil.copy(finished / f"{table}.parquet", folder)
+        (folder / "parts" / f"000000.{table}.parquet").unlink()
+        assert len(commbench.load(folder, table=table)) == len(commbench.load(finished, table=table))
 
 
 def test_each_file_tells_its_schema_version(killed: Path, tmp_path: Path) -> None:
@@ -178,9 +180,8 @@ def test_the_ranks_of_a_pair_are_known_of_earlier_rows(tmp_path: Path) -> None:
 
 def test_the_version_of_the_library_is_known_of_earlier_rows(finished: Path, tmp_path: Path) -> None:
     rows = pq.read_table(finished / "cases.parquet").drop_columns(["library_version"])
-    at, texts = rows.schema.get_field_index("library"), pa.array(["Open MPI v5.0.11", None, "commbench simulated"])
     earlier = tmp_path / "earlier.parquet"
-    pq.write_table(rows.set_column(at, rows.schema.field(at), texts), earlier)
+    pq.write_table(with_column(rows, "library", ["Open MPI v5.0.11", None, "commbench simulated"]), earlier)
     versions = commbench.load(earlier).library_version
     assert versions[0] == "5.0.11" and versions[1:].isna().all()
 
@@ -257,6 +258,8 @@ def test_load_and_report_take_folders_files_and_lists_of_them(folder: Path) -> N
         assert len(read_results(paths).cases) == len(whole)
     with pytest.raises(CommbenchError, match=r"no run\.json below .*nowhere"):
         commbench.load([folder / "nowhere"])
+    with pytest.raises(CommbenchError, match="allowed: cases, samples, counters"):
+        commbench.load(folder, table="rows")
 
 
 def test_the_own_functions_take_both_forms(folder: Path) -> None:

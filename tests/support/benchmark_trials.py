@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from sample_cases import CASE
 
 from commbench.backends.simulated import Simulated
 from commbench.core.case import Benchmark, Case
 from commbench.core.program import Pattern, Program
+from commbench.engines.virtual import Model
 from commbench.world.control import hosted_world
 
 Held = tuple[int, str]  # rank, buffer
 
 
-class Trial:
+class BenchmarkTrial:
     """Buffers are allocated and filled; `change` may plant a fault in the program of a rank."""
 
     def __init__(
@@ -27,8 +27,9 @@ class Trial:
         size: int,
         salt: int = 0,
         change: Callable[[int, Program], Program] = lambda rank, program: program,
+        model: Model | None = None,
     ) -> None:
-        communicator = Simulated().open(*hosted_world(1, size))
+        communicator = Simulated(model or Model()).open(*hosted_world(1, size))
         programs = {rank: change(rank, benchmark.program(case, rank, size)) for rank in range(size)}
         self.buffers: dict[int, dict[str, Any]] = {
             rank: {spec.name: communicator.allocate(spec, 1) for spec in program.buffers}
@@ -59,13 +60,3 @@ def case_of(benchmark: Benchmark, size: int, count: int, **axes: Any) -> Case:
     dtype, count = ("float32", count) if blocks else ("none", 0)
     sizes = {"elements": count, "message_bytes": 4 * blocks * count}
     return replace(CASE, benchmark=benchmark.name, dtype=dtype, layout=f"1x{size}", **sizes, **axes)
-
-
-@pytest.fixture(scope="session")
-def trial() -> type[Trial]:
-    return Trial
-
-
-@pytest.fixture(scope="session")
-def make_case() -> Callable[..., Case]:
-    return case_of
