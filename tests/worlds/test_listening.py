@@ -107,7 +107,7 @@ def test_a_stranger_at_a_tcp_port_of_a_real_run_changes_nothing_and_is_told_once
                     stranger.sendall(b"GET / HTTP/1.0\r\n\r\n" + bytes(24))
         assert process.wait(60) == 0, (tmp_path / "log").read_text()[-3000:]
     log = (tmp_path / "log").read_text()
-    lines = [line for line in log.splitlines() if "a stranger at port" in line]
+    lines = [line for line in log.splitlines() if "dropped a connection to port" in line]
     assert 1 <= len(lines) <= 2 and len(set(lines)) == len(lines), "once a rank\n" + log
 
 
