@@ -24,7 +24,7 @@ commbench compare NEW --against baseline.parquet    a baseline that was kept wit
 commbench compare RESULTS --by backend=gloo:mpi     two values of a variable in the same folder"""
 COMPARE_EPILOGUE = f"""\
 A launch is a run (one of timing=rigorous is three): repeat both sides with launch=0,1,2,... in turn.
-A verdict needs at least {LEAST_LAUNCHES} launches a side ({LEAST_PAIRS} with --paired), better {GOOD_LAUNCHES}.
+A verdict needs at least {LEAST_LAUNCHES} launches per side ({LEAST_PAIRS} with --paired), better {GOOD_LAUNCHES}.
 --fail-on slower counts cases whose p-value, corrected for the number of cases (Holm), is at most {ALPHA}.
 Exit status: 0 compared, 1 as --fail-on asks, 2 can't be compared (with --fail-on also: too few launches)."""
 FAILURES = ("slower", "undecided", "missing")
@@ -120,7 +120,7 @@ def _status(frame: pd.DataFrame, failures: set[str], rules: Rules) -> int:
         return 1
     if failures & {"slower", "undecided"} and frame["verdict"].isna().all():
         raise ConfigError(
-            f"--fail-on {','.join(sorted(failures))}: no case has a verdict; it takes {rules.least} launches a side"
+            f"--fail-on {','.join(sorted(failures))}: no case has a verdict; it takes {rules.least} launches per side"
         )
     slower = frame[frame["verdict"] == "SLOWER"]
     sure = bool((slower["p_holm"] <= ALPHA).any())
@@ -128,8 +128,8 @@ def _status(frame: pd.DataFrame, failures: set[str], rules: Rules) -> int:
     enough = launches_to_be_sure(cases, rules.paired)
     if "slower" in failures and not sure and len(slower) and launches < enough:
         raise ConfigError(
-            f"--fail-on slower: {len(slower)} of {cases} cases are SLOWER, which {launches} launches a side can't tell "
-            f"from chance among {cases} cases; it takes {enough}"
+            f"--fail-on slower: {len(slower)} of {cases} cases are SLOWER, but {launches} launches per side can't tell "
+            f"that from chance among {cases} cases; it takes {enough}"
         )
     failed = {
         "slower": sure,

@@ -29,7 +29,7 @@ FORM_NAMES = {  # by the values of in_place that an operation supports; None: in
 def facts_here() -> PlanFacts:
     """What the plan needs to know about this machine."""
     cache_bytes = host.cache_facts(ROOT)["host.cpu_llc_bytes"] or 0
-    return PlanFacts(resource_limits.memory_limit_bytes() or sys.maxsize, cache_bytes, len(os.sched_getaffinity(0)))
+    return PlanFacts(resource_limits.allocatable_bytes() or sys.maxsize, cache_bytes, len(os.sched_getaffinity(0)))
 
 
 def machine_text(config_dir: str | None = None) -> str:
@@ -39,7 +39,7 @@ def machine_text(config_dir: str | None = None) -> str:
     for key in ("host.hostname", "host.cpu_model", "host.kernel", "limits.cpu_cores", "host.cpu_affinity"):
         if key in facts:
             lines.append(f"  {key:<24} {facts[key]}")
-    lines.append(f"  {'memory available':<24} {(resource_limits.memory_limit_bytes() or 0) / 2**30:.1f} GiB")
+    lines.append(f"  {'memory available':<24} {(resource_limits.allocatable_bytes() or 0) / 2**30:.1f} GiB")
     shm_bytes = facts.get("limits.shm_total_bytes")
     size = "no /dev/shm" if shm_bytes is None else f"{shm_bytes / 2**30:.1f} GiB in /dev/shm"
     lines.append(f"  {'shared memory':<24} {resource_limits.small_shm(facts) or size}")

@@ -82,10 +82,8 @@ def run_session(
 
     earlier = None if resume is None or folder is None else _earlier_starts(job, folder, resume, identity)
     sweep, config_dir, has_parent = os.environ.get(SWEEP) or None, os.environ.get(CONFIG_DIR), FOLDER in os.environ
-    request = Request(
-        job.overrides, job.config, job.digest, sweep, folder, earlier, config_dir, abnormal, has_parent, problem
-    )
-    return run_in_world(job.settings, request, identity)
+    request = Request(job, sweep, folder, earlier, config_dir, abnormal, has_parent, problem)
+    return run_in_world(request, identity)
 
 
 def _earlier_starts(job: Job, folder: str, resume: Resume, identity: RankIdentity | None) -> EarlierStarts:

@@ -100,7 +100,7 @@ def _folders(root: Path, inside: str, point: str, path: str) -> tuple[Path, ...]
     return tuple(top / part for part in (below, *below.parents))
 
 
-def memory_limit_bytes(root: Path = ROOT) -> int | None:
+def allocatable_bytes(root: Path = ROOT) -> int | None:
     """The bytes that can be allocated now without swapping or being killed; None if unknown."""
     available = parse_meminfo(read_text(root / "proc/meminfo")).get("MemAvailable")
     return _smallest((find_group(root, "memory").memory_room_bytes(), available))
@@ -135,7 +135,7 @@ def memory_limit_facts(root: Path) -> Facts:
     return {
         "limits.cgroup_memory_version": group.version,
         "limits.cgroup_memory_limit_bytes": group.memory_limit_bytes(),
-        "limits.memory_allocatable_bytes": memory_limit_bytes(root),
+        "limits.memory_allocatable_bytes": allocatable_bytes(root),
         "limits.swap_total_bytes": sizes.get("SwapTotal"),
         "limits.swap_free_bytes": sizes.get("SwapFree"),
         "limits.cgroup_swap_limit_bytes": group.swap_limit_bytes(),

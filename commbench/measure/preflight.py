@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from commbench.config.settings import Settings
+from commbench.config.settings import Job, Settings
 from commbench.core.case import World
 from commbench.core.columns import SCHEMA_VERSION
 from commbench.core.errors import ConfigError
@@ -47,11 +47,9 @@ CLOCK_SKEW_S = 1.0  # beyond it log lines of two hosts can't be put in order
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line knows about a job besides its settings."""
+    """A job, and what the command line knows about the run that it belongs to."""
 
-    overrides: tuple[str, ...]
-    config: Mapping[str, Any]
-    digest: str
+    job: Job
     sweep_id: str | None = None
     folder: str | None = None  # made by the parent that started this world
     earlier: EarlierStarts | None = None  # of a run that is resumed
@@ -74,7 +72,7 @@ def preflight(
     if _ranks_have_gpus(settings, world):  # the n-th rank of a node takes the n-th GPU that it sees
         mine |= own_gpu(world.local_rank)
     cache_bytes = mine.get("gpu.own.l2_bytes") or mine.get("host.cpu_llc_bytes") or 0
-    memory_bytes = resource_limits.memory_limit_bytes() or sys.maxsize
+    memory_bytes = resource_limits.allocatable_bytes() or sys.maxsize
     problem = request.problem
     if problem is None and mine.get("gpu.own.reason") is not None:
         no_gpu = f"no GPU for device=cuda: {mine['gpu.own.reason']}"
@@ -269,7 +267,7 @@ def _run_record(
         "status": "running",
         "exit_status": None,
         "started_at": datetime.now(timezone.utc).isoformat(),
-        "overrides": [recorded_override(override) for override in request.overrides],
+        "overrides": [recorded_override(override) for override in request.job.overrides],
         "sweep_id": request.sweep_id,
         "launch": settings.launch,
         "launches": {"planned": settings.timing.launches, "began": [0], "spent_s": 0.0},
@@ -280,7 +278,7 @@ def _run_record(
         "gpus": gpus if _ranks_have_gpus(settings, world) else [],
         "wiring": [topology.node_record(node) for node in nodes],
         "topology": facts[0].get(topology.TOPOLOGY_FACT),
-        "config": request.config,
+        "config": request.job.config,
         "config_dir": request.config_dir,
         "layouts": [str(layout) for layout in settings.layouts],
         "provenance": {"nodes": nodes, "differences": differing},

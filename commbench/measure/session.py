@@ -45,11 +45,12 @@ from .window import GlobalClocks
 LOCK_S = 5.0  # for a write of the main thread to end
 
 
-def run_in_world(settings: Settings, request: Request, identity: RankIdentity | None) -> int:
+def run_in_world(request: Request, identity: RankIdentity | None) -> int:
     """Measure all cases as one rank of a world; returns the exit status.
 
     `identity` is None where this process hosts all ranks.
     """
+    settings = request.job.settings
     world, control = join_world(settings, identity)
     cores, quota = sorted(os.sched_getaffinity(0)), resource_limits.cpu_limit_cores()
     binding = bind_rank(settings.bind, world, settings.backend.threads_per_rank)
@@ -58,7 +59,7 @@ def run_in_world(settings: Settings, request: Request, identity: RankIdentity | 
     layouts = settings.layouts or (Layout(len(world.nodes), min(len(node) for node in world.nodes)),)
     settings = replace(settings, layouts=layouts)
     check_layouts(settings.layouts, world)
-    mine = machine_facts.collect() | {"run.digest": request.digest, "run.bind": binding}
+    mine = machine_facts.collect() | {"run.digest": request.job.digest, "run.bind": binding}
     facts, run = preflight(settings, request, world, control, mine, cores[: max(1, int(quota))])
     if settings.plan:
         control.farewell(MEETING_S)

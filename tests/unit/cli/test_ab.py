@@ -101,7 +101,7 @@ def test_variables_that_differ_are_compared_by_name(capsys: pytest.CaptureFixtur
 
 @pytest.mark.long
 def test_a_real_run(world: Callable[..., Any]) -> None:
-    """Two launches a side on gloo."""
+    """Two launches per side on gloo."""
     words = ("benchmark=[p2p_latency]", "sizes=[8]", "timing=fixed", "timing.repetitions=5", "layout=1x2")
     misplaced = ("--launches=2", "--vs", "env.OMP_NUM_THREADS=1")  # conftest adds output= at the end, behind --vs
     refused = world("commbench", "ab", "backend=gloo", *words, *misplaced, status=2)

@@ -63,13 +63,13 @@ def test_a_slower_side_is_found_and_fails(sides: dict[str, str], capsys: pytest.
 def test_a_gate_counts_what_so_many_cases_do_not_show_by_chance(
     sides: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """4 launches a side have p = 0.03 at least, which among 4 cases is nothing."""
+    """4 launches per side have p = 0.03 at least, which among 4 cases is nothing."""
     for name in ("base", "slow"):
         for run in sorted(Path(sides[name]).iterdir())[:4]:
             shutil.copytree(run, tmp_path / name / run.name)
     paths = [str(tmp_path / name) for name in ("base", "slow")]
     assert "2 of 4 cases SLOWER" in run_compare(capsys, *paths)[1]
-    with pytest.raises(ConfigError, match=r"2 of 4 cases are SLOWER, which 4 launches .* among 4 cases; it takes 5$"):
+    with pytest.raises(ConfigError, match=r"2 of 4 cases are SLOWER, but 4 launches .* among 4 cases; it takes 5$"):
         compare_command([*paths, "--fail-on", "slower"])
 
 
@@ -155,7 +155,7 @@ def test_one_launch_gives_no_verdict_and_can_not_pass_a_gate(
     assert status == 0
     assert "4 of 4 cases without a verdict: 4 more launches per side needed (at least 5, better 10)" in text
     assert "95 % interval" not in text and "5 / 1" in text
-    with pytest.raises(ConfigError, match="--fail-on slower: no case has a verdict; it takes 4 launches a side"):
+    with pytest.raises(ConfigError, match="--fail-on slower: no case has a verdict; it takes 4 launches per side"):
         compare_command([sides["base"], launch, "--fail-on", "slower"])
 
 

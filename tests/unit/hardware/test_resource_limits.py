@@ -40,7 +40,7 @@ def test_v2_smallest_limit_on_the_way_up(plant):
     facts = resource_limits.collect(root)
     assert facts["limits.cgroup_memory_version"] == 2
     assert facts["limits.cgroup_memory_limit_bytes"] == 8 * GIB
-    assert facts["limits.memory_allocatable_bytes"] == resource_limits.memory_limit_bytes(root) == 7 * GIB
+    assert facts["limits.memory_allocatable_bytes"] == resource_limits.allocatable_bytes(root) == 7 * GIB
     assert facts["limits.cgroup_cpu_quota_cores"] == 1.5
     assert resource_limits.cpu_limit_cores(root) <= 1.5
     assert facts["limits.swap_total_bytes"] == 1 << 20
@@ -49,13 +49,13 @@ def test_v2_smallest_limit_on_the_way_up(plant):
 def test_v2_without_limits_is_the_available_memory(plant):
     root = plant(v2_tree(job_memory_max="max", job_cpu_max="max 100000"))
     facts = resource_limits.collect(root)
-    assert resource_limits.memory_limit_bytes(root) == 32 * GIB
+    assert resource_limits.allocatable_bytes(root) == 32 * GIB
     assert "limits.cgroup_memory_limit_bytes" not in facts
     assert "limits.cgroup_cpu_quota_cores" not in facts
 
 
 def test_a_full_group_leaves_nothing(plant):
-    assert resource_limits.memory_limit_bytes(plant(v2_tree(job_memory_max="4096", job_memory_current="8192"))) == 0
+    assert resource_limits.allocatable_bytes(plant(v2_tree(job_memory_max="4096", job_memory_current="8192"))) == 0
 
 
 def test_zero_is_a_limit(plant):
@@ -85,7 +85,7 @@ def test_v1(plant):
     facts = resource_limits.collect(root)
     assert facts["limits.cgroup_memory_version"] == 1
     assert facts["limits.cgroup_memory_limit_bytes"] == 2 * GIB
-    assert resource_limits.memory_limit_bytes(root) == GIB + GIB // 2
+    assert resource_limits.allocatable_bytes(root) == GIB + GIB // 2
     assert resource_limits.cpu_limit_cores(root) == 0.5
 
 
@@ -145,7 +145,7 @@ def test_colons_in_a_path_and_spaces_in_a_mount_point(plant):
 
 
 def test_nothing_known(tmp_path):
-    assert resource_limits.memory_limit_bytes(tmp_path) is None
+    assert resource_limits.allocatable_bytes(tmp_path) is None
     assert resource_limits.cpu_limit_cores(tmp_path) >= 1
     assert set(resource_limits.collect(tmp_path)) == {"limits.cpu_cores"}
 
@@ -153,7 +153,7 @@ def test_nothing_known(tmp_path):
 def test_this_machine():
     facts = resource_limits.collect()
     assert "limits.error" not in facts
-    assert (resource_limits.memory_limit_bytes() or 0) > 1 << 20
+    assert (resource_limits.allocatable_bytes() or 0) > 1 << 20
     assert facts["limits.cpu_cores"] > 0
 
 

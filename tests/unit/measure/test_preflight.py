@@ -166,15 +166,15 @@ class Wire:
 
 def checked(size, shares=False, device="cuda", mode="strict", nodes=None):
     with ConfigComposer() as composer:
-        settings = composer.jobs(["backend=gloo", f"preflight={mode}", f"output={OUTPUT}"], multirun=False)[0].settings
-    settings = replace(settings, backend=Wire(shares), device=device)
+        (job,) = composer.jobs(["backend=gloo", f"preflight={mode}", f"output={OUTPUT}"], multirun=False)
+    settings = replace(job.settings, backend=Wire(shares), device=device)
     listener = socket.create_server(("127.0.0.1", 0))
     server = hosted_store("127.0.0.1", listener.getsockname()[1], listener.detach())
     def one(rank):
         store = server.clone()
         world = World(rank, size, nodes or (tuple(range(size)),), (rank,))
         facts = {"host.hostname": "here", "host.boot_id": "1"}
-        return preflight(settings, Request((), {}, "digest"), world, StoreControl(store, rank, size), facts, [0])
+        return preflight(settings, Request(job), world, StoreControl(store, rank, size), facts, [0])
     said = io.StringIO()
     with contextlib.redirect_stderr(said):
         ends = together(one, range(size))
@@ -183,8 +183,8 @@ def checked(size, shares=False, device="cuda", mode="strict", nodes=None):
 
 world, control = hosted_world(1, 4)
 with ConfigComposer() as composer:
-    settings = composer.jobs(["backend=simulated", f"output={OUTPUT}"], multirun=False)[0].settings
-settings = replace(settings, backend=Wire(False))
+    (job,) = composer.jobs(["backend=simulated", f"output={OUTPUT}"], multirun=False)
+settings = replace(job.settings, backend=Wire(False))
 """
 
 
@@ -195,7 +195,7 @@ def preflighted(folder: Path, machine: str, code: str, **more: Any) -> Any:
 
 
 def test_preflight_on_equal_gpus(tmp_path: Path) -> None:
-    hosted = "preflight(settings, Request((), {}, 'x'), world, control, {'host.hostname': 'here'}, [0])[1]['status']"
+    hosted = "preflight(settings, Request(job), world, control, {'host.hostname': 'here'}, [0])[1]['status']"
     code = f"[checked(4), checked(5), checked(5, shares=True), checked(5, device='cpu'), {hosted}]"
     whole, more, shared, cpu, simulated = preflighted(tmp_path, hgx(4), code)
     assert simulated == "running", "one process hosts all ranks: there are the facts of one, and none of GPUs"
