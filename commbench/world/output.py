@@ -32,6 +32,7 @@ PROGRESS = "COMMBENCH_PROGRESS"  # exported by a parent that shows the bar itsel
 LOG = "launcher.log"
 MARK = b"\x1e"  # record separator: no text holds it (core.terminal.printable)
 LINE_KINDS = {"stdout": b"o", "stderr": b"e", "progress": b"p"}  # what follows MARK
+PIPE_BYTES = 65536  # that a pipe holds
 REDRAW_S = 0.25
 BAR_WIDTH = 10
 ERASE = "\r\x1b[2K"
@@ -241,15 +242,18 @@ class Output:
     def _copy(self) -> None:
         begun, poll = b"", select.poll()  # select refuses descriptors above 1023
         poll.register(self._read_end, select.POLLIN)
-        while True:
+        left_bytes = PIPE_BYTES  # to read once the world has ended
+        while left_bytes > 0:
+            ended = self._ended.is_set()
             if poll.poll(1000 * REDRAW_S):
-                data = os.read(self._read_end, 65536)
+                data = os.read(self._read_end, PIPE_BYTES)
                 if not data:  # all processes that had the pipe have ended
                     break
+                left_bytes -= len(data) if ended else 0  # a process that was left behind may never stop writing
                 *lines, begun = (begun + data).split(b"\n")
                 for line in lines:
                     self._take(line)
-            elif self._ended.is_set():  # a process that was left behind holds the pipe
+            elif ended:  # a process that was left behind holds the pipe
                 break
             self._draw()
         if begun:

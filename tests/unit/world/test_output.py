@@ -138,6 +138,21 @@ def test_output_is_read_in_a_process_with_many_open_files() -> None:
     assert done.stderr == "a line\n"
 
 
+LEFT_BEHIND = """
+import subprocess
+from commbench.world.output import Output
+with Output("starting", None) as output:
+    left_behind = subprocess.Popen(["yes"], stdout=output.write_end)
+left_behind.kill()
+left_behind.wait()
+"""
+
+
+def test_a_process_that_is_left_behind_and_goes_on_writing_does_not_keep_the_parent() -> None:
+    done = subprocess.run([sys.executable, "-c", LEFT_BEHIND], capture_output=True, text=True, timeout=30, check=True)
+    assert set(done.stderr.split()) == {"y"}
+
+
 def test_a_case_is_finished_after_its_last_visit(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
