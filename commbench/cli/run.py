@@ -205,6 +205,8 @@ def _run_in_worlds(job: Job, folder: str | None = None, resume: Resume | None = 
         except WorldBroken as error:
             suspect = count_suspect(folder)
             if suspect is None or restarts_left == 0 or settings.on_error == "stop":
+                if read_record(folder):
+                    error.args = (f"{error}; finish it with: commbench resume {folder}",)
                 raise
             print_error(f"{error}; it happened in {suspect}; fresh ranks measure the remaining cases", error.stacks)
             restarts_left -= 1

@@ -116,7 +116,7 @@ RESULTS = _columns(
     headline               | text    |      | whose clock counted: initiator, max_over_ranks, max_over_senders
     median_of              | text    |      | what each time is: half a round trip, window / messages, collective, ...
     messages_per_call      | integer |      | messages to a peer in one call to the library; null for collectives
-    operations_per_sample  | integer |      | messages or collectives between two stamps
+    operations_per_sample  | integer |      | messages or collectives per sample
     block_k                | integer |      | samples between two stamps; more than 1 if the clock would be visible
     clock                  | text    |      | monotonic: CLOCK_MONOTONIC; device: the GPU's events; virtual: simulated
     repetitions            | integer |      | measured samples
@@ -125,7 +125,7 @@ RESULTS = _columns(
     unmeasured_s           | number  | s    | soak: its duration minus the time in repetitions
     warmup_s               | number  | s    | warm-up time of all visits
     steady                 | flag    |      | every warm-up ended because times were steady, not at its limit
-    lag1                   | number  |      | autocorrelation of consecutive samples
+    lag1                   | number  |      | autocorrelation of consecutive samples (of those kept, with flag thinned)
     clock_error_s          | number  | s    | sync=window: largest error of a rank's global clock against rank 0's
     late_repetitions       | integer |      | sync=window: repetitions that a rank began late; excluded from statistics
     retransmits            | integer |      | TCP segments that backend=tcp resent while measuring, on all ranks

@@ -206,15 +206,16 @@ class Launcher(Protocol):
     """
 
     name: ClassVar[str]
-    # The order in which launchers try to recognise a rank, and in which they are defaults. The first match wins, so a
-    # launcher that runs inside another's tasks, or exports another's variables (PMI_RANK), has the lower number; where
-    # both are true of two launchers, `detect` excludes the variables of the inner one (launchers/mpirun.py).
+    # The order in which launchers try to recognise a rank, and in which they are defaults; the first match wins. So a
+    # launcher that may run inside the tasks of another one needs the lower number, and so does one that exports the
+    # variables of another one (PMI_RANK). Where these two rules contradict each other, `detect` of the launcher with
+    # the lower number returns None for the ranks of the other one (launchers/mpirun.py does for those of srun).
     precedence: ClassVar[int]
     needs_scheduler: ClassVar[bool] = False  # so it is never a backend's default
     starts_mpi: ClassVar[bool] = False  # whether its ranks can initialise MPI
     meets_over_mpi: ClassVar[bool] = False  # whether its ranks load MPI to find each other, with any backend
     forks: ClassVar[bool] = False  # whether the rank server forks its ranks; `command` starts the rank server
-    # prefixes of variables that this launcher exports to its ranks; commbench forwards them with no launcher
+    # prefixes of the variables that this launcher exports to its ranks; no launcher forwards them to its own ranks
     own_variables: ClassVar[tuple[str, ...]] = ()
 
     @property
@@ -242,7 +243,9 @@ class Launcher(Protocol):
     ) -> Any:
         """The store through which the ranks of a world meet, of the kind that the backend needs.
 
-        Raises ConfigError, OSError, RuntimeError, KeyError, ValueError."""
+        The launcher must know the host and port of rank 0, from variables that it or its program exports: MASTER_ADDR
+        and MASTER_PORT of the user's shell do not reach ranks that commbench starts. Raises ConfigError, OSError,
+        RuntimeError, KeyError, ValueError."""
 
     def command(self, layout: Layout, worker: Sequence[str], library: str | None, exports: Sequence[str]) -> list[str]:
         """The command line that starts the ranks: it contains sys.executable, and ends with the words of `worker`.

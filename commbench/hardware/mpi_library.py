@@ -147,7 +147,8 @@ def launcher_mismatch(expected: int, mpi: Any) -> str:
 
 
 def launcher_kind(environ: Mapping[str, str]) -> str | None:
-    """The library whose launcher started this process, by the variables that it exports."""
+    """The library whose launcher started this process, by the variables that it exports; "mpich" also for the tasks of
+    a scheduler that exports PMI_RANK."""
     if OPEN_MPI_RANK in environ:
         return "openmpi"
     return "mpich" if PMI_RANK in environ else None

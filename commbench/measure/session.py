@@ -317,8 +317,8 @@ class _Session:
         elif self._current is not None:  # the main thread is in a call that waits for an interrupted rank
             with suppress(Exception):  # the run must end properly even if a writer fails
                 self._current[0].save_interrupted()
-        if self._lost_ranks and self._request.has_parent and self._request.folder is not None:
-            report_reason(self._request.folder, self._lost_ranks)
+        if self._lost_ranks and self._request.has_parent:
+            report_reason(self._lost_ranks)
         self._close("interrupted", status, self._lost_ranks or None)
         if self._lost_ranks and not self._request.has_parent:
             self._print_end(self._lost_ranks)
@@ -364,8 +364,8 @@ class _Session:
         rank, node = self._world.rank, self._world.neighbours
         has_parent, begun = self._request.has_parent, bool(self._recorder.writers.begun)
         notified = whom_to_notify(rank, node, has_parent, begun, found_by_rank_0)
-        if notified is Notify.PARENT and self._request.folder is not None:
-            report_reason(self._request.folder, reason)
+        if notified is Notify.PARENT:
+            report_reason(reason)
         if notified is Notify.USER:
             self._print_end(reason)
         if rank == 0 and self._recorder.lock.acquire(timeout=LOCK_S):
@@ -393,6 +393,7 @@ class _Session:
             remove_shared_memory(mapped_shared_memory([os.getpid()]))
 
     def _print_end(self, reason: str | None = None) -> None:
+        self._recorder.reporter.end()
         if reason is not None:
             print_error(reason)
         if self._recorder.writers.begun:

@@ -42,7 +42,7 @@ WHOSE = ("library", "label", "hosts")  # part of a case's name only where they d
 OF_BACKEND = ("library", "backend_options")
 COMPANIONS = {"backend": ("engine", "streams", *OF_BACKEND), "layout": ("pair", "hosts")}  # that a choice implies
 FAMILY_COLUMNS = ("benchmark", "status", "message_bytes", "median_s", "ci_low_s", "ci_high_s")
-LAUNCH_COLUMNS = ("run_id", "interval_of", "interval_level", "visit_medians_s", "visit_segments", "medians")
+OPTIONAL_COLUMNS = ("run_id", "interval_of", "interval_level", "visit_medians_s", "visit_segments", "medians")
 
 MOST_PIECES, LEAST_POINTS = 3, 3
 GOOD_FIT = 0.25  # a piece that misses a size by more answers nothing
@@ -122,7 +122,7 @@ def _case_rows(cases: pd.DataFrame) -> list[Row]:
     absent = [name for name in FAMILY_COLUMNS if name not in cases.columns]
     if absent:
         raise CommbenchError(f"the cases have no column {', '.join(absent)}; give what commbench.load returns")
-    read = [name for name in (*FAMILY_VARIABLES, *FAMILY_COLUMNS, *LAUNCH_COLUMNS) if name in cases.columns]
+    read = [name for name in (*FAMILY_VARIABLES, *FAMILY_COLUMNS, *OPTIONAL_COLUMNS) if name in cases.columns]
     return [
         row
         | {"label": row.get("label") or None}

@@ -39,7 +39,7 @@ FIRST, PLAIN = ("backend", "engine"), ("layout", "dtype", "timing", "reduction",
 SHORT = 8  # characters of an exact size
 MATRIX_PAIRS = 4  # from this number on the pairs of a case are shown as a matrix
 LAUNCHES = ("visit_medians_s", "visit_segments")
-VISITS = ("interval_of", "interval_level", "visits", "visits_s", *LAUNCHES)  # not in older files
+INTERVAL_COLUMNS = ("interval_of", "interval_level", "visits", "visits_s", *LAUNCHES)  # not in older files
 PAIRLESS = ["message_bytes", *(name for name in FAMILY_VARIABLES if name not in ("pair", "env", "backend_options"))]
 
 
@@ -149,7 +149,7 @@ class Choice:
 
 def choice_of(cases: pd.DataFrame) -> Choice:
     """Combine the cases of all runs; raises CommbenchError for a missing column."""
-    cases = cases.reindex(columns=list(dict.fromkeys([*cases.columns, *FAMILY_VARIABLES, *VISITS])))
+    cases = cases.reindex(columns=list(dict.fromkeys([*cases.columns, *FAMILY_VARIABLES, *INTERVAL_COLUMNS])))
     distinct = _over_runs(cases[(cases["status"] == "ok") & (cases["median_s"] > 0)])
     # of cases with many pairs the first pair of two ranks; maps are not compared: they can't be hashed
     many = distinct.groupby(PAIRLESS, dropna=False, sort=False)["pair"].transform("nunique") >= MATRIX_PAIRS

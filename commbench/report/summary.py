@@ -22,7 +22,7 @@ from .crossover import UNDECIDED
 from .headline import trust
 from .load import NEEDED, Paths, frame_of, read_cases, row_dicts
 from .machines import Machine, machines_of, rank_differences, run_groups
-from .recommend import VISITS, Choice, best_text, choice_of, interval_text, size_text
+from .recommend import INTERVAL_COLUMNS, Choice, best_text, choice_of, interval_text, size_text
 from .reference import FAR, NORMAL, Judged, is_own, judge, references
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 REPORT_COLUMNS = (  # those of cases.parquet that a report reads
     *NEEDED["cases"], *SINCE_2, "launch", "ranks_per_node", "world_size", "label", "reason", "warnings", "limit_name",
     "headline", "operations_per_sample", "block_k", "ci_low_s", "ci_high_s", "p99_s", "algbw_gb_per_s",
-    "busbw_gb_per_s", "limit_gb_per_s", "efficiency", "overhead_s", *VISITS,
+    "busbw_gb_per_s", "limit_gb_per_s", "efficiency", "overhead_s", *INTERVAL_COLUMNS,
 )  # fmt: skip
 MOST_SENTENCES, MOST_PAIR_ROWS = 6, 40_000
 FINDING_TITLES = {"rank": "Slow rank", "slow": "Slow link", "asymmetric": "Link with two speeds"}

@@ -16,7 +16,7 @@ own. So the ranks leave files in the run's folder; they exit with 0 if the run i
                                                                   unless restarts are used up, on_error=stop, or
                                                                   no case was in flight: then it exits with 3
     rank 0 is gone or silent     nothing; another rank leaves     prints that reason; as above
-                                 REASON_FILE
+                                 REASON
     another rank raises          run.json: interrupted; that      prints that error; as above
                                  rank leaves RAISED_FILE
     all are killed               nothing                          prints who ended first; as above
@@ -42,9 +42,9 @@ Whom a rank notifies that the world is broken (whom_to_notify); rank 0 saves the
     -----  -------------  ---------  ------------------------------------------------------------------
     0      own launcher   any rank   the user
     0      a parent       any rank   nobody, if there is a run.json, which the parent reads
-    0      a parent       any rank   the parent (REASON_FILE), if there is none yet
+    0      a parent       any rank   the parent (REASON), if there is none yet
     other  either         rank 0     nobody
-    other  a parent       this rank  the parent (REASON_FILE)
+    other  a parent       this rank  the parent (REASON)
     other  own launcher   this rank  the user, if it is the lowest on its node apart from rank 0
 
 Under the user's own launcher on several nodes rank 0 then lives until all ranks could read its verdict
@@ -80,11 +80,10 @@ from .signals import SIGNAL_STATUS
 FOLDER = "COMMBENCH_FOLDER"  # the run's folder
 JOB = "COMMBENCH_JOB"  # the checked configuration (config.settings.Job)
 RESUME = "COMMBENCH_RESUME"  # why a world continues a run (recovery.Resume)
+REASON = "COMMBENCH_REASON"  # the file for the reason why the world is broken, where rank 0 can't write run.json
 
 # what ranks leave in the folder for their parent
 STATUS_FILE = "refused"  # the exit status of a world that leaves no run.json
-REASON_FILE = "reason"  # why the world is broken, where rank 0 can't write run.json
-
 RAISED_FILE = "raised"  # the errors of ranks other than 0, a line of JSON each: process, message, stack
 
 # the first rank that exits ends the world: torchrun and mpirun kill the others, rank 0 perhaps before it has printed
@@ -222,10 +221,13 @@ def leave_status(folder: str, status: int, resumed: bool = False) -> None:
             (Path(folder) / STATUS_FILE).write_text(str(status))
 
 
-def report_reason(folder: str, reason: str) -> None:
-    """Leave the reason why the world is broken, where rank 0 has no run.json to write it to."""
-    with suppress(OSError):
-        (Path(folder) / REASON_FILE).write_text(reason)
+def report_reason(reason: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Leave the reason why the world is broken, where rank 0 has no run.json to write it to.
+
+    Each world has a file of its own: a rank that was paused until a fresh world runs must not end that one.
+    """
+    with suppress(OSError, KeyError):
+        Path(environ[REASON]).write_text(reason)
 
 
 def report_raised(error: CommbenchError, process: str, environ: Mapping[str, str] = os.environ) -> bool:
@@ -250,7 +252,7 @@ def reopen(folder: Path) -> None:
     run = json.loads((folder / "run.json").read_text())
     run.pop("stacks", None)
     write_json(folder / "run.json", run | {"exit_status": None})
-    _remove(folder, REASON_FILE, RAISED_FILE)
+    _remove(folder, RAISED_FILE)
 
 
 def has_ended(folder: Path, run: Mapping[str, Any]) -> bool:
@@ -258,9 +260,9 @@ def has_ended(folder: Path, run: Mapping[str, Any]) -> bool:
     return (folder / STATUS_FILE).exists() or run.get("exit_status") is not None
 
 
-def is_broken(folder: Path, run: Mapping[str, Any]) -> bool:
-    """Whether a rank has found the world broken."""
-    return (folder / REASON_FILE).exists() or (run.get("status") == "broken" and run.get("exit_status") is not None)
+def is_broken(reason_file: Path, run: Mapping[str, Any]) -> bool:
+    """Whether a rank has found the world broken; `run` is its run.json."""
+    return reason_file.exists() or (run.get("status") == "broken" and run.get("exit_status") is not None)
 
 
 def has_launches_left(run: Mapping[str, Any]) -> bool:
@@ -268,7 +270,7 @@ def has_launches_left(run: Mapping[str, Any]) -> bool:
     return run.get("status") == "running" and run.get("exit_status") == 0
 
 
-def run_status(folder: Path, end: WorldEnd, with_stacks: bool = False) -> int:
+def run_status(folder: Path, reason_file: Path, end: WorldEnd, with_stacks: bool = False) -> int:
     """The exit status of the run, by the first table. Raises WorldBroken, with the stacks of the ranks if asked for."""
     status_file, record, log = folder / STATUS_FILE, folder / "run.json", folder / LOG
     if status_file.exists():
@@ -279,11 +281,11 @@ def run_status(folder: Path, end: WorldEnd, with_stacks: bool = False) -> int:
     ended_by_rank_0 = run.get("exit_status") is not None
     # `interrupted` here is not by a signal to this process, which would have raised an exception
     if ended_by_rank_0 and run.get("status") not in ("broken", "interrupted"):
-        _remove(folder, REASON_FILE, RAISED_FILE)
+        _remove(folder, reason_file.name, RAISED_FILE)
         return int(run["exit_status"])
     raised, reported = _read_raised(folder), run.get("reason") if ended_by_rank_0 else None
     with suppress(OSError):
-        reported = reported or (folder / REASON_FILE).read_text()
+        reported = reported or reason_file.read_text()
     reason = broken_reason(end, reported, _when(folder, run), [f"{process}: {text}" for process, text, _ in raised])
     kept = [f"finished cases are in {folder}"] if run else []
     kept += [f"the launcher's own messages are in {log}"] if log.exists() else []
@@ -292,7 +294,7 @@ def run_status(folder: Path, end: WorldEnd, with_stacks: bool = False) -> int:
         with suppress(OSError):
             ended = {"status": "broken", "exit_status": WorldBroken.exit_status, "reason": reason, "stacks": stacks}
             write_json(record, run | ended)
-    _remove(folder, REASON_FILE, RAISED_FILE)
+    _remove(folder, reason_file.name, RAISED_FILE)
     error = WorldBroken("; ".join([reason, *kept]))
     if with_stacks:
         error.stacks = tuple(f"{rank}: {call}" for rank, calls in stacks.items() for call in calls)
@@ -343,7 +345,7 @@ def end_interrupted(folder: Path, status: int) -> bool:
     if run and (run.get("exit_status") is None or has_launches_left(run)):
         with suppress(OSError):
             write_json(folder / "run.json", run | {"status": "interrupted", "exit_status": status})
-    _remove(folder, REASON_FILE, RAISED_FILE, *([] if run else [LOG]))
+    _remove(folder, RAISED_FILE, *([] if run else [LOG]))
     return bool(run)
 
 

@@ -132,7 +132,7 @@ class SilenceDetector:
 class Heartbeat:
     """The heartbeat of one rank, in a world with one process per rank; all ranks create theirs together.
 
-    `on_broken` is called once, in a thread other than the main one; it must end the process.
+    `on_broken` is called in a thread other than the main one, perhaps in two; it must end the process.
     """
 
     def __init__(
@@ -145,6 +145,7 @@ class Heartbeat:
         self._beats_sent, self._found_by_rank_0 = 0, False
         self._verdict: str | None = None  # of rank 0: why the world is broken
         self._silence, self._silence_s = SilenceDetector(silence_s), silence_s
+        self._silent: list[int] = []
         self._answered_at = time.monotonic()
         self._ended = threading.Event()
         self._store.set_timeout(timedelta(seconds=silence_s))
@@ -187,9 +188,10 @@ class Heartbeat:
         return f"{lost} while rank {self.rank} was in {here}"
 
     def stacks(self) -> dict[str, list[str]]:
-        """The last known stack of each rank as "file:line function"; this rank's is the current one."""
+        """The current stack of this rank and the last known ones of some others, first of silent ones, as lines
+        "file:line function"."""
         self._last_seen[self.rank] = self._progress.text(), main_stack()
-        ranks = [self.rank, *(rank for rank in range(min(self.size, MAX_NAMED_RANKS)) if rank != self.rank)]
+        ranks = list(dict.fromkeys([self.rank, *self._silent, *range(self.size)]))[: MAX_NAMED_RANKS + 1]
         return {f"rank {rank}": stack for rank in ranks if (stack := self._last_seen[rank][1])}
 
     def wait_for_first_rank(self, timeout_s: float) -> None:
@@ -263,7 +265,7 @@ class Heartbeat:
                 return str(verdict)
             beats.append((rank, beat))
             self._last_seen[rank] = tuple(seen)
-        silent = self._silence.check(beats, time.monotonic())
+        silent = self._silent = self._silence.check(beats, time.monotonic())
         reason, late_s = None, self._progress.late_s() if self.rank == 0 else None
         if silent:
             reason = f"no heartbeat for {self._silence_s:g} s (budget.silence_s): {self.describe(silent)}"

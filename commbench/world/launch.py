@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from commbench.core.layout import Layout
 from commbench.core.protocols import Launcher
 from commbench.hardware.machine_facts import is_recorded
 
-from .exit_protocol import FOLDER, JOB, RESUME, reopen, run_status
+from .exit_protocol import FOLDER, JOB, REASON, RESUME, reopen, run_status
 from .output import LOG, Output, print_error
 from .rank_server import QUIET, ForkedWorld, inherited_environment, rank_server, rest_rank_server
 from .recovery import Resume
@@ -52,16 +53,22 @@ def start(spec: WorldSpec) -> int:
         reopen(folder)
     starting = f"starting {spec.layout.size} ranks of {settings.backend.name}"
     output = Output(starting, None if spec.launcher.forks else folder / LOG)
-    stopped_s = STOPPED_SHARE * settings.budget.silence_s
-    end = supervise(partial(_start_world, spec, output), output, folder, stopped_s, settings.budget.late_s)
-    if end.unclosed is not None:
-        print_error(end.unclosed)
-    return run_status(folder, end, settings.verbose)
+    reason_file = folder / f"reason-{secrets.token_hex(4)}"
+    launch, stopped_s = partial(_start_world, spec, output, reason_file), STOPPED_SHARE * settings.budget.silence_s
+    try:
+        end = supervise(launch, output, folder, reason_file, stopped_s, settings.budget.late_s)
+        if end.unclosed is not None:
+            print_error(end.unclosed)
+        return run_status(folder, reason_file, end, settings.verbose)
+    finally:  # also after a signal
+        with suppress(OSError):
+            reason_file.unlink()
 
 
-def _start_world(spec: WorldSpec, output: Output) -> RunningWorld:
+def _start_world(spec: WorldSpec, output: Output, reason_file: Path) -> RunningWorld:
     launcher, job = spec.launcher, spec.job
-    exports, ranks_here = _exports(spec, output.exports()), spec.layout.ranks_per_node
+    exports = _exports(spec) | output.exports() | {REASON: str(reason_file)}
+    ranks_here = spec.layout.ranks_per_node
     environment = inherited_environment() | exports
     if launcher.forks:
         server = rank_server(environment, job.settings.launch)
@@ -77,7 +84,7 @@ def _start_world(spec: WorldSpec, output: Output) -> RunningWorld:
     return LaunchedWorld(launcher.name, command, environment, output.write_end, rank_of, ranks_here)
 
 
-def _exports(spec: WorldSpec, terminal: Mapping[str, str]) -> dict[str, str]:
+def _exports(spec: WorldSpec) -> dict[str, str]:
     """The variables that this command adds, and those that ranks on other hosts need as they are here."""
     inherited, settings = inherited_environment(), spec.job.settings
     own = (*spec.own_variables, "COMMBENCH_")
@@ -94,7 +101,6 @@ def _exports(spec: WorldSpec, terminal: Mapping[str, str]) -> dict[str, str]:
         **dict(settings.env),
         FOLDER: spec.folder,
         **({RESUME: spec.resume.value} if spec.resume is not None else {}),
-        **terminal,
         **({JOB: text} if len(text) < LONGEST_VARIABLE else {}),  # else each rank composes it again
     }
 

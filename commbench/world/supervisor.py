@@ -207,12 +207,12 @@ def _exit_code(pidfd: int, pid: int) -> int | None:
 
 
 def supervise(
-    start: Callable[[], RunningWorld], output: Output, folder: Path, stopped_s: float, closing_s: float
+    start: Callable[[], RunningWorld], output: Output, folder: Path, reason: Path, stopped_s: float, closing_s: float
 ) -> WorldEnd:
     """Start a world and wait for its end, and until `output` has printed all of it.
 
-    A process that is stopped for longer than `stopped_s` ends the world, and so do ranks that live for longer than
-    `closing_s` after the end of their run.
+    A rank that writes the file `reason` has found the world broken. A process that is stopped for longer than
+    `stopped_s` ends the world, and so do ranks that live for longer than `closing_s` after the end of their run.
 
     A signal to this process (SIGINT, SIGTERM, SIGHUP) interrupts the ranks, which save what is finished, and is raised
     again as KeyboardInterrupt or SystemExit once the world is gone.
@@ -226,7 +226,7 @@ def supervise(
     handlers = {number: signal.signal(number, stop_here) for number in numbers}
     try:
         with output:
-            supervisor = _Supervisor(start(), folder, stopped_s, closing_s)
+            supervisor = _Supervisor(start(), folder, reason, stopped_s, closing_s)
             try:
                 supervisor.wait()
             except (KeyboardInterrupt, SystemExit) as stop:
@@ -241,8 +241,9 @@ def supervise(
 
 
 class _Supervisor:
-    def __init__(self, world: RunningWorld, folder: Path, stopped_s: float, closing_s: float) -> None:
-        self._world, self._folder, self._stopped_s, self._closing_s = world, folder, stopped_s, closing_s
+    def __init__(self, world: RunningWorld, folder: Path, reason: Path, stopped_s: float, closing_s: float) -> None:
+        self._world, self._folder, self._reason = world, folder, reason
+        self._stopped_s, self._closing_s = stopped_s, closing_s
         self._run_ended_at: float | None = None
         self._unclosed: str | None = None
         self._shared_memory = set[Path]()
@@ -256,27 +257,29 @@ class _Supervisor:
 
     def wait(self) -> None:
         """Wait until the launcher has ended, or the world is broken and has been ended."""
-        world, folder, recorded = self._world, self._folder, False
+        world, folder, has_processes = self._world, self._folder, False  # run.json names the processes of the ranks
         while world.status is None:
-            ended = world.wait(POLL_S if recorded else UNRECORDED_POLL_S)
+            ended = world.wait(POLL_S if has_processes else UNRECORDED_POLL_S)
             self._last_ended_at = time.monotonic() if ended else self._last_ended_at
             if ended and not self._first and len(ended) < len(world.ranks):  # where all end at once, nobody was first
                 self._first, self._ended_at = ended, self._last_ended_at
             if world.status is not None:
                 if world.status in (*range(-64, 0), SIGNAL_STATUS + signal.SIGTERM):
-                    if not is_broken(folder, read_record(folder)):  # srun returns the status of tasks that it has ended
+                    if not is_broken(
+                        self._reason, read_record(folder)
+                    ):  # srun returns the status of tasks that it has ended
                         self._cause = f"{world} {exit_text(world.status)}"
                     world.end(BROKEN_TERMINATE_S)  # its ranks may live on
                 return
             if (ended or self._first) and (stopped := _how_stopped(world.pid)):  # the ranks miss it
                 self._cause = f"{world} {stopped}"
             run = read_record(folder)
-            if not recorded:  # ranks that are not recorded yet may be killed, too
+            if not has_processes:  # ranks that are not recorded yet may be killed, too
                 self._shared_memory |= mapped_shared_memory(world.ranks)
-                recorded = not {str(pid) for pid in world.ranks}.isdisjoint(run.get("processes") or ())
+                has_processes = not {str(pid) for pid in world.ranks}.isdisjoint(run.get("processes") or ())
             gone_s = 0.0 if self._ended_at is None else time.monotonic() - self._ended_at
             overdue = has_ended(folder, run) and self._is_overdue()
-            if is_broken(folder, run) or overdue:  # launchers may wait forever for a stopped rank
+            if is_broken(self._reason, run) or overdue:  # launchers may wait forever for a stopped rank
                 world.end(BROKEN_TERMINATE_S)
             elif gone_s > EARLY_S and not has_ended(folder, run):  # even with status 0: the others wait for it
                 world.end(TERMINATE_S)

@@ -14,7 +14,9 @@ from commbench.report.load import find_runs, read_rows
 PREFIX = "commbench: "
 PROGRESS = re.compile(r"(launch \d+ of \d+: )?\d+ cases?, at most |\[\d+/\d+\] ")
 NAMED = re.compile(r"ranks? [\d, ]+ (on|at|did)|(server|torchrun|mpirun) \(pid")  # a rank with its host, or a launcher
-PATH = re.compile(r"; (finished cases|the launcher's own messages) are in [^\s;]+")
+PATH = re.compile(
+    r"; (finished cases are in|the launcher's own messages are in|finish it with: commbench resume) [^\s;]+"
+)
 # messages of torchrun, prterun and hydra about a rank that was ended by a signal
 LAUNCHERS = re.compile(
     r"prun:\S+|prterun:\S+|rank\s+: \d+ \(local_rank|with PID \d+ on node|RUNNING AT \w+|exited on signal"

@@ -69,26 +69,26 @@ def test_on_one_machine_ranks_that_need_no_mpi_are_forked(settings: Settings) ->
 
 
 @dataclass(frozen=True)
-class Flux(Srun):
-    name: ClassVar[str] = "flux"
+class Grid(Srun):
+    name: ClassVar[str] = "grid"
     precedence: ClassVar[int] = 15
 
     def detect(self, environ: object) -> RankIdentity | None:
         assert isinstance(environ, dict)
-        if "FLUX_TASK_RANK" not in environ:
+        if "GRID_RANK" not in environ:
             return None
-        return exported_identity("flux", environ, "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID")
+        return exported_identity("grid", environ, "GRID_RANK", "GRID_SIZE", "GRID_LOCAL_ID")
 
 
 @pytest.fixture
-def flux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """launchers/flux.py and conf/launcher/flux.yaml, as somebody else would add them."""
-    module = ModuleType("commbench.launchers.flux")
-    module.Flux = Flux  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "commbench.launchers.flux", module)
+def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """launchers/grid.py and conf/launcher/grid.yaml, as somebody else would add them."""
+    module = ModuleType("commbench.launchers.grid")
+    module.Grid = Grid  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "commbench.launchers.grid", module)
     folder = tmp_path / "launcher"
     folder.mkdir()
-    for name in (*(launcher.name for launcher in registry.launchers()), registry.DEFAULT, "flux"):
+    for name in (*(launcher.name for launcher in registry.launchers()), registry.DEFAULT, "grid"):
         (folder / f"{name}.yaml").write_text("")
     monkeypatch.setattr(registry, "files", lambda _: tmp_path)
     registry.launchers.cache_clear()
@@ -96,10 +96,10 @@ def flux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     registry.launchers.cache_clear()
 
 
-@pytest.mark.usefixtures("flux")
+@pytest.mark.usefixtures("grid")
 def test_a_new_launcher_is_found_recognised_and_offered(settings: Settings) -> None:
-    environ = {"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "2", "FLUX_TASK_LOCAL_ID": "1", "PMI_RANK": "1", "PMI_SIZE": "2"}
-    assert registry.detect(environ) == RankIdentity("flux", 1, 2, 1)
-    assert registry.allowed(Mpi()) == ["flux", "mpirun", "srun"]
+    environ = {"GRID_RANK": "1", "GRID_SIZE": "2", "GRID_LOCAL_ID": "1", "PMI_RANK": "1", "PMI_SIZE": "2"}
+    assert registry.detect(environ) == RankIdentity("grid", 1, 2, 1)
+    assert registry.allowed(Mpi()) == ["grid", "mpirun", "srun"]
     assert registry.launcher_of(replace(settings, backend=Mpi())).name == "mpirun", "not every machine has a scheduler"
-    assert registry.mpi_library(SimpleNamespace(launchers="any", library="auto"), Flux()) is None  # type: ignore[arg-type]
+    assert registry.mpi_library(SimpleNamespace(launchers="any", library="auto"), Grid()) is None  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from commbench.core.errors import CommbenchError, ConfigError, Missing, WorldBro
 from commbench.world.exit_protocol import (
     FOLDER,
     RAISED_FILE,
-    REASON_FILE,
+    REASON,
     STATUS_FILE,
     Notify,
     Print,
@@ -94,19 +94,19 @@ ENDED = WorldEnd(1, "torchrun (pid 5)")
 
 def test_a_finished_run_has_its_own_status(tmp_path: Path) -> None:
     write_run(tmp_path, status="done", exit_status=1, reason="expected more")
-    assert run_status(tmp_path, ENDED) == 1
+    assert run_status(tmp_path, tmp_path / "reason", ENDED) == 1
 
 
 def test_a_refusal_is_the_status_of_a_world_without_a_run(tmp_path: Path) -> None:
     leave_status(str(tmp_path), 2)
     (tmp_path / LOG).write_text("a launcher says that a rank has exited with 2")
-    assert run_status(tmp_path, ENDED) == 2
+    assert run_status(tmp_path, tmp_path / "reason", ENDED) == 2
     assert not tmp_path.exists(), "an empty folder is removed"
 
 
 def test_a_run_without_a_writer_of_run_json_leaves_its_status(tmp_path: Path) -> None:
     leave_status(str(tmp_path), 1)
-    assert run_status(tmp_path, ENDED) == 1
+    assert run_status(tmp_path, tmp_path / "reason", ENDED) == 1
 
 
 @pytest.mark.parametrize(("resume", "status", "left"), [(False, 2, False), (True, 2, True), (True, 3, False)])
@@ -148,14 +148,14 @@ def test_the_reason_of_a_broken_world_says_who_how_and_when(
     write_run(tmp_path, **run)
     (tmp_path / LOG).write_text("forty lines")
     if left is not None:
-        report_reason(str(tmp_path), left)
+        report_reason(left, {REASON: str(tmp_path / "reason")})
     with pytest.raises(WorldBroken) as broken:
-        run_status(tmp_path, end)
+        run_status(tmp_path, tmp_path / "reason", end)
     record = json.loads((tmp_path / "run.json").read_text())
     assert (record["status"], record["exit_status"]) == ("broken", 3)
     assert record["reason"].startswith(reason) and str(broken.value).startswith(reason)
     assert f"finished cases are in {tmp_path}; the launcher's own messages are in {tmp_path / LOG}" in str(broken.value)
-    assert not (tmp_path / REASON_FILE).exists()
+    assert not (tmp_path / "reason").exists()
 
 
 RAISED = RankFailure(1, 7, "exited with status 3")
@@ -183,7 +183,7 @@ def test_what_another_rank_raises_is_the_reason_where_it_failed_first(
         assert not report_raised(error, RAISED.process, {}), "no parent"
         assert not report_raised(error, RAISED.process, {FOLDER: str(tmp_path / "on another host")})
     with pytest.raises(WorldBroken) as broken:
-        run_status(tmp_path, WorldEnd(1, "x", failures))
+        run_status(tmp_path, tmp_path / "reason", WorldEnd(1, "x", failures))
     assert str(broken.value).startswith(reason)
     stacks = json.loads((tmp_path / "run.json").read_text())["stacks"]
     assert stacks["rank 0"] == ["a"] and stacks["rank 1"][-1] == "RuntimeError: planted"
@@ -194,14 +194,14 @@ def test_the_case_in_flight_is_named(tmp_path: Path) -> None:
     write_run(tmp_path, **RUNNING)
     mark_in_flight(str(tmp_path), "abc", "all_reduce 1x2 8 B")
     with pytest.raises(WorldBroken, match=r"was killed by SIGKILL while measuring all_reduce 1x2 8 B; finished"):
-        run_status(tmp_path, WorldEnd(1, "x", (KILLED,)))
+        run_status(tmp_path, tmp_path / "reason", WorldEnd(1, "x", (KILLED,)))
 
 
 def test_a_world_that_leaves_nothing_is_broken(tmp_path: Path) -> None:
     with pytest.raises(WorldBroken, match=r"exited with status 1 while starting, before anything was measured$"):
-        run_status(tmp_path, ENDED)
+        run_status(tmp_path, tmp_path / "reason", ENDED)
     with pytest.raises(WorldBroken, match="is gone"):
-        run_status(tmp_path, ENDED)
+        run_status(tmp_path, tmp_path / "reason", ENDED)
 
 
 @pytest.mark.parametrize("run", [{}, RUNNING, INTERRUPTED])

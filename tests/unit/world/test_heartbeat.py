@@ -149,6 +149,7 @@ def test_who_beats_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_silent_rank_is_named_to_all_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "MAX_NAMED_RANKS", 1)
     with beating(3, monkeypatch) as (heartbeats, progress, reports):
         progress[2].enter("measure of a case")
         time.sleep(0.6)
@@ -160,6 +161,7 @@ def test_a_silent_rank_is_named_to_all_with_its_place(monkeypatch: pytest.Monkey
         assert "last seen in measure of a case; rank 0 is in starting" in reason
         assert from_rank_0 is False
         assert reports[1] == [(reason, True)], "the others hear it of rank 0"
+        assert list(heartbeats[0].stacks()) == ["rank 0", "rank 2"], "the silent ranks come before others"
 
 
 def test_a_silent_rank_0_is_noticed_by_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ def supervised(
         return worlds[0]
 
     begun = time.monotonic()
-    end = supervise(start, output, folder, stopped_s, closing_s)
+    end = supervise(start, output, folder, folder / "reason", stopped_s, closing_s)
     assert time.monotonic() - begun < 20
     for pid in worlds[0].ranks:
         until = time.monotonic() + 5
@@ -152,7 +152,7 @@ def test_a_launcher_with_the_status_of_ranks_that_it_ended_is_not_the_cause(tmp_
     end = supervised(tmp_path, f"{broken}; os._exit(143)")  # before its parent can read that and end it
     assert end.cause is None
     with pytest.raises(WorldBroken, match=r"^silent; finished cases are in"):
-        exit_protocol.run_status(tmp_path, end)
+        exit_protocol.run_status(tmp_path, tmp_path / "reason", end)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_ranks_that_outlive_their_run_are_named_and_ended(tmp_path: Path) -> Non
     end = supervised(tmp_path, "time.sleep(60)", closing_s=1.0, status="done", exit_status=0)
     assert end.unclosed is not None and end.unclosed.startswith("rank 0 on ")
     assert end.unclosed.endswith("did not end within 1 s of the end of the run, and was killed")
-    assert exit_protocol.run_status(tmp_path, end) == 0
+    assert exit_protocol.run_status(tmp_path, tmp_path / "reason", end) == 0
 
 
 class AtOnce(RunningWorld):
@@ -198,7 +198,8 @@ class AtOnce(RunningWorld):
 
 def test_ranks_that_end_at_once_are_named_and_not_their_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failures(*codes: int) -> list[tuple[int, str]]:
-        end = supervise(lambda: AtOnce(*codes), Output("starting", tmp_path / LOG), tmp_path, 8.0, 60.0)
+        output = Output("starting", tmp_path / LOG)
+        end = supervise(lambda: AtOnce(*codes), output, tmp_path, tmp_path / "reason", 8.0, 60.0)
         return [(failure.rank, failure.how) for failure in end.failures]
 
     assert failures(1, 1) == [(0, "exited with status 1"), (1, "exited with status 1")]
@@ -265,4 +266,4 @@ def test_a_rank_that_the_parent_had_to_kill_is_not_the_one_that_failed(tmp_path:
         world.end(0.0)
         world.codes[process.pid] = process.wait()
     assert world.codes[process.pid] == -signal.SIGKILL
-    assert _Supervisor(world, tmp_path, 8.0, 60.0)._first_to_fail() == [1]
+    assert _Supervisor(world, tmp_path, tmp_path / "reason", 8.0, 60.0)._first_to_fail() == [1]

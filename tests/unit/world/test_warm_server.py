@@ -19,6 +19,8 @@ from processes import until
 from commbench.config.compose import ConfigComposer
 from commbench.core.layout import Layout
 from commbench.launchers.registry import launcher_of, likely_launcher
+from commbench.world import launch
+from commbench.world.exit_protocol import REASON, WorldEnd, is_broken, report_reason
 from commbench.world.launch import WorldSpec, _exports
 from commbench.world.output import LOG
 from commbench.world.rank_server import ForkedWorld, RankServer, rank_server, rest_rank_server, stop_rank_server
@@ -111,8 +113,28 @@ def test_what_the_user_asks_for_with_env_wins_over_what_the_command_inherits(mon
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
     with ConfigComposer() as composer:
         (job,) = composer.jobs(["layout=1x2", "+env.LD_LIBRARY_PATH=/asked"], multirun=False)
-    exports = _exports(WorldSpec(job, launcher_of(job.settings), None, Layout(1, 2), "/nowhere"), {})
+    exports = _exports(WorldSpec(job, launcher_of(job.settings), None, Layout(1, 2), "/nowhere"))
     assert (exports["LD_LIBRARY_PATH"], exports["NCCL_DEBUG"]) == ("/asked", "WARN")
+
+
+def test_a_rank_of_an_earlier_world_does_not_break_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A paused rank goes on when fresh ranks already run in the same folder."""
+    reason_files, broken = list[Path](), list[bool]()
+
+    def supervise(start: object, output: object, folder: Path, reason_file: Path, *limits: float) -> WorldEnd:
+        reason_files.append(reason_file)
+        report_reason("rank 0 is gone", {REASON: str(reason_files[0])})
+        broken.append(is_broken(reason_file, {}))
+        return WorldEnd(0, "torchrun (pid 5)")
+
+    monkeypatch.setattr(launch, "supervise", supervise)
+    monkeypatch.setattr(launch, "run_status", lambda *_: 0)
+    with ConfigComposer() as composer:
+        (job,) = composer.jobs(["layout=1x2"], multirun=False)
+    spec = WorldSpec(job, launcher_of(job.settings), None, Layout(1, 2), str(tmp_path))
+    assert [launch.start(spec), launch.start(spec)] == [0, 0] and broken == [True, False]
 
 
 def test_each_job_of_a_sweep_has_its_own_environment_and_nothing_outlives_a_parent_that_is_killed(
