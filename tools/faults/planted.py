@@ -39,7 +39,7 @@ DELAY_S = 0.5  # until a fault inside a library's call begins
 LONG_S = 3600.0
 WAIT_S = 20.0  # for a fault from outside to happen
 BLOCK = 10  # repetitions of a measured block; connect and warm-up have fewer
-CALLS = {"gloo": 50_000, "mpi": 6_000_000, "tcp": 250_000}  # calls of a few bytes for some seconds
+CALLS = {"gloo": 50_000, "mpi": 10_000_000, "tcp": 250_000}  # calls of a few bytes for some seconds
 
 
 @dataclass(frozen=True)
