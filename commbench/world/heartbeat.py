@@ -140,8 +140,8 @@ class Heartbeat:
     ) -> None:
         self.rank, self.size = control.rank, control.size
         self._store, self._progress, self._on_broken = control.store.clone(), progress, on_broken
-        # phase and stack by rank: on rank 0 of all ranks, on the others of rank 0
-        self._last_seen = dict.fromkeys(range(self.size), (progress.text(), list[str]()))
+        # phase and stack by rank, as JSON: on rank 0 of all ranks, on the others of rank 0
+        self._last_seen = dict.fromkeys(range(self.size), json.dumps([progress.text(), []]).encode())
         self._beats_sent, self._found_by_rank_0 = 0, False
         self._verdict: str | None = None  # of rank 0: why the world is broken
         self._silence, self._silence_s = SilenceDetector(silence_s), silence_s
@@ -175,7 +175,7 @@ class Heartbeat:
     def describe(self, ranks: Sequence[int]) -> str:
         """Ranks with host, what has happened to their processes, and where they were last seen."""
         named = ranks[:MAX_NAMED_RANKS]
-        texts = [f"{self._with_state(rank)}, last seen in {self._last_seen[rank][0]}" for rank in named]
+        texts = [f"{self._with_state(rank)}, last seen in {json.loads(self._last_seen[rank])[0]}" for rank in named]
         texts += [f"and {len(ranks) - MAX_NAMED_RANKS} more"] if len(ranks) > MAX_NAMED_RANKS else []
         return "; ".join(texts)
 
@@ -190,9 +190,9 @@ class Heartbeat:
     def stacks(self) -> dict[str, list[str]]:
         """The current stack of this rank and the last known ones of some others, first of silent ones, as lines
         "file:line function"."""
-        self._last_seen[self.rank] = self._progress.text(), main_stack()
+        self._last_seen[self.rank] = self._position()
         ranks = list(dict.fromkeys([self.rank, *self._silent, *range(self.size)]))[: MAX_NAMED_RANKS + 1]
-        return {f"rank {rank}": stack for rank in ranks if (stack := self._last_seen[rank][1])}
+        return {f"rank {rank}": stack for rank in ranks if (stack := json.loads(self._last_seen[rank])[1])}
 
     def wait_for_first_rank(self, timeout_s: float) -> None:
         """Wait until the lowest rank that lives on this host has ended.
@@ -259,12 +259,13 @@ class Heartbeat:
         watched = range(1, self.size) if self.rank == 0 else [0]
         values = self._store.multi_get([f"heartbeat/{rank}" for rank in watched])
         beats = list[tuple[int, int]]()
-        for rank, (verdict, beat, *seen) in zip(watched, map(json.loads, values), strict=True):
+        for rank, value in zip(watched, values, strict=True):
+            head, _, self._last_seen[rank] = value.partition(b"\n")  # thousands of stacks would take long to parse
+            verdict, beat = json.loads(head)
             if verdict is not None:  # only rank 0 gives one
                 self._found_by_rank_0 = True
                 return str(verdict)
             beats.append((rank, beat))
-            self._last_seen[rank] = tuple(seen)
         silent = self._silent = self._silence.check(beats, time.monotonic())
         reason, late_s = None, self._progress.late_s() if self.rank == 0 else None
         if silent:
@@ -277,8 +278,13 @@ class Heartbeat:
             self._send()
         return reason
 
+    def _position(self) -> bytes:
+        """Phase and stack of this rank, as JSON."""
+        return json.dumps([self._progress.text(), main_stack()]).encode()
+
     def _send(self) -> None:
         self._beats_sent += 1
-        seen = self._last_seen[self.rank] = self._progress.text(), main_stack()
-        self._store.set(f"heartbeat/{self.rank}", json.dumps([self._verdict, self._beats_sent, *seen]))
+        position = self._last_seen[self.rank] = self._position()
+        head = json.dumps([self._verdict, self._beats_sent]).encode()
+        self._store.set(f"heartbeat/{self.rank}", head + b"\n" + position)
         self._answered_at = time.monotonic()
