@@ -223,7 +223,8 @@ class Heartbeat:
 
     def _without_rank_0(self, what: str) -> str:
         """What this rank has seen of the store, and what has happened to rank 0, which hosts it."""
-        return f"{self._with_state(self.rank)} {what}; {self._with_state(0)}"
+        here = f"{self._with_state(self.rank)} {what}"
+        return f"{here}; {self._with_state(0)}" if self.rank else here
 
     # ------------------------------------------------------------ threads
 
@@ -233,7 +234,9 @@ class Heartbeat:
                 reason = self._beat()
             except RuntimeError as error:
                 cause = str(error).splitlines()[0]
-                reason = self._without_rank_0(f"lost its connection to rank 0 ({cause})")
+                reason = self._without_rank_0(
+                    f"lost its connection to {'rank 0' if self.rank else 'the store'} ({cause})"
+                )
             if reason is not None:
                 self._end(reason, self._found_by_rank_0)
 

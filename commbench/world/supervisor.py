@@ -265,9 +265,8 @@ class _Supervisor:
                 self._first, self._ended_at = ended, self._last_ended_at
             if world.status is not None:
                 if world.status in (*range(-64, 0), SIGNAL_STATUS + signal.SIGTERM):
-                    if not is_broken(
-                        self._reason, read_record(folder)
-                    ):  # srun returns the status of tasks that it has ended
+                    # srun returns the status of tasks that it has ended; one that is killed breaks the world itself
+                    if world.status < 0 or not is_broken(self._reason, read_record(folder)):
                         self._cause = f"{world} {exit_text(world.status)}"
                     world.end(BROKEN_TERMINATE_S)  # its ranks may live on
                 return

@@ -155,6 +155,13 @@ def test_a_launcher_with_the_status_of_ranks_that_it_ended_is_not_the_cause(tmp_
         exit_protocol.run_status(tmp_path, tmp_path / "reason", end)
 
 
+def test_a_launcher_that_is_killed_is_the_cause_also_where_a_rank_notices_it_first(tmp_path: Path) -> None:
+    """torchrun hosts the store: rank 0 may lose its connection, and report that, before the parent sees the end."""
+    broken = "(folder / 'run.json').write_text(json.dumps(run | {'status': 'broken', 'exit_status': 3}))"
+    end = supervised(tmp_path, f"{broken}; os.kill(os.getpid(), signal.SIGKILL)")
+    assert end.cause is not None and end.cause.endswith("was killed by SIGKILL")
+
+
 @pytest.mark.parametrize(
     "tell",
     [
