@@ -44,6 +44,9 @@ perf: $(VENV)/test ## the tool's own speed as ratios, measured in alternating bl
 faults: $(VENV)/test ## every fault in every world and phase, about a quarter of an hour; rewrites docs/faults.md
 	$(BIN)/python tools/faults
 
+mutations: $(VENV)/test ## changes of one token that `make test` must notice, about six minutes; rewrites docs/testing.md
+	$(BIN)/python tools/mutations
+
 # uses the installed Python, torch and CUDA: PYTHON=... chooses one, OUT=... the folder
 gpu-check: ## checks that need a GPU: STEP=1 to 8 or all, at most 10 minutes each, evidence in gpu-check/ (docs/gpu.md)
 	@$(PYTHON) tools/gpu --step $(or $(STEP),1) $(or $(OUT),gpu-check)

@@ -156,6 +156,9 @@ def test_the_printed_benchmark_works_everywhere(
     assert set(run.cases.pair) == {"0-1", "1-2"}
 
 
+PAGES = sorted(["README.md", *(f"docs/{path.name}" for path in ROOT.glob("docs/*.md"))])
+
+
 @pytest.mark.parametrize(
     "file", sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 )
@@ -165,7 +168,7 @@ def test_links_exist(file: str) -> None:
             assert ((ROOT / file).parent / target).exists(), f"{file} links to {target}"
 
 
-@pytest.mark.parametrize("file", sorted(["README.md", *(f"docs/{path.name}" for path in ROOT.glob("docs/*.md"))]))
+@pytest.mark.parametrize("file", PAGES)
 def test_files_that_are_named_exist(file: str) -> None:
     named = re.findall(
         r"(?<![\w/.-])((?:tests|tools|commbench|deploy|conf|notebooks)/[\w./*-]*[\w*])", (ROOT / file).read_text()
@@ -173,10 +176,18 @@ def test_files_that_are_named_exist(file: str) -> None:
     assert [name for name in named if "NAME" not in name and not list(ROOT.glob(name))] == []
 
 
-@pytest.mark.parametrize("file", sorted(["README.md", *(f"docs/{path.name}" for path in ROOT.glob("docs/*.md"))]))
+@pytest.mark.parametrize("file", PAGES)
 def test_modules_that_are_named_exist(file: str) -> None:
     """Also by their place in the package or among the tests: `measure/rows.py`, `unit/measure/test_rows.py`."""
     named = set(re.findall(r"`([\w*-]+(?:/[\w*-]+)+\.(?:py|yaml))", (ROOT / file).read_text()))
     roots = (ROOT, ROOT / "commbench", ROOT / "tests")
     absent = {name for name in named if not any(list(root.glob(name)) for root in roots)}
     assert {name for name in absent if not re.search("DIR/|NAME", name)} == set()
+
+
+@pytest.mark.parametrize("file", PAGES)
+def test_targets_that_are_named_have_a_rule(file: str) -> None:
+    """`make` says "Nothing to be done" for a target that is only listed as .PHONY."""
+    rules = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:`|^)make ([a-z-]+)", (ROOT / file).read_text(), re.MULTILINE))
+    assert named <= rules
