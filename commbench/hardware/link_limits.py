@@ -19,6 +19,7 @@ from itertools import combinations
 
 from commbench.core import program as steps
 from commbench.core.case import Planned
+from commbench.core.columns import grouped
 from commbench.core.layout import Layout
 from commbench.core.program import DEVICE
 
@@ -189,9 +190,7 @@ def _gpu_links_limit(
     """The limit of the node with the slowest links; a node with one rank has no links of its own."""
     if job.bus_factor is None:
         return None
-    by_node: dict[int, list[RankGpu]] = {}
-    for rank in communicating_ranks(job):
-        by_node.setdefault(gpus[rank].node, []).append(gpus[rank])
+    by_node = grouped((gpus[rank] for rank in communicating_ranks(job)), lambda gpu: gpu.node)
     limits: list[Limit | None] = []
     for group in (group for group in by_node.values() if len(group) > 1):
         links = {(a, b): link_between(group[a], group[b], topologies) for a, b in combinations(range(len(group)), 2)}

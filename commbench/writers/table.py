@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from commbench.core.columns import VARIABLES, Row
+from commbench.core.columns import VARIABLES, Row, grouped
 from commbench.core.layout import Pair, pairs_text
 from commbench.core.slow_pairs import MATRIX_VARIABLES, Matrix
 from commbench.core.terminal import TableColumn, Terminal, printable, table_text
@@ -115,9 +115,7 @@ def tables(rows: Iterable[Row], columns: Collection[str]) -> list[list[Row]]:
     """The rows in tables, small messages first: rows of one table differ only in their sizes and the given columns."""
     varying = {*LINE_VARIABLES, *columns} - {"benchmark"}
     shared = [column.name for column in VARIABLES if column.name not in varying]
-    rows_by_table: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        rows_by_table.setdefault(tuple(natural_key(row[name]) for name in shared), []).append(row)
+    rows_by_table = grouped(rows, lambda row: tuple(natural_key(row[name]) for name in shared))
     order = (*(name for name in columns if name != "in_place"), "message_bytes", "elements", "in_place")
     return [
         sorted(rows_by_table[key], key=lambda row: [natural_key(row[name]) for name in order])
